@@ -1,5 +1,5 @@
-//! A store whose files were changed at will, with CRCs made right again: opening, reading, flushing and writing it give errors,
-//! never a panic; and what is read matches its certificate.
+//! A store whose files were changed at will, with CRCs made right again: opening, reading, flushing
+//! and writing it give errors, never a panic; and what is read matches its certificate.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,5 @@
-//! Everything that is read from a disk: no bytes make a decoder panic, whether their CRC is right or not, and what was
-//! decoded is decoded again from its own encoding.
+//! Everything that is read from a disk: no bytes make a decoder panic, whether their CRC is right
+//! or not, and what was decoded is decoded again from its own encoding.
 #![no_main]
 
 use duramen_format::wal::{self, Commit, Record};

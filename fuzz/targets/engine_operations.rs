@@ -1,5 +1,6 @@
-//! The engine against a `BTreeMap`: any sequence of operations on a few keys, with values large enough to roll heads and
-//! to call the cleaner, time that moves, and more data than the budget at times.
+//! The engine against a `BTreeMap`: any sequence of operations on a few keys, with values large
+//! enough to roll heads and to call the cleaner, time that moves, and more data than the budget at
+//! times.
 #![no_main]
 
 use std::cell::RefCell;

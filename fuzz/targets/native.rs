@@ -1,5 +1,6 @@
-//! The native protocol: any bytes, cut anywhere, give the same frames and the same error; no body makes its decoder panic, whatever
-//! its checksum; what was decoded is decoded again from its own encoding.
+//! The native protocol: any bytes, cut anywhere, give the same frames and the same error; no body
+//! makes its decoder panic, whatever its checksum; what was decoded is decoded again from its own
+//! encoding.
 #![no_main]
 
 use duramen_wire::native::codec::{
@@ -15,7 +16,8 @@ use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 1 << 16;
 
-/// Feeds `input` in chunks of `step` bytes, as a connection would: the frames' bytes, and why it ended.
+/// Feeds `input` in chunks of `step` bytes, as a connection would: the frames' bytes, and why it
+/// ended.
 fn frames(input: &[u8], step: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     let (mut buffer, mut all) = (Vec::new(), Vec::new());
     for chunk in input.chunks(step) {
@@ -110,7 +112,8 @@ fn reply(frame: &Frame<'_>) {
     }
 }
 
-/// Whoever connected or answered and has not the token: nothing that it says, cut anywhere, makes it known or grows without bound.
+/// Whoever connected or answered and has not the token: nothing that it says, cut anywhere, makes
+/// it known or grows without bound.
 fn strangers(input: &[u8], step: usize) {
     let ours = Credentials {
         cluster: "here",

@@ -1,5 +1,5 @@
-//! Replies: any bytes, cut anywhere, give the same replies and the same error as uncut, and the parser that only counts
-//! agrees with the one that builds.
+//! Replies: any bytes, cut anywhere, give the same replies and the same error as uncut, and the
+//! parser that only counts agrees with the one that builds.
 #![no_main]
 
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, ReplySkipper};
@@ -37,7 +37,8 @@ fuzz_target!(|data: &[u8]| {
     // By text: a NaN is not equal to itself.
     assert_eq!(format!("{replies:?}"), format!("{cut:?}"));
     if failed != cut_failed {
-        // A bulk string that is not ended by CR LF may be noticed at its CR or only once both bytes are there.
+        // A bulk string that is not ended by CR LF may be noticed at its CR or only once both bytes
+        // are there.
         let longer = [input, b"\n"].concat();
         assert!(failed && parse(&longer, usize::from(*step) + 1).1);
     }

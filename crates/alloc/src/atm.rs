@@ -1,12 +1,15 @@
-//! From an address to its chunk (the paper's address translation module), and which addresses are taken.
+//! From an address to its chunk (the paper's address translation module), and which addresses are
+//! taken.
 //!
 //! **Invariants**
-//! - T1: a granule that belongs to a chunk names it from before an address in it is handed out until the chunk is gone.
+//! - T1: a granule that belongs to a chunk names it from before an address in it is handed out
+//!   until the chunk is gone.
 //!
-//! **Concurrency** a look-up takes a shared lock for a moment and may run in a fault handler: nobody touches a page of the arena
-//! while holding a lock of this file.
+//! **Concurrency** a look-up takes a shared lock for a moment and may run in a fault handler:
+//! nobody touches a page of the arena while holding a lock of this file.
 //!
-//! Paper: [Badam11 §3.3]; differs: a flat directory of granules instead of a balanced tree: one load.
+//! Paper: [Badam11 §3.3]; differs: a flat directory of granules instead of a balanced tree: one
+//! load.
 
 use crate::chunk::{Chunk, GRANULE_PAGES, Place};
 use crate::mapping::Counters;
@@ -83,7 +86,8 @@ impl Atm {
         }
     }
 
-    /// Addresses for so many pages: the first page. The best fit of what was given back, or new ones.
+    /// Addresses for so many pages: the first page. The best fit of what was given back, or new
+    /// ones.
     pub fn reserve(&self, pages: u64) -> Option<u64> {
         let wanted = pages.div_ceil(GRANULE_PAGES);
         let mut addresses = self.addresses();

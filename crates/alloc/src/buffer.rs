@@ -1,16 +1,17 @@
 //! The page buffer: which pages are shown, who works on which unit, and which pages leave next.
 //!
 //! **Invariants**
-//! - B1: who makes a unit busy is alone with it: its content in cache and on flash, and its pages. Nobody who has a busy unit waits for
-//!   another one.
-//! - B2: a page is writable if and only if its unit says that it is dirty: a write to a clean page faults.
+//! - B1: who makes a unit busy is alone with it: its content in cache and on flash, and its pages.
+//!   Nobody who has a busy unit waits for another one.
+//! - B2: a page is writable if and only if its unit says that it is dirty: a write to a clean page
+//!   faults.
 //! - B3: at most `pages_max` pages are shown, and one for each thread that is about to show one.
-//! - B4: a page that is pinned for writing stays writable, and so dirty, until it is unpinned: the kernel or a device may write to it
-//!   at any moment, without a fault.
+//! - B4: a page that is pinned for writing stays writable, and so dirty, until it is unpinned: the
+//!   kernel or a device may write to it at any moment, without a fault.
 //! - B5: the queue has at most three places for each page of the buffer.
 //!
-//! **Concurrency** units lie in shards with a lock each. Locks of this file are held for moments and never while a page of the arena is
-//! touched.
+//! **Concurrency** units lie in shards with a lock each. Locks of this file are held for moments
+//! and never while a page of the arena is touched.
 //!
 //! Paper: [Badam11 §3.2, Page Buffer]: first in, first out.
 
@@ -22,7 +23,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
-/// Places in the queue for each page of the buffer (B5), so that it is tidied once in as many faults as there are pages.
+/// Places in the queue for each page of the buffer (B5), so that it is tidied once in as many
+/// faults as there are pages.
 const QUEUED_FOR_EACH: usize = 3;
 /// Bytes of RAM for each page of the buffer: a queue and a sorted copy of it.
 pub(crate) const QUEUE_BYTES: usize = QUEUED_FOR_EACH * 2 * size_of::<u64>();
@@ -36,7 +38,8 @@ pub(crate) struct Buffer {
     regions: Regions,
 }
 
-/// Pages in the order in which they were shown, and which of its unit's each one is; some may be gone, and some may stand here twice.
+/// Pages in the order in which they were shown, and which of its unit's each one is; some may be
+/// gone, and some may stand here twice.
 struct Order {
     pages: VecDeque<u64>,
     /// For looking through them: a fault handler takes no memory.
@@ -44,7 +47,8 @@ struct Order {
     most: usize,
 }
 
-/// Pages are numbered by 40 bits (the cache relies on that too); behind them stands which of its unit's the page is.
+/// Pages are numbered by 40 bits (the cache relies on that too); behind them stands which of its
+/// unit's the page is.
 const PAGE_BITS: u32 = 40;
 const PAGES: u64 = (1 << PAGE_BITS) - 1;
 /// Marks a page that was met, in a sorted list.
@@ -112,7 +116,8 @@ pub(crate) struct Unit {
 pub(crate) enum Claim {
     /// Nothing: somebody else did. Look again.
     Settled,
-    /// It is shown, but a write to it faulted; its writes are to be allowed. The caller has the unit.
+    /// It is shown, but a write to it faulted; its writes are to be allowed. The caller has the
+    /// unit.
     Write(Unit),
     /// It is not shown. The caller has the unit.
     Show(Unit),
@@ -128,7 +133,8 @@ pub(crate) enum Try {
 }
 
 impl Buffer {
-    /// Of at most `pages_max` pages in an arena of so many, and with at most `tables_max` pages of the page table.
+    /// Of at most `pages_max` pages in an arena of so many, and with at most `tables_max` pages of
+    /// the page table.
     pub fn new(
         pages_max: usize,
         tables_max: u64,

@@ -1,8 +1,9 @@
 //! The C interface: `include/duramen_alloc.h` says what each function does.
 //!
 //! **Invariants**
-//! - E1: every failure has a number and a text, both of the calling thread, until its next call that fails. They need no destructor,
-//!   so that functions may fail in a thread that is ending, as in destructors of its other data.
+//! - E1: every failure has a number and a text, both of the calling thread, until its next call
+//!   that fails. They need no destructor, so that functions may fail in a thread that is ending, as
+//!   in destructors of its other data.
 //! - E2: a thread is not cancelled within a function (signal's H2).
 
 use crate::error::Error;

@@ -1,18 +1,23 @@
 //! Objects in RAM, packed: what the program used lately and what is not on flash yet.
 //!
 //! **Invariants**
-//! - C1: a dirty object leaves only after it was handed to flash; if flash does not take it, it stays.
+//! - C1: a dirty object leaves only after it was handed to flash; if flash does not take it, it
+//!   stays.
 //! - C2: segments never exceed the limit: what comes makes room first.
 //! - C3: what is found is what was put or patched last under its name.
-//! - C4: what comes evicts a few objects, ahead of need, and not a segment of 500 at once, for which all others would wait.
+//! - C4: what comes evicts a few objects, ahead of need, and not a segment of 500 at once, for
+//!   which all others would wait.
 //!
-//! **Concurrency** shards with a lock each, taken last but for flash's. Nothing in here touches a page of the arena.
+//! **Concurrency** shards with a lock each, taken last but for flash's. Nothing in here touches a
+//! page of the arena.
 //!
-//! **Layout** an object: `name 40 bits | bytes 13 | dirty 1 | live 1 | uses 2`, then its bytes, to a multiple of 8. They follow each
-//! other in segments of 64 KiB of two queues. The index has four bytes an object: where it begins, in units of 8 bytes.
+//! **Layout** an object: `name 40 bits | bytes 13 | dirty 1 | live 1 | uses 2`, then its bytes, to
+//! a multiple of 8. They follow each other in segments of 64 KiB of two queues. The index has four
+//! bytes an object: where it begins, in units of 8 bytes.
 //!
-//! Paper: [Badam11 §3.2]; differs: S3-FIFO (a small queue for what comes, a main one for what was used there or came back soon)
-//! instead of LRU: no list to be relinked at each use, and objects lie side by side, whatever their lengths, without a heap.
+//! Paper: [Badam11 §3.2]; differs: S3-FIFO (a small queue for what comes, a main one for what was
+//! used there or came back soon) instead of LRU: no list to be relinked at each use, and objects
+//! lie side by side, whatever their lengths, without a heap.
 
 use crate::mapping::Mapping;
 use std::collections::VecDeque;
@@ -35,7 +40,8 @@ const KEY_BITS: u32 = 40;
 const SEGMENTS_AHEAD: usize = 3;
 /// Bytes that are looked at for each that comes: of what was used some stays.
 const AHEAD: usize = 3;
-/// Whenever so many bytes have come: several objects at once find each other in the processor's cache.
+/// Whenever so many bytes have come: several objects at once find each other in the processor's
+/// cache.
 const AHEAD_BYTES: usize = 2 << 10;
 
 /// Where dirty objects go.
@@ -186,7 +192,8 @@ impl Cache {
         Ok(())
     }
 
-    /// From now on with at most `bytes` of RAM, or a little more if flash does not take what would have to leave.
+    /// From now on with at most `bytes` of RAM, or a little more if flash does not take what would
+    /// have to leave.
     ///
     /// # Errors
     /// Flash's.
@@ -373,7 +380,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Looks at some objects for some that came (C4). It may fail: there is room yet, and who finds none is told.
+    /// Looks at some objects for some that came (C4). It may fail: there is room yet, and who finds
+    /// none is told.
     fn evict_ahead<E>(&mut self, bytes: usize, moves: &mut usize, spill: Spill<'_, E>) {
         let mut left = AHEAD * bytes.max(AHEAD_BYTES);
         while left > 0 && self.in_use + SEGMENTS_AHEAD > self.limit {
@@ -412,7 +420,8 @@ impl Shard {
         at
     }
 
-    /// Looks at one object of the queue whose turn it is; returns its bytes. `moves`: bytes that may still be kept for having been used.
+    /// Looks at one object of the queue whose turn it is; returns its bytes. `moves`: bytes that
+    /// may still be kept for having been used.
     fn evict<E>(&mut self, moves: &mut usize, spill: Spill<'_, E>) -> Result<usize, E> {
         let (small, main) = (
             self.queues[SMALL].segments.len(),
@@ -518,7 +527,8 @@ impl Shard {
         while self.in_use > self.limit {
             self.evict(&mut 0, spill)?;
         }
-        // As many as it has lost go back to the system, and to the front of the list, where they stay: its end is used first.
+        // As many as it has lost go back to the system, and to the front of the list, where they
+        // stay: its end is used first.
         let lost = before.saturating_sub(self.limit);
         for nth in self.free.len() - lost..self.free.len() {
             let at = self.free[nth] as usize * SEGMENT_BYTES;

@@ -1,16 +1,21 @@
 //! The heap's own state, kept with a checkpoint of the object store.
 //!
 //! **Invariants**
-//! - Z1: nothing is allocated or freed while a checkpoint is made; what is written to meanwhile is in it or not, each object whole.
+//! - Z1: nothing is allocated or freed while a checkpoint is made; what is written to meanwhile is
+//!   in it or not, each object whole.
 //! - Z2: what is restored lies at the addresses where it lay: pointers between objects hold.
-//! - Z3: what is read is believed only as far as it makes sense: chunks lie apart from each other within the arena, each has its object table,
-//!   free blocks lie apart in memory. Checksums leave no other damage than that of who wrote it.
+//! - Z3: what is read is believed only as far as it makes sense: chunks lie apart from each other
+//!   within the arena, each has its object table, free blocks lie apart in memory. Checksums leave
+//!   no other damage than that of who wrote it.
 //!
-//! **Layout** little-endian: `format u32 | page bytes u32 | arena start u64 | arena bytes u64 | next table u32 | chunks u32 | roots 16 x u64`,
-//! then each chunk: `table u32 | objects u32 | object bytes u32 | kind u32 | fresh u32 | first page u64`, and for a pool its bits, for memory
-//! `bytes of a large block or 0 u64` and its bits; then `free blocks u64` and each `address u64 | bytes u64`.
+//! **Layout** little-endian: `format u32 | page bytes u32 | arena start u64 | arena bytes u64 |
+//! next table u32 | chunks u32 | roots 16 x u64`, then each chunk: `table u32 | objects u32 |
+//! object bytes u32 | kind u32 | fresh u32 | first page u64`, and for a pool its bits, for memory
+//! `bytes of a large block or 0 u64` and its bits; then `free blocks u64` and each `address u64 |
+//! bytes u64`.
 //!
-//! Paper: [Badam11 §3.6]; differs: arrays and memory are kept as well, and roots, by which a later life finds its objects.
+//! Paper: [Badam11 §3.6]; differs: arrays and memory are kept as well, and roots, by which a later
+//! life finds its objects.
 
 use crate::chunk::{Chunk, GRANULE_PAGES, Kind, rounded};
 use crate::error::Error;
@@ -198,7 +203,8 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// Counts what is allocated anew: as much for each object, array and block as it gives back when it is freed.
+    /// Counts what is allocated anew: as much for each object, array and block as it gives back
+    /// when it is freed.
     fn recount(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let allocated = memory.allocated();
@@ -357,7 +363,8 @@ mod tests {
         heap
     }
 
-    /// Z3: bytes are changed behind the checksums, one by one; what comes of it is an error or a heap, never a panic.
+    /// Z3: bytes are changed behind the checksums, one by one; what comes of it is an error or a
+    /// heap, never a panic.
     #[test]
     fn no_changed_byte_makes_a_restore_panic() {
         let first = heap();

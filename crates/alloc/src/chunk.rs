@@ -1,15 +1,19 @@
-//! A run of pages that were created at once for objects of one size, and the object table that says where they lie on flash.
+//! A run of pages that were created at once for objects of one size, and the object table that says
+//! where they lie on flash.
 //!
 //! **Invariants**
-//! - K1: a page belongs to at most one chunk, and no two chunks have one number. Who remembers a chunk compares it: tables are
-//!   numbered upwards, and after 2^32 of them by the next number that is free.
-//! - K2: a unit is what is stored as one object: a page's content, or, for objects of fewer than [`UNIT_BYTES_LEAST`] bytes, as many
-//!   pages' contents as give that many bytes. So four bytes of a table stand for at least 128 of data.
+//! - K1: a page belongs to at most one chunk, and no two chunks have one number. Who remembers a
+//!   chunk compares it: tables are numbered upwards, and after 2^32 of them by the next number that
+//!   is free.
+//! - K2: a unit is what is stored as one object: a page's content, or, for objects of fewer than
+//!   [`UNIT_BYTES_LEAST`] bytes, as many pages' contents as give that many bytes. So four bytes of
+//!   a table stand for at least 128 of data.
 //!
-//! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: pages that follow each other, each stored alone.
+//! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: pages that
+//! follow each other, each stored alone.
 //!
-//! Paper: [Badam11 §3.3, §3.4]; differs: a chunk's objects have one size, rounded up finely, so that no length is kept for each
-//! object and a read of flash takes as few sectors as there can be.
+//! Paper: [Badam11 §3.3, §3.4]; differs: a chunk's objects have one size, rounded up finely, so
+//! that no length is kept for each object and a read of flash takes as few sectors as there can be.
 
 use crate::pager::PAGE_BYTES;
 use duramen_flash::Owner;

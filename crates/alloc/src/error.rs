@@ -14,7 +14,8 @@ pub enum Error {
     /// Correct the argument.
     #[error("{0}")]
     Invalid(String),
-    /// Give it more RAM, or allocate less: what must stay in RAM for these objects would not leave enough for a cache.
+    /// Give it more RAM, or allocate less: what must stay in RAM for these objects would not leave
+    /// enough for a cache.
     #[error(
         "the budget of {budget_bytes} bytes of RAM is too small: {needed_bytes} bytes would be needed"
     )]
@@ -46,7 +47,8 @@ pub enum Error {
         doing: &'static str,
         source: io::Error,
     },
-    /// The addresses of a checkpoint's objects are in use in this process: restore earlier, or in another process.
+    /// The addresses of a checkpoint's objects are in use in this process: restore earlier, or in
+    /// another process.
     #[error(
         "the addresses from {address:#x} on are taken in this process: restore before anything else maps memory"
     )]

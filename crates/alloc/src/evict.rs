@@ -1,14 +1,16 @@
-//! How pages leave, many at once: what is dirty goes to the cache, and from there to flash. Who faults and finds too many pages shown takes
-//! the oldest away.
+//! How pages leave, many at once: what is dirty goes to the cache, and from there to flash. Who
+//! faults and finds too many pages shown takes the oldest away.
 //!
 //! **Invariants**
-//! - E1: pages are taken away by whoever owns their units (buffer's B1), and what they held is in the cache before the units are given back.
+//! - E1: pages are taken away by whoever owns their units (buffer's B1), and what they held is in
+//!   the cache before the units are given back.
 //! - E2: what cannot be saved stays shown, and dirty.
 //!
 //! **Concurrency** as of `heap`: any thread, for itself.
 //!
-//! Paper: [Badam11 §3.2]. A thread of its own that makes pages free ahead was tried: with two processors its being woken costs more than the
-//! waiting that it saves (0.9 of the rate, a tenth longer p99).
+//! Paper: [Badam11 §3.2]. A thread of its own that makes pages free ahead was tried: with two
+//! processors its being woken costs more than the waiting that it saves (0.9 of the rate, a tenth
+//! longer p99).
 
 use crate::buffer::{Try, Unit};
 use crate::chunk::Place;
@@ -147,7 +149,8 @@ impl Heap {
         });
     }
 
-    /// Takes a batch's pages away, and brings what is dirty into the cache. What cannot be saved stays, and leaves the batch.
+    /// Takes a batch's pages away, and brings what is dirty into the cache. What cannot be saved
+    /// stays, and leaves the batch.
     fn take_away(&self, batch: &mut Batch, worker: &mut Worker) -> Result<(), Error> {
         let dirty = std::mem::take(&mut batch.dirty);
         // Not the worker's while it is used: what it read is saved with the rest of him.
@@ -203,7 +206,8 @@ impl Heap {
         hidden
     }
 
-    /// As [`save`](Self::save) for a page that is away already and held `content`; it comes back if it fails.
+    /// As [`save`](Self::save) for a page that is away already and held `content`; it comes back if
+    /// it fails.
     fn save_lifted(
         &self,
         page: u64,
@@ -224,7 +228,8 @@ impl Heap {
         saved
     }
 
-    /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the page is as before.
+    /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the
+    /// page is as before.
     pub fn save(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
         self.pager
             .forbid_writes(page)
@@ -240,7 +245,8 @@ impl Heap {
         saved
     }
 
-    /// Brings what a page holds now into the cache. Its unit is the caller's; it stays writable, and may be written to meanwhile.
+    /// Brings what a page holds now into the cache. Its unit is the caller's; it stays writable,
+    /// and may be written to meanwhile.
     pub fn save_as_it_is(
         &self,
         page: u64,

@@ -1,13 +1,15 @@
 //! The heap of a process: what is in which layer, and how a page comes and goes.
 //!
 //! **Invariants**
-//! - A1: the newest content of a unit is, in this order: in its dirty pages, in the cache, on flash; nowhere: zeros.
-//! - A2: RAM: pages shown, their page tables, cache, object tables and what flash needs are within the budget; what grows is taken from
-//!   the cache before it is used.
+//! - A1: the newest content of a unit is, in this order: in its dirty pages, in the cache, on
+//!   flash; nowhere: zeros.
+//! - A2: RAM: pages shown, their page tables, cache, object tables and what flash needs are within
+//!   the budget; what grows is taken from the cache before it is used.
 //! - A3: what is allocated fits on flash: it was counted before an address was handed out.
 //!
-//! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no lock of ours: nobody here touches a
-//! page of the arena with a lock held, but pages that are shown and owned (buffer's B1).
+//! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no
+//! lock of ours: nobody here touches a page of the arena with a lock held, but pages that are shown
+//! and owned (buffer's B1).
 //!
 //! Paper: [Badam11 §3.2, Figure 1].
 
@@ -28,7 +30,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Addresses that a program may leave for a later life [`crate::set_root`].
 pub(crate) const ROOTS: usize = 16;
-/// Of flash, in percent: what may be allocated. The rest is what the collector needs to go on without copying too much.
+/// Of flash, in percent: what may be allocated. The rest is what the collector needs to go on
+/// without copying too much.
 const USABLE_PERCENT: u64 = 85;
 /// Blocks of flash that hold no objects of ours: the superblock's, and the collector's reserve.
 const BLOCKS_APART: u64 = 16;
@@ -62,7 +65,8 @@ impl Budget {
         };
         let pages = (wanted as usize / PAGE_BYTES).max(PAGES_LEAST);
         let pages = pages.min(pages_max.unwrap_or(usize::MAX));
-        // A page that is shown may need a page of the page table of its own; others go some at once.
+        // A page that is shown may need a page of the page table of its own; others go some at
+        // once.
         let tables = pages + evict::AT_ONCE + regions::AT_ONCE;
         let shown = (pages + evict::AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
         let queue = (pages * buffer::QUEUE_BYTES) as u64;
@@ -163,7 +167,8 @@ pub(crate) struct Heap {
     pub roots: [AtomicUsize; ROOTS],
     /// Pages that must not leave.
     pub pinned: AtomicU64,
-    /// Held while what tables take is taken from the cache: the last one to change that sees what all have taken.
+    /// Held while what tables take is taken from the cache: the last one to change that sees what
+    /// all have taken.
     resizing: Mutex<()>,
     /// Page tables that RAM was taken for, because the kernel never takes them back.
     kept_tables: Mutex<u64>,
@@ -288,7 +293,8 @@ impl Heap {
             if !full {
                 break;
             }
-            // If flash takes nothing more, pages that need not be saved may still leave; the next one who evicts is told.
+            // If flash takes nothing more, pages that need not be saved may still leave; the next
+            // one who evicts is told.
             let evicted = self.evict(&mut worker);
             if evicted.is_err() && self.buffer.shown() > 2 * self.budget.pages {
                 self.buffer.leave(1);
@@ -300,7 +306,8 @@ impl Heap {
         self.buffer.regions().enter(page);
         if self.buffer.regions().are_many() {
             self.buffer.regions().wait_for_room();
-            // If the kernel does not want to, the tables stay; the regions are without pages all the same.
+            // If the kernel does not want to, the tables stay; the regions are without pages all
+            // the same.
             let _ = self.hide(&[], &mut worker.batch.regions);
         }
         let filled = self.fill(place, &mut worker);
@@ -387,7 +394,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Everything that is dirty goes to flash; pages stay shown. Those that are pinned for writing stay dirty (buffer's B4).
+    /// Everything that is dirty goes to flash; pages stay shown. Those that are pinned for writing
+    /// stay dirty (buffer's B4).
     pub fn clean(&self) -> Result<(), Error> {
         let mut worker = self.worker();
         for name in self.buffer.units_in(0..u64::MAX) {
@@ -432,7 +440,8 @@ impl Heap {
         self.resize_cache().inspect_err(|_| self.discharge(bytes)) // flash does not take what would have to leave
     }
 
-    /// Whether so much RAM could be taken now: a request that will fail need not take flash for a moment, which others may want.
+    /// Whether so much RAM could be taken now: a request that will fail need not take flash for a
+    /// moment, which others may want.
     fn could_charge(&self, bytes: u64) -> Result<(), Error> {
         let taken = self.tables_bytes.load(Ordering::Acquire);
         let needed = (self.budget.fixed + taken + cache::BYTES_LEAST).saturating_add(bytes);
@@ -460,8 +469,8 @@ impl Heap {
         self.cache.limit(left, &self.spill())
     }
 
-    /// Takes RAM for the page tables of addresses up to this page, where the kernel never takes them back and they are more than may
-    /// be beside the budget.
+    /// Takes RAM for the page tables of addresses up to this page, where the kernel never takes
+    /// them back and they are more than may be beside the budget.
     pub fn charge_kept_tables(&self, end: u64) -> Result<(), Error> {
         if self.pager.frees_tables() {
             return Ok(());

@@ -1,5 +1,6 @@
-//! Any program's heap on an SSD: ordinary pointers at addresses that never change, objects packed in a log on flash, and a hard budget
-//! of RAM. For C it is `include/duramen_alloc.h`; the functions here are the same.
+//! Any program's heap on an SSD: ordinary pointers at addresses that never change, objects packed
+//! in a log on flash, and a hard budget of RAM. For C it is `include/duramen_alloc.h`; the
+//! functions here are the same.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), duramen_alloc::Error> {
@@ -16,8 +17,9 @@
 //! # }
 //! ```
 //!
-//! An object allocated by [`oalloc`] lies on pages of its own, so that the faults of the processor say which object is used: objects,
-//! not pages, are cached in RAM and written to flash. [`malloc`] is for everything else; there a page is the object.
+//! An object allocated by [`oalloc`] lies on pages of its own, so that the faults of the processor
+//! say which object is used: objects, not pages, are cached in RAM and written to flash. [`malloc`]
+//! is for everything else; there a page is the object.
 //!
 //! | file | what |
 //! |---|---|
@@ -32,7 +34,8 @@
 //! | `checkpoint` | the heap's state for a later life |
 //! | `session` | what a program calls; `c`: the same for C |
 //!
-//! **Concurrency** any thread may call anything, but [`close`] and [`restore`], for which the program must be quiet.
+//! **Concurrency** any thread may call anything, but [`close`] and [`restore`], for which the
+//! program must be quiet.
 //!
 //! Paper: [Badam11 §3, §4]; differs: see each file.
 

@@ -25,10 +25,12 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let made = Mapping { start, bytes };
-        // Before it can be written to: if the program locks the memory that is to come (`mlockall`), the kernel would fill all of it.
+        // Before it can be written to: if the program locks the memory that is to come
+        // (`mlockall`), the kernel would fill all of it.
         made.unlock();
-        // A huge page would be charged whole for what is used of it. Kernels without huge pages refuse; that is as good.
-        // SAFETY: advice about memory that was just mapped, and its protection.
+        // A huge page would be charged whole for what is used of it. Kernels without huge pages
+        // refuse; that is as good. SAFETY: advice about memory that was just mapped, and its
+        // protection.
         let opened = unsafe {
             libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE);
             let both = libc::PROT_READ | libc::PROT_WRITE;
@@ -96,7 +98,8 @@ impl<T: Counter> Counters<T> {
 
     pub fn all(&self) -> &[T] {
         let bytes = self.mapping.bytes;
-        // SAFETY: a page's alignment is more than enough, zeros are a value of each `Counter`, and they are changed as atomics alone.
+        // SAFETY: a page's alignment is more than enough, zeros are a value of each `Counter`, and
+        // they are changed as atomics alone.
         unsafe {
             std::slice::from_raw_parts(self.mapping.start.as_ptr().cast(), bytes / size_of::<T>())
         }

@@ -1,15 +1,19 @@
 //! Memory of any length: `ssd_malloc` and its kin. Best fit with coalescing over runs of pages.
 //!
 //! **Invariants**
-//! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit says where each begins.
-//! - Y2: two free blocks never lie side by side; each free block is in both maps, and nothing else is.
+//! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit says where each
+//!   begins.
+//! - Y2: two free blocks never lie side by side; each free block is in both maps, and nothing else
+//!   is.
 //! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash.
 //!
 //! **Concurrency** one lock, held while pages are forgotten, never while one is touched.
 //!
-//! **Layout** nothing of ours lies beside a block: freeing one touches no page. One bit for 16 bytes, and two map entries a free block.
+//! **Layout** nothing of ours lies beside a block: freeing one touches no page. One bit for 16
+//! bytes, and two map entries a free block.
 //!
-//! Paper: [Badam11 §3.4, Coalescing Allocator]; differs: the allocator's own data is in RAM instead of in headers on the pages.
+//! Paper: [Badam11 §3.4, Coalescing Allocator]; differs: the allocator's own data is in RAM instead
+//! of in headers on the pages.
 
 use crate::chunk::{Chunk, Kind};
 use crate::error::Error;
@@ -168,8 +172,8 @@ impl Memory {
         self.add_free(address, bytes);
     }
 
-    /// Bytes of all blocks that are handed out, and the flash that was counted for them. `None`: a free block lies where no block
-    /// begins or ends (Y1), or beside another one (Y2).
+    /// Bytes of all blocks that are handed out, and the flash that was counted for them. `None`: a
+    /// free block lies where no block begins or ends (Y1), or beside another one (Y2).
     pub fn allocated(&self) -> Option<(u64, u64)> {
         let (mut data, mut flash, mut free) = (0, 0, 0);
         for run in self.runs.values() {
@@ -332,7 +336,8 @@ impl Heap {
         Ok(run.bytes_at(address))
     }
 
-    /// Joins a freed block with its free neighbours, and forgets the pages that are free wholly since (Y2, Y3).
+    /// Joins a freed block with its free neighbours, and forgets the pages that are free wholly
+    /// since (Y2, Y3).
     fn coalesce(&self, memory: &mut Memory, address: usize, bytes: usize, chunk: &Chunk) {
         let run = memory.run_of(chunk);
         let (run_start, run_end) = (run.start, run.start + run.bytes());

@@ -2,12 +2,14 @@
 //!
 //! **Invariants**
 //! - O1: an object that is handed out reads as zeros.
-//! - O2: what is given back was handed out, begins where it was said to begin, and is given back once.
+//! - O2: what is given back was handed out, begins where it was said to begin, and is given back
+//!   once.
 //!
-//! **Concurrency** each pool has a lock; the list of pools one of its own, taken before it and for a moment.
+//! **Concurrency** each pool has a lock; the list of pools one of its own, taken before it and for
+//! a moment.
 //!
-//! Paper: [Badam11 §3.4]: pools start with 128 objects, double, and grow by 10,000 from then on; the run of addresses with the most free
-//! objects is used next.
+//! Paper: [Badam11 §3.4]: pools start with 128 objects, double, and grow by 10,000 from then on;
+//! the run of addresses with the most free objects is used next.
 
 use crate::chunk::{Chunk, Kind, rounded};
 use crate::error::Error;

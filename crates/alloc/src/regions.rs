@@ -1,15 +1,19 @@
-//! Which pages of the page table exist: one for each 2 MiB of addresses of which something was shown. With an object of 128 bytes on
-//! each page they would be a sixteenth of the data; so those without pages go back to the kernel.
+//! Which pages of the page table exist: one for each 2 MiB of addresses of which something was
+//! shown. With an object of 128 bytes on each page they would be a sixteenth of the data; so those
+//! without pages go back to the kernel.
 //!
 //! **Invariants**
 //! - G1: a table that is given back has no page under it, and none comes meanwhile.
-//! - G2: at most `tables_max` tables exist, if all that the heap's addresses could need are more than [`BESIDE`]; else they all stay.
-//!   So they do where the kernel takes none back; then the heap takes RAM for them when it hands out addresses (heap's A2).
-//! - G3: tables that exist or were given back and may still be the kernel's are at most `tables_max` and [`BESIDE`] together, and what
-//!   each thread gives back at once. It frees them late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts them until
-//!   then: who would give back more waits.
+//! - G2: at most `tables_max` tables exist, if all that the heap's addresses could need are more
+//!   than [`BESIDE`]; else they all stay. So they do where the kernel takes none back; then the
+//!   heap takes RAM for them when it hands out addresses (heap's A2).
+//! - G3: tables that exist or were given back and may still be the kernel's are at most
+//!   `tables_max` and [`BESIDE`] together, and what each thread gives back at once. It frees them
+//!   late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts them until then:
+//!   who would give back more waits.
 //!
-//! **Concurrency** counts are atomic; the list and the limbo have a lock each, held for moments. Threads wait for grace periods.
+//! **Concurrency** counts are atomic; the list and the limbo have a lock each, held for moments.
+//! Threads wait for grace periods.
 //!
 //! Paper: none: Badam11 does not count page tables.
 
@@ -24,7 +28,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Tables beside the budget (G3): 8 MiB. 70,000 misses in a second, each in a region without a table, leave so many in limbo.
+/// Tables beside the budget (G3): 8 MiB. 70,000 misses in a second, each in a region without a
+/// table, leave so many in limbo.
 pub(crate) const BESIDE: u64 = 2048;
 /// Tables that are given back by one system call.
 pub(crate) const AT_ONCE: usize = 64;
@@ -138,7 +143,8 @@ impl Regions {
         self.tables.load(Ordering::Relaxed)
     }
 
-    /// Chooses at most `count` regions without pages, the oldest first, which nobody enters (G1) until they are [`gone`](Self::gone).
+    /// Chooses at most `count` regions without pages, the oldest first, which nobody enters (G1)
+    /// until they are [`gone`](Self::gone).
     pub fn empty(&self, count: usize, chosen: &mut Vec<u64>) {
         let mut order = lock(&self.order);
         for _ in 0..order.len().min(count.max(16) * 8) {
@@ -368,7 +374,8 @@ mod tests {
         assert!(!kept.are_many() && kept.spare() == 0 && kept.tables() == 1);
     }
 
-    /// Many more tables than may be in limbo are given back: whoever does it waits in between, and not for ever.
+    /// Many more tables than may be in limbo are given back: whoever does it waits in between, and
+    /// not for ever.
     #[test]
     fn who_gives_back_too_many_waits_for_the_kernel() {
         const THREADS: u64 = 4;

@@ -1,7 +1,8 @@
 //! The process's one heap, from `init` to `close`, and what a program calls.
 //!
 //! **Invariants**
-//! - N1: nothing on flash is given up before something is allocated: until then a checkpoint may be restored.
+//! - N1: nothing on flash is given up before something is allocated: until then a checkpoint may be
+//!   restored.
 
 use crate::checkpoint::Frame;
 use crate::error::Error;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where the arena begins if nobody is there: far from what the system hands out, from programs and from sanitizers.
+/// Where the arena begins if nobody is there: far from what the system hands out, from programs and
+/// from sanitizers.
 const START: usize = 0x2000_0000_0000;
 /// A page for each of 2^30 objects.
 const ADDRESS_BYTES: u64 = 4 << 40;
@@ -33,7 +35,8 @@ pub struct Options {
     pub ram_bytes: u64,
     /// RAM for pages that the program sees; 0: a twenty-fourth of `ram_bytes`, at most 25 MiB.
     pub page_buffer_bytes: u64,
-    /// Addresses that are reserved; an object of [`oalloc`] takes a page of them, or more. 0: 4 TiB.
+    /// Addresses that are reserved; an object of [`oalloc`] takes a page of them, or more. 0: 4
+    /// TiB.
     pub address_bytes: u64,
     /// `None`: by userfaultfd if the kernel has it, else by `mprotect`.
     pub faults: Option<Faults>,
@@ -206,7 +209,8 @@ fn check_sizes(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the flash file and reserves addresses. What is on flash stays until the first allocation: [`restore`] may come before it.
+/// Opens the flash file and reserves addresses. What is on flash stays until the first allocation:
+/// [`restore`] may come before it.
 ///
 /// # Errors
 /// [`Error::State`], [`Error::Budget`], [`Error::Kernel`], [`Error::Flash`].
@@ -264,11 +268,12 @@ fn heap() -> Result<&'static Heap, Error> {
     }
 }
 
-/// `count` objects of `bytes` bytes, zeros, each on pages of its own: from one to the next it is [`stride`] bytes. Several are an array,
-/// which is freed as a whole.
+/// `count` objects of `bytes` bytes, zeros, each on pages of its own: from one to the next it is
+/// [`stride`] bytes. Several are an array, which is freed as a whole.
 ///
 /// # Errors
-/// [`Error::Invalid`], [`Error::Budget`], [`Error::NoSpace`], [`Error::NoAddresses`], [`Error::NotInitialized`].
+/// [`Error::Invalid`], [`Error::Budget`], [`Error::NoSpace`], [`Error::NoAddresses`],
+/// [`Error::NotInitialized`].
 pub fn oalloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     Ok(heap()?.allocate_objects(count, bytes)? as *mut u8)
 }
@@ -302,7 +307,8 @@ pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     Ok(block)
 }
 
-/// A block of `bytes` bytes that begins as the one at `block` does, which is freed if it is another one. Null: a new one.
+/// A block of `bytes` bytes that begins as the one at `block` does, which is freed if it is another
+/// one. Null: a new one.
 ///
 /// # Safety
 /// Nobody else uses the block meanwhile.
@@ -349,13 +355,14 @@ pub unsafe fn free(object: *mut u8) -> Result<(), Error> {
     heap()?.free(object as usize)
 }
 
-/// Bytes that may be used of an object, an element of an array or a block; `None`: nothing begins there.
+/// Bytes that may be used of an object, an element of an array or a block; `None`: nothing begins
+/// there.
 pub fn usable_bytes(object: *const u8) -> Option<usize> {
     signal::heap()?.usable_bytes(object as usize)
 }
 
-/// Keeps the pages of so many bytes in RAM until [`unpin`], readable, and writable if `write`: the kernel may use them then (`read(2)`),
-/// which cannot bring them itself.
+/// Keeps the pages of so many bytes in RAM until [`unpin`], readable, and writable if `write`: the
+/// kernel may use them then (`read(2)`), which cannot bring them itself.
 ///
 /// # Errors
 /// [`Error::BadPointer`]; [`Error::Invalid`]: more than half of the page buffer would be pinned.
@@ -371,8 +378,9 @@ pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
     heap()?.unpin(object as usize, bytes)
 }
 
-/// Makes everything that is allocated last: [`restore`] brings it back in a later life, at the same addresses. Objects that other threads
-/// write to meanwhile are in it as they were before or after, each whole for itself.
+/// Makes everything that is allocated last: [`restore`] brings it back in a later life, at the same
+/// addresses. Objects that other threads write to meanwhile are in it as they were before or after,
+/// each whole for itself.
 ///
 /// # Errors
 /// [`Error::Flash`]: the checkpoint before, if there is one, holds on.
@@ -380,11 +388,12 @@ pub fn checkpoint(path: &Path) -> Result<(), Error> {
     heap()?.checkpoint(path)
 }
 
-/// Goes on where a checkpoint was made; after [`init`], before anything is allocated. It reads the checkpoint and none of the data.
+/// Goes on where a checkpoint was made; after [`init`], before anything is allocated. It reads the
+/// checkpoint and none of the data.
 ///
 /// # Errors
-/// [`Error::Checkpoint`], [`Error::Version`], [`Error::AddressTaken`], [`Error::Budget`], [`Error::Flash`]: it is closed then, and may be
-/// initialized again.
+/// [`Error::Checkpoint`], [`Error::Version`], [`Error::AddressTaken`], [`Error::Budget`],
+/// [`Error::Flash`]: it is closed then, and may be initialized again.
 pub fn restore(path: &Path) -> Result<(), Error> {
     if signal::is_forked() {
         return Err(Error::Forked);

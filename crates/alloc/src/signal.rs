@@ -1,9 +1,12 @@
-//! The fault handler, the handler that was there before, and what a thread must not be disturbed by meanwhile.
+//! The fault handler, the handler that was there before, and what a thread must not be disturbed by
+//! meanwhile.
 //!
 //! **Invariants**
-//! - H1: a fault that is not ours reaches the handler that would have got it without us, with the signals blocked that would have been.
-//! - H2: a thread that serves a fault, or is in a function of the C interface, goes on to its end: it is not cancelled, and while it
-//!   serves a fault no other handler of the program interrupts it, which might jump out of it. What it holds would stay held for ever.
+//! - H1: a fault that is not ours reaches the handler that would have got it without us, with the
+//!   signals blocked that would have been.
+//! - H2: a thread that serves a fault, or is in a function of the C interface, goes on to its end:
+//!   it is not cancelled, and while it serves a fault no other handler of the program interrupts
+//!   it, which might jump out of it. What it holds would stay held for ever.
 //! - H3: what is installed after our handler stays installed.
 //!
 //! Paper: [Badam11 §3.3]: "control is returned to the originally installed seg-fault handler".
@@ -71,12 +74,14 @@ extern "C" fn after_fork() {
     HEAP.store(std::ptr::null_mut(), Ordering::Release);
     let lock = LOCK.swap(-1, Ordering::Relaxed);
     if lock >= 0 {
-        // SAFETY: the child's own copy, which nobody uses there: every function says that it is forked.
+        // SAFETY: the child's own copy, which nobody uses there: every function says that it is
+        // forked.
         unsafe { libc::close(lock) };
     }
 }
 
-/// The descriptor that holds the flash file's lock, from when it has until before it is closed; `None`: none.
+/// The descriptor that holds the flash file's lock, from when it has until before it is closed;
+/// `None`: none.
 pub(crate) fn set_lock(descriptor: Option<i32>) {
     static AT_FORK: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handler only stores to atomics and closes a descriptor.
@@ -101,8 +106,8 @@ fn ours() -> usize {
     on_fault as *const () as usize
 }
 
-/// Signals 32 and 33, by which C libraries cancel a thread at any moment. They add them to no set, and glibc 2.36 cancels a thread by one
-/// that was sent just before the thread forbade it.
+/// Signals 32 and 33, by which C libraries cancel a thread at any moment. They add them to no set,
+/// and glibc 2.36 cancels a thread by one that was sent just before the thread forbade it.
 const CANCELS: u64 = 0b11 << 31;
 
 /// Makes `on_fault` the handler of the signal, unless it is, or the one that is calls it (H3).
@@ -123,7 +128,8 @@ fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     // NODEFER: a handler that was there before may fault in turn.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     if signal == libc::SIGSEGV {
-        // Who is told when a stack has overflown needs another one; else the thread's own has more room.
+        // Who is told when a stack has overflown needs another one; else the thread's own has more
+        // room.
         action.sa_flags |= libc::SA_ONSTACK;
     }
     // SAFETY: nobody reads `previous` before our handler is installed; then a plain system call.
@@ -198,7 +204,8 @@ pub(crate) fn forbid_cancel() -> libc::c_int {
     before
 }
 
-/// As it was. A thread that can be cancelled at any moment may end here: the caller, and who called it, have nothing to be dropped.
+/// As it was. A thread that can be cancelled at any moment may end here: the caller, and who called
+/// it, have nothing to be dropped.
 pub(crate) fn restore_cancel(before: libc::c_int) {
     // SAFETY: a state that the thread had. The frames that it may leave have nothing to be dropped.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
@@ -225,7 +232,8 @@ extern "C-unwind" fn on_fault(
     }
 }
 
-/// As [`serve`], from a handler that does not block the program's signals and knows nothing of cancelling.
+/// As [`serve`], from a handler that does not block the program's signals and knows nothing of
+/// cancelling.
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -251,7 +259,8 @@ pub(crate) unsafe fn serve_undisturbed(
     served
 }
 
-/// True: the fault was ours, and the access may be tried again. The thread is not cancelled meanwhile (H2).
+/// True: the fault was ours, and the access may be tried again. The thread is not cancelled
+/// meanwhile (H2).
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -280,7 +289,8 @@ pub(crate) unsafe fn serve(info: *mut libc::siginfo_t, context: *mut libc::c_voi
     }
 }
 
-/// Whether the access was a write; where the processor does not say, a fault of a page that is shown can only be one.
+/// Whether the access was a write; where the processor does not say, a fault of a page that is
+/// shown can only be one.
 #[cfg(target_arch = "x86_64")]
 unsafe fn is_write(context: *mut libc::c_void) -> Option<bool> {
     // SAFETY: the caller's promise.
@@ -314,8 +324,8 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     match previous.sa_sigaction {
         libc::SIG_IGN if was_sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The access is tried again and kills the process, as it would have (the kernel ignores no fault either).
-            // SAFETY: of plain integers and pointers.
+            // The access is tried again and kills the process, as it would have (the kernel ignores
+            // no fault either). SAFETY: of plain integers and pointers.
             unsafe {
                 let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
                 action.sa_sigaction = libc::SIG_DFL;
@@ -341,7 +351,8 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     }
 }
 
-/// Blocks the signals that the kernel would have blocked if the previous handler were the one that is installed (H1).
+/// Blocks the signals that the kernel would have blocked if the previous handler were the one that
+/// is installed (H1).
 ///
 /// # Safety
 /// The context is the kernel's.

@@ -1,5 +1,5 @@
-//! Flash on devices whose sectors are 512 bytes, 4,096 bytes or more, and a checkpoint on another one than the objects: loop devices, where
-//! the machine lets us make them.
+//! Flash on devices whose sectors are 512 bytes, 4,096 bytes or more, and a checkpoint on another
+//! one than the objects: loop devices, where the machine lets us make them.
 
 mod common;
 
@@ -91,7 +91,8 @@ impl Drop for Loop {
 /// The tests of this file share a process, which has one heap.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A heap five times as large as its RAM: written, read, kept by a checkpoint, and read again after a restore.
+/// A heap five times as large as its RAM: written, read, kept by a checkpoint, and read again after
+/// a restore.
 fn live(flash: &Path, checkpoint: &Path) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (kind, restore) in [
@@ -149,7 +150,8 @@ fn partitions_with_short_and_long_sectors() {
     }
 }
 
-/// The flash file and the checkpoint on one file system with long sectors, then each on another one.
+/// The flash file and the checkpoint on one file system with long sectors, then each on another
+/// one.
 #[test]
 fn files_on_devices_with_long_sectors() {
     let dir = tempfile::tempdir().unwrap();

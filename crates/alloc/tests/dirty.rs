@@ -1,17 +1,24 @@
-//! Why no write is lost between looking whether a page is dirty and taking it away: the protocol of `heap`, `buffer` and `pager` as a model,
-//! of which every order of steps is tried. The code itself is tried by `no_write_is_lost_when_pages_are_taken_away` and `counters.c`.
+//! Why no write is lost between looking whether a page is dirty and taking it away: the protocol of
+//! `heap`, `buffer` and `pager` as a model, of which every order of steps is tried. The code itself
+//! is tried by `no_write_is_lost_when_pages_are_taken_away` and `counters.c`.
 //!
 //! **The argument**
-//! - Who takes a page away, saves it or allows writes to it, owns its unit (buffer's B1): faults wait for him, and find what he left.
-//! - A page is writable only if its unit says that it is dirty (B2), which a fault decides, synchronously: whoever owns the unit knows, before he
-//!   begins, whether anybody may have written. Nobody's looking can be overtaken by a write.
-//! - Writes to a dirty page go on while it leaves, until the system call has returned that takes it away: until then another processor may
-//!   know the page (its TLB). So its content is read after that, from a pipe that refers to the page itself (lift's L1).
-//! - A page that stays is read after writes were forbidden and all processors know it; who writes then faults, and waits.
-//! - The content is saved before the unit is released: a fault finds it, never what was there before.
+//! - Who takes a page away, saves it or allows writes to it, owns its unit (buffer's B1): faults
+//!   wait for him, and find what he left.
+//! - A page is writable only if its unit says that it is dirty (B2), which a fault decides,
+//!   synchronously: whoever owns the unit knows, before he begins, whether anybody may have
+//!   written. Nobody's looking can be overtaken by a write.
+//! - Writes to a dirty page go on while it leaves, until the system call has returned that takes it
+//!   away: until then another processor may know the page (its TLB). So its content is read after
+//!   that, from a pipe that refers to the page itself (lift's L1).
+//! - A page that stays is read after writes were forbidden and all processors know it; who writes
+//!   then faults, and waits.
+//! - The content is saved before the unit is released: a fault finds it, never what was there
+//!   before.
 //!
-//! The model has one page, two writers with a processor each, one who takes the page away, and one who saves it for a checkpoint. Each of the
-//! sentences above is broken once: the model must lose a write then.
+//! The model has one page, two writers with a processor each, one who takes the page away, and one
+//! who saves it for a checkpoint. Each of the sentences above is broken once: the model must lose a
+//! write then.
 
 use std::collections::HashSet;
 
@@ -62,7 +69,8 @@ enum Writer {
 enum Evictor {
     Idle,
     Owns,
-    /// With a reference to the frame, if it is dirty; or with its content, if that is read too early.
+    /// With a reference to the frame, if it is dirty; or with its content, if that is read too
+    /// early.
     Takes(Option<usize>, Option<Content>),
     Flushes(Option<usize>, Option<Content>),
     Saves(Option<usize>, Option<Content>),

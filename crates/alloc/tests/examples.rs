@@ -1,4 +1,5 @@
-//! The programs of `examples`, built by this machine's compiler and run small: with the library, and by malloc alone.
+//! The programs of `examples`, built by this machine's compiler and run small: with the library,
+//! and by malloc alone.
 
 mod compiler;
 
@@ -75,7 +76,8 @@ fn number(line: &str, name: &str) -> f64 {
     behind[..end].parse().unwrap()
 }
 
-/// Runs a program of more data than RAM by `memory`; it looks itself whether what it reads is what it wrote.
+/// Runs a program of more data than RAM by `memory`; it looks itself whether what it reads is what
+/// it wrote.
 fn by_library(name: &str, memory: &str, sizes: &[&str]) {
     let Some(example) = Example::build(name, &["-std=gnu11"]) else {
         return;

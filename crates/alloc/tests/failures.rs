@@ -1,5 +1,5 @@
-//! What no function can return: flash that is full or fails while a page is being brought, and a process that is killed. Each in a child
-//! process, which is this test again.
+//! What no function can return: flash that is full or fails while a page is being brought, and a
+//! process that is killed. Each in a child process, which is this test again.
 
 mod common;
 
@@ -74,8 +74,8 @@ fn assert_restored(dir: &Path, version: impl Fn(u64) -> u64) {
     unsafe { duramen_alloc::close() }.unwrap();
 }
 
-/// The last checkpoint holds flash that is needed: the program is told, dies by SIGBUS as with any mapping whose device is full, and the
-/// checkpoint is whole.
+/// The last checkpoint holds flash that is needed: the program is told, dies by SIGBUS as with any
+/// mapping whose device is full, and the checkpoint is whole.
 #[test]
 fn a_full_device_ends_the_program_with_a_word_and_a_whole_checkpoint() {
     let name = "a_full_device_ends_the_program_with_a_word_and_a_whole_checkpoint";

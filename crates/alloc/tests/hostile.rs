@@ -1,5 +1,5 @@
-//! Programs that are not kind to a library in their process: `tests/c/hostile.c`, by both kinds of faults, and under sanitizers where they
-//! let it be. Each story stands at its function there.
+//! Programs that are not kind to a library in their process: `tests/c/hostile.c`, by both kinds of
+//! faults, and under sanitizers where they let it be. Each story stands at its function there.
 
 mod compiler;
 
@@ -165,8 +165,8 @@ fn under_address_sanitizer() {
     }
 }
 
-/// Those without signals that come at any moment, which ThreadSanitizer holds back until the thread calls it, and so perhaps for ever;
-/// and without `mlockall`, as above.
+/// Those without signals that come at any moment, which ThreadSanitizer holds back until the thread
+/// calls it, and so perhaps for ever; and without `mlockall`, as above.
 #[test]
 fn under_thread_sanitizer() {
     for name in ["direct", "limits", "double_frees"] {

@@ -1,8 +1,9 @@
-//! Each system call of a checkpoint fails, or the process is killed there: the checkpoint under its name is the one before or the new one,
-//! whole, and it is the one before if the program was told of a failure.
+//! Each system call of a checkpoint fails, or the process is killed there: the checkpoint under its
+//! name is the one before or the new one, whole, and it is the one before if the program was told
+//! of a failure.
 //!
-//! A child process gives its system calls to this one (seccomp's user notification), which lets them pass but one. So it sees those of
-//! every thread of the library, whoever makes them.
+//! A child process gives its system calls to this one (seccomp's user notification), which lets
+//! them pass but one. So it sees those of every thread of the library, whoever makes them.
 
 mod common;
 
@@ -21,7 +22,8 @@ const OBJECTS: usize = 6;
 const WORDS: usize = 120;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What both processes see: the descriptor of the child's system calls and 1; how the checkpoint ended.
+/// What both processes see: the descriptor of the child's system calls and 1; how the checkpoint
+/// ended.
 struct Shared(*mut AtomicU64);
 
 const RUNNING: u64 = 0;
@@ -75,7 +77,8 @@ impl Drop for Shared {
     }
 }
 
-/// From now on each system call of each thread waits for an answer, which comes through the descriptor.
+/// From now on each system call of each thread waits for an answer, which comes through the
+/// descriptor.
 fn give_calls_away() -> io::Result<i32> {
     let mut all = [libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -134,7 +137,8 @@ fn begin(dir: &Path, kind: Faults) -> bool {
     }
 }
 
-/// The child: a checkpoint of version 1 as always, one of version 2 while its system calls are given away.
+/// The child: a checkpoint of version 1 as always, one of version 2 while its system calls are
+/// given away.
 fn live(dir: &Path, kind: Faults) {
     let shared = Shared::new(dir);
     if !begin(dir, kind) {

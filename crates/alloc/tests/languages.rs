@@ -1,4 +1,5 @@
-//! Programs in C and C++, built by this machine's compilers: with the shared library, the static one, and under sanitizers.
+//! Programs in C and C++, built by this machine's compilers: with the shared library, the static
+//! one, and under sanitizers.
 
 mod compiler;
 
@@ -15,7 +16,8 @@ struct Program<'p> {
     arguments: &'p [&'p str],
 }
 
-/// What ThreadSanitizer cannot know: the library's own locks are Rust's. It watches the program's accesses, not the library's.
+/// What ThreadSanitizer cannot know: the library's own locks are Rust's. It watches the program's
+/// accesses, not the library's.
 const UNSEEN: &str = "called_from_lib:libduramen_alloc.so\n";
 
 impl Program<'_> {
@@ -88,7 +90,8 @@ fn c_with_the_shared_library() {
     run("cc", "heap.c", &["-std=c11"], &SHARED);
 }
 
-/// The same by `mprotect`: foreign signals, system calls and a forked child are another matter there.
+/// The same by `mprotect`: foreign signals, system calls and a forked child are another matter
+/// there.
 #[test]
 fn c_by_mprotect() {
     let program = Program {
@@ -123,7 +126,8 @@ fn trouble_by_mprotect() {
     trouble("protect");
 }
 
-/// Threads that count in objects of which few are in RAM, while checkpoints are made: `thousands` of steps each.
+/// Threads that count in objects of which few are in RAM, while checkpoints are made: `thousands`
+/// of steps each.
 fn counters(flags: &[&str], kind: &str, thousands: &str) {
     let program = Program {
         compiler: "cc",
@@ -145,7 +149,8 @@ fn no_count_is_lost_by_mprotect() {
     counters(&["-std=c11"], "protect", "3");
 }
 
-/// It watches accesses of the program to objects, whose pages come and go: a race that is planted there is found.
+/// It watches accesses of the program to objects, whose pages come and go: a race that is planted
+/// there is found.
 #[test]
 fn no_count_is_lost_under_thread_sanitizer() {
     let flags = ["-std=c11", "-fsanitize=thread"];
@@ -194,7 +199,8 @@ fn cpp_under_address_sanitizer() {
     );
 }
 
-/// As the header says: `cc program.c $(pkg-config --cflags --libs duramen_alloc)`, after `scripts/install-alloc`.
+/// As the header says: `cc program.c $(pkg-config --cflags --libs duramen_alloc)`, after
+/// `scripts/install-alloc`.
 #[test]
 fn installed_and_found_by_pkg_config() {
     if Command::new("pkg-config")

@@ -31,7 +31,8 @@ impl Block {
     }
 }
 
-/// Blocks of all lengths: aligned, apart from each other, kept; memory that was given back is found again.
+/// Blocks of all lengths: aligned, apart from each other, kept; memory that was given back is found
+/// again.
 #[test]
 fn blocks_are_apart_and_keep_their_bytes() {
     for kind in [Faults::Userfault, Faults::Protect] {
@@ -157,7 +158,8 @@ fn refused(done: Result<(), Error>) -> Error {
     done.expect_err("it was taken")
 }
 
-/// Several lives: each goes on where the last one made its checkpoint, with pointers between objects, arrays, memory and roots.
+/// Several lives: each goes on where the last one made its checkpoint, with pointers between
+/// objects, arrays, memory and roots.
 #[test]
 fn a_later_life_goes_on_where_a_checkpoint_was_made() {
     let Some(heap) = Heap::open(64 << 20, 6 << 20, Faults::Userfault) else {

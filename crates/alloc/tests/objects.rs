@@ -21,8 +21,9 @@ fn twelve_times_ram_of_a_heap_whose_page_tables_cannot_stay() {
     twelve_times(true);
 }
 
-/// Data is twelve times the budget; each object is read and written at random from several threads. RSS stays within the budget; page
-/// tables do as well, or are at most 8 MiB beside it, those included that the kernel has not freed yet.
+/// Data is twelve times the budget; each object is read and written at random from several threads.
+/// RSS stays within the budget; page tables do as well, or are at most 8 MiB beside it, those
+/// included that the kernel has not freed yet.
 fn twelve_times(many_pages: bool) {
     const OBJECTS: u64 = 200_000;
     const WORDS: usize = 64;
@@ -91,8 +92,8 @@ fn twelve_times(many_pages: bool) {
         used <= allowed,
         "{used} bytes of RAM, {allowed} are allowed: {stats:?}"
     );
-    // Those that pages in use need, what each thread gives back at once, the test's own, and what was seen twice: before it was given
-    // back and after.
+    // Those that pages in use need, what each thread gives back at once, the test's own, and what
+    // was seen twice: before it was given back and after.
     let tables = most_tables.load(Ordering::SeqCst);
     assert!(tables <= (8 << 20) + (4 << 20), "{tables} bytes: {stats:?}");
     assert!(
@@ -102,7 +103,8 @@ fn twelve_times(many_pages: bool) {
     assert!(stats.table_bytes <= OBJECTS * 8 * WORDS as u64 / 32 + 4096);
 }
 
-/// Objects of all sizes against a model: allocated, written, read, freed; what is allocated anew is zero.
+/// Objects of all sizes against a model: allocated, written, read, freed; what is allocated anew is
+/// zero.
 #[test]
 fn objects_of_all_sizes_are_what_was_written() {
     for kind in KINDS {
@@ -165,7 +167,8 @@ fn objects_of_all_sizes_are_what_was_written() {
     }
 }
 
-/// Threads read and write the same objects; each word of an object belongs to one thread, and none of its writes is ever lost.
+/// Threads read and write the same objects; each word of an object belongs to one thread, and none
+/// of its writes is ever lost.
 #[test]
 fn no_write_is_lost_when_pages_are_taken_away() {
     const OBJECTS: usize = 3000;
@@ -270,7 +273,8 @@ fn misuse_is_an_error() {
     assert!(poor.unwrap_err().to_string().contains("too small"));
 }
 
-/// By `mprotect`, page tables that were counted as given back stayed: 4 KiB for each 2 MiB of addresses that were ever touched.
+/// By `mprotect`, page tables that were counted as given back stayed: 4 KiB for each 2 MiB of
+/// addresses that were ever touched.
 #[test]
 fn page_tables_without_pages_are_the_kernels_again() {
     const REGIONS: usize = 12_000;

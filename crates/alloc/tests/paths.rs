@@ -1,7 +1,8 @@
 //! Where a checkpoint is made: nothing but a checkpoint is replaced.
 //!
-//! `ssd_checkpoint` with the flash file's path said `SSD_OK`, put the checkpoint where the flash file was, and all data were lost. A
-//! device node, a pipe or a text went the same way, also at the name beside the path where the checkpoint is written first.
+//! `ssd_checkpoint` with the flash file's path said `SSD_OK`, put the checkpoint where the flash
+//! file was, and all data were lost. A device node, a pipe or a text went the same way, also at the
+//! name beside the path where the checkpoint is written first.
 
 mod common;
 

@@ -1,15 +1,20 @@
-//! Reads the replicas of a dead master's log ahead, in the order in which recovery masters will ask for them.
+//! Reads the replicas of a dead master's log ahead, in the order in which recovery masters will ask
+//! for them.
 //!
-//! Paper: [Ousterhout15 §7.3] backups read and divide their segments before they are asked; differs: entries are ordered by
-//! route hash, so any division of the key space finds its part as one slice, and memory is bounded.
+//! Paper: [Ousterhout15 §7.3] backups read and divide their segments before they are asked;
+//! differs: entries are ordered by route hash, so any division of the key space finds its part as
+//! one slice, and memory is bounded.
 //!
 //! **Invariants**
-//! - A1: what is kept takes at most what its owner allows at each read, and one segment more for a request that nobody foresaw.
-//! - A3: what has been given wholly is forgotten, and its memory used again; who asks once more has it read once more. Nothing is read
-//!   while [`UNASKED_BYTES_MAX`] bytes lie here that nobody has asked for.
+//! - A1: what is kept takes at most what its owner allows at each read, and one segment more for a
+//!   request that nobody foresaw.
+//! - A3: what has been given wholly is forgotten, and its memory used again; who asks once more has
+//!   it read once more. Nothing is read while [`UNASKED_BYTES_MAX`] bytes lie here that nobody has
+//!   asked for.
 //! - A2: a replica that could not be read stays bad: nobody waits for it twice.
 //!
-//! **Concurrency**: none. Whoever drives it reads (without a lock on this) what [`wanted`](ReadAhead::wanted) names.
+//! **Concurrency**: none. Whoever drives it reads (without a lock on this) what
+//! [`wanted`](ReadAhead::wanted) names.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -62,8 +67,8 @@ impl ReadAhead {
         }
     }
 
-    /// What to read now; `None` while `bytes_max` bytes are kept in memory or nothing is left. Its end is told by
-    /// [`done`](Self::done).
+    /// What to read now; `None` while `bytes_max` bytes are kept in memory or nothing is left. Its
+    /// end is told by [`done`](Self::done).
     pub fn wanted(&mut self, bytes_max: usize) -> Option<ReplicaId> {
         let segment = match self.urgent.pop_first() {
             Some(segment) => {
@@ -158,7 +163,8 @@ impl ReadAhead {
         self.bytes
     }
 
-    /// What was given most often goes first: most of those who want it have it. It is read again if somebody comes late.
+    /// What was given most often goes first: most of those who want it have it. It is read again if
+    /// somebody comes late.
     fn make_room(&mut self, bytes_max: usize) {
         while self.bytes >= bytes_max {
             let given = self.ready.iter().max_by_key(|(_, (_, given))| *given);

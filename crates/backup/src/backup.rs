@@ -1,19 +1,20 @@
 //! The backup: replicas of segments on one device.
 //!
 //! **Invariants**
-//! - V1: nothing is acknowledged that the write-ahead log does not hold (90-traps.md, trap 11): `commit` returns after its write,
-//!   and at `Synced` after its sync.
-//! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is written any more. What
-//!   reached the device is then unknown, and the next opening finds out.
+//! - V1: nothing is acknowledged that the write-ahead log does not hold (90-traps.md, trap 11):
+//!   `commit` returns after its write, and at `Synced` after its sync.
+//! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is
+//!   written any more. What reached the device is then unknown, and the next opening finds out.
 //! - V3: while buffers take more than `Options::memory_bytes`, a commit writes replicas to frames
 //!   before it is written itself, as it does when the write-ahead log is full. Above that there is
 //!   what one commit stages; more only while there is no frame.
 //!
-//! **Concurrency**: five locks, taken in this order: `committing` (who commits, for a whole commit: commits are written one
-//! after another), `staging` (who stages, and a commit at its start, when it takes the batch: while it is written the next one
-//! is staged), `flushing` (the flusher, or a commit that waits for room), `straight` (who stages, while it writes to a frame, or
-//! a commit that waits for room), `state` (everybody, briefly; no write or sync is done under it, except that the file system
-//! may be asked for space).
+//! **Concurrency**: five locks, taken in this order: `committing` (who commits, for a whole commit:
+//! commits are written one after another), `staging` (who stages, and a commit at its start, when
+//! it takes the batch: while it is written the next one is staged), `flushing` (the flusher, or a
+//! commit that waits for room), `straight` (who stages, while it writes to a frame, or a commit
+//! that waits for room), `state` (everybody, briefly; no write or sync is done under it, except
+//! that the file system may be asked for space).
 //!
 //! Paper: [Beineke18 §IV]; differs: see the crate's documentation.
 
@@ -92,7 +93,8 @@ struct Fitting<'a> {
     new: &'a [u8],
 }
 
-/// From this many bytes on, writing from the caller's memory as well as from ours costs less than copying them here.
+/// From this many bytes on, writing from the caller's memory as well as from ours costs less than
+/// copying them here.
 const UNCOPIED_BYTES: usize = 512 << 10;
 
 /// Most buffers kept for reuse: a segment of each of two heads is commonly begun while others go to
@@ -148,13 +150,15 @@ impl Backup {
         &self.geometry
     }
 
-    /// What the owner's clock said when the store was written last, in milliseconds since the Unix epoch; 0 = not known.
+    /// What the owner's clock said when the store was written last, in milliseconds since the Unix
+    /// epoch; 0 = not known.
     pub fn clock_ms(&self) -> u64 {
         self.state().ring.clock_ms
     }
 
-    /// Tells what the owner's clock says. It goes with the next commit, and with every header of the write-ahead log; of both the
-    /// greater counts, so after a step back a header is written at once.
+    /// Tells what the owner's clock says. It goes with the next commit, and with every header of
+    /// the write-ahead log; of both the greater counts, so after a step back a header is written at
+    /// once.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Failed`].
@@ -185,7 +189,8 @@ impl Backup {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked under this lock failed an assertion; the others go on to report it.
+        // A thread that panicked under this lock failed an assertion; the others go on to report
+        // it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +214,8 @@ impl Backup {
         }
     }
 
-    /// A write had an error. Without space nothing happened: it is written again later. Anything else is final (V2).
+    /// A write had an error. Without space nothing happened: it is written again later. Anything
+    /// else is final (V2).
     pub(crate) fn failed_write(&self, doing: &'static str, error: &io::Error) -> Error {
         if is_full(error) {
             self.state().stats.io_errors += 1;
@@ -239,14 +245,14 @@ impl Backup {
     /// Takes a chunk into the next commit. Copies its bytes.
     ///
     /// # Errors
-    /// [`Error::UnknownSegment`], [`Error::StaleEpoch`], [`Error::Gap`], [`Error::TooLong`], [`Error::Certificate`],
-    /// [`Error::CommitTooLarge`]: the chunk was not taken.
+    /// [`Error::UnknownSegment`], [`Error::StaleEpoch`], [`Error::Gap`], [`Error::TooLong`],
+    /// [`Error::Certificate`], [`Error::CommitTooLarge`]: the chunk was not taken.
     pub fn stage(&self, chunk: Chunk<'_>) -> Result<(), Error> {
         self.stage_with(self.own(chunk.segment), chunk, false)
     }
 
-    /// As [`stage`](Self::stage), for a certificate that the caller has just computed over this very memory: the bytes are not
-    /// gone over again to verify it.
+    /// As [`stage`](Self::stage), for a certificate that the caller has just computed over this
+    /// very memory: the bytes are not gone over again to verify it.
     ///
     /// # Errors
     /// As [`stage`](Self::stage).
@@ -254,8 +260,9 @@ impl Backup {
         self.stage_with(self.own(chunk.segment), chunk, true)
     }
 
-    /// As [`stage`](Self::stage), for a segment of any log. One that is opened again at a higher epoch begins anew: what
-    /// was here of it is forgotten, and does not count until it is certified again.
+    /// As [`stage`](Self::stage), for a segment of any log. One that is opened again at a higher
+    /// epoch begins anew: what was here of it is forgotten, and does not count until it is
+    /// certified again.
     ///
     /// # Errors
     /// As there; [`Error::Fenced`]; [`Error::Busy`] for an opening: another backup should have it.
@@ -448,8 +455,9 @@ impl Backup {
         Ok((!replica.staged_closed && adds).then_some(Fitting { staged, new }))
     }
 
-    /// Writes everything staged of a replica and the start of `new`, up to `until`, to its frame: from the caller's memory where
-    /// that is aligned. Not durable until the commit has synced the frames.
+    /// Writes everything staged of a replica and the start of `new`, up to `until`, to its frame:
+    /// from the caller's memory where that is aligned. Not durable until the commit has synced the
+    /// frames.
     fn write_straight(
         &self,
         id: ReplicaId,
@@ -516,11 +524,12 @@ impl Backup {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits everything staged in one write, all or nothing. Commits are written one after another; what is staged by
-    /// another thread meanwhile belongs to the next.
+    /// Commits everything staged in one write, all or nothing. Commits are written one after
+    /// another; what is staged by another thread meanwhile belongs to the next.
     ///
     /// # Errors
-    /// [`Error::Full`]: everything stays staged, try again. [`Error::Failed`]: nothing more will be taken.
+    /// [`Error::Full`]: everything stays staged, try again. [`Error::Failed`]: nothing more will be
+    /// taken.
     pub fn commit(&self, level: Level) -> Result<Committed, Error> {
         let mut batch = self.lock_committing();
         let mut sum = Committed::default();
@@ -643,7 +652,8 @@ impl Backup {
         }
     }
 
-    /// Writes the head of the commit and pads it. Returns its place, and whether everything before is durable.
+    /// Writes the head of the commit and pads it. Returns its place, and whether everything before
+    /// is durable.
     fn seal(&self, batch: &mut Batch, start: u64) -> Result<(u64, bool), Error> {
         let state = self.state();
         self.working(&state)?;
@@ -699,8 +709,8 @@ impl Backup {
         }
     }
 
-    /// A commit that names a frame must not be written after that frame was given away: what is staged for a replica that is
-    /// to be freed is committed first.
+    /// A commit that names a frame must not be written after that frame was given away: what is
+    /// staged for a replica that is to be freed is committed first.
     pub(crate) fn commit_before_free(&self, id: ReplicaId) -> Result<(), Error> {
         let has = |batch: &Batch| batch.staged.iter().any(|staged| staged.id == id);
         // Waits for the commit that is being written.
@@ -734,8 +744,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Syncs if at least so many bytes of the write-ahead log are only buffered: whoever has to sync later finds little to do.
-    /// Beside commits, by another thread than theirs.
+    /// Syncs if at least so many bytes of the write-ahead log are only buffered: whoever has to
+    /// sync later finds little to do. Beside commits, by another thread than theirs.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -746,8 +756,9 @@ impl Backup {
         self.sync()
     }
 
-    /// Writes what commits hold to frames, so that a restart needs nothing of the write-ahead log, and notes its end, so that a
-    /// restart need not search for it. Without room for frames the commits stay.
+    /// Writes what commits hold to frames, so that a restart needs nothing of the write-ahead log,
+    /// and notes its end, so that a restart need not search for it. Without room for frames the
+    /// commits stay.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Failed`]: the end is not noted.
@@ -768,7 +779,8 @@ impl Backup {
     }
 }
 
-/// The frame of a replica, taken if it has none yet. `None`: there is none, so the write-ahead log has to do.
+/// The frame of a replica, taken if it has none yet. `None`: there is none, so the write-ahead log
+/// has to do.
 fn straight_frame(replica: &mut Replica, frames: &mut Frames, region: &Region) -> Option<u32> {
     if replica.frame.is_none() {
         replica.frame = frames.take(region).ok().flatten();

@@ -1,7 +1,8 @@
 //! Bytes at an address that is a multiple of the block size, as O_DIRECT wants them.
 //!
 //! **Invariants**
-//! - A1: `start` was chosen for this very allocation, which never moves: the vector is never grown, only replaced.
+//! - A1: `start` was chosen for this very allocation, which never moves: the vector is never grown,
+//!   only replaced.
 //! - A2: a counted buffer adds to [`Held`] each byte that it writes to for the first time, and
 //!   takes all of them back when it is dropped: `Held` is what all counted buffers can have
 //!   resident. (Large allocations are fresh from the system.)
@@ -54,12 +55,14 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer for at least this many bytes, rounded up to whole blocks. Memory is touched as it is used.
+    /// An empty buffer for at least this many bytes, rounded up to whole blocks. Memory is touched
+    /// as it is used.
     pub(crate) fn with_capacity(bytes: usize) -> Buffer {
         let capacity = bytes.next_multiple_of(BLOCK).max(BLOCK);
         let storage = vec![0; capacity + BLOCK];
         let start = storage.as_ptr().align_offset(BLOCK);
-        // `align_offset` may decline in theory; a start of 0 then costs a copy further down, nothing else.
+        // `align_offset` may decline in theory; a start of 0 then costs a copy further down,
+        // nothing else.
         let start = if start < BLOCK { start } else { 0 };
         Buffer {
             storage,

@@ -1,10 +1,12 @@
 //! Makes a store, and recognises one.
 //!
 //! **Invariants**
-//! - K1: nothing is ever overwritten that is not provably our own unfinished creation: the superblock is written last, and until
-//!   the store was opened once, the write-ahead log has no header but its first.
-//! - K2: a copy of a store is none before its end: its superblock is written first, durably and under a durable name, and
-//!   says so until everything else is durable. Cut short at any time, it is refused and never taken for an empty store.
+//! - K1: nothing is ever overwritten that is not provably our own unfinished creation: the
+//!   superblock is written last, and until the store was opened once, the write-ahead log has no
+//!   header but its first.
+//! - K2: a copy of a store is none before its end: its superblock is written first, durably and
+//!   under a durable name, and says so until everything else is durable. Cut short at any time, it
+//!   is refused and never taken for an empty store.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,8 +21,8 @@ use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
 use crate::scan;
 use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MIN};
 
-/// Largest segment, in bytes: eight times what an engine makes of the largest memory. Bounds what a forged superblock can
-/// make us reserve.
+/// Largest segment, in bytes: eight times what an engine makes of the largest memory. Bounds what a
+/// forged superblock can make us reserve.
 const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
 /// Sequence of the header block that creation writes; every opening writes a greater one.
@@ -86,8 +88,8 @@ pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
     }
 }
 
-/// Whether no opening ever wrote a header into the write-ahead log: there is none, or the one of its creation, or one that
-/// was torn while it was created (the other is blank then).
+/// Whether no opening ever wrote a header into the write-ahead log: there is none, or the one of
+/// its creation, or one that was torn while it was created (the other is blank then).
 fn is_unused(disk: &dyn Disk) -> bool {
     let Ok(wal) = region::wal(disk, OpenHow::Read) else {
         return false;
@@ -112,7 +114,8 @@ fn is_unused(disk: &dyn Disk) -> bool {
     blank > 0
 }
 
-/// Whether a block can be a header of which a power cut left some sectors: what it has is where a header has it.
+/// Whether a block can be a header of which a power cut left some sectors: what it has is where a
+/// header has it.
 fn is_torn_header(block: &[u8]) -> bool {
     let is_zero = |part: Option<&[u8]>| part.is_none_or(|part| part.iter().all(|byte| *byte == 0));
     let begins =
@@ -120,7 +123,8 @@ fn is_torn_header(block: &[u8]) -> bool {
     begins && is_zero(block.get(SECTOR_BYTES..block.len().saturating_sub(SECTOR_BYTES)))
 }
 
-/// Reads both copies of the superblock. `unused`: blank copies mean an unfinished creation, not damage.
+/// Reads both copies of the superblock. `unused`: blank copies mean an unfinished creation, not
+/// damage.
 fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Error> {
     let region = region::superblock(disk, OpenHow::Read)
         .map_err(|error| Error::io(place, "open the superblock", error))?;
@@ -261,7 +265,8 @@ pub(crate) enum Purpose {
 /// Writes an empty store onto an empty disk. The caller holds the lock and has probed.
 ///
 /// # Errors
-/// The disk is too small, full or fails; what was written so far is recognised and overwritten by the next attempt.
+/// The disk is too small, full or fails; what was written so far is recognised and overwritten by
+/// the next attempt.
 pub(crate) fn format(
     disk: &dyn Disk,
     geometry: &Geometry,
@@ -347,8 +352,8 @@ pub(crate) fn write_first(
     disk.sync_dir().map_err(step)
 }
 
-/// Makes a store of a copy: both superblocks say so, one after the other. The caller holds the lock, and everything else of
-/// the copy is durable (K2).
+/// Makes a store of a copy: both superblocks say so, one after the other. The caller holds the
+/// lock, and everything else of the copy is durable (K2).
 ///
 /// # Errors
 /// What reached the disk is then unknown: it opens as the whole store, or is refused.
@@ -391,7 +396,8 @@ fn now_ms() -> u64 {
 /// What a superblock says, if it is the one that the caller expects and makes sense.
 ///
 /// # Errors
-/// [`Error::Unfinished`], [`Error::OtherCluster`], [`Error::OtherServer`], [`Error::DamagedSuperblock`].
+/// [`Error::Unfinished`], [`Error::OtherCluster`], [`Error::OtherServer`],
+/// [`Error::DamagedSuperblock`].
 pub(crate) fn accept(
     place: &str,
     found: &Superblock,

@@ -1,19 +1,23 @@
 //! What a backup asks of a device: a handful of files, read and written at given places.
 //!
-//! The real device is [`os::OsDisk`](crate::os::OsDisk); the simulator puts its own under the same code.
+//! The real device is [`os::OsDisk`](crate::os::OsDisk); the simulator puts its own under the same
+//! code.
 //!
 //! **Invariants** (what an implementation must keep, and all that callers rely on)
-//! - D1: a write is durable only after a `sync_data` that began after it returned `Ok`, or if it was `write_durably`.
-//!   Before that a power cut may keep any subset of its 512-byte sectors, in any order.
-//! - D2: a write that returned `Ok` is seen by every later read, and survives the end of the process.
-//! - D3: after a failed sync nothing is known about writes since the last good one (they may be lost although a later
-//!   sync succeeds).
+//! - D1: a write is durable only after a `sync_data` that began after it returned `Ok`, or if it
+//!   was `write_durably`. Before that a power cut may keep any subset of its 512-byte sectors, in
+//!   any order.
+//! - D2: a write that returned `Ok` is seen by every later read, and survives the end of the
+//!   process.
+//! - D3: after a failed sync nothing is known about writes since the last good one (they may be
+//!   lost although a later sync succeeds).
 
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-/// Smallest unit that a backup writes and aligns to, in bytes: what O_DIRECT accepts on every common device.
+/// Smallest unit that a backup writes and aligns to, in bytes: what O_DIRECT accepts on every
+/// common device.
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// How to open a file.
@@ -47,8 +51,9 @@ pub trait Disk: Send + Sync {
     /// `WouldBlock` if another process holds it.
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>>;
 
-    /// Locks the files that hold data as well, all of which exist, until the returned guard is dropped: against those who take one of
-    /// them for a file of another kind and know nothing of [`lock`](Self::lock).
+    /// Locks the files that hold data as well, all of which exist, until the returned guard is
+    /// dropped: against those who take one of them for a file of another kind and know nothing of
+    /// [`lock`](Self::lock).
     ///
     /// # Errors
     /// `WouldBlock` if another process holds one of them.
@@ -85,7 +90,8 @@ pub trait File: Send + Sync {
     /// `UnexpectedEof` if the file ends before; others as the device gives them.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// As [`read_at`](Self::read_at), from the medium itself as far as the system allows: what is in a cache proves nothing.
+    /// As [`read_at`](Self::read_at), from the medium itself as far as the system allows: what is
+    /// in a cache proves nothing.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
@@ -99,8 +105,8 @@ pub trait File: Send + Sync {
     /// As the device gives them; some of the bytes may have been written then.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Writes parts one after another, from `at` on, as [`write_at`](Self::write_at) does: for much at once, past any cache. Their
-    /// lengths are multiples of [`BLOCK_BYTES`].
+    /// Writes parts one after another, from `at` on, as [`write_at`](Self::write_at) does: for much
+    /// at once, past any cache. Their lengths are multiples of [`BLOCK_BYTES`].
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -113,7 +119,8 @@ pub trait File: Send + Sync {
         Ok(())
     }
 
-    /// As [`write_at`](Self::write_at), and durable on return (this write alone: D1 holds for all others).
+    /// As [`write_at`](Self::write_at), and durable on return (this write alone: D1 holds for all
+    /// others).
     ///
     /// # Errors
     /// As the device gives them.
@@ -128,8 +135,8 @@ pub trait File: Send + Sync {
     /// As the device gives them (D3).
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Reserves space, growing the file if need be; with `zero`, the range is written with zeros (so that later
-    /// overwrites change no metadata).
+    /// Reserves space, growing the file if need be; with `zero`, the range is written with zeros
+    /// (so that later overwrites change no metadata).
     ///
     /// # Errors
     /// `StorageFull` if there is not that much.

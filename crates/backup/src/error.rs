@@ -114,7 +114,8 @@ pub enum Error {
     #[error("log {log:016x} is closed here: its server is taken for crashed")]
     Fenced { log: u64 },
 
-    // The device failed: no write will succeed any more, reads go on. Re-replicate, restart on another device.
+    // The device failed: no write will succeed any more, reads go on. Re-replicate, restart on
+    // another device.
     #[error(
         "`{place}` has failed and takes no more writes: {reason}. Replace the device, then restart"
     )]

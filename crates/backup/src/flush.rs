@@ -1,12 +1,15 @@
-//! From the write-ahead log to frames: closed replicas whole, the oldest open ones in part when room is short.
+//! From the write-ahead log to frames: closed replicas whole, the oldest open ones in part when
+//! room is short.
 //!
 //! **Invariants**
-//! - H1: a slot is written after the data that it certifies are durable, and after every commit up to its lsn is (format's P1, P3).
+//! - H1: a slot is written after the data that it certifies are durable, and after every commit up
+//!   to its lsn is (format's P1, P3).
 //! - H2: the write-ahead log is trimmed after the slots are durable that make its commits unneeded.
-//! - H3: the last acknowledged block is never rewritten: what does not fill a block waits in the slot (format's P2).
+//! - H3: the last acknowledged block is never rewritten: what does not fill a block waits in the
+//!   slot (format's P2).
 //!
-//! **Concurrency**: everything here holds the lock `flushing`. Replicas may be freed meanwhile: then their frames are given
-//! back at the end (`doomed`).
+//! **Concurrency**: everything here holds the lock `flushing`. Replicas may be freed meanwhile:
+//! then their frames are given back at the end (`doomed`).
 
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -44,14 +47,15 @@ struct Flush {
     base: u32,
     /// A later part was written straight to the frame: what is staged names it.
     is_shared: bool,
-    /// What comes next, up to the end of a block; of a closed replica the last block is filled with zeros.
+    /// What comes next, up to the end of a block; of a closed replica the last block is filled with
+    /// zeros.
     data: Arc<Buffer>,
     tail: Vec<u8>,
 }
 
 impl Backup {
-    /// Writes at most one replica (or part of one) to its frame and trims the write-ahead log. Returns whether there
-    /// was something to do. For one background thread, or the simulator.
+    /// Writes at most one replica (or part of one) to its frame and trims the write-ahead log.
+    /// Returns whether there was something to do. For one background thread, or the simulator.
     ///
     /// # Errors
     /// [`Error::Full`]: later. [`Error::Failed`].
@@ -75,8 +79,9 @@ impl Backup {
         self.trim(self.state_capacity() / TRIM_PART)
     }
 
-    /// Writes everything that commits hold alone to frames and forgets those commits: at an orderly end, or as a commit can't be
-    /// read any more. What waits for a certificate stays. The caller holds `flushing`.
+    /// Writes everything that commits hold alone to frames and forgets those commits: at an orderly
+    /// end, or as a commit can't be read any more. What waits for a certificate stays. The caller
+    /// holds `flushing`.
     ///
     /// # Errors
     /// [`Error::Full`]: the rest stays in the write-ahead log. [`Error::Failed`].
@@ -108,10 +113,12 @@ impl Backup {
         self.state().ring.capacity
     }
 
-    /// Empties the write-ahead log a little, for a commit that waits. `false`: there is nothing to be emptied.
+    /// Empties the write-ahead log a little, for a commit that waits. `false`: there is nothing to
+    /// be emptied.
     pub(crate) fn make_room(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing that counts is written again (H3): what is being staged straight to a frame has to be there first.
+        // Nothing that counts is written again (H3): what is being staged straight to a frame has
+        // to be there first.
         let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
         if self.trim(1)? {
             return Ok(true);
@@ -138,8 +145,8 @@ impl Backup {
         Ok(true)
     }
 
-    /// Writes what is certified of a replica to its frame. `in_commit`: the caller is the log writer, so nothing that is
-    /// staged is on its way to that frame at the same time.
+    /// Writes what is certified of a replica to its frame. `in_commit`: the caller is the log
+    /// writer, so nothing that is staged is on its way to that frame at the same time.
     fn flush(&self, id: ReplicaId, in_commit: bool) -> Result<(), Error> {
         self.sync()?; // H1
         for _ in 0..ATTEMPTS {
@@ -253,8 +260,8 @@ impl Backup {
         self.write_blocks(at, blocks)
     }
 
-    /// Writes blocks to frames, durably. Syncs even if there are none: a slot that said that the frame was free must not be
-    /// torn any more when the next one is written.
+    /// Writes blocks to frames, durably. Syncs even if there are none: a slot that said that the
+    /// frame was free must not be torn any more when the next one is written.
     fn write_blocks(&self, at: u64, blocks: &[u8]) -> io::Result<()> {
         for (index, part) in blocks.chunks(WRITE_BYTES).enumerate() {
             let at = at + (index * WRITE_BYTES) as u64;
@@ -273,7 +280,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are lost, nobody knows.
+    /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are
+    /// lost, nobody knows.
     pub(crate) fn sync_frames(&self) -> io::Result<()> {
         self.state().stats.syncs += 1;
         self.frames.sync().map_err(|error| {
@@ -334,7 +342,8 @@ impl Backup {
         } else {
             let base = flush.slot.data_bytes();
             let unused = replica.rebase(base);
-            // What was committed since the slot was made, or waits for its certificate, is still needed.
+            // What was committed since the slot was made, or waits for its certificate, is still
+            // needed.
             let newer = replica.received > flush.slot.certificate.length
                 || replica.closed
                 || replica.epoch != flush.slot.epoch
@@ -393,15 +402,16 @@ impl Backup {
             state.ring.sequence = sequence;
             return Ok(true);
         }
-        // A commit may have made older ones unneeded, by naming a frame: it has to be durable before they go.
+        // A commit may have made older ones unneeded, by naming a frame: it has to be durable
+        // before they go.
         self.sync()?;
         self.write_header(&header)?; // H2
         self.state().ring.trimmed(&header, tail);
         Ok(true)
     }
 
-    /// Writes a whole closed segment straight to a frame. Durable on return. A replica with this id that is known to be
-    /// damaged is replaced; one that is sound stays as it is.
+    /// Writes a whole closed segment straight to a frame. Durable on return. A replica with this id
+    /// that is known to be damaged is replaced; one that is sound stays as it is.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Failed`]; [`Error::Certificate`] if it is not that of these bytes.
@@ -542,8 +552,8 @@ impl Backup {
         Err(self.fail("write a frame", &error))
     }
 
-    /// Forgets a replica; its space is used again at once. It may reappear after a restart: only what the control log
-    /// lists is ever replayed.
+    /// Forgets a replica; its space is used again at once. It may reappear after a restart: only
+    /// what the control log lists is ever replayed.
     ///
     /// # Errors
     /// [`Error::UnknownSegment`], [`Error::Failed`].
@@ -551,9 +561,9 @@ impl Backup {
         self.forget(self.own(segment))
     }
 
-    /// A restart rebuilds also what was freed, from commits that the write-ahead log still has: as much as that log holds.
-    /// Forgets what of it `is_listed` denies, so that its memory is there for the data. Writes nothing: it may reappear, as
-    /// what [`free`](Self::free) forgets.
+    /// A restart rebuilds also what was freed, from commits that the write-ahead log still has: as
+    /// much as that log holds. Forgets what of it `is_listed` denies, so that its memory is there
+    /// for the data. Writes nothing: it may reappear, as what [`free`](Self::free) forgets.
     pub fn forget_rebuilt(&self, is_listed: &dyn Fn(SegmentId) -> bool) {
         let own = self.own(SegmentId::NONE).log;
         let mut guard = self.state();
@@ -604,8 +614,9 @@ impl Backup {
         }
     }
 
-    /// Notes that a frame holds nothing, and gives it back. The note need not be durable: a freed replica that reappears is
-    /// listed nowhere. So nothing is written where the device has given errors (N3 of `frames`).
+    /// Notes that a frame holds nothing, and gives it back. The note need not be durable: a freed
+    /// replica that reappears is listed nowhere. So nothing is written where the device has given
+    /// errors (N3 of `frames`).
     fn release(
         &self,
         frame: u32,
@@ -705,7 +716,8 @@ fn helps(state: &State, id: ReplicaId, in_commit: bool) -> bool {
     })
 }
 
-/// The replica whose flush gives back most memory, if it is `least` bytes, or the replica is closed.
+/// The replica whose flush gives back most memory, if it is `least` bytes, or the replica is
+/// closed.
 fn largest(state: &State, least: u64) -> Option<ReplicaId> {
     let gain = |id: &ReplicaId| {
         let replica = state.replicas.get(id)?;

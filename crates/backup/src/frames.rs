@@ -1,11 +1,11 @@
 //! Which frame holds what, and which are free.
 //!
 //! **Invariants**
-//! - N1: a frame belongs to one replica or is free; a free one is written again at any time, so it is given back only when
-//!   nothing that counts leads to it.
+//! - N1: a frame belongs to one replica or is free; a free one is written again at any time, so it
+//!   is given back only when nothing that counts leads to it.
 //! - N2: of a frame's two slots the one that is not `current` is written next (format's P1).
-//! - N3: a frame in which a replica went bad at rest is used again in this run only if there is no other, and never if the
-//!   device gave an error there.
+//! - N3: a frame in which a replica went bad at rest is used again in this run only if there is no
+//!   other, and never if the device gave an error there.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +17,8 @@ use crate::region::Region;
 use crate::replica::Decay;
 use crate::types::Geometry;
 
-/// Space for frames is taken from the file system in steps of at least this many bytes: few, large extents.
+/// Space for frames is taken from the file system in steps of at least this many bytes: few, large
+/// extents.
 const STEP_BYTES: u64 = 64 << 20;
 
 pub(crate) struct Frames {

@@ -1,14 +1,18 @@
-//! Group commit for the chunks of several masters: one write and one sync, then everybody is answered.
+//! Group commit for the chunks of several masters: one write and one sync, then everybody is
+//! answered.
 //!
-//! Paper: [Beineke18 §IV] the primary log, which takes what all masters send; differs: who sends waits for the sync, and the
-//! time that a group waits for company is found by looking at how it came together last time.
+//! Paper: [Beineke18 §IV] the primary log, which takes what all masters send; differs: who sends
+//! waits for the sync, and the time that a group waits for company is found by looking at how it
+//! came together last time.
 //!
 //! **Invariants**
-//! - Y1: a chunk is answered after a commit that it was staged before has ended, at the level that this one reached.
-//! - Y2: who is alone never waits: a group waits only for logs that were in the two before, and at most for half of what a
-//!   commit takes.
+//! - Y1: a chunk is answered after a commit that it was staged before has ended, at the level that
+//!   this one reached.
+//! - Y2: who is alone never waits: a group waits only for logs that were in the two before, and at
+//!   most for half of what a commit takes.
 //!
-//! **Concurrency**: `submit` from any thread, `run` from one at a time. No lock is held during a commit but the backup's own.
+//! **Concurrency**: `submit` from any thread, `run` from one at a time. No lock is held during a
+//! commit but the backup's own.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -111,7 +115,8 @@ impl<T> Group<T> {
         Ok(())
     }
 
-    /// When the next commit should begin: `None` if nobody waits, a time that has passed if at once.
+    /// When the next commit should begin: `None` if nobody waits, a time that has passed if at
+    /// once.
     pub fn due(&self) -> Option<u64> {
         let inner = self.inner();
         let waiting = &inner.waiting;

@@ -1,4 +1,5 @@
-//! Looks into a stopped store, piece by piece, and says what is wrong with each: for `duramen fsck` and `duramen log dump`.
+//! Looks into a stopped store, piece by piece, and says what is wrong with each: for `duramen fsck`
+//! and `duramen log dump`.
 //!
 //! Reads only. Nothing here stops at the first problem. What a restart would make of the store is
 //! [`Backup::open_to_read`](crate::Backup::open_to_read)'s to say; this shows what is there.
@@ -161,8 +162,8 @@ impl Inspector {
     /// Visits the commits that a restart would read, in order.
     ///
     /// # Errors
-    /// [`Error::DamagedWal`], or [`Error::DamagedFile`] if it is too short, after every commit before
-    /// the damage was visited.
+    /// [`Error::DamagedWal`], or [`Error::DamagedFile`] if it is too short, after every commit
+    /// before the damage was visited.
     pub fn commits(
         &self,
         visit: &mut dyn FnMut(&CommitView<'_>) -> ControlFlow<()>,
@@ -216,7 +217,8 @@ impl Inspector {
     }
 }
 
-/// Verifies every replica that a restart would find, with its bytes. `progress` gets bytes read so far and in total.
+/// Verifies every replica that a restart would find, with its bytes. `progress` gets bytes read so
+/// far and in total.
 ///
 /// # Errors
 /// A restart would refuse: why.

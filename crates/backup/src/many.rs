@@ -1,14 +1,18 @@
 //! Replicas of many masters' logs on one backup: fences, flow control, and reading for recovery.
 //!
 //! **Invariants**
-//! - M1: after [`fence`](Backup::fence) has returned, no replica of that log changes any more, and nothing of it is acknowledged:
-//!   what was staged before is committed, what comes later is refused (90-traps.md §D 2, scenario 26).
-//! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are free than replicas wait for one.
-//! - M3: what [`read_sorted`](Backup::read_sorted) gives was verified, as a whole and entry by entry, before the first of it is given.
+//! - M1: after [`fence`](Backup::fence) has returned, no replica of that log changes any more, and
+//!   nothing of it is acknowledged: what was staged before is committed, what comes later is
+//!   refused (90-traps.md §D 2, scenario 26).
+//! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are
+//!   free than replicas wait for one.
+//! - M3: what [`read_sorted`](Backup::read_sorted) gives was verified, as a whole and entry by
+//!   entry, before the first of it is given.
 //! - M4: closed replicas for whose frames the file system has no space take so much memory at most,
 //!   and each that was open by then a segment more.
 //!
-//! **Concurrency**: a fence is raised under the locks `staging` and `state`, which every change of a replica takes too.
+//! **Concurrency**: a fence is raised under the locks `staging` and `state`, which every change of
+//! a replica takes too.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,15 +27,16 @@ use crate::error::Error;
 use crate::replica::Data;
 use crate::types::{ReplicaId, ReplicaInfo};
 
-/// Frames that openings leave alone, but for those of whole segments that come in one piece: most of these are what a recovery or a
-/// cleaner has made, and free more than they take.
+/// Frames that openings leave alone, but for those of whole segments that come in one piece: most
+/// of these are what a recovery or a cleaner has made, and free more than they take.
 pub(crate) const FRAMES_KEPT: u32 = 2;
-/// Openings are refused while more of the write-ahead log is in use, in percent: the commits of what is open come first.
+/// Openings are refused while more of the write-ahead log is in use, in percent: the commits of
+/// what is open come first.
 const WAL_OPEN_PERCENT: u64 = 75;
 
-/// While the file system has no space for frames, openings are refused when the closed replicas that
-/// wait in memory take more than [`Options::memory_bytes`](crate::Options) and so many segments;
-/// those of whole segments, when they take twice as much.
+/// While the file system has no space for frames, openings are refused when the closed replicas
+/// that wait in memory take more than [`Options::memory_bytes`](crate::Options) and so many
+/// segments; those of whole segments, when they take twice as much.
 const SEGMENTS_WAITING: u64 = 4;
 
 /// For the first guess of how many entries a segment has.
@@ -42,7 +47,8 @@ const USUAL_ENTRY_BYTES: usize = 128;
 pub struct Wanted {
     pub table: u32,
     pub keys: KeyRange,
-    /// Entries in segments below this one are not the tablet's own: its owner had it before, and gave it away.
+    /// Entries in segments below this one are not the tablet's own: its owner had it before, and
+    /// gave it away.
     pub since: SegmentId,
 }
 
@@ -110,8 +116,9 @@ impl Sorted {
             .unwrap_or(&[])
     }
 
-    /// Of [`range`](Self::range) the entries from byte `from` on, as many whole ones as `bytes_max` bytes hold, but one at least:
-    /// where they lie in [`as_ref`](Self::as_ref), and their number. `None`: no entry begins there.
+    /// Of [`range`](Self::range) the entries from byte `from` on, as many whole ones as `bytes_max`
+    /// bytes hold, but one at least: where they lie in [`as_ref`](Self::as_ref), and their number.
+    /// `None`: no entry begins there.
     pub fn piece(
         &self,
         wanted: &Wanted,
@@ -164,8 +171,8 @@ fn route_of(rank: u128) -> u64 {
 /// Most ranks that one bucket is expected to have: as many as insertion sorts best.
 const BUCKET_RANKS: usize = 8;
 
-/// Ranks in order. Routes are hashes: where the place in the order of one follows from its value, sorting takes one pass and
-/// a little work within each bucket.
+/// Ranks in order. Routes are hashes: where the place in the order of one follows from its value,
+/// sorting takes one pass and a little work within each bucket.
 fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
     let extremes = ranks.iter().fold(None, |found, &rank| {
         let (least, most) = found.unwrap_or((rank, rank));
@@ -207,11 +214,13 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
 }
 
 impl Backup {
-    /// Refuses writes, openings, closings and freeings of this log from now on, as long as the process lives. Everything
-    /// acknowledged before shows in [`replicas_of`](Self::replicas_of), and nothing is acknowledged later (M1).
+    /// Refuses writes, openings, closings and freeings of this log from now on, as long as the
+    /// process lives. Everything acknowledged before shows in [`replicas_of`](Self::replicas_of),
+    /// and nothing is acknowledged later (M1).
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Failed`]: the fence is up, but what was staged before is not settled: ask again.
+    /// [`Error::Full`], [`Error::Failed`]: the fence is up, but what was staged before is not
+    /// settled: ask again.
     pub fn fence(&self, log: u64) -> Result<(), Error> {
         {
             let _staging = self.lock_staging();
@@ -265,8 +274,9 @@ impl Backup {
         self.forget(id)
     }
 
-    /// Forgets all replicas of a log that has been recovered, or whose server was removed. Returns how many there were. A fence
-    /// stays: that server may still write, not knowing that it is dead.
+    /// Forgets all replicas of a log that has been recovered, or whose server was removed. Returns
+    /// how many there were. A fence stays: that server may still write, not knowing that it is
+    /// dead.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -286,8 +296,8 @@ impl Backup {
         Ok(freed)
     }
 
-    /// Reads a replica, verifies it, and orders its entries for recovery masters. `scratch` is grown to the size of a segment;
-    /// `spare` gives what is kept, and gets it back.
+    /// Reads a replica, verifies it, and orders its entries for recovery masters. `scratch` is
+    /// grown to the size of a segment; `spare` gives what is kept, and gets it back.
     ///
     /// # Errors
     /// [`Error::UnknownSegment`]; [`Error::DamagedSegment`] (M3): another replica has to do.
@@ -328,7 +338,8 @@ impl Backup {
         })
     }
 
-    /// Reads a replica, verifies it, and appends the entries of each range to the bucket of the same number.
+    /// Reads a replica, verifies it, and appends the entries of each range to the bucket of the
+    /// same number.
     ///
     /// # Errors
     /// As [`read_sorted`](Self::read_sorted).
@@ -435,7 +446,8 @@ impl Backup {
 mod tests {
     use super::*;
 
-    /// As sorting by comparison does it: routes of the whole ring, of a part of it, of one key, near each other, of two tables.
+    /// As sorting by comparison does it: routes of the whole ring, of a part of it, of one key,
+    /// near each other, of two tables.
     #[test]
     fn ranks_come_out_in_order() {
         let hash = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

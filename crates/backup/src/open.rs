@@ -32,10 +32,12 @@ impl Backup {
         Ok(matches!(create::probe(disk)?, Probe::Store(_)))
     }
 
-    /// Creates an empty store on an empty disk (or goes on where a creation was interrupted) and opens it.
+    /// Creates an empty store on an empty disk (or goes on where a creation was interrupted) and
+    /// opens it.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a store, [`Error::NotDuramen`] if there is something else: nothing is overwritten.
+    /// [`Error::Exists`] if there is a store, [`Error::NotDuramen`] if there is something else:
+    /// nothing is overwritten.
     pub fn create(
         disk: Arc<dyn Disk>,
         options: &Options,
@@ -45,7 +47,8 @@ impl Backup {
         Backup::create_for(Purpose::Store, disk, options, geometry, identity)
     }
 
-    /// Creates what a store is copied into, on an empty disk. Until [`finish_copy`](Self::finish_copy) nobody can open it.
+    /// Creates what a store is copied into, on an empty disk. Until
+    /// [`finish_copy`](Self::finish_copy) nobody can open it.
     ///
     /// # Errors
     /// As [`create`](Self::create); an interrupted copy is not gone on with: [`Error::Unfinished`].
@@ -113,7 +116,8 @@ impl Backup {
         )
     }
 
-    /// Opens a store that no server has open, to look at it: nothing is written, no lock is taken, every write is refused.
+    /// Opens a store that no server has open, to look at it: nothing is written, no lock is taken,
+    /// every write is refused.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -195,8 +199,9 @@ impl Backup {
         Ok((backup, replicas))
     }
 
-    /// Lets go of the directory: another process may open it as soon as this returns. Waits for writes that are under way;
-    /// everything that comes later is refused as by a device that failed.
+    /// Lets go of the directory: another process may open it as soon as this returns. Waits for
+    /// writes that are under way; everything that comes later is refused as by a device that
+    /// failed.
     pub fn leave(&self) {
         let committing = self.lock_committing();
         let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,8 +219,8 @@ impl Backup {
         );
     }
 
-    /// Notes the new generation, and its salt, in both header blocks (G3): if one of them goes bad, the commits of this
-    /// generation are known by the other.
+    /// Notes the new generation, and its salt, in both header blocks (G3): if one of them goes bad,
+    /// the commits of this generation are known by the other.
     pub(crate) fn begin(&self) -> Result<(), Error> {
         if self.state().ring.begun {
             return Ok(());
@@ -231,8 +236,8 @@ impl Backup {
     }
 }
 
-/// What a process that was killed left in the page cache alone becomes durable before anything builds on it: commits, slots,
-/// and of a creation the superblock and the names.
+/// What a process that was killed left in the page cache alone becomes durable before anything
+/// builds on it: commits, slots, and of a creation the superblock and the names.
 fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Result<(), Error> {
     region::superblock(disk, OpenHow::ReadWrite)
         .and_then(|superblock| superblock.sync())

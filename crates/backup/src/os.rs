@@ -1,12 +1,13 @@
 //! The real device: a directory, or one preallocated file or partition.
 //!
 //! **Invariants**
-//! - O1: a file has at most two descriptors, through the page cache and past it; no range is dirty in the page cache while
-//!   it is written past it, as the kernel writes back and drops such pages first.
+//! - O1: a file has at most two descriptors, through the page cache and past it; no range is dirty
+//!   in the page cache while it is written past it, as the kernel writes back and drops such pages
+//!   first.
 //!
-//! Commits that have to be durable go past the page cache with `RWF_DSYNC` in every mode: one call, and the shortest way to the
-//! medium (here 90 µs, where `pwrite` and `fdatasync` take 117). Large reads and writes past the page cache are split and
-//! have several parts under way (`parallel`).
+//! Commits that have to be durable go past the page cache with `RWF_DSYNC` in every mode: one call,
+//! and the shortest way to the medium (here 90 µs, where `pwrite` and `fdatasync` take 117). Large
+//! reads and writes past the page cache are split and have several parts under way (`parallel`).
 
 use std::any::Any;
 use std::fs::{self, OpenOptions, TryLockError};
@@ -42,7 +43,8 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
-    /// The directory `path` (created if need be when a store is), or in raw mode the file or partition `path`.
+    /// The directory `path` (created if need be when a store is), or in raw mode the file or
+    /// partition `path`.
     pub fn new(path: &Path, mode: Mode) -> OsDisk {
         OsDisk {
             path: path.to_path_buf(),
@@ -166,8 +168,8 @@ impl Disk for OsDisk {
         let dir = fs::File::open(&path)?;
         let device = dir.metadata()?.dev();
         dir.sync_all()?;
-        // The directory itself may be new, and so may those above it. What is on another file system, or is not ours to open,
-        // was there before.
+        // The directory itself may be new, and so may those above it. What is on another file
+        // system, or is not ours to open, was there before.
         for parent in path.ancestors().skip(1) {
             match fs::File::open(parent) {
                 Ok(parent) if parent.metadata()?.dev() == device => parent.sync_all()?,
@@ -217,7 +219,8 @@ fn write_process_id(mut file: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether there is a store, or the beginning of one, in this directory, or it is empty; false: there is no such directory.
+/// Whether there is a store, or the beginning of one, in this directory, or it is empty; false:
+/// there is no such directory.
 ///
 /// # Errors
 /// It holds something else.
@@ -245,7 +248,8 @@ pub fn is_snapshot(dir: &Path) -> bool {
     create::is_snapshot(&OsDisk::new(dir, Mode::Buffered))
 }
 
-/// Removes a store, or the beginning of one, with its directory; nothing, if there is no such directory.
+/// Removes a store, or the beginning of one, with its directory; nothing, if there is no such
+/// directory.
 ///
 /// # Errors
 /// It holds something else, or a server has it open: everything is left as it is.
@@ -279,9 +283,10 @@ impl OsFile {
         self.direct.as_ref().filter(|_| self.mode != Mode::Buffered)
     }
 
-    /// The descriptor past the page cache, if a large read of this range goes that way in mode buffered too: what is not in
-    /// the cache (a restart after a power cut) is read without a copy and without filling the cache with what nobody reads again.
-    /// Its last page is looked at: the system may have read the first ones ahead.
+    /// The descriptor past the page cache, if a large read of this range goes that way in mode
+    /// buffered too: what is not in the cache (a restart after a power cut) is read without a copy
+    /// and without filling the cache with what nobody reads again. Its last page is looked at: the
+    /// system may have read the first ones ahead.
     fn past_cold_cache(&self, at: u64, into: &[u8]) -> Option<&fs::File> {
         let large = Parallel::pays(into.len()) && is_aligned(at, &into[..BLOCK]);
         self.direct

@@ -1,10 +1,12 @@
-//! Large reads and writes in several parts at once: by io_uring, or by threads where the kernel offers none.
+//! Large reads and writes in several parts at once: by io_uring, or by threads where the kernel
+//! offers none.
 //!
 //! **Invariants**
-//! - Q1: a call returns only after every part that was handed to the kernel has completed, whatever failed: the kernel never
-//!   holds a pointer into memory that the caller has back.
-//! - Q2: the directory stays locked until the last request has ended, also when the process was killed: the kernel frees a
-//!   ring, and the files registered with it, after its requests. A killed server's write cannot come after its successor's.
+//! - Q1: a call returns only after every part that was handed to the kernel has completed, whatever
+//!   failed: the kernel never holds a pointer into memory that the caller has back.
+//! - Q2: the directory stays locked until the last request has ended, also when the process was
+//!   killed: the kernel frees a ring, and the files registered with it, after its requests. A
+//!   killed server's write cannot come after its successor's.
 
 use std::fs::File;
 use std::io;
@@ -143,8 +145,8 @@ impl Parallel {
         self.by_ring(file, waiting, Direction::Write)
     }
 
-    /// Does all that waits. When writing, memory is only read from. The memory of all parts is borrowed by the caller for as
-    /// long as this takes.
+    /// Does all that waits. When writing, memory is only read from. The memory of all parts is
+    /// borrowed by the caller for as long as this takes.
     fn by_ring(&self, file: &File, mut waiting: Vec<Part>, direction: Direction) -> io::Result<()> {
         if waiting.is_empty() {
             return Ok(());
@@ -173,8 +175,9 @@ impl Parallel {
                     Direction::Write => opcode::Write::new(fd, start, bytes).offset(at).build(),
                 }
                 .user_data(number as u64);
-                // SAFETY: the parts lie in slices that are borrowed until we return, and we return after all completions (Q1);
-                // the file is borrowed as well. There are no more entries than the ring has places.
+                // SAFETY: the parts lie in slices that are borrowed until we return, and we return
+                // after all completions (Q1); the file is borrowed as well. There are no more
+                // entries than the ring has places.
                 let pushed = unsafe { ring.submission().push(&entry) };
                 assert!(pushed.is_ok(), "the ring has as many places as parts");
                 *place = Some(part);
@@ -183,7 +186,8 @@ impl Parallel {
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel is short of memory for the moment: what it took completes, the rest is submitted again.
+                // The kernel is short of memory for the moment: what it took completes, the rest is
+                // submitted again.
                 Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.0) => {}
                 Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.1) => {}
                 Err(error) => panic!("io_uring can't be waited on: {error}"), // Q1 could not be kept

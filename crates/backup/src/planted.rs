@@ -3,7 +3,8 @@
 /// A way to get it wrong that a paper or its code has been caught with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Trap 10: the frame's certificate is overwritten in place instead of alternating between two slots.
+    /// Trap 10: the frame's certificate is overwritten in place instead of alternating between two
+    /// slots.
     SlotInPlace,
     /// Trap 10: the certificate is written without waiting for the data that it certifies.
     SlotBeforeData,

@@ -39,7 +39,8 @@ impl Backup {
     /// Reads the certified bytes of a replica into the start of `into` and verifies them.
     ///
     /// # Errors
-    /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too short.
+    /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too
+    /// short.
     pub fn read(&self, segment: SegmentId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
         self.read_from(self.own(segment), into, How::Usual)
     }
@@ -52,7 +53,8 @@ impl Backup {
         self.read_from(id, into, How::Usual)
     }
 
-    /// As [`read`](Self::read), in steps of at most so many bytes; `before` is called before each, and may wait.
+    /// As [`read`](Self::read), in steps of at most so many bytes; `before` is called before each,
+    /// and may wait.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -159,7 +161,8 @@ impl Backup {
         (!is_whole && is_there).then(|| Decay::wrong("its frame's slot is not what was written"))
     }
 
-    /// A replica that was whole is so no more. Its master asks for it with [`take_damaged`](Self::take_damaged).
+    /// A replica that was whole is so no more. Its master asks for it with
+    /// [`take_damaged`](Self::take_damaged).
     fn note_decay(&self, id: ReplicaId, decay: Decay) -> Error {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -186,8 +189,9 @@ impl Backup {
         self.state().replicas.contains_key(&self.own(segment))
     }
 
-    /// Replicas that were found damaged since the last call, by scrubbing or by who read them. They stay as they are until
-    /// they are freed, or written again with [`write_frame`](Self::write_frame).
+    /// Replicas that were found damaged since the last call, by scrubbing or by who read them. They
+    /// stay as they are until they are freed, or written again with
+    /// [`write_frame`](Self::write_frame).
     pub fn take_damaged(&self) -> Vec<Damaged> {
         std::mem::take(&mut self.state().damaged)
     }

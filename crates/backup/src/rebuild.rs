@@ -1,12 +1,16 @@
-//! Restart: from slots and the write-ahead log to replicas, as they were when the last commit was written.
+//! Restart: from slots and the write-ahead log to replicas, as they were when the last commit was
+//! written.
 //!
 //! **Invariants**
-//! - U1: slots are read first; a commit changes a replica only beyond what its slot holds. So replay may be repeated.
-//! - U2: a frame that a commit names belongs to that commit's segment unless a slot or a later commit says otherwise.
-//! - U4: of two instances of a replica (it was given up and opened again) the one with the higher replication epoch counts:
-//!   an id is opened again at a higher epoch only.
-//! - U3: what can't be put together again becomes a damaged replica, never a shorter one. Whether it matters, the control
-//!   log knows: freed replicas may reappear, whole or in part (90-traps.md, trap 1).
+//! - U1: slots are read first; a commit changes a replica only beyond what its slot holds. So
+//!   replay may be repeated.
+//! - U2: a frame that a commit names belongs to that commit's segment unless a slot or a later
+//!   commit says otherwise.
+//! - U4: of two instances of a replica (it was given up and opened again) the one with the higher
+//!   replication epoch counts: an id is opened again at a higher epoch only.
+//! - U3: what can't be put together again becomes a damaged replica, never a shorter one. Whether
+//!   it matters, the control log knows: freed replicas may reappear, whole or in part (90-traps.md,
+//!   trap 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,7 +142,8 @@ pub(crate) struct Rebuild<'a> {
     unknown: BTreeSet<u32>,
     pub(crate) stamp: u64,
     stamps: BTreeMap<ReplicaId, u64>,
-    /// Replicas that a slot says were freed, with their epochs: whatever commits say of them up to that epoch is over (U4).
+    /// Replicas that a slot says were freed, with their epochs: whatever commits say of them up to
+    /// that epoch is over (U4).
     freed: BTreeMap<ReplicaId, u64>,
 }
 
@@ -343,8 +348,9 @@ impl<'a> Rebuild<'a> {
     pub(crate) fn finish(&mut self) -> BTreeSet<u32> {
         for (id, replica) in &mut self.replicas {
             let covered = self.covered.get(id).copied().unwrap_or_default();
-            // The newest slot of an open replica is lost. If a power cut tore it, then the commits that made it necessary are
-            // still in the log, as trimming comes after. If there are none, it had counted, and was damaged later.
+            // The newest slot of an open replica is lost. If a power cut tore it, then the commits
+            // that made it necessary are still in the log, as trimming comes after. If there are
+            // none, it had counted, and was damaged later.
             if covered.broken && !replica.closed && !covered.later {
                 replica
                     .damaged

@@ -1,6 +1,7 @@
 //! Parts of the device: the superblock, the write-ahead log, the frames.
 //!
-//! **Layout**: in a directory each is a file of its own. In raw mode they follow each other on one device:
+//! **Layout**: in a directory each is a file of its own. In raw mode they follow each other on one
+//! device:
 //!
 //! ```text
 //! 0             1 MiB       1 MiB + WAL, rounded up to 1 MiB

@@ -1,11 +1,14 @@
 //! One segment replica, as the backup keeps it in memory.
 //!
 //! **Invariants**
-//! - R1: bytes `[0, base)` lie in the frame, durably; `base` is a multiple of 4096 unless the replica is closed and flushed.
-//!   Bytes `[base, received)` before `staged_base` are in `lent`, in order; bytes `[staged_base, staged)` in `data`. What is
-//!   neither was written straight to the frame and not yet committed.
-//! - R2: `certificate.length <= received <= staged`: certified and committed, committed, taken into the next commit.
-//! - R3: every committed byte at or beyond `base` is in a commit of the write-ahead log not older than `wal_from`.
+//! - R1: bytes `[0, base)` lie in the frame, durably; `base` is a multiple of 4096 unless the
+//!   replica is closed and flushed. Bytes `[base, received)` before `staged_base` are in `lent`, in
+//!   order; bytes `[staged_base, staged)` in `data`. What is neither was written straight to the
+//!   frame and not yet committed.
+//! - R2: `certificate.length <= received <= staged`: certified and committed, committed, taken into
+//!   the next commit.
+//! - R3: every committed byte at or beyond `base` is in a commit of the write-ahead log not older
+//!   than `wal_from`.
 //! - R4: while `flushing`, the flusher alone moves `base` and `frame`.
 
 use std::collections::VecDeque;
@@ -62,7 +65,8 @@ pub(crate) struct Replica {
     pub(crate) received: u32,
     pub(crate) base: u32,
     pub(crate) data: Data,
-    /// Bytes that were written to the frame with what came straight after them, until that is committed; and where they begin.
+    /// Bytes that were written to the frame with what came straight after them, until that is
+    /// committed; and where they begin.
     pub(crate) lent: VecDeque<(u32, Arc<Buffer>)>,
     pub(crate) frame: Option<u32>,
     /// Oldest commit that a restart would need for it (R3).
@@ -72,7 +76,8 @@ pub(crate) struct Replica {
     pub(crate) flushing: bool,
     /// Why its bytes can't be had any more, as found at the restart.
     pub(crate) damaged: Option<String>,
-    /// What its frame has become at rest. The replica goes on as before: its master alone knows how to replace it.
+    /// What its frame has become at rest. The replica goes on as before: its master alone knows how
+    /// to replace it.
     pub(crate) decay: Option<Decay>,
     /// The frame's slot is this replica's.
     pub(crate) in_slot: bool,
@@ -123,8 +128,9 @@ impl Replica {
         self.damaged.as_deref().or(decay)
     }
 
-    /// Everything up to `until` goes to the frame now: `more` completes the bytes in memory to whole blocks, or to `until`.
-    /// Returns these, and where they begin; what comes after `until` goes on in `rest`.
+    /// Everything up to `until` goes to the frame now: `more` completes the bytes in memory to
+    /// whole blocks, or to `until`. Returns these, and where they begin; what comes after `until`
+    /// goes on in `rest`.
     ///
     /// # Panics
     /// If it does not grow.
@@ -144,7 +150,8 @@ impl Replica {
         (from, given)
     }
 
-    /// Takes back what [`lend`](Self::lend) gave last: it could not be written. `length`: how many bytes were in memory before.
+    /// Takes back what [`lend`](Self::lend) gave last: it could not be written. `length`: how many
+    /// bytes were in memory before.
     pub(crate) fn take_back(&mut self, from: u32, given: Arc<Buffer>, length: usize) {
         // Of no bytes, it may be gone.
         if self.lent.back().is_some_and(|(begins, _)| *begins == from) {
@@ -186,7 +193,8 @@ impl Replica {
         done
     }
 
-    /// Bytes before `base` lie in the frame now, durably. Returns memory that is not needed any more.
+    /// Bytes before `base` lie in the frame now, durably. Returns memory that is not needed any
+    /// more.
     pub(crate) fn rebase(&mut self, base: u32) -> Option<Buffer> {
         if let Some(more) = base.checked_sub(self.staged_base)
             && let Data::Growing(buffer) = &mut self.data
@@ -226,7 +234,8 @@ impl Replica {
         }
     }
 
-    /// Takes the effect of one staged chunk, now that its commit is written. Returns memory that is not needed any more.
+    /// Takes the effect of one staged chunk, now that its commit is written. Returns memory that is
+    /// not needed any more.
     pub(crate) fn commit(&mut self, staged: &Staged, lsn: u64) -> Option<Buffer> {
         self.committed = true;
         self.received = self.received.max(staged.end);

@@ -1,13 +1,16 @@
-//! Positions in the write-ahead log: what is live, where the next commit goes, what a restart begins with.
+//! Positions in the write-ahead log: what is live, where the next commit goes, what a restart
+//! begins with.
 //!
 //! **Invariants**
-//! - G1: bytes between `tail` and `head` are never written again; `tail` moves only after the header block that says so is
-//!   durable. So the blocks that any valid header leads to are intact.
-//! - G2: `durable_lsn <= committed_lsn`; a slot is only written with an lsn that is durable (format's P3).
-//! - G3: no commit is written before both header blocks have its generation with its salt (format's W4, W5). Until then nothing
-//!   is written here: a store that was only opened is as it was.
+//! - G1: bytes between `tail` and `head` are never written again; `tail` moves only after the
+//!   header block that says so is durable. So the blocks that any valid header leads to are intact.
+//! - G2: `durable_lsn <= committed_lsn`; a slot is only written with an lsn that is durable
+//!   (format's P3).
+//! - G3: no commit is written before both header blocks have its generation with its salt (format's
+//!   W4, W5). Until then nothing is written here: a store that was only opened is as it was.
 //!
-//! **Layout**: `head` and `tail` count bytes from the beginning of time; the place in the ring is their remainder.
+//! **Layout**: `head` and `tail` count bytes from the beginning of time; the place in the ring is
+//! their remainder.
 
 use std::collections::VecDeque;
 
@@ -50,7 +53,8 @@ impl Ring {
         salt.expect("an opening adds its salt")
     }
 
-    /// Where a commit of this size would start, counted from the beginning of time; `None` if it doesn't fit now (G1).
+    /// Where a commit of this size would start, counted from the beginning of time; `None` if it
+    /// doesn't fit now (G1).
     pub(crate) fn place(&self, bytes: u64) -> Option<u64> {
         let left = self.capacity - self.head % self.capacity;
         let start = if left < bytes {
@@ -91,7 +95,8 @@ impl Ring {
         self.head = start + bytes;
     }
 
-    /// The header block that makes `lsn` the first one a restart reads, and the tail that goes with it.
+    /// The header block that makes `lsn` the first one a restart reads, and the tail that goes with
+    /// it.
     pub(crate) fn header_from(&self, lsn: u64) -> (Header, u64) {
         let first = self.live.iter().find(|live| live.lsn >= lsn);
         let tail = first.map_or(self.head, |live| live.start);
@@ -121,7 +126,8 @@ impl Ring {
         self.header_from(tail_lsn).0
     }
 
-    /// A header that [`header_from`](Self::header_from) gave is durable: what is before its tail may be used again (G1).
+    /// A header that [`header_from`](Self::header_from) gave is durable: what is before its tail
+    /// may be used again (G1).
     pub(crate) fn trimmed(&mut self, header: &Header, tail: u64) {
         self.sequence = header.sequence;
         self.tail = tail;

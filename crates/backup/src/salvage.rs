@@ -1,8 +1,10 @@
-//! What can still be read of the segments of a stopped store that a restart refuses, byte by byte: for `duramen fsck --repair`.
+//! What can still be read of the segments of a stopped store that a restart refuses, byte by byte:
+//! for `duramen fsck --repair`.
 //!
-//! Reads only. Nothing here is certified any more: the caller believes an entry's own checksum and nothing else.
-//! - A segment's bytes come from its frame, from that frame's tail, and from every sound commit that names it, later ones over
-//!   earlier ones. What none of them has is missing.
+//! Reads only. Nothing here is certified any more: the caller believes an entry's own checksum and
+//! nothing else.
+//! - A segment's bytes come from its frame, from that frame's tail, and from every sound commit
+//!   that names it, later ones over earlier ones. What none of them has is missing.
 //! - A frame whose slots are both damaged is known by the header of the segment in it.
 
 use std::collections::BTreeMap;
@@ -172,7 +174,8 @@ impl Salvage {
         }
     }
 
-    /// Every sound commit in the ring that is not known to be unneeded, in order, whatever is missing between them.
+    /// Every sound commit in the ring that is not known to be unneeded, in order, whatever is
+    /// missing between them.
     fn take_commits(&mut self, wal: &Region, place: &str) {
         let (header, _) = scan::headers(wal, self.identity.server);
         let mut reader = Reader::new(wal, self.geometry.wal_bytes);

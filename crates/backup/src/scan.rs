@@ -1,9 +1,10 @@
 //! Reads the write-ahead log, from its tail to its end, and tells its end from damage.
 //!
-//! The log ends where the next commit is not: neither behind the last one nor at the start of the ring. If a later commit,
-//! or a clean shutdown, says that this one had been durable, the log did not end here: it was damaged (format's W3). Clients' bytes are in the
-//! ring too, at the start of blocks as well: nothing counts as a commit without its generation's salt (W5).
-//! Used by restart and by the offline tools alike; writes nothing.
+//! The log ends where the next commit is not: neither behind the last one nor at the start of the
+//! ring. If a later commit, or a clean shutdown, says that this one had been durable, the log did
+//! not end here: it was damaged (format's W3). Clients' bytes are in the ring too, at the start of
+//! blocks as well: nothing counts as a commit without its generation's salt (W5). Used by restart
+//! and by the offline tools alike; writes nothing.
 
 use duramen_format::wal::{
     BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record, Salts,
@@ -14,7 +15,8 @@ use crate::disk::BLOCK_BYTES as BLOCK;
 use crate::error::Error;
 use crate::region::Region;
 
-/// Bytes read at once: several parts that are under way together, as after a kill the whole ring is looked over.
+/// Bytes read at once: several parts that are under way together, as after a kill the whole ring is
+/// looked over.
 const WINDOW_BYTES: usize = 4 << 20;
 
 /// Where the log ended.
@@ -36,7 +38,8 @@ pub(crate) struct Found<'a> {
     pub(crate) records: Vec<Record<'a>>,
 }
 
-/// Reads the header blocks: the newer valid one, and how many were damaged (written, but not valid).
+/// Reads the header blocks: the newer valid one, and how many were damaged (written, but not
+/// valid).
 ///
 /// # Errors
 /// `Ok(Err(reason))` if there is none.
@@ -129,7 +132,8 @@ impl<'a> Reader<'a> {
 /// Visits every commit from the header's tail on.
 ///
 /// # Errors
-/// [`Error::DamagedWal`] if commits that had been durable can't be read; the visitor's; [`Error::Io`].
+/// [`Error::DamagedWal`] if commits that had been durable can't be read; the visitor's;
+/// [`Error::Io`].
 pub(crate) fn scan(
     reader: &mut Reader<'_>,
     place: &str,
@@ -234,8 +238,9 @@ fn was_durable(reader: &mut Reader<'_>, salts: &Salts, end: &End) -> std::io::Re
     Ok(false)
 }
 
-/// Every commit in the ring that is sound by itself and not older than `from`, with its body, wherever it stands. For what is beyond a
-/// restart. If `salts` are not known, whatever looks like a commit is one.
+/// Every commit in the ring that is sound by itself and not older than `from`, with its body,
+/// wherever it stands. For what is beyond a restart. If `salts` are not known, whatever looks like
+/// a commit is one.
 pub(crate) fn sound_commits(
     reader: &mut Reader<'_>,
     salts: Option<&Salts>,

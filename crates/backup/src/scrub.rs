@@ -1,10 +1,13 @@
-//! Verifies, without being asked to, what a restart would read: replicas in frames, one a step, then the write-ahead log.
+//! Verifies, without being asked to, what a restart would read: replicas in frames, one a step,
+//! then the write-ahead log.
 //!
 //! **Invariants**
-//! - What a commit holds is in memory as well until it is in a frame (R3 of `replica`). So a commit that went bad is mended:
-//!   everything goes to frames, and the commit is needed no more. Nothing is written over in place.
+//! - What a commit holds is in memory as well until it is in a frame (R3 of `replica`). So a commit
+//!   that went bad is mended: everything goes to frames, and the commit is needed no more. Nothing
+//!   is written over in place.
 //!
-//! **Concurrency**: one caller. `flushing` is held while a part of the log is read: nobody trims it meanwhile, so nothing writes there.
+//! **Concurrency**: one caller. `flushing` is held while a part of the log is read: nobody trims it
+//! meanwhile, so nothing writes there.
 
 use std::ops::Bound;
 use std::sync::PoisonError;
@@ -19,7 +22,8 @@ use crate::read::How;
 use crate::replica::Replica;
 use crate::types::{LogDamage, Place, ReplicaId, ScrubStep};
 
-/// Bytes of the write-ahead log that are read at once: a commit that has to wait for room waits no longer than for these.
+/// Bytes of the write-ahead log that are read at once: a commit that has to wait for room waits no
+/// longer than for these.
 const PART_BYTES: u64 = 4 << 20;
 
 /// Commits that follow each other on the device.
@@ -37,11 +41,12 @@ impl Backup {
         in_frames(&self.state()) + 1
     }
 
-    /// Verifies one replica, as far as it lies in a frame; after all of them the write-ahead log. For one background thread, or
-    /// the simulator.
+    /// Verifies one replica, as far as it lies in a frame; after all of them the write-ahead log.
+    /// For one background thread, or the simulator.
     ///
     /// # Errors
-    /// [`Error::Failed`]: a commit went bad and the device takes no writes. What else is found is in the result.
+    /// [`Error::Failed`]: a commit went bad and the device takes no writes. What else is found is
+    /// in the result.
     pub fn scrub_step(&self) -> Result<ScrubStep, Error> {
         let next = next_replica(&mut self.state());
         let Some((id, bytes)) = next else {
@@ -156,8 +161,9 @@ fn next_part(state: &State, from: u64) -> Option<Part> {
     (!part.commits.is_empty()).then_some(part)
 }
 
-/// The replica after the one that was looked at last. `None`: that was the last of all, and the next
-/// call begins with the first. So each round has every replica once, however many drop out of it.
+/// The replica after the one that was looked at last. `None`: that was the last of all, and the
+/// next call begins with the first. So each round has every replica once, however many drop out of
+/// it.
 fn next_replica(state: &mut State) -> Option<(ReplicaId, u32)> {
     let range = (Bound::Excluded(state.scrub_after), Bound::Unbounded);
     let mut replicas = state.replicas.range(range);

@@ -1,8 +1,10 @@
 //! What is staged and not yet committed.
 //!
 //! **Invariants**
-//! - T1: a batch is written as one commit, in the order of its being staged; while it is written, the next one grows beside it.
-//! - T2: `body_crc` is the CRC32C of everything after the commit's head: no byte of a payload is read again for it.
+//! - T1: a batch is written as one commit, in the order of its being staged; while it is written,
+//!   the next one grows beside it.
+//! - T2: `body_crc` is the CRC32C of everything after the commit's head: no byte of a payload is
+//!   read again for it.
 //! - T3: between commits a batch keeps at most [`KEPT_BYTES`] of memory.
 
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use duramen_format::wal::{COMMIT_BYTES, Record};
 use crate::buffer::{Buffer, Held};
 use crate::replica::Staged;
 
-/// From this many bytes on, deriving a CRC from others costs less than going over the bytes once more.
+/// From this many bytes on, deriving a CRC from others costs less than going over the bytes once
+/// more.
 const DERIVE_BYTES: usize = 16 << 10;
 
 /// Memory that a batch leaves to the next one: most commits are smaller, so that they need no fresh
@@ -28,7 +31,8 @@ pub(crate) struct Batch {
     pub(crate) records: u32,
     pub(crate) payload_bytes: u64,
     pub(crate) staged: Vec<Staged>,
-    /// Something of it was written straight to a frame, and is to be synced before the commit that certifies it is written.
+    /// Something of it was written straight to a frame, and is to be synced before the commit that
+    /// certifies it is written.
     pub(crate) straight: bool,
 }
 
@@ -48,7 +52,8 @@ impl Batch {
         self.staged.is_empty()
     }
 
-    /// Takes a record. `rolling`: the segment's certificate before and after the payload, if they are known.
+    /// Takes a record. `rolling`: the segment's certificate before and after the payload, if they
+    /// are known.
     pub(crate) fn append(
         &mut self,
         record: &Record<'_>,

@@ -46,7 +46,8 @@ pub struct Geometry {
     pub frames: u32,
 }
 
-/// The smallest write-ahead log, in bytes: two header blocks and a commit of a few chunks for each of a few heads.
+/// The smallest write-ahead log, in bytes: two header blocks and a commit of a few chunks for each
+/// of a few heads.
 pub const WAL_BYTES_MIN: u64 = 64 * KIB;
 
 impl Default for Geometry {
@@ -62,17 +63,19 @@ impl Default for Geometry {
 /// How a backup behaves; may differ from one start to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A chunk of at least this many bytes goes straight to its frame, and only its certificate into the write-ahead
-    /// log. `u32::MAX`: never. 90-traps.md §G: 128 KiB is where writing twice costs more than a second write.
+    /// A chunk of at least this many bytes goes straight to its frame, and only its certificate
+    /// into the write-ahead log. `u32::MAX`: never. 90-traps.md §G: 128 KiB is where writing twice
+    /// costs more than a second write.
     pub bypass_bytes: u32,
     /// The background flush empties the write-ahead log down to this part of it, in percent.
     pub wal_fill_percent: u8,
     /// Most memory for copies of what is staged, or committed and not yet in a frame; above it
-    /// commits wait for frames. The background flush begins at three quarters of it. `u64::MAX`: as much as
-    /// the write-ahead log holds.
+    /// commits wait for frames. The background flush begins at three quarters of it. `u64::MAX`: as
+    /// much as the write-ahead log holds.
     pub memory_bytes: u64,
-    /// Closed segments go to their frames past the page cache in mode buffered too: nobody reads them again but a recovery, and
-    /// copying them costs the processor several times what the device needs for them.
+    /// Closed segments go to their frames past the page cache in mode buffered too: nobody reads
+    /// them again but a recovery, and copying them costs the processor several times what the
+    /// device needs for them.
     pub frames_past_cache: bool,
     /// A bug to be found by tests.
     #[cfg(feature = "planted")]
@@ -109,11 +112,13 @@ pub struct Chunk<'a> {
     /// Replication epoch of the segment; a lower one than the replica's is rejected.
     pub epoch: u64,
     pub kind: Kind,
-    /// Where in the segment `bytes` start: what was staged before ends there. A repeated chunk changes nothing.
+    /// Where in the segment `bytes` start: what was staged before ends there. A repeated chunk
+    /// changes nothing.
     pub offset: u32,
     pub bytes: &'a [u8],
-    /// Makes everything up to here valid, in one step. Without one, the bytes wait for a later chunk's, and hold on to their
-    /// place in the write-ahead log: certify them before it has gone round, or commits find no room.
+    /// Makes everything up to here valid, in one step. Without one, the bytes wait for a later
+    /// chunk's, and hold on to their place in the write-ahead log: certify them before it has gone
+    /// round, or commits find no room.
     pub certificate: Option<Certificate>,
     /// Creates the replica.
     pub open: bool,
@@ -165,8 +170,8 @@ pub struct ReplicaInfo {
     pub crc: u32,
     pub closed: bool,
     pub place: Place,
-    /// It is known that its bytes can't be read any more: `read` gives an error. Whether that matters depends on
-    /// whether the control log lists the segment.
+    /// It is known that its bytes can't be read any more: `read` gives an error. Whether that
+    /// matters depends on whether the control log lists the segment.
     pub damaged: bool,
 }
 
@@ -221,7 +226,8 @@ pub struct Damaged {
     pub kind: Kind,
     /// Where it lies.
     pub frame: Option<u32>,
-    /// The device gave an error: when the replica is freed, its frame is not used again in this run.
+    /// The device gave an error: when the replica is freed, its frame is not used again in this
+    /// run.
     pub unreadable: bool,
     pub reason: String,
 }
@@ -259,7 +265,8 @@ pub struct Stats {
     /// Bytes written into frames and their slots.
     pub frame_written_bytes: u64,
     pub syncs: u64,
-    /// Duration of commits: bucket n counts those of at least 2^n and less than 2^(n+1) microseconds; the last has no end.
+    /// Duration of commits: bucket n counts those of at least 2^n and less than 2^(n+1)
+    /// microseconds; the last has no end.
     pub commit_micros: [u64; 24],
     pub wal_bytes: u64,
     /// Bytes of the write-ahead log that a restart would read, now.
@@ -278,7 +285,8 @@ pub struct Stats {
     pub stalls: u64,
     pub scrubbed: u64,
     pub damaged: u64,
-    /// Frames that are used no more, or only if there is no other: reads or writes in them went wrong.
+    /// Frames that are used no more, or only if there is no other: reads or writes in them went
+    /// wrong.
     pub quarantined: u32,
     pub io_errors: u64,
     /// The reason why the device takes no more writes; empty while it does.

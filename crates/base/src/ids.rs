@@ -4,8 +4,9 @@ use crate::limits::TABLES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Names one segment of one server's log, for ever: data heads, survivors and control segments all draw from the same
-/// counter, so an id is never given twice, not even across restarts. 0 names no segment.
+/// Names one segment of one server's log, for ever: data heads, survivors and control segments all
+/// draw from the same counter, so an id is never given twice, not even across restarts. 0 names no
+/// segment.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -83,8 +84,9 @@ impl fmt::Display for Level {
     }
 }
 
-/// One life of one server: the slot is reused when a server comes back, the generation never. So it also names the log that the
-/// server writes in this life. As a number: generation in the upper 32 bits, slot in the lower.
+/// One life of one server: the slot is reused when a server comes back, the generation never. So it
+/// also names the log that the server writes in this life. As a number: generation in the upper 32
+/// bits, slot in the lower.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -135,8 +137,8 @@ impl fmt::Display for ServerId {
     }
 }
 
-/// The hash that says where a key lives: Redis Cluster slot (14 bits) in front of a hash (50 bits), so that a range of them is a
-/// range of slots. `duramen_format::hash` computes it.
+/// The hash that says where a key lives: Redis Cluster slot (14 bits) in front of a hash (50 bits),
+/// so that a range of them is a range of slots. `duramen_format::hash` computes it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -260,12 +262,14 @@ number_ids! {
     /// called `default`. Any number may be an id, as long as no two tables that exist at once share
     /// a [`place`](TableId::place).
     TableId(u32);
-    /// A client's lease, by which masters know whose requests they have already executed. The coordinator gives each id once.
-    /// 0 is no client.
+    /// A client's lease, by which masters know whose requests they have already executed. The
+    /// coordinator gives each id once. 0 is no client.
     ClientId(u64);
-    /// One request of one client that must take effect once, whatever is sent again. From 1, without gaps.
+    /// One request of one client that must take effect once, whatever is sent again. From 1,
+    /// without gaps.
     RpcId(u64);
-    /// One attempt to recover the log of one dead server: random, so that what belongs to an earlier attempt is told apart.
+    /// One attempt to recover the log of one dead server: random, so that what belongs to an
+    /// earlier attempt is told apart.
     RecoveryId(u64);
     /// One attempt to move one tablet; as random as [`RecoveryId`].
     MigrationId(u64);
@@ -273,7 +277,8 @@ number_ids! {
     ListVersion(u64);
     /// Version of what a single server is told about its tablets: one more with each change.
     TabletsVersion(u64);
-    /// Version of the whole tablet map, as clients cache it: one more with each change of any tablet or table.
+    /// Version of the whole tablet map, as clients cache it: one more with each change of any
+    /// tablet or table.
     MapVersion(u64);
 }
 

@@ -15,6 +15,6 @@ pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Smallest memory budget a store accepts, in bytes: the least that a server leaves it.
 pub const STORE_BYTES_MIN: u64 = 48 << 20;
 
-/// Most requests of one native client that may lack an acknowledgement, the later answered ones included: bounds what a
-/// master remembers per client.
+/// Most requests of one native client that may lack an acknowledgement, the later answered ones
+/// included: bounds what a master remembers per client.
 pub const RPC_WINDOW: u32 = 512;

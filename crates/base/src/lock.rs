@@ -1,5 +1,5 @@
-//! The lock of a file or directory that one process uses alone, and which files are a store's, so that nobody takes them for a place
-//! of his own.
+//! The lock of a file or directory that one process uses alone, and which files are a store's, so
+//! that nobody takes them for a place of his own.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -26,7 +26,8 @@ pub fn lock_alone(file: &File) -> Result<(), TryLockError> {
 /// Names of everything that a store has in its directory.
 pub const STORE_FILES: [&str; 6] = ["LOCK", "superblock", "wal", "frames", "heat", "heat.new"];
 
-/// The name of the file of a store that this path is: it is called so, and a superblock lies beside it. The file need not exist.
+/// The name of the file of a store that this path is: it is called so, and a superblock lies beside
+/// it. The file need not exist.
 pub fn file_of_store(path: &Path) -> Option<&'static str> {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = path.file_name()?;

@@ -1,6 +1,8 @@
-//! The synchronisation seam: the standard library's primitives, or loom's or shuttle's when a model checker drives.
+//! The synchronisation seam: the standard library's primitives, or loom's or shuttle's when a model
+//! checker drives.
 //!
-//! Code whose interleavings are model-checked takes its atomics, spins and fences from here and from nowhere else.
+//! Code whose interleavings are model-checked takes its atomics, spins and fences from here and
+//! from nowhere else.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{
@@ -21,7 +23,8 @@ pub use std::sync::atomic::{
 #[cfg(not(any(loom, shuttle)))]
 pub use std::sync::{Mutex, MutexGuard};
 
-/// Locks that are held over many steps of their holder, so that shuttle must know of them; loom's scenarios have one thread there.
+/// Locks that are held over many steps of their holder, so that shuttle must know of them; loom's
+/// scenarios have one thread there.
 pub mod coarse {
     #[cfg(all(shuttle, not(loom)))]
     pub use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -31,8 +34,8 @@ pub mod coarse {
 
 /// Waiting for another thread's short critical section: spins, then gives the core away.
 ///
-/// The holder may have been descheduled (this machine may have fewer cores than busy threads), so a waiter that only
-/// spun could burn a whole time slice.
+/// The holder may have been descheduled (this machine may have fewer cores than busy threads), so a
+/// waiter that only spun could burn a whole time slice.
 #[derive(Default)]
 pub struct Backoff {
     rounds: u32,

@@ -1,10 +1,12 @@
 //! Time stamps that order events across cores without a shared cache line.
 //!
-//! **Invariant T1**: if `now` returned `a` on one core before a fence that another core's `now_after` observed, then the
-//! latter returns at least `a`. On x86-64 with an invariant TSC this is the time stamp counter, which the kernel keeps
-//! synchronised over cores; elsewhere, and under a model checker, it is one shared counter that `now_after` advances.
+//! **Invariant T1**: if `now` returned `a` on one core before a fence that another core's
+//! `now_after` observed, then the latter returns at least `a`. On x86-64 with an invariant TSC this
+//! is the time stamp counter, which the kernel keeps synchronised over cores; elsewhere, and under
+//! a model checker, it is one shared counter that `now_after` advances.
 //!
-//! Paper: [Merritt17 §3.3] epochs from the TSC; differs: the fallback for machines whose TSC stops or drifts.
+//! Paper: [Merritt17 §3.3] epochs from the TSC; differs: the fallback for machines whose TSC stops
+//! or drifts.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -44,8 +46,9 @@ impl Ticks {
         }
     }
 
-    /// A stamp for the start of something: nothing that follows it in program order has happened yet, so whatever is seen to
-    /// happen later on another core gets at least as high a stamp from `now_after`.
+    /// A stamp for the start of something: nothing that follows it in program order has happened
+    /// yet, so whatever is seen to happen later on another core gets at least as high a stamp from
+    /// `now_after`.
     pub fn now_before(&self) -> u64 {
         match &self.counter {
             None => tsc_before(),
@@ -53,8 +56,8 @@ impl Ticks {
         }
     }
 
-    /// A stamp for the end of something: everything before it in program order has happened, and later `now`s on
-    /// other cores that follow it return more.
+    /// A stamp for the end of something: everything before it in program order has happened, and
+    /// later `now`s on other cores that follow it return more.
     pub fn now_after(&self) -> u64 {
         match &self.counter {
             None => tsc_fenced(),
@@ -80,7 +83,8 @@ fn tsc() -> u64 {
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 fn tsc_fenced() -> u64 {
     crate::sync::fence(Ordering::SeqCst);
-    // SAFETY: LFENCE and RDTSC exist on every x86-64 processor; the fence keeps the read from running ahead.
+    // SAFETY: LFENCE and RDTSC exist on every x86-64 processor; the fence keeps the read from
+    // running ahead.
     unsafe {
         std::arch::x86_64::_mm_lfence();
         std::arch::x86_64::_rdtsc()
@@ -89,7 +93,8 @@ fn tsc_fenced() -> u64 {
 
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 fn tsc_before() -> u64 {
-    // SAFETY: RDTSC and LFENCE exist on every x86-64 processor; the fence keeps what follows from running ahead of the read.
+    // SAFETY: RDTSC and LFENCE exist on every x86-64 processor; the fence keeps what follows from
+    // running ahead of the read.
     let now = unsafe {
         let now = std::arch::x86_64::_rdtsc();
         std::arch::x86_64::_mm_lfence();

@@ -1,17 +1,22 @@
-//! Who waits, for what, and holding what: a table of the threads of this process that wait for one another.
+//! Who waits, for what, and holding what: a table of the threads of this process that wait for one
+//! another.
 //!
-//! Whoever may wait for longer than a short critical section says so: by a [`LongWait`] that it asks again and again, or by a
-//! [`note`] while it blocks. The table answers the question what a server is doing that has stopped answering.
+//! Whoever may wait for longer than a short critical section says so: by a [`LongWait`] that it
+//! asks again and again, or by a [`note`] while it blocks. The table answers the question what a
+//! server is doing that has stopped answering.
 //!
 //! **Invariants**
 //! - W1: a thread's waits are pushed and popped by that thread alone, the innermost last.
-//! - W2: an entry is dropped with the [`Noted`] that stands for it, so a wait that is over is not in the table.
-//! - W3: waits have an order. If one who holds A ever waits for B, then nobody who holds B waits for A, neither itself nor through
-//!   others: else two of them could wait for each other, even if they never met. Debug and test builds panic at the first wait that
-//!   breaks this order, with the circle and the table. Several of one kind are no circle: keys are locked in their order.
+//! - W2: an entry is dropped with the [`Noted`] that stands for it, so a wait that is over is not
+//!   in the table.
+//! - W3: waits have an order. If one who holds A ever waits for B, then nobody who holds B waits
+//!   for A, neither itself nor through others: else two of them could wait for each other, even if
+//!   they never met. Debug and test builds panic at the first wait that breaks this order, with the
+//!   circle and the table. Several of one kind are no circle: keys are locked in their order.
 //!
-//! **Concurrency**: each thread has a list with a lock of its own, which readers of the table hold for an instant. A wait in a
-//! loop is entered only once it has lasted for [`LONG`]; one that blocks is entered at once.
+//! **Concurrency**: each thread has a list with a lock of its own, which readers of the table hold
+//! for an instant. A wait in a loop is entered only once it has lasted for [`LONG`]; one that
+//! blocks is entered at once.
 
 use crate::sync::Backoff;
 use std::cell::RefCell;

@@ -1,7 +1,8 @@
 //! The papers' tables and figures, peers side by side; `docs/benchmarks.md` shows the results.
 //!
-//! One file per figure in `figures`; what they share is in `harness`; the load generator for servers is in `load`.
-//! The binary `duramen-bench` and the subcommand `duramen bench` both come in through [`BenchArgs`].
+//! One file per figure in `figures`; what they share is in `harness`; the load generator for
+//! servers is in `load`. The binary `duramen-bench` and the subcommand `duramen bench` both come in
+//! through [`BenchArgs`].
 
 pub mod figures;
 pub mod harness;
@@ -28,9 +29,11 @@ Exit codes: 0 measured, 1 could not measure, 2 wrong usage, 128 + n ended by sig
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Figure {
-    /// YCSB A, B, C, F and all-update in process, batched and single, beside dashmap (feature `peers`)
+    /// YCSB A, B, C, F and all-update in process, batched and single, beside dashmap (feature
+    /// `peers`)
     Ycsb(Options),
-    /// Write throughput as live data fill the log: 30 to 95 %, three object sizes, two distributions
+    /// Write throughput as live data fill the log: 30 to 95 %, three object sizes, two
+    /// distributions
     Utilization(figures::utilization::UtilizationArgs),
     /// Write latency at 90 % utilization and 70 % load, cleaners on and off
     CleanerLatency(Options),
@@ -59,7 +62,8 @@ enum Figure {
     Recovery(figures::recovery::RecoveryArgs),
     /// Data ten times as large as memory: the flash tier beside memcached's extstore
     Tier(figures::tier::TierArgs),
-    /// A program's heap on flash: by objects, by pages, by a mapped file, by swap; programs, restarts (needs root and cc)
+    /// A program's heap on flash: by objects, by pages, by a mapped file, by swap; programs,
+    /// restarts (needs root and cc)
     Flash(figures::flash::FlashArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),

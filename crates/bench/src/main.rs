@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// dashmap's figures are taken with jemalloc, as in its usual deployments; Duramen itself hardly allocates.
+/// dashmap's figures are taken with jemalloc, as in its usual deployments; Duramen itself hardly
+/// allocates.
 #[cfg(feature = "peers")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

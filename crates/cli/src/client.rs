@@ -74,7 +74,8 @@ pub(crate) enum ClientCommand {
     /// Print the length of a value in bytes.
     #[command(after_help = EXIT_CODES)]
     Strlen { key: OsString },
-    /// Print the values of several keys, one per line; an empty line and exit code 1 for absent ones.
+    /// Print the values of several keys, one per line; an empty line and exit code 1 for absent
+    /// ones.
     #[command(after_help = "With --json: an array with null for absent keys.")]
     Mget {
         #[arg(required = true)]
@@ -120,7 +121,8 @@ pub(crate) enum ClientCommand {
     /// Print all keys, of all members in a cluster, in no order, while the server goes on working.
     #[command(after_help = SCAN_HELP)]
     Scan(ScanArgs),
-    /// Print all keys that match a pattern, in one request: it stops other clients meanwhile, see `scan`.
+    /// Print all keys that match a pattern, in one request: it stops other clients meanwhile, see
+    /// `scan`.
     #[command(after_help = EXIT_CODES)]
     Keys {
         #[arg(default_value = "*")]
@@ -144,7 +146,8 @@ pub(crate) enum ClientCommand {
         /// Only these sections (server, clients, memory, stats, …).
         sections: Vec<OsString>,
     },
-    /// Copy all data, as it is at one moment, into a new directory on the server's machine, while everybody goes on.
+    /// Copy all data, as it is at one moment, into a new directory on the server's machine, while
+    /// everybody goes on.
     #[command(after_help = SNAPSHOT_HELP)]
     Snapshot {
         /// A directory that does not exist yet, or an empty one.
@@ -211,7 +214,8 @@ pub(crate) struct ScanArgs {
 
 #[derive(Args)]
 pub(crate) struct TableArgs {
-    /// Coordinators of a cluster as host:port, separated by commas: its tables are meant, not those of a server.
+    /// Coordinators of a cluster as host:port, separated by commas: its tables are meant, not those
+    /// of a server.
     #[arg(
         long,
         global = true,
@@ -242,7 +246,8 @@ pub(crate) enum TableCommand {
     /// Make a table; prints its id.
     Create {
         name: OsString,
-        /// When writes to it are acknowledged: memory, buffered or synced; without, as the server's setting says.
+        /// When writes to it are acknowledged: memory, buffered or synced; without, as the server's
+        /// setting says.
         #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
         level: Option<String>,
         /// In a cluster: over so many servers; without, over all that are up.

@@ -25,8 +25,8 @@ const WHOLE_ATTEMPTS: u32 = 5;
 /// Where a coordinator listens if nothing else is said.
 pub(crate) const COORDINATOR_DEFAULT: &str = "127.0.0.1:7400";
 
-// Which cluster is asked, and how. The same for every command that asks a coordinator: no doc comment, because clap would take
-// it for the description of each of them.
+// Which cluster is asked, and how. The same for every command that asks a coordinator: no doc
+// comment, because clap would take it for the description of each of them.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
@@ -73,7 +73,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("`{text}` is no size: write bytes, or a number and kb, mb or gb"))
 }
 
-/// What is asked of a coordinator. (`table` is among the commands that ask a server, too: see `ClusterTable`.)
+/// What is asked of a coordinator. (`table` is among the commands that ask a server, too: see
+/// `ClusterTable`.)
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Show a cluster: members, tables, tablets, recoveries, migrations.
@@ -133,8 +134,8 @@ impl Cluster {
         }
     }
 
-    /// With all tablets, a page at a time. What changes meanwhile makes it begin anew; if it changes all the time, the pages are of
-    /// different moments.
+    /// With all tablets, a page at a time. What changes meanwhile makes it begin anew; if it
+    /// changes all the time, the pages are of different moments.
     pub(crate) fn whole(&self) -> Result<Overview, Failure> {
         let mut attempts = 0;
         loop {

@@ -1,4 +1,5 @@
-//! `duramen config`, and where a server's settings come from: flags, then `DURAMEN_*`, then the file, then defaults.
+//! `duramen config`, and where a server's settings come from: flags, then `DURAMEN_*`, then the
+//! file, then defaults.
 //!
 //! All of it is made from the server's one table of settings; no name is written here.
 
@@ -62,7 +63,8 @@ impl fmt::Display for Problems {
 pub(crate) type Given = HashMap<&'static str, String>;
 
 impl Loaded {
-    /// Puts all sources together. `file`: as named by a flag; else `DURAMEN_CONFIG`, else `duramen.toml` if there is one.
+    /// Puts all sources together. `file`: as named by a flag; else `DURAMEN_CONFIG`, else
+    /// `duramen.toml` if there is one.
     pub(crate) fn new(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
@@ -218,7 +220,8 @@ impl Loaded {
         }
     }
 
-    /// Variables are shared with other programs of this name: a strange one is worth a line, not a refusal.
+    /// Variables are shared with other programs of this name: a strange one is worth a line, not a
+    /// refusal.
     fn warn_of_unknown(&mut self, environment: &HashMap<String, String>) {
         for name in environment.keys() {
             let known = SETTINGS

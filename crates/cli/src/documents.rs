@@ -23,7 +23,8 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Write duramen.1 and one page per command into this directory, instead of printing the main page.
+    /// Write duramen.1 and one page per command into this directory, instead of printing the main
+    /// page.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -54,7 +55,8 @@ fn pages(command: &Command, name: &str, folder: &Path) -> Result<(), Failure> {
         pages(sub, &format!("{name}-{}", sub.get_name()), folder)?;
     }
     let path = folder.join(format!("{name}.1"));
-    // Pages are named once per process: a leak of a few hundred bytes, asked for by clap's `'static` names.
+    // Pages are named once per process: a leak of a few hundred bytes, asked for by clap's
+    // `'static` names.
     let titled = command
         .clone()
         .name(&*Box::leak(name.to_owned().into_boxed_str()));

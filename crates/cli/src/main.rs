@@ -1,7 +1,8 @@
 //! `duramen`, the one binary: serves, asks a server, watches one, measures.
 //!
-//! Subcommands that ask a running server all take the connection options of [`client::ConnectArgs`], those that ask a coordinator
-//! the ones of [`cluster::ClusterArgs`]; they are added here in one place, not in each of them.
+//! Subcommands that ask a running server all take the connection options of
+//! [`client::ConnectArgs`], those that ask a coordinator the ones of [`cluster::ClusterArgs`]; they
+//! are added here in one place, not in each of them.
 
 #[macro_use]
 mod say;
@@ -61,7 +62,8 @@ EXIT CODES
 enum Command {
     /// Start a server.
     Serve(serve::ServeArgs),
-    /// Start a server that joins a cluster: `serve`, with a coordinator on this machine if no other is named.
+    /// Start a server that joins a cluster: `serve`, with a coordinator on this machine if no other
+    /// is named.
     Join(serve::ServeArgs),
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
@@ -122,10 +124,11 @@ fn die_of_panics() {
     }));
 }
 
-/// A file that has reached the process's limit gives an error (EFBIG), which counts as a full disk, instead of a signal that ends
-/// the process.
+/// A file that has reached the process's limit gives an error (EFBIG), which counts as a full disk,
+/// instead of a signal that ends the process.
 fn survive_file_limit() {
-    // Nobody looks at the flag: that there is a handler is enough, and it is not inherited by what this process starts.
+    // Nobody looks at the flag: that there is a handler is enough, and it is not inherited by what
+    // this process starts.
     let flag = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag) {
         eprintln!("duramen: file size limits will end this process: {error}");

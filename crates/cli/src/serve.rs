@@ -1,4 +1,5 @@
-//! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line that says where it listens.
+//! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line that
+//! says where it listens.
 
 mod dir;
 mod watcher;
@@ -93,7 +94,8 @@ impl clap::FromArgMatches for ServeArgs {
 }
 
 impl ServeArgs {
-    /// As a member of a cluster, whatever else is said: by the coordinator where one usually is, if none is named.
+    /// As a member of a cluster, whatever else is said: by the coordinator where one usually is, if
+    /// none is named.
     pub(crate) fn joining(mut self) -> ServeArgs {
         let loaded = Loaded::new(self.file.as_deref(), std::env::vars(), &self.given);
         // What is wrong is said when it is loaded again.
@@ -197,8 +199,8 @@ fn serve(
 /// Lives that end at once are not begun more often than this.
 const LIFE_PAUSE: Duration = Duration::from_secs(1);
 
-/// One server, from its start to its end. A member of a cluster may need several: the next one is found where this one was, and
-/// has its settings.
+/// One server, from its start to its end. A member of a cluster may need several: the next one is
+/// found where this one was, and has its settings.
 fn live(
     config: &mut ServerConfig,
     file: Option<&Path>,
@@ -217,7 +219,8 @@ fn live(
     let dir = config.data_dir();
     if !load(&mut server, dir.as_deref().filter(|_| !config.is_member()))? {
         if server.shared().life_over().is_some() {
-            // A member that is taken for crashed before it has begun to serve: the next life is due.
+            // A member that is taken for crashed before it has begun to serve: the next life is
+            // due.
             return server.wait();
         }
         tracing::info!("stopped while the data was being loaded; nothing was changed");

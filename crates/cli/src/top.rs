@@ -1,7 +1,8 @@
 //! `duramen top`: a server, live.
 //!
-//! Asks `INFO`, `LATENCY HISTOGRAM` and `PING` once per interval over one connection. On a terminal it draws a page until `q` is pressed; elsewhere it
-//! prints one line per interval, for logs and scripts.
+//! Asks `INFO`, `LATENCY HISTOGRAM` and `PING` once per interval over one connection. On a terminal
+//! it draws a page until `q` is pressed; elsewhere it prints one line per interval, for logs and
+//! scripts.
 
 mod latency;
 mod sample;

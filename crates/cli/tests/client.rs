@@ -1,7 +1,7 @@
 //! Commands that ask a server, as processes: what is printed, where, and the exit code.
 //!
-//! The server is `duramen serve`, or redis-server if DURAMEN_TEST_PEER names it: what is asked for here is plain Redis
-//! unless a test says otherwise.
+//! The server is `duramen serve`, or redis-server if DURAMEN_TEST_PEER names it: what is asked for
+//! here is plain Redis unless a test says otherwise.
 
 mod server;
 
@@ -364,7 +364,8 @@ fn top_without_a_terminal_prints_lines() {
     assert_eq!(String::from_utf8_lossy(&lines.out).lines().count(), 3);
 }
 
-/// On a terminal (made by `script`) top draws a page, and `q` as well as SIGTERM give the terminal back as it was.
+/// On a terminal (made by `script`) top draws a page, and `q` as well as SIGTERM give the terminal
+/// back as it was.
 #[test]
 fn top_on_a_terminal_restores_it() {
     let server = Server::start(&[]);
@@ -536,7 +537,8 @@ fn strange_servers_are_exit_code_4() {
     }
 }
 
-/// A command that was stopped and went on waited anew each time: stopped once a second it never said that there was no answer.
+/// A command that was stopped and went on waited anew each time: stopped once a second it never
+/// said that there was no answer.
 #[test]
 fn stops_do_not_prolong_the_wait() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,4 +1,5 @@
-//! What a program does with a cluster: `duramen up`, then `cargo run --example basics -- 127.0.0.1:7400`.
+//! What a program does with a cluster: `duramen up`, then `cargo run --example basics --
+//! 127.0.0.1:7400`.
 
 use duramen_client::{Client, Condition, Error, Options, Outcome, Write};
 

@@ -28,7 +28,8 @@ pub struct Options {
     pub deadline: Duration,
     /// How long a single answer is waited for before the request is sent again.
     pub attempt: Duration,
-    /// Writes take effect exactly once. Without it a write whose answer is lost may take effect twice.
+    /// Writes take effect exactly once. Without it a write whose answer is lost may take effect
+    /// twice.
     pub exactly_once: bool,
 }
 
@@ -60,7 +61,8 @@ impl Options {
     }
 }
 
-/// A client of one cluster. Cheap to clone; clones share connections and lease. Any number of threads may call at once.
+/// A client of one cluster. Cheap to clone; clones share connections and lease. Any number of
+/// threads may call at once.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -132,7 +134,8 @@ impl Client {
     /// Makes a table over so many servers.
     ///
     /// # Errors
-    /// There is one of that name, which may be this call's own if the first answer to it was lost; or the coordinator refuses.
+    /// There is one of that name, which may be this call's own if the first answer to it was lost;
+    /// or the coordinator refuses.
     pub fn create_table(
         &self,
         name: &str,
@@ -275,7 +278,8 @@ impl Table {
         }
     }
 
-    /// Removes an object under a condition: [`Outcome::Removed`], [`Outcome::Absent`] or [`Outcome::ConditionFailed`].
+    /// Removes an object under a condition: [`Outcome::Removed`], [`Outcome::Absent`] or
+    /// [`Outcome::ConditionFailed`].
     ///
     /// # Errors
     /// As there.
@@ -313,7 +317,8 @@ impl Table {
         }
     }
 
-    /// Several objects at once, from all servers that have them at the same time. Each is read on its own.
+    /// Several objects at once, from all servers that have them at the same time. Each is read on
+    /// its own.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Object>, Error>> {
         let reads = keys
             .iter()
@@ -322,7 +327,8 @@ impl Table {
         outcomes.map(|outcome| object(outcome?)).collect()
     }
 
-    /// Several writes at once, on all servers at the same time. Each takes effect on its own, once; in any order.
+    /// Several writes at once, on all servers at the same time. Each takes effect on its own, once;
+    /// in any order.
     pub fn set_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         objects: &[(K, V)],
@@ -347,8 +353,9 @@ impl Table {
         )
     }
 
-    /// All objects, in no order that means anything. What is there from beginning to end comes once, whatever splits, moves or crashes
-    /// meanwhile; what is written or removed meanwhile may come or not.
+    /// All objects, in no order that means anything. What is there from beginning to end comes
+    /// once, whatever splits, moves or crashes meanwhile; what is written or removed meanwhile may
+    /// come or not.
     pub fn scan(&self) -> Scan<'_> {
         Scan::new(self)
     }

@@ -5,11 +5,12 @@ use std::time::Duration;
 /// See each variant for what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The cluster could not do it in time. Nothing was changed. Try again later, or allow more time.
+    /// The cluster could not do it in time. Nothing was changed. Try again later, or allow more
+    /// time.
     #[error("not done within {deadline:?}: {last}")]
     Deadline { deadline: Duration, last: String },
-    /// As [`Error::Deadline`], but the request was sent, and no answer came: it may have taken effect, or still take effect. Read the
-    /// key before you write it again.
+    /// As [`Error::Deadline`], but the request was sent, and no answer came: it may have taken
+    /// effect, or still take effect. Read the key before you write it again.
     #[error("no answer within {deadline:?}, it may have taken effect: {last}")]
     OutcomeUnknown { deadline: Duration, last: String },
     /// Create it, or look at its name.
@@ -37,7 +38,8 @@ pub enum Error {
     /// A server or the coordinator says that it can't be done, and trying again does not help.
     #[error("refused: {0}")]
     Refused(String),
-    /// The other side does not keep to the protocol: update the older of both programs, or look who listens there.
+    /// The other side does not keep to the protocol: update the older of both programs, or look who
+    /// listens there.
     #[error("{address}: {reason}")]
     Protocol { address: String, reason: String },
     /// Look at the options.

@@ -12,11 +12,13 @@
 //! # }
 //! ```
 //!
-//! A call returns when it is done, or when its deadline has passed; in between the client finds the key's owner, waits for
-//! recoveries, follows tablets that move and coordinators that change. Every write takes effect exactly once, also if its answer
-//! was lost (RIFL). A [`Client`] is shared by as many threads as you like.
+//! A call returns when it is done, or when its deadline has passed; in between the client finds the
+//! key's owner, waits for recoveries, follows tablets that move and coordinators that change. Every
+//! write takes effect exactly once, also if its answer was lost (RIFL). A [`Client`] is shared by
+//! as many threads as you like.
 //!
-//! [`core`] decides what is sent where and when, and does no I/O: the simulator drives the very same code.
+//! [`core`] decides what is sent where and when, and does no I/O: the simulator drives the very
+//! same code.
 
 mod client;
 pub mod core;

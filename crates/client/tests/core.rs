@@ -1,4 +1,5 @@
-//! The client's decisions, without sockets: what it says about requests whose fate is not known, and which ids they carry.
+//! The client's decisions, without sockets: what it says about requests whose fate is not known,
+//! and which ids they carry.
 
 use duramen_base::ids::{ClientId, KeyRange, MapVersion, RpcId, ServerId, TableId};
 use duramen_client::core::{Batch, Core, Next, Send, Settled, Work};
@@ -74,7 +75,8 @@ fn batch<'a>(now_us: u64, works: &[Work<'a>]) -> Batch<'a> {
     Batch::new(now_us, DEADLINE, works.iter().copied())
 }
 
-/// Goes on until something is to be sent, answering questions for a lease (client 9 first, then 10 and so on) and the map.
+/// Goes on until something is to be sent, answering questions for a lease (client 9 first, then 10
+/// and so on) and the map.
 fn send(core: &mut Core, now_us: &mut u64, batch: &mut Batch<'_>, newest: &TabletMap) -> Send {
     for _ in 0..1_000 {
         match core.next(*now_us, batch) {
@@ -186,8 +188,8 @@ fn an_ended_lease_makes_only_the_unknown_unknown() {
     }
 }
 
-/// A frame that the network repeats: the answer to its copy comes first, and says that the other one is at work. If the lease ends
-/// then, a new name for it would do it twice.
+/// A frame that the network repeats: the answer to its copy comes first, and says that the other
+/// one is at work. If the lease ends then, a new name for it would do it twice.
 #[test]
 fn in_progress_is_no_answer() {
     let (mut core, mut now_us) = (core(), 0);

@@ -1,14 +1,16 @@
 //! The control log: what is listed is the log, and nothing else is ever replayed.
 //!
 //! **Invariants**
-//! - C1: the state after a record depends only on the state before and the record; a snapshot's records, applied to nothing,
-//!   give the state they were made from.
+//! - C1: the state after a record depends only on the state before and the record; a snapshot's
+//!   records, applied to nothing, give the state they were made from.
 //! - C2: a segment id is listed at most once in the life of a log, and closed at most once.
-//! - C3: only a control segment that begins with a whole snapshot is eligible; of several, the one with the highest id counts.
-//! - C4: a record that does not fit the state is damage, not a reason to guess (90-traps.md §0.1, §0.8).
+//! - C3: only a control segment that begins with a whole snapshot is eligible; of several, the one
+//!   with the highest id counts.
+//! - C4: a record that does not fit the state is damage, not a reason to guess (90-traps.md §0.1,
+//!   §0.8).
 //!
-//! Paper: [Rumble14 §4.3], [Ousterhout15 §7.4] the digest; differs: a log of changes for all heads, whose segments each begin
-//! with a snapshot (90-traps.md §B, "one control log, H data heads").
+//! Paper: [Rumble14 §4.3], [Ousterhout15 §7.4] the digest; differs: a log of changes for all heads,
+//! whose segments each begin with a snapshot (90-traps.md §B, "one control log, H data heads").
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::limits::TABLES_MAX;
@@ -19,8 +21,8 @@ use duramen_format::control::{
 use duramen_format::segment::{self, HEADER_BYTES, Header, Kind};
 use std::collections::BTreeMap;
 
-/// Most segments that a log may have whose control segments are so long: a snapshot must fit into one, with all tables, and
-/// leave a quarter to the records after it.
+/// Most segments that a log may have whose control segments are so long: a snapshot must fit into
+/// one, with all tables, and leave a quarter to the records after it.
 pub fn segments_max(control_capacity: u64) -> u64 {
     let tables = (TABLES_MAX as u64 * TABLE_RECORD_BYTES_MAX).min(control_capacity / 4);
     let room = (control_capacity / 4 * 3).saturating_sub(HEADER_BYTES as u64 + tables);
@@ -360,7 +362,8 @@ impl State {
     }
 }
 
-/// Shows each record of a control segment's certified bytes, with its offset; the first is always a whole snapshot's (C3).
+/// Shows each record of a control segment's certified bytes, with its offset; the first is always a
+/// whole snapshot's (C3).
 ///
 /// # Errors
 /// Any [`Error`], also `show`'s.

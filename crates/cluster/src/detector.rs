@@ -1,16 +1,20 @@
 //! How a server notices that another one is gone: it asks a random one every now and then.
 //!
-//! With n servers each one is asked about once per interval, whatever n is, and nobody has to know all about all. A suspicion is
-//! no verdict: the coordinator asks the suspect itself.
+//! With n servers each one is asked about once per interval, whatever n is, and nobody has to know
+//! all about all. A suspicion is no verdict: the coordinator asks the suspect itself.
 //!
 //! **Invariants**
-//! - F1: a server is suspected if it does not answer within the timeout, or its connection is refused or reset.
+//! - F1: a server is suspected if it does not answer within the timeout, or its connection is
+//!   refused or reset.
 //! - F2: time in which this process stood still does not count: what is under way gets it on top.
-//! - F3: the timeout follows the answers that come: it is at least the configured one, and at most ten times that.
-//! - F4: a server whose list stays behind those of others, or that knows no others, asks the coordinator: it may have been called crashed while nobody reached
-//!   it, and nobody tells the dead anything.
+//! - F3: the timeout follows the answers that come: it is at least the configured one, and at most
+//!   ten times that.
+//! - F4: a server whose list stays behind those of others, or that knows no others, asks the
+//!   coordinator: it may have been called crashed while nobody reached it, and nobody tells the
+//!   dead anything.
 //!
-//! Paper: [Ousterhout15 §7.2]; differs: a refused connection is noticed at once, and the timeout adapts.
+//! Paper: [Ousterhout15 §7.2]; differs: a refused connection is noticed at once, and the timeout
+//! adapts.
 
 use crate::membership::Members;
 use crate::random::Random;
@@ -145,8 +149,8 @@ impl Detector {
         self.smoothed_us = (7 * self.smoothed_us + took_us) / 8;
     }
 
-    /// Another server has this version of the list. True: send the coordinator a `Confirm`; if it refuses, this server is not a
-    /// member any more (F4).
+    /// Another server has this version of the list. True: send the coordinator a `Confirm`; if it
+    /// refuses, this server is not a member any more (F4).
     pub fn heard(&mut self, now_us: u64, version: ListVersion) -> bool {
         if version <= self.version {
             return false;
@@ -159,7 +163,8 @@ impl Detector {
         is_long
     }
 
-    /// Nobody else is UP as far as this server knows: then too a `Confirm` now and then says whether it is a member still (F4).
+    /// Nobody else is UP as far as this server knows: then too a `Confirm` now and then says
+    /// whether it is a member still (F4).
     pub fn is_alone(&self) -> bool {
         self.others.is_empty()
     }
@@ -270,7 +275,8 @@ mod tests {
         let mut detector = detector(3);
         assert_eq!(run(&mut detector, 10_000_000, |_| 2_000), []);
         assert_eq!(detector.patience_us(), 50_000);
-        // A machine under load: answers grow slower, and stay so. Nobody is suspected, as the timeout follows.
+        // A machine under load: answers grow slower, and stay so. Nobody is suspected, as the
+        // timeout follows.
         let slower = |at_us: u64| ((at_us - 10_000_000) / 50).min(120_000);
         assert_eq!(run(&mut detector, 40_000_000, slower), []);
         assert!(detector.patience_us() > 120_000);

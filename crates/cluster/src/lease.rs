@@ -1,17 +1,23 @@
 //! Read leases: a master reads as long as everybody who holds a control segment of its log lets it.
 //!
-//! A recovery has to reach one of those holders, because only they can say what the log is. So when the leases that they gave
-//! have run out, the old master has stopped serving, although nobody could tell it to (docs/protocols.md, "Leases").
+//! A recovery has to reach one of those holders, because only they can say what the log is. So when
+//! the leases that they gave have run out, the old master has stopped serving, although nobody
+//! could tell it to (docs/protocols.md, "Leases").
 //!
 //! **Rules**
-//! - E1: a master counts a lease from when it *sent* what was answered, a holder from when it *received* it.
-//! - E2: a master serves a read only if, after it was executed, the leases of all holders of all eligible control segments run.
-//! - E3: the holder's clock may run faster than the master's by a tenth: the master's lease is so much shorter.
-//! - E4: a holder that was restarted does not know what it gave: for one lease from its start it is taken to have given all.
+//! - E1: a master counts a lease from when it *sent* what was answered, a holder from when it
+//!   *received* it.
+//! - E2: a master serves a read only if, after it was executed, the leases of all holders of all
+//!   eligible control segments run.
+//! - E3: the holder's clock may run faster than the master's by a tenth: the master's lease is so
+//!   much shorter.
+//! - E4: a holder that was restarted does not know what it gave: for one lease from its start it is
+//!   taken to have given all.
 //!
 //! Times are microseconds of a monotonic clock of the process, from any origin.
 //!
-//! Paper: [Ousterhout15 §7.4] zombies are only made unlikely there; differs: reads are never wrong (90-traps.md §D).
+//! Paper: [Ousterhout15 §7.4] zombies are only made unlikely there; differs: reads are never wrong
+//! (90-traps.md §D).
 
 use crate::replication::BackupId;
 use std::collections::BTreeMap;
@@ -42,7 +48,8 @@ impl MasterLease {
         *until = (*until).max(sent_us + self.lease_us);
     }
 
-    /// Until when reads are served; 0 if some holder has granted nothing. Nobody holds anything: nobody can recover it.
+    /// Until when reads are served; 0 if some holder has granted nothing. Nobody holds anything:
+    /// nobody can recover it.
     pub fn until(&self, holders: impl IntoIterator<Item = BackupId>) -> u64 {
         holders
             .into_iter()
@@ -137,7 +144,8 @@ mod tests {
         );
     }
 
-    /// Whatever the delays and, within a tenth, the clocks: while the master reads, the holder says that it may.
+    /// Whatever the delays and, within a tenth, the clocks: while the master reads, the holder says
+    /// that it may.
     #[test]
     fn scenario_27_a_holder_never_says_less_than_the_master_believes() {
         let (mut master, mut holder) = (MasterLease::new(1_000), HolderLease::new(1_000, 0));

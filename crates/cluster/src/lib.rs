@@ -1,10 +1,12 @@
-//! The rules by which servers are one cluster, as state machines: no thread, clock, socket or file in here.
+//! The rules by which servers are one cluster, as state machines: no thread, clock, socket or file
+//! in here.
 //!
-//! [`control`] is what the control log says; [`replication`] in which order everything reaches the backups; [`rifl`]
-//! how each request takes effect once. [`coordinator`] says
-//! who is a member and who owns what, and has the dead's tablets recovered (`recovery`); [`membership`] and [`detector`] are a
-//! server's side of that. Whoever drives them (the durable store, a node, the simulator) feeds events and executes effects.
-//! docs/protocols.md shows the protocols as wholes. Times are microseconds of a monotonic clock of any origin.
+//! [`control`] is what the control log says; [`replication`] in which order everything reaches the
+//! backups; [`rifl`] how each request takes effect once. [`coordinator`] says who is a member and
+//! who owns what, and has the dead's tablets recovered (`recovery`); [`membership`] and
+//! [`detector`] are a server's side of that. Whoever drives them (the durable store, a node, the
+//! simulator) feeds events and executes effects. docs/protocols.md shows the protocols as wholes.
+//! Times are microseconds of a monotonic clock of any origin.
 
 pub mod control;
 pub mod coordinator;

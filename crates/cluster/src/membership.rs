@@ -1,12 +1,14 @@
 //! The server list as a member has it: whole first, then strictly the next version.
 //!
 //! **Invariants**
-//! - V1: the list of version v is what the coordinator persisted as v: a step is applied to v - 1 and to nothing else.
+//! - V1: the list of version v is what the coordinator persisted as v: a step is applied to v - 1
+//!   and to nothing else.
 //! - V2: versions only grow; an update that is not newer changes nothing.
 //! - V3: a crashed server never is UP again, and one that is gone never comes back.
-//! - V4: a server counts as gone only if it was in the list before. One that was never in it may be too new for this list:
-//!   its replicas stay. (Replicas that a disk held before its backup enlisted are older than the list it got then: what that
-//!   list does not name is gone. And a backup that has replicas of a log that its list does not know asks the coordinator for the
+//! - V4: a server counts as gone only if it was in the list before. One that was never in it may be
+//!   too new for this list: its replicas stay. (Replicas that a disk held before its backup
+//!   enlisted are older than the list it got then: what that list does not name is gone. And a
+//!   backup that has replicas of a log that its list does not know asks the coordinator for the
 //!   list: what was asked for after the log's first write names it, or it is gone.)
 //!
 //! Paper: [Ousterhout15 §3]; 90-traps.md §D, §I.28.
@@ -32,8 +34,8 @@ pub struct Members {
 /// What an update did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// What changed, in this order: what was there before crashes and goes before anything is added. An added server may be
-    /// crashed already: look at its status.
+    /// What changed, in this order: what was there before crashes and goes before anything is
+    /// added. An added server may be crashed already: look at its status.
     Changed(Vec<ServerChange>),
     /// V2: nothing.
     Old,

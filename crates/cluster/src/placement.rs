@@ -1,21 +1,26 @@
 //! Where replicas go: anywhere, with refinement, or into copysets.
 //!
 //! **Rules**
-//! - L1: the replicas of a segment lie on different servers, none of them its master, in different racks where racks are named.
-//!   Two lives of one machine are one server: until there is a verdict about the old one both are in the list.
-//!   With fewer racks than replicas a segment stays incomplete, and nothing of it is acknowledged.
-//! - L4: nor do they lie in the master's own rack, as long as there is somebody elsewhere: the master's memory is one of the copies.
-//!   With just as many racks as replicas there is nobody else, and one of them lies there.
-//! - L2: of five random candidates the one is taken that would be done reading first, were its master to crash now.
-//! - L3: copysets depend on the members alone, not on the order in which they came and went: all masters see the same ones. Server
-//!   slots, written in base R, are grouped R by R where they differ in one digit alone: as many digits, as many groups for each
-//!   server, and no two servers share more than one. A slot that nobody has had yet makes its group wait; the place of a crashed
-//!   server, or of one in the wrong rack, is taken by the same other one in all its groups, as far as racks allow.
-//! - L5: a backup that is drained gets a replica only where nobody else can take it: else a segment would stay incomplete, and
-//!   all writes of its master would wait until the drain is taken back.
+//! - L1: the replicas of a segment lie on different servers, none of them its master, in different
+//!   racks where racks are named. Two lives of one machine are one server: until there is a verdict
+//!   about the old one both are in the list. With fewer racks than replicas a segment stays
+//!   incomplete, and nothing of it is acknowledged.
+//! - L4: nor do they lie in the master's own rack, as long as there is somebody elsewhere: the
+//!   master's memory is one of the copies. With just as many racks as replicas there is nobody
+//!   else, and one of them lies there.
+//! - L2: of five random candidates the one is taken that would be done reading first, were its
+//!   master to crash now.
+//! - L3: copysets depend on the members alone, not on the order in which they came and went: all
+//!   masters see the same ones. Server slots, written in base R, are grouped R by R where they
+//!   differ in one digit alone: as many digits, as many groups for each server, and no two servers
+//!   share more than one. A slot that nobody has had yet makes its group wait; the place of a
+//!   crashed server, or of one in the wrong rack, is taken by the same other one in all its groups,
+//!   as far as racks allow.
+//! - L5: a backup that is drained gets a replica only where nobody else can take it: else a segment
+//!   would stay incomplete, and all writes of its master would wait until the drain is taken back.
 //!
-//! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here from digits, so that
-//! joining servers change nothing for the others (90-traps.md §G).
+//! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
+//! from digits, so that joining servers change nothing for the others (90-traps.md §G).
 
 use crate::replication::BackupId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +39,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Copysets of `replicas` servers such that each server shares replicas with `scatter_width` others.
+    /// Copysets of `replicas` servers such that each server shares replicas with `scatter_width`
+    /// others.
     pub fn copysets(scatter_width: u32, replicas: u32) -> Layout {
         let others = replicas.saturating_sub(1).max(1);
         Layout::Copysets {
@@ -91,7 +97,8 @@ pub struct Placement {
     /// The master itself, as others know it; `None`: nobody has said.
     master: Option<Member>,
     members: BTreeMap<BackupId, Member>,
-    /// They keep what they have, and get nothing more but by L5; `true`: as long as there is another life of the same machine.
+    /// They keep what they have, and get nothing more but by L5; `true`: as long as there is
+    /// another life of the same machine.
     retired: BTreeMap<BackupId, (Member, bool)>,
     /// Replicas of this master that a recovery would read there.
     load: BTreeMap<BackupId, u32>,
@@ -176,8 +183,9 @@ impl Placement {
         self.members.contains_key(&backup)
     }
 
-    /// Chooses a backup for one more replica of a segment that `holding` have already, none of `refusing`; the first replica of a
-    /// segment is the one that a recovery reads. `None`: there is nobody.
+    /// Chooses a backup for one more replica of a segment that `holding` have already, none of
+    /// `refusing`; the first replica of a segment is the one that a recovery reads. `None`: there
+    /// is nobody.
     pub fn choose(
         &mut self,
         holding: &[BackupId],
@@ -329,7 +337,8 @@ pub fn copysets<'a>(
     sets
 }
 
-/// The members in a group's slots, or whoever stands in for them. `None`: there are too few racks or servers.
+/// The members in a group's slots, or whoever stands in for them. `None`: there are too few racks
+/// or servers.
 fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>> {
     let mut chosen: Vec<&Member> = Vec::with_capacity(group.len());
     let fits =

@@ -1,5 +1,5 @@
-//! Where replicas go: racks, refinement, copysets; and what copysets are for, by Monte-Carlo. Scenarios by their numbers in
-//! 90-traps.md §I.
+//! Where replicas go: racks, refinement, copysets; and what copysets are for, by Monte-Carlo.
+//! Scenarios by their numbers in 90-traps.md §I.
 
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
@@ -58,7 +58,8 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
 }
 
 proptest! {
-    /// The master's rack held replicas of its own log: its memory and a copy were lost with one rack.
+    /// The master's rack held replicas of its own log: its memory and a copy were lost with one
+    /// rack.
     #[test]
     fn replicas_keep_away_from_each_other_and_from_their_master(
         racks in proptest::collection::vec(proptest::option::weighted(0.8, 0u64..5), 1..14),
@@ -129,8 +130,8 @@ fn copysets_keep_away_from_the_masters_rack() {
     }
 }
 
-/// A machine lost its disk and is back before anybody has called its old life crashed: both are in the list. Whatever one of them
-/// holds the other one does not get.
+/// A machine lost its disk and is back before anybody has called its old life crashed: both are in
+/// the list. Whatever one of them holds the other one does not get.
 #[test]
 fn two_lives_of_one_machine_are_one_server() {
     for layout in [Layout::Scatter, Layout::Copysets { groups: 2 }] {
@@ -185,9 +186,10 @@ fn two_lives_of_one_machine_are_one_server() {
     }
 }
 
-/// Of five candidates the one that would be done first: the fullest disk has little more than the average, and a slow one less.
-/// Of three servers with two replicas one was drained: the segments of the other two stayed incomplete,
-/// and neither the drain nor a write ever ended (seed 8 of the simulated cluster).
+/// Of five candidates the one that would be done first: the fullest disk has little more than the
+/// average, and a slow one less. Of three servers with two replicas one was drained: the segments
+/// of the other two stayed incomplete, and neither the drain nor a write ever ended (seed 8 of the
+/// simulated cluster).
 #[test]
 fn a_drained_backup_is_the_last_resort() {
     for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
@@ -231,7 +233,8 @@ fn what_a_recovery_reads_is_spread_by_speed() {
     assert!(most < average * 115 / 100, "{times:?}");
 }
 
-/// Scenario 40: whatever the order in which servers came and went, all masters see the same copysets, in R distinct racks.
+/// Scenario 40: whatever the order in which servers came and went, all masters see the same
+/// copysets, in R distinct racks.
 #[test]
 fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
     let mut random = Random(40);
@@ -244,7 +247,8 @@ fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
             .collect();
         let layout = Layout::copysets(4, 3);
         let mut masters = [Placement::new(layout, 3, 1), Placement::new(layout, 3, 2)];
-        // One sees everybody join and some crash, in some order; the other sees who is left, the last first.
+        // One sees everybody join and some crash, in some order; the other sees who is left, the
+        // last first.
         for slot in 0..count {
             masters[0].add(member(slot));
             if gone.contains(&slot) && slot % 2 == 0 {
@@ -284,7 +288,8 @@ fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
     }
 }
 
-/// A server that joins waits for R, and changes nothing for the others; one that crashes is replaced in its sets alone.
+/// A server that joins waits for R, and changes nothing for the others; one that crashes is
+/// replaced in its sets alone.
 #[test]
 fn copysets_change_as_little_as_may_be() {
     let sets_of = |slots: &[u64]| -> BTreeSet<Vec<BackupId>> {
@@ -378,15 +383,17 @@ fn sets_of(scatter_width: u32) -> Vec<[u16; REPLICAS]> {
     sets.into_iter().map(number).collect()
 }
 
-/// 90-traps.md §G, [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random placement of 8,000 chunks per server loses
-/// data almost surely; copysets of width 2 in 0.15 % of the cases.
+/// 90-traps.md §G, [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random
+/// placement of 8,000 chunks per server loses data almost surely; copysets of width 2 in 0.15 % of
+/// the cases.
 #[test]
 fn cidons_figures_for_random_placement_and_for_copysets() {
     let mut placement = Placement::new(Layout::Scatter, REPLICAS, 11);
     for slot in 0..SERVERS as u64 {
         placement.add(member(slot, None));
     }
-    // Placement itself gives the first sets; as many as there are chunks come from the same distribution, quicker.
+    // Placement itself gives the first sets; as many as there are chunks come from the same
+    // distribution, quicker.
     let mut random = Random(5);
     let chunks = SERVERS * 8000 / REPLICAS;
     let mut sets = Vec::with_capacity(chunks);
@@ -406,7 +413,8 @@ fn cidons_figures_for_random_placement_and_for_copysets() {
     agrees(losses(&sets, 60_000, 2), 0.0015, 60_000);
 }
 
-/// The same for a scatter width of 10, as in Facebook's HDFS (replicas within a window of neighbours): 22.8 % against 0.78 %.
+/// The same for a scatter width of 10, as in Facebook's HDFS (replicas within a window of
+/// neighbours): 22.8 % against 0.78 %.
 #[test]
 fn cidons_figures_for_a_scatter_width_of_ten() {
     // Facebook's window: two of the eleven servers after the first one.

@@ -1,4 +1,5 @@
-//! Exactly once, whatever is repeated, lost, cleaned, recovered or moved: trackers against a model of a small cluster.
+//! Exactly once, whatever is repeated, lost, cleaned, recovered or moved: trackers against a model
+//! of a small cluster.
 
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
 use duramen_cluster::rifl::{Begin, Completion, Tracker};

@@ -1,8 +1,8 @@
 //! Admin HTTP of a coordinator: `/status` `/metrics` `/livez` `/readyz`.
 //!
 //! **Invariants**
-//! - A1: nothing that a peer sends makes it wait longer than [`PATIENCE`] or read more than [`HEAD_BYTES_MAX`]; more than
-//!   [`AT_ONCE`] peers at a time are turned away.
+//! - A1: nothing that a peer sends makes it wait longer than [`PATIENCE`] or read more than
+//!   [`HEAD_BYTES_MAX`]; more than [`AT_ONCE`] peers at a time are turned away.
 
 use crate::driver::{News, Report, ask_report};
 use crate::{Error, Role};
@@ -131,7 +131,8 @@ fn shown(path: &str, report: Report) -> (u16, &'static str, String) {
 mod tests {
     use super::*;
 
-    /// A leader whose disk hung was alive and ready, while recoveries and `duramen status` waited for it.
+    /// A leader whose disk hung was alive and ready, while recoveries and `duramen status` waited
+    /// for it.
     #[test]
     fn a_store_that_hangs_shows() {
         let page = |path, seconds| {

@@ -29,10 +29,11 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Calls that are older were given up by the state machine long ago.
 const CALL_US_MAX: u64 = 30_000_000;
-/// A leader that cannot judge leaves the leadership to others for so long: several of their campaigns.
+/// A leader that cannot judge leaves the leadership to others for so long: several of their
+/// campaigns.
 const RESIGN_REST: Duration = Duration::from_secs(10);
-/// And does so again after this time at the earliest: when most servers are really gone, no leader can judge, and changing leaders
-/// is no help.
+/// And does so again after this time at the earliest: when most servers are really gone, no leader
+/// can judge, and changing leaders is no help.
 const RESIGN_AGAIN: Duration = Duration::from_secs(600);
 /// What lasts is said again after this time.
 const SAY_AGAIN: Duration = Duration::from_secs(10);

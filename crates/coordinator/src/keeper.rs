@@ -1,10 +1,10 @@
-//! The thread of the store: campaigns and stores. The lease is renewed by a thread of its own for each leadership ([`Renewing`]): loading,
-//! applying and storing may take longer than a lease.
+//! The thread of the store: campaigns and stores. The lease is renewed by a thread of its own for
+//! each leadership ([`Renewing`]): loading, applying and storing may take longer than a lease.
 //!
 //! **Invariants**
 //! - R1: the lease's end, as the driver sees it, is counted from before the renewal was sent.
-//! - R2: one leadership at a time: `Lost` is the last news of an epoch, `Leads` the first of the next. Nothing renews the lease of the one
-//!   when the next begins.
+//! - R2: one leadership at a time: `Lost` is the last news of an epoch, `Leads` the first of the
+//!   next. Nothing renews the lease of the one when the next begins.
 
 use crate::driver::News;
 use duramen_cluster::coordinator::Token;
@@ -134,7 +134,8 @@ impl Drop for Renewing {
     }
 }
 
-/// Until it is told to stop. Leadership is not lost by a renewal that fails for want of a connection: the lease's end decides that.
+/// Until it is told to stop. Leadership is not lost by a renewal that fails for want of a
+/// connection: the lease's end decides that.
 fn keep_renewing(
     mut renewal: Box<dyn Renewal>,
     lease: Duration,

@@ -1,17 +1,22 @@
-//! The coordinator's process: sockets, store and clock around the state machine of `cluster::coordinator`.
+//! The coordinator's process: sockets, store and clock around the state machine of
+//! `cluster::coordinator`.
 //!
-//! [`start`] gives a [`Running`] coordinator. It leads, or it waits until the one that leads is gone and sends those who ask to it.
+//! [`start`] gives a [`Running`] coordinator. It leads, or it waits until the one that leads is
+//! gone and sends those who ask to it.
 //!
 //! **Invariants**
-//! - D1: what the state machine wants stored is given to the store in its order, and it hears `Persisted` only after the store's
-//!   `commit` has returned. A commit of an earlier leadership is dropped.
-//! - D2: when leadership is lost, or the lease has run out without a renewal, the state machine of that leadership ends before
-//!   anything else is looked at. What it had under way is answered with a refusal.
+//! - D1: what the state machine wants stored is given to the store in its order, and it hears
+//!   `Persisted` only after the store's `commit` has returned. A commit of an earlier leadership is
+//!   dropped.
+//! - D2: when leadership is lost, or the lease has run out without a renewal, the state machine of
+//!   that leadership ends before anything else is looked at. What it had under way is answered with
+//!   a refusal.
 //! - D3: time is one monotonic clock for all leaderships of the process.
 //! - D4: whoever asks gets an answer: nothing that arrives makes the process end or wait.
 //!
-//! **Concurrency** two threads: the *driver* owns the sockets and the state machine, the *keeper* owns the store and may block in
-//! it. They talk through a channel and the hub's handle. The *admin* thread asks the driver.
+//! **Concurrency** two threads: the *driver* owns the sockets and the state machine, the *keeper*
+//! owns the store and may block in it. They talk through a channel and the hub's handle. The
+//! *admin* thread asks the driver.
 
 // What the standard library prints with ends the process where nothing can be printed.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -109,13 +114,15 @@ pub struct Running {
 /// Begins to be a coordinator.
 ///
 /// # Errors
-/// It can't listen, or the system gives no sockets or threads. What is wrong with the store comes out of [`Running::wait`].
+/// It can't listen, or the system gives no sockets or threads. What is wrong with the store comes
+/// out of [`Running::wait`].
 pub fn start(options: Options) -> Result<Running, Error> {
     let store = options.store.clone();
     start_with(options, move |name, cluster| store.open(name, cluster))
 }
 
-/// As [`start`], with a store that the caller makes, given the coordinator's name and the cluster's.
+/// As [`start`], with a store that the caller makes, given the coordinator's name and the
+/// cluster's.
 ///
 /// # Errors
 /// As there.

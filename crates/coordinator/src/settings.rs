@@ -11,7 +11,8 @@ pub struct SettingsError {
     pub is: String,
 }
 
-/// Settings that fit a few servers in one room. `hash_seed` must be random: keys of an attacker must not meet in one place.
+/// Settings that fit a few servers in one room. `hash_seed` must be random: keys of an attacker
+/// must not meet in one place.
 pub fn defaults(hash_seed: u64) -> ClusterSettings {
     ClusterSettings {
         replicas: 3,

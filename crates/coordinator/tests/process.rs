@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn options(store: &str) -> Options {
-    // A server that a busy machine keeps from running for a moment is not taken for dead; one that is gone refuses connections.
+    // A server that a busy machine keeps from running for a moment is not taken for dead; one that
+    // is gone refuses connections.
     let settings = ClusterSettings {
         verdict_timeout_ms: 3_000,
         ..defaults(7)
@@ -318,7 +319,8 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     let asked = status(&client);
     assert_eq!(asked.servers[0].status, ServerStatus::Up);
     assert_eq!((asked.tablets.len(), asked.term), (3, 1));
-    // Nobody suspects it: the coordinator itself notices that its port is closed, as the other one still answers.
+    // Nobody suspects it: the coordinator itself notices that its port is closed, as the other one
+    // still answers.
     let mut other = Server::new(&running);
     assert!(matches!(other.enlist(6), CoordinatorAnswer::Enlisted(_)));
     drop(server);
@@ -352,7 +354,8 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     assert!(why.to_string().contains("`trial`, not `other`"), "{why}");
 }
 
-/// A standby with a wrong token took over, was refused by every server, and called all of them crashed within half a second.
+/// A standby with a wrong token took over, was refused by every server, and called all of them
+/// crashed within half a second.
 #[test]
 fn a_standby_with_a_wrong_token_leaves_the_leadership_and_calls_nobody_crashed() {
     let memory = Memory::new("nobody");
@@ -412,7 +415,8 @@ fn a_standby_with_a_wrong_token_leaves_the_leadership_and_calls_nobody_crashed()
     }
 }
 
-/// A store as etcd is: who has not renewed for a lease is deposed. What is there takes longer than a lease to load.
+/// A store as etcd is: who has not renewed for a lease is deposed. What is there takes longer than
+/// a lease to load.
 struct Slow {
     memory: Memory,
     renewed: Arc<Mutex<Instant>>,
@@ -469,8 +473,8 @@ impl MetaStore for Slow {
     }
 }
 
-/// With 30,000 clients' leases in etcd, or 20 ms a question, loading took longer than the lease, which nobody renewed meanwhile: each
-/// coordinator was deposed while it loaded, and none ever led.
+/// With 30,000 clients' leases in etcd, or 20 ms a question, loading took longer than the lease,
+/// which nobody renewed meanwhile: each coordinator was deposed while it loaded, and none ever led.
 #[test]
 fn a_leader_keeps_its_lease_while_it_loads() {
     let memory = Memory::new("nobody");

@@ -1,4 +1,5 @@
-//! Several threads move money between accounts; each transfer is one atomic, durable step over two keys.
+//! Several threads move money between accounts; each transfer is one atomic, durable step over two
+//! keys.
 //!
 //! ```text
 //! cargo run --example transfer -- DIR

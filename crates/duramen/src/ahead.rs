@@ -1,9 +1,9 @@
 //! Space on the disk is taken before it is needed, so that a full disk can be cleaned.
 //!
-//! To free a frame, the cleaner first writes survivors to frames, and the log records of its swap; a
-//! removal writes a tombstone. Where the file system has no space for the frames that come next, the
-//! engine is told for how many segments there is some. It keeps a part of these for survivors and for
-//! removals, cleans as if the disk had been made so small, and refuses what adds data.
+//! To free a frame, the cleaner first writes survivors to frames, and the log records of its swap;
+//! a removal writes a tombstone. Where the file system has no space for the frames that come next,
+//! the engine is told for how many segments there is some. It keeps a part of these for survivors
+//! and for removals, cleans as if the disk had been made so small, and refuses what adds data.
 //!
 //! **Invariants**
 //! - A1: of the segments listed each has a frame, or one with space waits for it. So a commit can

@@ -1,8 +1,10 @@
-//! What is done beside commits: survivors and closed segments go to frames, swaps are proposed, replicas freed, damaged ones replaced.
+//! What is done beside commits: survivors and closed segments go to frames, swaps are proposed,
+//! replicas freed, damaged ones replaced.
 //!
 //! **Invariants** (docs/protocols.md, "Swapping", "Freeing")
 //! - B1: nothing here holds the commit's lock during I/O, so commits are never delayed by a frame.
-//! - B2: a failed step leaves everything as it was and is tried again; only the device's failure ends it.
+//! - B2: a failed step leaves everything as it was and is tried again; only the device's failure
+//!   ends it.
 
 use crate::Error;
 use crate::commit::{Durable, LOCAL};
@@ -12,7 +14,8 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
 impl Durable {
-    /// One step of each kind of background work; returns whether there was anything to do. One thread at a time, or the simulator.
+    /// One step of each kind of background work; returns whether there was anything to do. One
+    /// thread at a time, or the simulator.
     ///
     /// # Errors
     /// [`Error::DiskFull`]: later. [`Error::DiskFailed`], [`Error::Closed`].
@@ -22,7 +25,8 @@ impl Durable {
         }
         self.check_open()?;
         self.secure_room();
-        // Each gets its turn whatever became of the others: what makes room must not wait for what needs some.
+        // Each gets its turn whatever became of the others: what makes room must not wait for what
+        // needs some.
         let steps = [
             self.settle(),
             self.free_all(),
@@ -75,7 +79,8 @@ impl Durable {
         Ok(!abandoned.is_empty())
     }
 
-    /// Proposes the next swap; tells the engine of one that has become durable. The record needs a synced commit.
+    /// Proposes the next swap; tells the engine of one that has become durable. The record needs a
+    /// synced commit.
     fn advance_swap(&self) -> Result<bool, Error> {
         let log = self.log();
         let mut commit = self.lock();

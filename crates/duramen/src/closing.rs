@@ -43,8 +43,8 @@ impl Store {
     /// try again.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: nothing was closed. [`Error::DiskFailed`]: it is closed, and writes that
-    /// were not acknowledged may be lost. [`Error::Closed`] if it was. [`Error::Nested`].
+    /// [`Error::DiskFull`]: nothing was closed. [`Error::DiskFailed`]: it is closed, and writes
+    /// that were not acknowledged may be lost. [`Error::Closed`] if it was. [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
         inside::check(self)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);

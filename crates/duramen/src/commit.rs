@@ -1,14 +1,16 @@
 //! One commit: from what the engine appended to what the disk holds, and back.
 //!
 //! **Invariants** (docs/protocols.md)
-//! - G1: everything that is collected at once becomes durable in one atomic step of the backup, steps in order; so control
-//!   records ride with the data that needs them. A long backlog takes several steps.
+//! - G1: everything that is collected at once becomes durable in one atomic step of the backup,
+//!   steps in order; so control records ride with the data that needs them. A long backlog takes
+//!   several steps.
 //! - G2: the engine hears of a level only after the backup has returned it.
-//! - G3: a commit that fails for want of space stays staged; it is tried again before anything newer is staged.
+//! - G3: a commit that fails for want of space stays staged; it is tried again before anything
+//!   newer is staged.
 //! - G4: after a failure of the device nothing is acknowledged any more.
 //!
-//! **Concurrency**: one thread at a time commits, under `commit`'s lock; it is never held while the engine is entered, so a
-//! thread may wait for a commit whatever it holds in the engine.
+//! **Concurrency**: one thread at a time commits, under `commit`'s lock; it is never held while the
+//! engine is entered, so a thread may wait for a commit whatever it holds in the engine.
 
 use crate::ahead::Ahead;
 use crate::health::Health;
@@ -32,8 +34,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
-/// A commit takes this part of the write-ahead log and a segment at most, so that it fits also where it finds no frame: a quarter
-/// lets the next one in while the last one waits for its frames. More than that is committed in several steps.
+/// A commit takes this part of the write-ahead log and a segment at most, so that it fits also
+/// where it finds no frame: a quarter lets the next one in while the last one waits for its frames.
+/// More than that is committed in several steps.
 const PART_OF_WAL: u64 = 4;
 
 /// The only backup of a single server.
@@ -43,7 +46,8 @@ pub(crate) const LOCAL: BackupId = BackupId(0);
 pub(crate) struct Durable {
     pub options: Options,
     pub engine: Arc<duramen_engine::Store>,
-    /// Where the log's replicas lie; `None` for a member of a cluster, whose replicas lie with others.
+    /// Where the log's replicas lie; `None` for a member of a cluster, whose replicas lie with
+    /// others.
     pub backup: Option<Backup>,
     /// Of a member of a cluster: the way to its backups.
     pub remote: Option<Remote>,
@@ -63,8 +67,8 @@ pub(crate) struct Durable {
     pub bad_frames: AtomicU64,
     pub repairs: Repairs,
     pub scrub: Scrub,
-    /// The store has ended, and its directory is somebody else's: commits are refused. Stored under `commit`'s lock; Release
-    /// pairs with Acquire where it is loaded.
+    /// The store has ended, and its directory is somebody else's: commits are refused. Stored under
+    /// `commit`'s lock; Release pairs with Acquire where it is loaded.
     pub closed: AtomicBool,
     /// With a flash tier and a directory.
     pub heat: Option<Heat>,
@@ -158,10 +162,12 @@ impl Durable {
         Ok(())
     }
 
-    /// Makes everything appended so far reach `level`. The whole of a commit: the simulator calls nothing else.
+    /// Makes everything appended so far reach `level`. The whole of a commit: the simulator calls
+    /// nothing else.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4). [`Error::Closed`].
+    /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4).
+    /// [`Error::Closed`].
     pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
         if let Some(remote) = &self.remote {
             return self.pump(commit, remote, level.max(Level::Buffered));
@@ -191,7 +197,8 @@ impl Durable {
         }
         let part_max = self.backup().geometry().wal_bytes / PART_OF_WAL;
         let is_cut = self.log().collect_part(&mut commit.collected, part_max);
-        // What was appended until now is committed here; what is appended meanwhile may be the next one's.
+        // What was appended until now is committed here; what is appended meanwhile may be the next
+        // one's.
         let until = is_cut.then(|| self.log().appended());
         let mut wrote = self.commit_collected(commit, level)?;
         if let Some(until) = until {
@@ -237,7 +244,8 @@ impl Durable {
             master.record(table_record(change));
         }
         for pass in collected.passes() {
-            // A member's swap does not wait for the next group, so it may be written already: then there is nothing to announce.
+            // A member's swap does not wait for the next group, so it may be written already: then
+            // there is nothing to announce.
             let listed = |victim| master.state().segments.contains_key(victim);
             if self.remote.is_some() && !pass.victims.iter().all(listed) {
                 continue;
@@ -294,7 +302,8 @@ impl Durable {
         Ok(sent)
     }
 
-    /// Stages what is not staged yet. One that fails is tried again as a whole: what of it was staged stays as it is.
+    /// Stages what is not staged yet. One that fails is tried again as a whole: what of it was
+    /// staged stays as it is.
     fn stage_rest(&self, commit: &mut Commit) -> Result<(), Error> {
         while let Some(send) = commit.unstaged.pop_front() {
             if let Err(error) = self.stage_one(commit, &send) {
@@ -378,7 +387,8 @@ impl Durable {
         commit.acknowledged = true;
     }
 
-    /// Lets the rules act on what was acknowledged: swaps that have become durable, segments to be freed.
+    /// Lets the rules act on what was acknowledged: swaps that have become durable, segments to be
+    /// freed.
     pub fn apply_rules(&self, commit: &mut Commit) -> Result<(), Error> {
         if std::mem::take(&mut commit.acknowledged) && self.stage(commit)? {
             commit.staged = true;
@@ -404,8 +414,8 @@ impl Durable {
         self.options.engine.clock.now_ms().max(floor_ms)
     }
 
-    /// What came of a step in the background: the device's failure is everybody's, and while there is no space nobody waits for what
-    /// cleaning would free.
+    /// What came of a step in the background: the device's failure is everybody's, and while there
+    /// is no space nobody waits for what cleaning would free.
     pub fn note(&self, done: Result<(), &Error>) {
         if let Err(Error::DiskFailed(reason)) = done {
             self.health

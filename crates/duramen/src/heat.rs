@@ -1,16 +1,19 @@
-//! What is read often, written down now and then, and brought back to memory after a restart: the file `heat` of a store with
-//! a flash tier.
+//! What is read often, written down now and then, and brought back to memory after a restart: the
+//! file `heat` of a store with a flash tier.
 //!
 //! **Invariants**
-//! - H1: the file is advice. A part of it that is damaged, of another store or out of date is left out; no state of the file, and
-//!   no failure to read or write it, keeps a store from opening, serving or closing.
-//! - H2: a file is replaced by a whole one (written beside it, renamed), never by a worse one: not while a refill from it is to be
-//!   done, and not by one that was given up. Nothing is synced: after a power cut it may be damaged (H1).
-//! - H3: the file has at most one byte of 64 of the memory budget, hottest first. Writing it takes at most a hundredth of a core's
-//!   time and 1 MiB a second: the pause after it is so long.
+//! - H1: the file is advice. A part of it that is damaged, of another store or out of date is left
+//!   out; no state of the file, and no failure to read or write it, keeps a store from opening,
+//!   serving or closing.
+//! - H2: a file is replaced by a whole one (written beside it, renamed), never by a worse one: not
+//!   while a refill from it is to be done, and not by one that was given up. Nothing is synced:
+//!   after a power cut it may be damaged (H1).
+//! - H3: the file has at most one byte of 64 of the memory budget, hottest first. Writing it takes
+//!   at most a hundredth of a core's time and 1 MiB a second: the pause after it is so long.
 //!
-//! **Concurrency**: one thread (`duramen-heat`) refills, then writes; it holds no lock that anybody else wants, and is pinned in
-//! the engine for moments only. The last file is written by who closes the store, when that thread has ended.
+//! **Concurrency**: one thread (`duramen-heat`) refills, then writes; it holds no lock that anybody
+//! else wants, and is pinned in the engine for moments only. The last file is written by who closes
+//! the store, when that thread has ended.
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of segments first, then keys by falling heat.
 
@@ -33,7 +36,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const MEMORY_PART: u64 = 64;
 /// Of the file, ids of segments have at most one byte of so many.
 const SEGMENTS_PART: u64 = 8;
-/// The pause after writing is so many times as long as that took, and as long as it takes at this rate (H3).
+/// The pause after writing is so many times as long as that took, and as long as it takes at this
+/// rate (H3).
 pub(crate) const PAUSE_FACTOR: u32 = 99;
 /// Beyond this it was the disk, or the machine, that stood still.
 const TOOK_MAX: Duration = Duration::from_millis(500);
@@ -79,7 +83,8 @@ struct Written {
 }
 
 impl Heat {
-    /// The hints of a store that is about to be loaded; `None` if it has no flash tier, or no directory for a file.
+    /// The hints of a store that is about to be loaded; `None` if it has no flash tier, or no
+    /// directory for a file.
     pub fn new(
         options: &Options,
         engine: &Arc<duramen_engine::Store>,
@@ -194,7 +199,8 @@ impl Heat {
         }
     }
 
-    /// Writes a file in place of the last one; `None`: it was stopped, and the last one stays. Returns its length.
+    /// Writes a file in place of the last one; `None`: it was stopped, and the last one stays.
+    /// Returns its length.
     fn write(&self, reading: &mut Reading, stop: &dyn Fn() -> bool) -> io::Result<Option<u64>> {
         let temporary = self.dir.join(TEMPORARY);
         let file = BufWriter::with_capacity(16 * BLOCK_BYTES, File::create(&temporary)?);
@@ -230,7 +236,8 @@ impl Heat {
     }
 }
 
-/// Copies the keys that these blocks say of this server, as far as there is room; about so many there are.
+/// Copies the keys that these blocks say of this server, as far as there is room; about so many
+/// there are.
 pub(crate) fn refill_from(
     engine: &Arc<duramen_engine::Store>,
     mut refill: Refill,

@@ -1,14 +1,15 @@
-//! What is read often at a member of a cluster, made ready for other members; and what they know of a dead server, brought to
-//! memory by those that have recovered its data to flash.
+//! What is read often at a member of a cluster, made ready for other members; and what they know of
+//! a dead server, brought to memory by those that have recovered its data to flash.
 //!
 //! **Invariants**
-//! - N1: a hint is advice, from whomever it comes: what cannot be used of it is left out, and no value depends on it (W1 of
-//!   `engine::flash::heat`).
-//! - N2: a hint has at most one byte of 1,024 of the memory budget, and [`HINT_BYTES_MAX`] at most, hottest first. Making it takes at
-//!   most a hundredth of a core's time. At most so many hints of others as [`OTHERS_MAX`] wait; the oldest goes first.
+//! - N1: a hint is advice, from whomever it comes: what cannot be used of it is left out, and no
+//!   value depends on it (W1 of `engine::flash::heat`).
+//! - N2: a hint has at most one byte of 1,024 of the memory budget, and [`HINT_BYTES_MAX`] at most,
+//!   hottest first. Making it takes at most a hundredth of a core's time. At most so many hints of
+//!   others as [`OTHERS_MAX`] wait; the oldest goes first.
 //!
-//! **Concurrency**: one thread (`duramen-heat`) makes hints and refills, one hint after the other; whoever takes and brings them
-//! only holds a lock for a moment.
+//! **Concurrency**: one thread (`duramen-heat`) makes hints and refills, one hint after the other;
+//! whoever takes and brings them only holds a lock for a moment.
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of keys by falling heat.
 //!
@@ -135,13 +136,15 @@ impl LogWriter {
         self.durable.hints.is_some()
     }
 
-    /// What is read often here, if there is more to tell than the last time: blocks of `duramen_format::heat`.
+    /// What is read often here, if there is more to tell than the last time: blocks of
+    /// `duramen_format::heat`.
     pub fn take_hint(&self) -> Option<Slice> {
         let hints = self.durable.hints.as_ref()?;
         hints.mine.lock().expect("this member's hint").take()
     }
 
-    /// Has memory filled with what was read often at another server, as far as it lies here, on flash. Does not wait.
+    /// Has memory filled with what was read often at another server, as far as it lies here, on
+    /// flash. Does not wait.
     pub fn refill(&self, server: u64, blocks: Slice) {
         if let Some(hints) = &self.durable.hints {
             hints.bring(server, blocks);

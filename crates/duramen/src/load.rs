@@ -1,4 +1,5 @@
-//! Segments from disk into memory, several at a time, the newest first: so most of what is old is known to be dead when it comes.
+//! Segments from disk into memory, several at a time, the newest first: so most of what is old is
+//! known to be dead when it comes.
 
 use crate::restart::Loaded;
 use crate::{Error, Phase, Progress};
@@ -26,7 +27,8 @@ struct Load<'a> {
     /// The newest first.
     segments: &'a [ReplicaInfo],
     next: AtomicUsize,
-    /// Half as many as threads; who reads holds one. If all read at once, all would wait for the device and then all work at once.
+    /// Half as many as threads; who reads holds one. If all read at once, all would wait for the
+    /// device and then all work at once.
     turns: Vec<Mutex<()>>,
     stop: AtomicBool,
     bytes: AtomicU64,
@@ -35,8 +37,8 @@ struct Load<'a> {
     failed: Mutex<Option<LoadError<String>>>,
 }
 
-/// Adopts all listed segments with `threads` threads; 0 = two per core: while one waits for the device, the other one verifies
-/// and indexes what has come.
+/// Adopts all listed segments with `threads` threads; 0 = two per core: while one waits for the
+/// device, the other one verifies and indexes what has come.
 pub(crate) fn load(
     engine: &Arc<duramen_engine::Store>,
     backup: &Backup,

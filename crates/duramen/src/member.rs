@@ -1,14 +1,17 @@
 //! A member of a cluster: its log lies with other servers, and their answers come when they like.
 //!
 //! **Invariants** (docs/protocols.md)
-//! - J1: one group is on its way at a time: what is appended meanwhile forms the next one, which begins when this one has
-//!   reached its level on all replicas. Nobody waits for company.
-//! - J2: the engine hears that a group has reached a level when all of its data, and the records that came with it, have: data
-//!   as the rules count it, records synced. A segment's closing is told when all its replicas are closed, synced.
+//! - J1: one group is on its way at a time: what is appended meanwhile forms the next one, which
+//!   begins when this one has reached its level on all replicas. Nobody waits for company.
+//! - J2: the engine hears that a group has reached a level when all of its data, and the records
+//!   that came with it, have: data as the rules count it, records synced. A segment's closing is
+//!   told when all its replicas are closed, synced.
 //! - J3: what was only buffered is told as synced when all of it is.
-//! - J4: bytes that are sent were copied from the log under the commit's lock: nobody holds the engine's memory.
+//! - J4: bytes that are sent were copied from the log under the commit's lock: nobody holds the
+//!   engine's memory.
 //!
-//! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and must not call back.
+//! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and
+//! must not call back.
 
 use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable};
@@ -36,7 +39,8 @@ const WRITES_MAX: usize = 16;
 /// Survivors that are written at once: a recovery's way to the disks.
 const SURVIVORS_MAX: usize = 4;
 const FREES_MAX: usize = 3;
-/// Buffers for survivors: those under way, and some whose last copy is still being sent; and those that stay when none is.
+/// Buffers for survivors: those under way, and some whose last copy is still being sent; and those
+/// that stay when none is.
 const SPARE_MAX: usize = 2 * SURVIVORS_MAX;
 const SPARE_KEPT: usize = 1;
 /// Their lengths are multiples of this: survivors are about equally long.
@@ -62,8 +66,8 @@ pub struct Call {
     pub bytes: Bytes,
 }
 
-/// The way to a member's backups and to its coordinator. Nothing here blocks or fails: what cannot be done now is repeated until it
-/// is answered through [`LogWriter`], or the backup is lost.
+/// The way to a member's backups and to its coordinator. Nothing here blocks or fails: what cannot
+/// be done now is repeated until it is answered through [`LogWriter`], or the backup is lost.
 pub trait Backups: std::marker::Send + Sync {
     /// → [`LogWriter::answered`]
     fn send(&self, call: Call);
@@ -71,7 +75,8 @@ pub trait Backups: std::marker::Send + Sync {
     fn free(&self, backup: BackupId, segment: SegmentId);
     /// Everything of this log is to be synced there. → [`LogWriter::synced`]
     fn sync(&self, backup: BackupId);
-    /// The coordinator notes that no older control segment counts. → [`LogWriter::control_head_noted`]
+    /// The coordinator notes that no older control segment counts. →
+    /// [`LogWriter::control_head_noted`]
     fn control_head(&self, min_open: SegmentId);
 }
 
@@ -149,8 +154,8 @@ impl Part {
 }
 
 impl Store {
-    /// Opens the store of a cluster's member: an empty log, whose replicas lie with the backups that come with
-    /// [`LogWriter::backup_up`]. Without `threads` nothing happens by itself.
+    /// Opens the store of a cluster's member: an empty log, whose replicas lie with the backups
+    /// that come with [`LogWriter::backup_up`]. Without `threads` nothing happens by itself.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Thread`], [`Error::Misfit`].
@@ -223,7 +228,8 @@ impl Store {
 }
 
 impl Durable {
-    /// Lets everything go on that can: sends what the rules allow, tells the engine what has arrived, begins the next group.
+    /// Lets everything go on that can: sends what the rules allow, tells the engine what has
+    /// arrived, begins the next group.
     ///
     /// # Errors
     /// [`Error::DiskFailed`] for good, if this server is taken for crashed.
@@ -390,7 +396,8 @@ impl Durable {
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => bytes.into(),
                 None => {
-                    // Flash is waited for only if there is no other copy (D7): others wait for the commit meanwhile.
+                    // Flash is waited for only if there is no other copy (D7): others wait for the
+                    // commit meanwhile.
                     let holders = master.holders(segment);
                     let last = holders.is_empty();
                     match self.engine.unswapped_bytes(segment, from, to, last) {
@@ -623,7 +630,8 @@ impl LogWriter {
         self.hear(|commit| commit.master.forgive());
     }
 
-    /// On how many other servers a write is, each time, when it has reached its level; `None`: this is no member of a cluster.
+    /// On how many other servers a write is, each time, when it has reached its level; `None`: this
+    /// is no member of a cluster.
     pub fn replicas(&self) -> Option<usize> {
         let remote = self.durable.remote.as_ref();
         remote.map(|remote| remote.replicas)

@@ -80,8 +80,8 @@ impl Options {
     /// [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN). Writes are acknowledged at [`Level::Synced`].
     /// Beside the budget a store takes buffers for what is on its way to disk.
     ///
-    /// The disk takes about twice the budget for data [Rumble14 §5.2] and a quarter of it, 64 MiB to
-    /// 1 GiB, for the write-ahead log.
+    /// The disk takes about twice the budget for data [Rumble14 §5.2] and a quarter of it, 64 MiB
+    /// to 1 GiB, for the write-ahead log.
     ///
     /// ```
     /// use duramen::{Options, Store};

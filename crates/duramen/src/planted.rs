@@ -1,4 +1,5 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
+//! none.
 
 /// A way to get it wrong that a paper or its code has been caught with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

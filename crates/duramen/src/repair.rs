@@ -1,11 +1,14 @@
 //! What becomes of replicas that went bad at rest.
 //!
 //! **Invariants** (docs/protocols.md, "Damage at rest")
-//! - A1: a damaged replica of the log is replaced as soon as that can be: what memory holds of its segment goes to new
-//!   segments by a cleaning pass, a control segment gets a successor. Nothing is written over in place.
-//! - A2: a replica is pending from the moment it was found until nothing depends on it any more, durably; meanwhile the
-//!   figures say so. If nothing can replace it, it is pending for good, and said to be lost.
-//! - A3: nothing here waits for the engine: a head that somebody writes to is closed at a later look.
+//! - A1: a damaged replica of the log is replaced as soon as that can be: what memory holds of its
+//!   segment goes to new segments by a cleaning pass, a control segment gets a successor. Nothing
+//!   is written over in place.
+//! - A2: a replica is pending from the moment it was found until nothing depends on it any more,
+//!   durably; meanwhile the figures say so. If nothing can replace it, it is pending for good, and
+//!   said to be lost.
+//! - A3: nothing here waits for the engine: a head that somebody writes to is closed at a later
+//!   look.
 
 use crate::Error;
 use crate::commit::Durable;
@@ -135,7 +138,8 @@ impl Repairs {
 }
 
 impl Durable {
-    /// Begins with what was found damaged, and looks how far the rest is. Returns whether something came to its end.
+    /// Begins with what was found damaged, and looks how far the rest is. Returns whether something
+    /// came to its end.
     pub(crate) fn repair(&self) -> Result<bool, Error> {
         for damaged in self.backup().take_damaged() {
             self.note_damaged(damaged);
@@ -233,7 +237,8 @@ impl Durable {
         self.repairs.count(&pending);
     }
 
-    /// Before an orderly end: what is damaged is replaced while memory still has it, if that can be in reasonable time.
+    /// Before an orderly end: what is damaged is replaced while memory still has it, if that can be
+    /// in reasonable time.
     ///
     /// # Errors
     /// As [`background_step`](Self::background_step).
@@ -248,7 +253,8 @@ impl Durable {
         Ok(())
     }
 
-    /// A step of relocation, if no cleaner thread does that. Not to be called from inside the engine.
+    /// A step of relocation, if no cleaner thread does that. Not to be called from inside the
+    /// engine.
     pub fn relocation_step(&self) -> bool {
         self.engine.relocation_step(STEP_BYTES)
     }

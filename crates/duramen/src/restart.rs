@@ -1,10 +1,13 @@
 //! From a disk to a store that serves: a new one, or what was there.
 //!
 //! **Invariants** (docs/protocols.md, "Restart")
-//! - P1: nothing is written before everything listed has been read and verified. A directory that is refused is as it was.
-//! - P2: what is listed by the newest control segment is loaded, all of it; what is not listed never is (90-traps.md §0.1).
+//! - P1: nothing is written before everything listed has been read and verified. A directory that
+//!   is refused is as it was.
+//! - P2: what is listed by the newest control segment is loaded, all of it; what is not listed
+//!   never is (90-traps.md §0.1).
 //! - P3: ids and versions go on above everything that was ever given.
-//! - P4: segments that were open are closed where they end, in the same commit as the new control segment; heads go on in new ones.
+//! - P4: segments that were open are closed where they end, in the same commit as the new control
+//!   segment; heads go on in new ones.
 
 use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable, LOCAL};
@@ -28,13 +31,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Segment ids that a restart leaves out: more than can have been given without trace (a pass reserves a few dozen).
+/// Segment ids that a restart leaves out: more than can have been given without trace (a pass
+/// reserves a few dozen).
 const ID_GAP: u64 = 1 << 20;
 
 /// A group of entries takes this part of the write-ahead log at most: with what else is committed
 /// in the same step (`PART_OF_WAL`) it still fits where the disk has no frame left.
 const GROUP_PART_OF_WAL: u64 = 8;
-/// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and quick to read at a restart.
+/// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and
+/// quick to read at a restart.
 pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
 /// The engine's longest segment.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
@@ -171,11 +176,12 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
     bytes.div_ceil(segment_bytes).max(16)
 }
 
-/// Frames of a small store in a directory: a frame costs 16 KiB before it is used, so up to here there may be more than the
-/// options ask for, and the store can grow with them.
+/// Frames of a small store in a directory: a frame costs 16 KiB before it is used, so up to here
+/// there may be more than the options ask for, and the store can grow with them.
 const FRAMES_SMALL: u64 = 4096;
 
-/// Frames for so many segments: some more for control segments and for victims whose swap is under way.
+/// Frames for so many segments: some more for control segments and for victims whose swap is under
+/// way.
 fn frames_needed(segments: u64) -> u64 {
     segments + segments / 8 + 16
 }
@@ -195,14 +201,15 @@ fn segments_of(frames: u32) -> u64 {
     u64::from(frames).saturating_sub(16) * 8 / 9
 }
 
-/// Frames of a copy: as many as here, or as the options ask for now (memory or flash may have been added since).
+/// Frames of a copy: as many as here, or as the options ask for now (memory or flash may have been
+/// added since).
 pub(crate) fn frames_of_copy(here: &Geometry, options: &Options) -> u32 {
     let wanted = segments_wanted(options, u64::from(here.segment_bytes));
     here.frames.max(frames_of(wanted, options.mode))
 }
 
-/// Bytes of segments that the directory has room for and that the options ask for, if those are more: it was made for less
-/// memory or flash than there is now.
+/// Bytes of segments that the directory has room for and that the options ask for, if those are
+/// more: it was made for less memory or flash than there is now.
 pub(crate) fn lacking_room(here: &Geometry, options: &Options) -> Option<(u64, u64)> {
     let segment_bytes = u64::from(here.segment_bytes);
     let wanted = segments_wanted(options, segment_bytes);
@@ -313,7 +320,8 @@ fn newest_control<'a>(replicas: &'a [ReplicaInfo], options: &Options) -> Option<
     }
 }
 
-/// P2: what the newest control segment says. An older one never stands in for it: frames that it lists may be gone.
+/// P2: what the newest control segment says. An older one never stands in for it: frames that it
+/// lists may be gone.
 fn read_control(
     backup: &Backup,
     replicas: &[ReplicaInfo],
@@ -501,8 +509,8 @@ mod tests {
     use duramen_format::certificate::Certificate;
     use duramen_format::control::{ListedSegment, Record, TABLE_NAME_BYTES_MAX};
 
-    /// A log of 64 GB on segments of 2 MiB had a list of all segments that no control segment had room
-    /// for: the server ended when it got there, and at each start after that.
+    /// A log of 64 GB on segments of 2 MiB had a list of all segments that no control segment had
+    /// room for: the server ended when it got there, and at each start after that.
     #[test]
     fn the_list_of_all_segments_fits_into_one() {
         let options = |memory, disk_bytes| Options {

@@ -1,13 +1,19 @@
-//! Copies what can be proved of a damaged store into a new one: `duramen fsck --repair`. The damaged one is read only.
+//! Copies what can be proved of a damaged store into a new one: `duramen fsck --repair`. The
+//! damaged one is read only.
 //!
-//! - What counts is what the newest control segment lists. If not all of that can be read, every segment that is there counts: then
-//!   what was deleted or replaced may be back.
-//! - An entry counts if its own checksum matches. Per key the highest version wins, tombstones included.
-//! - Where bytes are missing there may have been a newer version of any key, or its deletion. A key is *proved* if no missing
-//!   byte can have held one: its entry lies behind all that is missing of the same head's segments, and nothing is missing of others.
-//! - Behind a gap, entries are found again by looking for several that follow each other, each with its checksum.
-//! - The new store is made in a folder of its own within the new directory, and moved up when it is whole: no server takes a part of it.
-//! - Versions in the new store are all above those of the old one, so that no condition on an old version holds by accident.
+//! - What counts is what the newest control segment lists. If not all of that can be read, every
+//!   segment that is there counts: then what was deleted or replaced may be back.
+//! - An entry counts if its own checksum matches. Per key the highest version wins, tombstones
+//!   included.
+//! - Where bytes are missing there may have been a newer version of any key, or its deletion. A key
+//!   is *proved* if no missing byte can have held one: its entry lies behind all that is missing of
+//!   the same head's segments, and nothing is missing of others.
+//! - Behind a gap, entries are found again by looking for several that follow each other, each with
+//!   its checksum.
+//! - The new store is made in a folder of its own within the new directory, and moved up when it is
+//!   whole: no server takes a part of it.
+//! - Versions in the new store are all above those of the old one, so that no condition on an old
+//!   version holds by accident.
 
 use crate::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
@@ -24,9 +30,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-/// So many entries that follow each other are believed to be entries behind a gap; fewer if the segment ends with them.
+/// So many entries that follow each other are believed to be entries behind a gap; fewer if the
+/// segment ends with them.
 const FOUND_AGAIN: u32 = 4;
-/// Bytes of memory for each byte that is copied: the new store must not fill up, and is only as large while it is made.
+/// Bytes of memory for each byte that is copied: the new store must not fill up, and is only as
+/// large while it is made.
 const ROOM: u64 = 3;
 
 /// Bytes of a listed segment that are lost.
@@ -66,12 +74,12 @@ struct Winner {
 
 type Winners = HashMap<(u32, Box<[u8]>), Winner>;
 
-/// Copies everything that can be proved from `from` into a new directory `to`, which must not exist or be empty. `unproved` gets the
-/// table's name and the key of what is there and may be old.
+/// Copies everything that can be proved from `from` into a new directory `to`, which must not exist
+/// or be empty. `unproved` gets the table's name and the key of what is there and may be old.
 ///
 /// # Errors
-/// [`Error::Disk`]: there is no store, or its superblock can't be read; `to` is not empty; or as [`Store::open`] and its writes, of
-/// the new one.
+/// [`Error::Disk`]: there is no store, or its superblock can't be read; `to` is not empty; or as
+/// [`Store::open`] and its writes, of the new one.
 pub fn salvage(
     from: &dyn Disk,
     to: &Path,
@@ -347,7 +355,8 @@ fn make_empty(to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves the files of a store to the directory above, the superblock last: it makes a directory a store.
+/// Moves the files of a store to the directory above, the superblock last: it makes a directory a
+/// store.
 fn move_up(part: &Path, to: &Path) -> Result<(), Error> {
     let place = to.display().to_string();
     let failed = |source| Error::Disk(DiskError::io(&place, "move the new store", source));

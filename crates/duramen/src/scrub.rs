@@ -1,4 +1,5 @@
-//! Scrubbing: frames are read again and verified, one at a time, then the write-ahead log; all the time or because somebody asked.
+//! Scrubbing: frames are read again and verified, one at a time, then the write-ahead log; all the
+//! time or because somebody asked.
 //!
 //! What is found damaged goes to `repair`.
 
@@ -59,7 +60,8 @@ impl Scrub {
 }
 
 impl Durable {
-    /// Everything that lies on disk now is to be verified, one after the other. Returns how many that is.
+    /// Everything that lies on disk now is to be verified, one after the other. Returns how many
+    /// that is.
     pub fn begin_scrub(&self) -> u64 {
         let total = self.backup.as_ref().map_or(0, |backup| backup.scrubbable());
         self.scrub.total.store(total, Ordering::Relaxed);
@@ -67,7 +69,8 @@ impl Durable {
         total
     }
 
-    /// Verifies one replica, as far as it lies in a frame, or the write-ahead log. Returns whether there was something.
+    /// Verifies one replica, as far as it lies in a frame, or the write-ahead log. Returns whether
+    /// there was something.
     ///
     /// # Errors
     /// As [`background_step`](Self::background_step): what is found damaged begins to be repaired.

@@ -1,11 +1,12 @@
 //! Snapshots: a copy of everything as it was at one moment, made while the store goes on.
 //!
 //! **Invariants** (docs/protocols.md, "Snapshot")
-//! - N1: the moment is one commit, made while nobody is inside the engine: what any thread had done before is in, nothing after.
-//! - N2: segments that were listed at that moment are not freed before they are copied; they only grow, so their beginnings
-//!   up to the lengths of that moment can be copied at leisure.
-//! - N3: the copy becomes a store by its last step, after everything of it is durable (K2 of the backup's creation). Cut
-//!   short anywhere before, it is refused.
+//! - N1: the moment is one commit, made while nobody is inside the engine: what any thread had done
+//!   before is in, nothing after.
+//! - N2: segments that were listed at that moment are not freed before they are copied; they only
+//!   grow, so their beginnings up to the lengths of that moment can be copied at leisure.
+//! - N3: the copy becomes a store by its last step, after everything of it is durable (K2 of the
+//!   backup's creation). Cut short anywhere before, it is refused.
 
 use crate::commit::LOCAL;
 use crate::restart::{frames_of_copy, replication_config};
@@ -82,7 +83,8 @@ impl Snapshots {
         result
     }
 
-    /// Ends the one under way, which answers [`Error::Closed`], and waits for that; no other begins.
+    /// Ends the one under way, which answers [`Error::Closed`], and waits for that; no other
+    /// begins.
     pub fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         while self.running.load(Ordering::SeqCst) {

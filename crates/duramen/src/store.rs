@@ -97,7 +97,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Disk`]: not ours, in use, or of a newer format; [`Error::Damaged`];
-    /// [`Error::Misfit`]; [`Error::Thread`]; [`Error::Engine`]. Nothing on the disk was changed then.
+    /// [`Error::Misfit`]; [`Error::Thread`]; [`Error::Engine`]. Nothing on the disk was changed
+    /// then.
     pub fn open(options: Options) -> Result<Arc<Store>, Error> {
         Store::open_with_progress(options, |_| {})
     }

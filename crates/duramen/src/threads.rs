@@ -1,4 +1,5 @@
-//! The threads of a durable store: one commits, one writes frames; with a flash tier, one writes or tells hints of what is hot.
+//! The threads of a durable store: one commits, one writes frames; with a flash tier, one writes or
+//! tells hints of what is hot.
 //!
 //! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
 
@@ -8,9 +9,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The background looks for work this often; a commit that leaves some behind does not wake it: frames are not urgent.
+/// The background looks for work this often; a commit that leaves some behind does not wake it:
+/// frames are not urgent.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// That something has expired is noted on disk this often: bounds what comes back after a crash if the clock steps back.
+/// That something has expired is noted on disk this often: bounds what comes back after a crash if
+/// the clock steps back.
 const NOTE_EXPIRED_EVERY: Duration = Duration::from_secs(1);
 /// After a step that could not be done (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);

@@ -1,13 +1,16 @@
-//! A disk written to with regard to somebody else's commits on the same device: in small, synced steps, at a rate that follows
-//! the latency of those commits.
+//! A disk written to with regard to somebody else's commits on the same device: in small, synced
+//! steps, at a rate that follows the latency of those commits.
 //!
 //! **Invariants**
-//! - T1: while others commit, no more than a step is on its way to or from the device, so nothing piles up that a commit would have to
-//!   wait for: neither in its queue nor as dirty pages in memory.
-//! - T2: the rate falls while commits take longer than before, but never below [`RATE_MIN`]: it always ends.
+//! - T1: while others commit, no more than a step is on its way to or from the device, so nothing
+//!   piles up that a commit would have to wait for: neither in its queue nor as dirty pages in
+//!   memory.
+//! - T2: the rate falls while commits take longer than before, but never below [`RATE_MIN`]: it
+//!   always ends.
 //! - T3: while nobody commits, it is not held back.
 //!
-//! The rate goes as congestion control does: a little more as long as nobody suffers, half of it when somebody does.
+//! The rate goes as congestion control does: a little more as long as nobody suffers, half of it
+//! when somebody does.
 
 use crate::meter::Meter;
 use duramen_backup::disk::{Disk, File, Front, Fronted};
@@ -18,7 +21,8 @@ use std::time::{Duration, Instant};
 
 /// One step: takes the device about as long as a commit.
 const STEP_BYTES: usize = (128 * KIB) as usize;
-/// One step of reading, which is cheaper: large enough to go past the page cache, if it does not hold what is read.
+/// One step of reading, which is cheaper: large enough to go past the page cache, if it does not
+/// hold what is read.
 pub(crate) const READ_STEP_BYTES: usize = MIB as usize;
 /// Slowest rate, in bytes per second, read and written.
 const RATE_MIN: f64 = (32 * MIB) as f64;
@@ -99,7 +103,8 @@ impl Pace {
         }
     }
 
-    /// Before a step of so many bytes: waits for its time. Returns whether anybody is to be considered.
+    /// Before a step of so many bytes: waits for its time. Returns whether anybody is to be
+    /// considered.
     pub fn wait(&self, bytes: usize) -> bool {
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *guard;
@@ -130,7 +135,8 @@ fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     (count > 0).then(|| (after.1.saturating_sub(before.1)) as f64 / count as f64)
 }
 
-/// `disk`, where commits, as `meter` sees them, go first; and its pace, for what else is to be done at it.
+/// `disk`, where commits, as `meter` sees them, go first; and its pace, for what else is to be done
+/// at it.
 pub(crate) fn throttled(disk: Arc<dyn Disk>, meter: Arc<Meter>) -> (Arc<dyn Disk>, Arc<Pace>) {
     let pace = Arc::new(Pace::new(meter));
     (paced(disk, pace.clone()), pace)
@@ -181,7 +187,8 @@ impl Front for ThrottledFile {
             Front::write_at(self, at + done, &zeros[..part as usize])?;
             done += part;
         }
-        // Some of it was perhaps written through the page cache, and is written past it from now on.
+        // Some of it was perhaps written through the page cache, and is written past it from now
+        // on.
         self.inner.sync_data()
     }
 }

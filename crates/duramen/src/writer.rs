@@ -1,13 +1,16 @@
 //! The log writer: makes what was appended durable, in groups that form by themselves.
 //!
 //! **Invariants**
-//! - W1: who waits for a position has asked for a commit that began after the position was appended, or commits on its own
-//!   thread; so nobody waits for company (docs/protocols.md, "Group commit").
-//! - W2: `ended` grows before waiters are woken and watchers called; who read it before looking at its position and finds it
-//!   unchanged under `waiting`'s lock is woken by the commit that it may have missed.
+//! - W1: who waits for a position has asked for a commit that began after the position was
+//!   appended, or commits on its own thread; so nobody waits for company (docs/protocols.md, "Group
+//!   commit").
+//! - W2: `ended` grows before waiters are woken and watchers called; who read it before looking at
+//!   its position and finds it unchanged under `waiting`'s lock is woken by the commit that it may
+//!   have missed.
 //!
-//! **Concurrency**: any thread may commit, one at a time (`commit`'s lock). The writer's own thread commits for those who
-//! can't wait (a reactor), and ships what nobody asked for. No lock of this file is held while another is taken.
+//! **Concurrency**: any thread may commit, one at a time (`commit`'s lock). The writer's own thread
+//! commits for those who can't wait (a reactor), and ships what nobody asked for. No lock of this
+//! file is held while another is taken.
 
 use crate::commit::{Commit, Durable};
 use crate::threads::Bell;
@@ -20,12 +23,15 @@ use std::time::{Duration, Instant};
 
 /// Writes at level `memory` are handed to the operating system within this time.
 pub(crate) const SHIP_WITHIN: Duration = Duration::from_millis(100);
-/// While so many bytes are not durable, it ships this often: otherwise the next synced write would wait for a large commit.
+/// While so many bytes are not durable, it ships this often: otherwise the next synced write would
+/// wait for a large commit.
 const SHIP_BYTES: u64 = 1 << 20;
 const SHIP_OFTEN: Duration = Duration::from_millis(10);
-/// What is only buffered is synced within about this time: bounds what a power cut takes from the lower levels.
+/// What is only buffered is synced within about this time: bounds what a power cut takes from the
+/// lower levels.
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
-/// A waiter looks again at least this often, should the machine be so busy that nobody commits for it.
+/// A waiter looks again at least this often, should the machine be so busy that nobody commits for
+/// it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Makes what was appended durable; waits for it, or says when it is. Shared by all threads.
@@ -72,7 +78,8 @@ impl LogWriter {
         self.durable.log().reached(position)
     }
 
-    /// Waits until `position` has reached `level`, committing on this thread if nobody else is at it.
+    /// Waits until `position` has reached `level`, committing on this thread if nobody else is at
+    /// it.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]: whether the write survives is then unknown.
@@ -107,7 +114,8 @@ impl LogWriter {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Asks for everything appended so far to reach `level` soon, and returns at once; watchers are called when it has.
+    /// Asks for everything appended so far to reach `level` soon, and returns at once; watchers are
+    /// called when it has.
     pub fn demand(&self, level: Level) {
         self.demanded.fetch_max(level as u8, Ordering::SeqCst);
         self.wake();
@@ -121,9 +129,10 @@ impl LogWriter {
         }
     }
 
-    /// Commits everything appended so far at `level` on this thread, unless a commit is under way: then does nothing and
-    /// returns false. For a writer who is alone, this saves the way to the writer's thread and back. A failure shows in
-    /// [`failure`](Self::failure) and in [`wait`](Self::wait).
+    /// Commits everything appended so far at `level` on this thread, unless a commit is under way:
+    /// then does nothing and returns false. For a writer who is alone, this saves the way to the
+    /// writer's thread and back. A failure shows in [`failure`](Self::failure) and in
+    /// [`wait`](Self::wait).
     pub fn try_commit_here(&self, level: Level) -> bool {
         let Some(commit) = self.durable.try_lock() else {
             return false;
@@ -156,7 +165,8 @@ impl LogWriter {
         }
     }
 
-    /// Calls `waker` after every commit, from whichever thread made it, well or not. Short, and not back into this.
+    /// Calls `waker` after every commit, from whichever thread made it, well or not. Short, and not
+    /// back into this.
     pub fn watch(&self, waker: Arc<dyn Fn() + Send + Sync>) {
         self.watchers.write().expect("watchers").push(waker);
     }

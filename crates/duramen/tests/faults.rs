@@ -1,4 +1,5 @@
-//! The durable store on disks that fill up or fail: clear errors, reads go on, nothing acknowledged is lost.
+//! The durable store on disks that fill up or fail: clear errors, reads go on, nothing acknowledged
+//! is lost.
 
 use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_backup::Mode;
@@ -16,7 +17,8 @@ const T: TableId = TableId::DEFAULT;
 #[derive(Default)]
 struct Faults {
     full: AtomicBool,
-    /// Not even what was allocated can be written, but for headers: a file system that copies on write.
+    /// Not even what was allocated can be written, but for headers: a file system that copies on
+    /// write.
     stuck: AtomicBool,
     syncs_fail: AtomicBool,
 }
@@ -106,8 +108,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {n}").into_bytes()
 }
 
-/// Frames cannot be allocated any more: the write-ahead log fills up, then writes are refused; with space they resume by
-/// themselves, and nothing is missing.
+/// Frames cannot be allocated any more: the write-ahead log fills up, then writes are refused; with
+/// space they resume by themselves, and nothing is missing.
 #[test]
 fn a_full_disk_refuses_writes_until_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +186,8 @@ fn a_failed_sync_refuses_writes_for_good() {
     assert!(session.get(T, b"later").unwrap().is_none());
 }
 
-/// Without threads nothing happens but by the calls of whoever drives the store: twice the same, byte for byte.
+/// Without threads nothing happens but by the calls of whoever drives the store: twice the same,
+/// byte for byte.
 #[test]
 fn a_driven_store_is_deterministic() {
     let run = || {
@@ -227,7 +230,8 @@ fn a_driven_store_is_deterministic() {
     assert_eq!(first, run());
 }
 
-/// P1: what is refused is as it was. A listed segment that is gone or damaged is named, and nothing is served.
+/// P1: what is refused is as it was. A listed segment that is gone or damaged is named, and nothing
+/// is served.
 #[test]
 fn damage_is_refused_and_nothing_is_changed() {
     let dir = tempfile::tempdir().unwrap();
@@ -289,8 +293,8 @@ fn assert_holds(store: &Arc<Store>, keys: u32) {
     }
 }
 
-/// After a clean stop 1 to 6 MB of commits lay in the write-ahead log for weeks, and one bad block of them refused the next
-/// start. A clean stop leaves nothing there that a start needs.
+/// After a clean stop 1 to 6 MB of commits lay in the write-ahead log for weeks, and one bad block
+/// of them refused the next start. A clean stop leaves nothing there that a start needs.
 #[test]
 fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
     let dir = tempfile::tempdir().unwrap();
@@ -312,9 +316,9 @@ fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
     assert!(store.engine().table_id("made-late").is_some());
 }
 
-/// Level `memory` acknowledges faster than a disk writes: when the disk was full, the backlog was one commit that could not
-/// fit, and a stop threw all of it away. It is written as far as there is room, a stop is refused while something is only in
-/// memory, and with room again it ends cleanly.
+/// Level `memory` acknowledges faster than a disk writes: when the disk was full, the backlog was
+/// one commit that could not fit, and a stop threw all of it away. It is written as far as there is
+/// room, a stop is refused while something is only in memory, and with room again it ends cleanly.
 #[test]
 fn a_stop_on_a_full_disk_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -349,8 +353,9 @@ fn a_stop_on_a_full_disk_loses_nothing() {
     assert_holds(&store, keys);
 }
 
-/// Scrubbing read frames alone: a block of the write-ahead log that went bad was found by the next start, which refused the
-/// data, while memory had held all of it. Now it is found while the server runs, and what it held goes to frames.
+/// Scrubbing read frames alone: a block of the write-ahead log that went bad was found by the next
+/// start, which refused the data, while memory had held all of it. Now it is found while the server
+/// runs, and what it held goes to frames.
 #[test]
 fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -384,8 +389,9 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     assert_holds(&open(faulty(killed.path()).0, killed.path(), true), 51);
 }
 
-/// A start wrote a new control segment before it served, so on a full disk there was no start: not even reads of what was
-/// there. It serves what it has, takes no writes, and takes them again when there is room.
+/// A start wrote a new control segment before it served, so on a full disk there was no start: not
+/// even reads of what was there. It serves what it has, takes no writes, and takes them again when
+/// there is room.
 #[test]
 fn a_start_on_a_full_disk_serves_reads() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,8 +421,9 @@ fn a_start_on_a_full_disk_serves_reads() {
     again.close().unwrap();
 }
 
-/// An expired key leaves the index and nothing else: a start brought it back when the wall clock had been put back meanwhile, also
-/// after a clean stop, and counted it among the keys until a cleaner came by.
+/// An expired key leaves the index and nothing else: a start brought it back when the wall clock
+/// had been put back meanwhile, also after a clean stop, and counted it among the keys until a
+/// cleaner came by.
 #[test]
 fn what_has_expired_stays_away_when_the_clock_steps_back() {
     for is_clean in [true, false] {
@@ -490,8 +497,8 @@ fn repaired(
     (done.unwrap(), unproved, store, out)
 }
 
-/// One flipped bit refused all of a store, although each entry has a checksum of its own. What is not damaged can be had, with a
-/// list of what might be old.
+/// One flipped bit refused all of a store, although each entry has a checksum of its own. What is
+/// not damaged can be had, with a list of what might be old.
 #[test]
 fn a_damaged_store_is_repaired_entry_by_entry() {
     let dir = tempfile::tempdir().unwrap();
@@ -557,8 +564,8 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
     assert!(unproved.contains(&key(missing[0] - 1)) && !unproved.contains(&key(1999)));
 }
 
-/// After a kill the last writes are in the write-ahead log alone. With holes in that, the rest can be had, and nothing of it is
-/// proved.
+/// After a kill the last writes are in the write-ahead log alone. With holes in that, the rest can
+/// be had, and nothing of it is proved.
 #[test]
 fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! A durable store with more data than memory: what was acknowledged is there, also after a restart.
+//! A durable store with more data than memory: what was acknowledged is there, also after a
+//! restart.
 
 #[path = "common/tiered.rs"]
 mod tiered;

@@ -1,5 +1,5 @@
-//! What was hot before a restart is in memory after it, if the store has a flash tier: and whatever the hints are, no value is
-//! another.
+//! What was hot before a restart is in memory after it, if the store has a flash tier: and whatever
+//! the hints are, no value is another.
 
 #[path = "common/tiered.rs"]
 mod tiered;
@@ -101,7 +101,8 @@ fn prepared(dir: &Path) {
     assert!(hints(dir) > HOT / 2, "{} keys", hints(dir));
 }
 
-/// Opens the store and says how many fetches its hot set takes once the refill has ended. One key may take two.
+/// Opens the store and says how many fetches its hot set takes once the refill has ended. One key
+/// may take two.
 fn fetches_after(dir: &Path, round: u64) -> u64 {
     let store = open(dir);
     wait_for_refill(&store);
@@ -153,7 +154,8 @@ fn hints_are_there_without_a_clean_end() {
     );
 }
 
-/// Keys that were written again, or are gone: their places in the hints lead to what there is now, or nowhere.
+/// Keys that were written again, or are gone: their places in the hints lead to what there is now,
+/// or nowhere.
 #[test]
 fn old_hints_bring_nothing_back() {
     let dir = tempfile::tempdir().unwrap();

@@ -16,8 +16,9 @@ fn options(dir: &Path) -> Options {
     options
 }
 
-/// While segments are loaded the index grows for as many keys as the segments so far let expect. Here most of what comes later
-/// are older versions of the same keys: what it grew too much has gone when the load ends.
+/// While segments are loaded the index grows for as many keys as the segments so far let expect.
+/// Here most of what comes later are older versions of the same keys: what it grew too much has
+/// gone when the load ends.
 #[test]
 fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
     for versions in [1, 2, 4, 5] {

@@ -1,5 +1,5 @@
-//! A member's store over backups on real disks: what was acknowledged is found by a recovery, whatever backups were lost, in
-//! whatever order answers came; with threads and without.
+//! A member's store over backups on real disks: what was acknowledged is found by a recovery,
+//! whatever backups were lost, in whatever order answers came; with threads and without.
 
 use duramen::internals::{Backups, Bytes, Call, MemberOptions};
 use duramen::{Level, Options, Store};
@@ -260,7 +260,8 @@ impl Cluster {
         panic!("it does not end: {}", self.store.log().unwrap().describe());
     }
 
-    /// What a recovery finds without `gone`: the newest version of each key, by the rules of docs/protocols.md.
+    /// What a recovery finds without `gone`: the newest version of each key, by the rules of
+    /// docs/protocols.md.
     fn recover(&self, gone: &[BackupId]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let present: Vec<&Backup> = self
             .backups
@@ -382,7 +383,8 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
     );
 }
 
-/// Level buffered: acknowledged when it is on all replicas, synced a little later without being asked again.
+/// Level buffered: acknowledged when it is on all replicas, synced a little later without being
+/// asked again.
 #[test]
 fn buffered_writes_are_synced_when_somebody_asks() {
     let mut dice = Dice(3);
@@ -415,7 +417,8 @@ fn buffered_writes_are_synced_when_somebody_asks() {
     assert_eq!(cluster.recover(&[]).len(), 50);
 }
 
-/// Once a backup says that the cluster takes this server for crashed, nothing is acknowledged any more.
+/// Once a backup says that the cluster takes this server for crashed, nothing is acknowledged any
+/// more.
 #[test]
 fn scenario_26_a_fenced_master_acknowledges_nothing() {
     let mut dice = Dice(4);
@@ -488,8 +491,8 @@ fn writers_on_threads_are_acknowledged_while_a_backup_is_lost() {
     assert!(cluster.recover(&gone) == *model.lock().unwrap());
 }
 
-/// A side log's survivor is whole on all its replicas, and then all of them are lost before its swap: what memory holds of it is
-/// put elsewhere, or the swap would wait for ever.
+/// A side log's survivor is whole on all its replicas, and then all of them are lost before its
+/// swap: what memory holds of it is put elsewhere, or the swap would wait for ever.
 #[test]
 fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
     let mut dice = Dice(1);

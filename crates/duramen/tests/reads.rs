@@ -1,4 +1,5 @@
-//! Reads beside a slow disk: who asks for what is durable waits for nobody's sync; who asks for what is not, waits.
+//! Reads beside a slow disk: who asks for what is durable waits for nobody's sync; who asks for
+//! what is not, waits.
 
 use duramen::{Options, Store};
 use duramen_backup::Mode;
@@ -190,7 +191,8 @@ fn reads_of_what_is_durable_wait_for_no_sync() {
     assert_eq!(session.get(T, b"new").unwrap().unwrap().bytes, b"value");
 }
 
-/// Writers that wait for a sync share the next one: while one is held up, all others append, and one more is theirs.
+/// Writers that wait for a sync share the next one: while one is held up, all others append, and
+/// one more is theirs.
 #[test]
 fn writers_that_wait_share_a_sync() {
     const WRITERS: u32 = 16;

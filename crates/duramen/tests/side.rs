@@ -1,4 +1,5 @@
-//! Side logs over a real directory: what was taken over is there after any end, what was given up leaves nothing.
+//! Side logs over a real directory: what was taken over is there after any end, what was given up
+//! leaves nothing.
 
 use duramen::{Options, Session, Store};
 use duramen_base::ids::SegmentId;

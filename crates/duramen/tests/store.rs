@@ -61,7 +61,8 @@ fn writes_are_there_after_close_and_after_drop() {
     }
 }
 
-/// A process that is killed: nothing is closed, nothing is flushed; the next one finds the files as they are.
+/// A process that is killed: nothing is closed, nothing is flushed; the next one finds the files as
+/// they are.
 #[test]
 fn synced_writes_survive_a_kill_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +90,8 @@ fn synced_writes_survive_a_kill_at_any_time() {
             model.insert(key, bytes);
         }
         if n % 500 == 499 {
-            // The copy is what a kill would leave behind: all files at one moment, whatever the background was about to do.
+            // The copy is what a kill would leave behind: all files at one moment, whatever the
+            // background was about to do.
             let to = copy.path().join(n.to_string());
             let moment = still.write().unwrap();
             copy_all(dir.path(), &to);
@@ -243,8 +245,8 @@ fn writes_of_many_threads_are_all_there() {
     }
 }
 
-/// More data than memory has segments for, several times over: heads roll, cleaners clean, swaps and frees go through, and
-/// everything is there at the end.
+/// More data than memory has segments for, several times over: heads roll, cleaners clean, swaps
+/// and frees go through, and everything is there at the end.
 #[test]
 fn cleaning_and_restarts_keep_everything() {
     let dir = tempfile::tempdir().unwrap();
@@ -366,7 +368,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// A snapshot is one moment: of two counters that one thread raises in turn, the copy never has the second ahead.
+/// A snapshot is one moment: of two counters that one thread raises in turn, the copy never has the
+/// second ahead.
 #[test]
 fn a_snapshot_is_one_moment_and_opens_as_a_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -431,7 +434,8 @@ fn number(session: &mut Session, key: &[u8]) -> i64 {
     })
 }
 
-/// A directory has the room that it was made with. Who asks for more later is told, and a snapshot has it.
+/// A directory has the room that it was made with. Who asks for more later is told, and a snapshot
+/// has it.
 #[test]
 fn a_directory_that_has_become_too_small_says_so_and_a_snapshot_has_room() {
     let (dir, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -51,9 +51,11 @@ pub struct Options {
     /// Seed of the key hash. `None` = random, which keeps hash-flooding clients out.
     pub hash_seed: Option<u64>,
     pub clock: Clock,
-    /// Budgets and segments may be smaller than any that takes the largest object: for simulations, whose objects are small.
+    /// Budgets and segments may be smaller than any that takes the largest object: for simulations,
+    /// whose objects are small.
     pub tiny: bool,
-    /// Makes the store's log available to a writer that makes it durable. `None`: memory is all there is.
+    /// Makes the store's log available to a writer that makes it durable. `None`: memory is all
+    /// there is.
     pub log: Option<LogOptions>,
     /// Segments that memory has no room for go to this device. `None`: memory is all there is.
     pub flash: Option<FlashOptions>,
@@ -68,7 +70,8 @@ pub struct LogOptions {
     pub first_segment: u64,
     /// Every version given is at least this one; above every version ever given in this log.
     pub version_floor: u64,
-    /// What expires by then had expired before, and stays away whatever the clock says now; milliseconds since the Unix epoch.
+    /// What expires by then had expired before, and stays away whatever the clock says now;
+    /// milliseconds since the Unix epoch.
     pub expired_until_ms: u64,
     /// Segments that the log may have on disk.
     pub disk_segments_max: u64,
@@ -79,7 +82,8 @@ pub struct LogOptions {
     pub segments_found: u64,
     /// Level of tables that are made without one.
     pub level: Level,
-    /// Bytes of a segment, a power of two; 0 = by the memory budget. A log is reopened with the size that it was made with.
+    /// Bytes of a segment, a power of two; 0 = by the memory budget. A log is reopened with the
+    /// size that it was made with.
     pub segment_bytes: u64,
     /// Cleaning passes that wait for their Swap at once, at least 1.
     pub pending_passes_max: usize,
@@ -90,9 +94,9 @@ pub struct LogOptions {
     pub group_bytes_max: u64,
 }
 
-/// Victims and survivors of a pass take room on the disk until its Swap, so a cleaner that is far ahead of the disk makes it
-/// fuller than it is, and its next victims too: with four instead of one, cleaning at 90 % utilization on a slow disk wrote
-/// twice as much.
+/// Victims and survivors of a pass take room on the disk until its Swap, so a cleaner that is far
+/// ahead of the disk makes it fuller than it is, and its next victims too: with four instead of
+/// one, cleaning at 90 % utilization on a slow disk wrote twice as much.
 const PENDING_PASSES_MAX: usize = 1;
 
 impl LogOptions {
@@ -203,7 +207,8 @@ pub enum Decision<'v> {
     Keep,
     /// Remove the object, if there is one.
     Remove,
-    /// Store this value. `expires_at_ms` as in [`Object`]; a time that is already past removes the object.
+    /// Store this value. `expires_at_ms` as in [`Object`]; a time that is already past removes the
+    /// object.
     Put {
         value: &'v [u8],
         expires_at_ms: Option<u64>,
@@ -221,7 +226,8 @@ pub struct Outcome {
     pub after: Option<u64>,
 }
 
-/// Condition of a [`conditional_write`](crate::Guard::conditional_write). RAMCloud's reject rules [Ousterhout15 §3].
+/// Condition of a [`conditional_write`](crate::Guard::conditional_write). RAMCloud's reject rules
+/// [Ousterhout15 §3].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Always,
@@ -240,7 +246,8 @@ pub struct Incremented<T> {
     pub version: u64,
 }
 
-/// Identifies the state of a key at one moment, for optimistic transactions (`WATCH`); see [`Stamp::still_holds`].
+/// Identifies the state of a key at one moment, for optimistic transactions (`WATCH`); see
+/// [`Stamp::still_holds`].
 #[derive(Clone, Copy, Debug)]
 pub enum Stamp {
     Present {
@@ -253,8 +260,9 @@ pub enum Stamp {
 }
 
 impl Stamp {
-    /// True if the key was neither written nor deleted between this stamp and `now`. For an absent key that is absent again it
-    /// may be false because of removals of other keys: the caller tries again.
+    /// True if the key was neither written nor deleted between this stamp and `now`. For an absent
+    /// key that is absent again it may be false because of removals of other keys: the caller tries
+    /// again.
     pub fn still_holds(&self, now: &Stamp) -> bool {
         match (self, now) {
             (Stamp::Present { version: then }, Stamp::Present { version }) => then == version,
@@ -291,17 +299,21 @@ pub enum Error {
     /// The store has ended: open its directory again.
     #[error("the store is closed")]
     Closed,
-    /// Whoever may write the key was changed while this write waited for memory: look whose it is, and try again.
+    /// Whoever may write the key was changed while this write waited for memory: look whose it is,
+    /// and try again.
     #[error("the key may have moved: try again")]
     TryAgain,
-    /// The key's entry is on the flash device alone: read it, hand it in ([`Guard::fetched`](crate::Guard::fetched)), and
-    /// repeat the operation. Only in sessions that ask for it ([`set_parks`](crate::Session::set_parks)).
+    /// The key's entry is on the flash device alone: read it, hand it in
+    /// ([`Guard::fetched`](crate::Guard::fetched)), and repeat the operation. Only in sessions that
+    /// ask for it ([`set_parks`](crate::Session::set_parks)).
     #[error("the entry is on the flash device: it must be fetched first")]
     Cold(Cold),
-    /// The flash device did not give back what was written to it. Other keys go on; replace the device, and restart.
+    /// The flash device did not give back what was written to it. Other keys go on; replace the
+    /// device, and restart.
     #[error("the flash device failed: an entry cannot be read")]
     FlashFailed,
-    /// More keys than chance brings together share one bucket of the index: somebody knows the hash seed. Others go on.
+    /// More keys than chance brings together share one bucket of the index: somebody knows the hash
+    /// seed. Others go on.
     #[error(
         "too many keys whose hashes are alike: the keys were chosen so, or the hash seed is known"
     )]

@@ -1,20 +1,27 @@
-//! Tables that were cleared while they were large, or had entries on flash: their entries are counted as dead afterwards.
+//! Tables that were cleared while they were large, or had entries on flash: their entries are
+//! counted as dead afterwards.
 //!
-//! A clear takes a table's buckets away from it, for all sessions at once, whatever they point to. What that was is dead
-//! from then on, but a segment's live bytes are exact (a segment in which nothing lives is dropped unread), and how long
-//! an entry is stands in the entry. So the buckets are kept as a list of what is to be counted. A cleaner thread walks
-//! through them: entries in memory are counted at once, segments on flash are read one by one at leisure (`flash::leisure`), or
-//! without a rest while flash is short or writes wait for it. A cleaner that comes across such an entry first counts it itself.
+//! A clear takes a table's buckets away from it, for all sessions at once, whatever they point to.
+//! What that was is dead from then on, but a segment's live bytes are exact (a segment in which
+//! nothing lives is dropped unread), and how long an entry is stands in the entry. So the buckets
+//! are kept as a list of what is to be counted. A cleaner thread walks through them: entries in
+//! memory are counted at once, segments on flash are read one by one at leisure (`flash::leisure`),
+//! or without a rest while flash is short or writes wait for it. A cleaner that comes across such
+//! an entry first counts it itself.
 //!
-//! Nothing of it is durable: the log has the clear itself, and a restart loads no entry that is older.
+//! Nothing of it is durable: the log has the clear itself, and a restart loads no entry that is
+//! older.
 //!
 //! **Invariants**
-//! - K1: an entry of a cleared table is counted as dead once, by whoever empties its slot in the old buckets, and before its
-//!   window is retired: cleaners look up every entry that the index does not point to. So a slot always means the
-//!   incarnation of the window that it was made for, and live bytes are too high until then, never too low.
-//! - K2: entries that can leave the log in another way are not left to this: those of a group that may yet move are counted by
-//!   the clear itself, and while there are side logs, which can be given up as a whole, all are.
-//! - K3: few clears are pending at any time; beyond that, a clear counts for itself while everybody waits.
+//! - K1: an entry of a cleared table is counted as dead once, by whoever empties its slot in the
+//!   old buckets, and before its window is retired: cleaners look up every entry that the index
+//!   does not point to. So a slot always means the incarnation of the window that it was made for,
+//!   and live bytes are too high until then, never too low.
+//! - K2: entries that can leave the log in another way are not left to this: those of a group that
+//!   may yet move are counted by the clear itself, and while there are side logs, which can be
+//!   given up as a whole, all are.
+//! - K3: few clears are pending at any time; beyond that, a clear counts for itself while everybody
+//!   waits.
 
 use crate::cleaner::context::Context;
 use crate::core::Core;
@@ -59,7 +66,8 @@ struct Set {
 struct Walk {
     partition: usize,
     bucket: usize,
-    /// Of the buckets of this partition so far, some are still used; and of any partition before it.
+    /// Of the buckets of this partition so far, some are still used; and of any partition before
+    /// it.
     used_here: bool,
     used: bool,
     /// Windows on flash that slots pointed to.
@@ -124,8 +132,9 @@ impl Set {
 }
 
 impl Core {
-    /// Counts an entry as dead that the index does not point to, if a clear left that to whoever finds it (K1). The caller is
-    /// pinned since it saw the entry in its window, and owns the counters.
+    /// Counts an entry as dead that the index does not point to, if a clear left that to whoever
+    /// finds it (K1). The caller is pinned since it saw the entry in its window, and owns the
+    /// counters.
     #[inline]
     pub fn count_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
         if self.cleared.is_pending() {
@@ -181,7 +190,8 @@ impl Context {
             core.wakeup.ring(); // much may be hollow now
             return true;
         }
-        // A round in which nothing could be counted: all that is left is being written to flash, or another's victim.
+        // A round in which nothing could be counted: all that is left is being written to flash, or
+        // another's victim.
         let again = walk.counted || !walk.goes_round;
         *walk = Walk {
             reads: true,
@@ -213,8 +223,8 @@ impl Context {
                 let window = core.space.window_of(slot.location());
                 let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
                 let Some(tier) = cold else {
-                    // SAFETY: the slot was there under our pin, so its window was not retired before (K1); and its bytes
-                    // are in memory for our stamp (F2).
+                    // SAFETY: the slot was there under our pin, so its window was not retired
+                    // before (K1); and its bytes are in memory for our stamp (F2).
                     let entry = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
                     if OldViews::take_at(place, slot) {
                         counters.note_dead(window, entry.padded_bytes);
@@ -255,7 +265,8 @@ impl Context {
         true
     }
 
-    /// Counts what is pending of a segment that this context has claimed and read back. False: somebody wants to be alone.
+    /// Counts what is pending of a segment that this context has claimed and read back. False:
+    /// somebody wants to be alone.
     fn count_warmed(&self, core: &Core, window: u32) -> bool {
         let start = core.space.offset_of(window);
         let end = start + core.space.segments[window as usize].appended_bytes() as usize;
@@ -270,7 +281,8 @@ impl Context {
                     break;
                 }
                 let location = Space::location(at);
-                // SAFETY: whole entries from the header to the end, verified by `warm`; the window is this context's.
+                // SAFETY: whole entries from the header to the end, verified by `warm`; the window
+                // is this context's.
                 let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
                 at += entry.padded_bytes;
                 core.count_cleared(&entry, location, counters);
@@ -282,7 +294,8 @@ impl Context {
 }
 
 impl crate::Guard<'_> {
-    /// True if the entries of a table of so many objects, which is cleared, may be counted afterwards (K2), and are many or on flash.
+    /// True if the entries of a table of so many objects, which is cleared, may be counted
+    /// afterwards (K2), and are many or on flash.
     pub(crate) fn may_count_later(&self, objects: u64) -> bool {
         let core = self.core;
         let sides = core.log.as_ref().is_some_and(|log| log.has_sides());

@@ -1,15 +1,17 @@
-//! Completion records: what was answered to a request stands in the log with its effect, so that the request, sent again,
-//! takes effect once.
+//! Completion records: what was answered to a request stands in the log with its effect, so that
+//! the request, sent again, takes effect once.
 //!
-//! The engine writes, keeps and shows them; what they mean is known to whoever tracks clients ([`Completions`]).
+//! The engine writes, keeps and shows them; what they mean is known to whoever tracks clients
+//! ([`Completions`]).
 //!
 //! **Invariants**
 //! - Q1: a record is in the group of its effect: a crash leaves both or neither.
 //! - Q2: the cleaner drops a record only if the tracker says that nobody can ask for it any more.
 //! - Q3: who loads or replays a log is shown every record in it, each at least once.
 //!
-//! Paper: RIFL (Lee, SOSP'15) §3-4; differs: the tracker keeps the answers, so records need no address; of two copies of one
-//! record (a replay that was repeated) both stay until the client has acknowledged.
+//! Paper: RIFL (Lee, SOSP'15) §3-4; differs: the tracker keeps the answers, so records need no
+//! address; of two copies of one record (a replay that was repeated) both stay until the client has
+//! acknowledged.
 
 use crate::core::Core;
 use crate::log;
@@ -20,18 +22,20 @@ use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_format::entry::{Completion, Entry};
 use std::sync::Arc;
 
-/// Who tracks which requests were executed. Called with the store pinned: it must not enter the store, nor wait for whoever
-/// is in it.
+/// Who tracks which requests were executed. Called with the store pinned: it must not enter the
+/// store, nor wait for whoever is in it.
 pub trait Completions: Send + Sync {
     /// A record was found in a log that is loaded or replayed (Q3).
     fn met(&self, record: &Completion<'_>);
 
-    /// True if the record must stay: its client has not acknowledged it, and its tablet is served here (Q2).
+    /// True if the record must stay: its client has not acknowledged it, and its tablet is served
+    /// here (Q2).
     fn keep(&self, record: &Completion<'_>) -> bool;
 }
 
 impl Store {
-    /// Sets who tracks requests; before anything is loaded. Until then all records stay. Only the first counts.
+    /// Sets who tracks requests; before anything is loaded. Until then all records stay. Only the
+    /// first counts.
     pub fn set_completions(&self, completions: Arc<dyn Completions>) {
         let _ = self.core().completions.set(completions);
     }
@@ -55,11 +59,13 @@ impl Core {
 }
 
 impl Guard<'_> {
-    /// Sees to it that the next `bytes` of entries find room without a new segment, so that what follows in this group cannot
-    /// fail for want of it: an effect and its completion, for instance.
+    /// Sees to it that the next `bytes` of entries find room without a new segment, so that what
+    /// follows in this group cannot fail for want of it: an effect and its completion, for
+    /// instance.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`], [`Error::GroupTooLarge`].
+    /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`],
+    /// [`Error::GroupTooLarge`].
     ///
     /// # Panics
     /// Outside of [`lock_keys`](Self::lock_keys) and of an exclusive guard.
@@ -72,7 +78,8 @@ impl Guard<'_> {
         loop {
             self.take_head();
             let tail = self.tail.as_mut().expect("just taken");
-            // Also if the log refuses writes since a moment: the effect before may have been taken (Q1).
+            // Also if the log refuses writes since a moment: the effect before may have been taken
+            // (Q1).
             if tail.fits(bytes) {
                 return Ok(());
             }
@@ -88,7 +95,8 @@ impl Guard<'_> {
     /// Appends a completion record to the group of its effect (Q1). A store without a log has none.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), but none if enough was reserved; [`Error::ValueTooLarge`]; [`Error::NoSuchTable`].
+    /// As [`reserve`](Self::reserve), but none if enough was reserved; [`Error::ValueTooLarge`];
+    /// [`Error::NoSuchTable`].
     ///
     /// # Panics
     /// As [`reserve`](Self::reserve).
@@ -108,11 +116,13 @@ impl Guard<'_> {
         };
         let tail = self.tail.as_mut().expect("taken by `reserve`");
         let at = core.space.at(Space::location(tail.take(bytes)));
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes while its lock is held.
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes
+        // while its lock is held.
         record.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         tail.record(&core.space);
         log.publish(self.head.number, tail);
-        // Like a tombstone: alive in its window until a cleaner drops it, and no part of the live objects.
+        // Like a tombstone: alive in its window until a cleaner drops it, and no part of the live
+        // objects.
         self.head.counters.note_tombstone(bytes);
         self.carried.appended += bytes as u64;
         self.note_own(log, index);

@@ -1,4 +1,5 @@
-//! The heart that sessions and cleaners share: space, heads, indexes, epochs, and the sums over them.
+//! The heart that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
+//! them.
 
 use crate::cleaner::apart::Processor;
 use crate::cleaner::context::{Context, Tally};
@@ -28,11 +29,13 @@ use std::sync::{Arc, Condvar, OnceLock};
 
 /// Sessions at once, cleaners included. Each has a cache-line slot.
 const SESSIONS_MAX: usize = 1024;
-/// Looks at the counters, in the hope of no writer in between, before a sum is taken that is rather too low.
+/// Looks at the counters, in the hope of no writer in between, before a sum is taken that is rather
+/// too low.
 const LIVE_LOOKS_MAX: u32 = 8;
 /// Threads that replay into side logs at once without waiting for each other's counters.
 const GUESTS_MAX: usize = 8;
-/// Live data above this part of what segments can hold is refused (store mode): the cleaner needs some dead bytes to find.
+/// Live data above this part of what segments can hold is refused (store mode): the cleaner needs
+/// some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
 
 pub struct Core {
@@ -82,7 +85,8 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// Cheap when the cleaners are awake. A wakeup that is missed by a race costs one tick of the cleaner's timer.
+    /// Cheap when the cleaners are awake. A wakeup that is missed by a race costs one tick of the
+    /// cleaner's timer.
     pub fn ring(&self) {
         if self.sleeping.swap(false, Ordering::Relaxed) {
             self.bell.notify_all();
@@ -112,7 +116,8 @@ impl Core {
         } else {
             options.heads
         };
-        // Many heads on a small budget would leave nothing to clean: a head takes a segment, and so does its survivor.
+        // Many heads on a small budget would leave nothing to clean: a head takes a segment, and so
+        // does its survivor.
         let heads = heads
             .min((memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize)
             .clamp(1, crate::log::HEADS_MAX);
@@ -251,11 +256,13 @@ impl Core {
     pub fn live_bytes(&self) -> u64 {
         let mut appended_before = self.log_time();
         for _ in 0..LIVE_LOOKS_MAX {
-            // Dead first: an entry counted as dead has been counted as appended before, so the difference is not negative.
+            // Dead first: an entry counted as dead has been counted as appended before, so the
+            // difference is not negative.
             let dead: u64 = self.actors().map(Counters::dead).sum();
             fence(duramen_base::sync::Ordering::Acquire);
             let appended = self.log_time();
-            // Whoever lost its core between the two sums counts what was overwritten meanwhile as alive.
+            // Whoever lost its core between the two sums counts what was overwritten meanwhile as
+            // alive.
             if appended - appended_before <= SEGLET_BYTES as u64 {
                 return appended.saturating_sub(dead);
             }
@@ -286,10 +293,11 @@ impl Core {
         self.space.budget.limit().saturating_sub(other)
     }
 
-    /// Live bytes beyond which writes are refused: leaves the heads, the survivors and their reserve, and a little dead.
+    /// Live bytes beyond which writes are refused: leaves the heads, the survivors and their
+    /// reserve, and a little dead.
     pub fn live_limit(&self) -> u64 {
-        // Reserve windows are empty; open ones are half full on average. Where that is too much to hope for, cleaning
-        // finds nothing to gain and the write is refused then.
+        // Reserve windows are empty; open ones are half full on average. Where that is too much to
+        // hope for, cleaning finds nothing to gain and the write is refused then.
         let for_tombstones = if self.log.is_some() {
             self.heads.len()
         } else {
@@ -304,8 +312,8 @@ impl Core {
         (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
     }
 
-    /// True if more is alive than writes may fill. What has expired is not, though nobody has met it yet; nor what was cleared,
-    /// as long as it is not known how much that is.
+    /// True if more is alive than writes may fill. What has expired is not, though nobody has met
+    /// it yet; nor what was cleared, as long as it is not known how much that is.
     pub fn is_full(&self) -> bool {
         self.has_more_than(self.live_limit())
     }
@@ -361,7 +369,8 @@ impl Core {
         Index::new(self.space.budget.limit(), floor)
     }
 
-    /// The largest object version that any write has given so far, or may have given before a restart.
+    /// The largest object version that any write has given so far, or may have given before a
+    /// restart.
     pub fn version_max(&self) -> u64 {
         let given = self.actors().map(Counters::version_max).max().unwrap_or(0);
         let before = self.log.as_ref().map_or(0, |log| log.version_floor());
@@ -419,7 +428,8 @@ impl Core {
         Some(window)
     }
 
-    /// Takes a window that is no segment yet; `None`: memory or disk have none. What a head takes is named, or given back.
+    /// Takes a window that is no segment yet; `None`: memory or disk have none. What a head takes
+    /// is named, or given back.
     pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
         let swaps = self.log.as_ref().map(|log| log.swaps());
         let is_for_head = purpose.is_for_head();
@@ -472,7 +482,8 @@ impl Core {
         log.is_some_and(|log| log.is_loading() || log.has_sides())
     }
 
-    /// True if what a load takes should be as little as possible: an eighth of the budget is left, which is about an index.
+    /// True if what a load takes should be as little as possible: an eighth of the budget is left,
+    /// which is about an index.
     pub fn is_short_of_memory(&self) -> bool {
         let budget = &self.space.budget;
         budget.free() < budget.limit() / 8

@@ -1,5 +1,6 @@
-//! Counters of one actor (a head or a cleaner): written by their one owner without atomic read-modify-writes, summed
-//! by whoever wants to know. So an overwrite writes no cache line that another core writes.
+//! Counters of one actor (a head or a cleaner): written by their one owner without atomic
+//! read-modify-writes, summed by whoever wants to know. So an overwrite writes no cache line that
+//! another core writes.
 
 use crate::TableId;
 use duramen_base::limits::TABLES_MAX;
@@ -15,7 +16,8 @@ pub struct Counters {
     dead: AtomicU64,
     pub expired: AtomicU64,
     pub evicted: AtomicU64,
-    /// Padded bytes of tombstones: appended by writers, less those dropped by cleaners (so of one actor it may wrap). They count as appended and as dead at once: what is live is objects.
+    /// Padded bytes of tombstones: appended by writers, less those dropped by cleaners (so of one
+    /// actor it may wrap). They count as appended and as dead at once: what is live is objects.
     pub tombstones: AtomicU64,
     /// Largest object version this actor has assigned.
     version_max: AtomicU64,
@@ -79,7 +81,8 @@ impl Counters {
         add(&self.tombstones, entry_bytes as u64);
     }
 
-    /// Entries moved between windows before anybody saw them: takes `dead` bytes that died in one to the other.
+    /// Entries moved between windows before anybody saw them: takes `dead` bytes that died in one
+    /// to the other.
     pub fn move_dead(&self, from: usize, to: usize, dead: u64) {
         let before = self.dead_in(from);
         self.dead_by_window[from].store(before.wrapping_sub(dead), Ordering::Relaxed);
@@ -109,7 +112,8 @@ impl Counters {
         counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
     }
 
-    /// An object that expires took the place of one that does not, or the like. No change writes nothing.
+    /// An object that expires took the place of one that does not, or the like. No change writes
+    /// nothing.
     #[inline(always)]
     pub fn note_expiring(&self, table: TableId, change: i64) {
         if change != 0 {

@@ -1,15 +1,18 @@
 //! Reclaim epochs: memory is reused only when nobody who could still see it is inside the store.
 //!
 //! **Invariants**
-//! - E1: a session's slot holds its stamp while it is pinned and `IDLE` otherwise; the store of the stamp is ordered
-//!   before the session's first index read (StoreLoad fence in `pin`).
-//! - E2: what was unlinked before `retire_stamp` returned `s` may be reused once `quiet_before() > s`: every session
-//!   pinned now then took its stamp after the unlinking, and so cannot have found the memory.
-//! - E3: `quiet_before` is at most the time at which it began to look. So what is retired while it looks, or after it,
-//!   is not older than it, whoever pins meanwhile; a list may be locked after the bound was taken.
+//! - E1: a session's slot holds its stamp while it is pinned and `IDLE` otherwise; the store of the
+//!   stamp is ordered before the session's first index read (StoreLoad fence in `pin`).
+//! - E2: what was unlinked before `retire_stamp` returned `s` may be reused once `quiet_before() >
+//!   s`: every session pinned now then took its stamp after the unlinking, and so cannot have found
+//!   the memory.
+//! - E3: `quiet_before` is at most the time at which it began to look. So what is retired while it
+//!   looks, or after it, is not older than it, whoever pins meanwhile; a list may be locked after
+//!   the bound was taken.
 //!
 //! **Concurrency**: a slot is written by its session alone; `quiet_before` reads all of them.
-//! Paper: [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (a pin there may pass its first index read).
+//! Paper: [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (a pin there may pass its
+//! first index read).
 
 use crate::Error;
 use duramen_base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, fence};
@@ -66,7 +69,8 @@ impl Epochs {
         let id = free.pop().ok_or(Error::TooManySessions {
             limit: self.slots.len(),
         })?;
-        // SeqCst: a later `quiet_before` must scan this slot if it could miss its pin otherwise (pairs with the load there).
+        // SeqCst: a later `quiet_before` must scan this slot if it could miss its pin otherwise
+        // (pairs with the load there).
         self.used.fetch_max(id + 1, Ordering::SeqCst);
         Ok(SlotId(id))
     }
@@ -89,14 +93,15 @@ impl Epochs {
         }
         #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
         {
-            // Release: who sees this stamp, and not that the slot was idle before, may take what was read under the last pin for
-            // done with (pairs with Acquire in `quiet_before`).
+            // Release: who sees this stamp, and not that the slot was idle before, may take what
+            // was read under the last pin for done with (pairs with Acquire in `quiet_before`).
             slot.store(now, Ordering::Release);
             fence(Ordering::SeqCst);
         }
     }
 
-    /// A pin as it must not be, for the model checker to find: it may pass the reads that follow (90-traps.md §B).
+    /// A pin as it must not be, for the model checker to find: it may pass the reads that follow
+    /// (90-traps.md §B).
     #[cfg(loom)]
     pub fn pin_without_fence(&self, id: SlotId) {
         self.slots[id.0]
@@ -107,7 +112,8 @@ impl Epochs {
     /// Marks the slot's owner as outside.
     #[inline(always)]
     pub fn unpin(&self, id: SlotId) {
-        // Release: what the owner read is done with before the slot reads as idle (pairs with Acquire in `quiet_before`).
+        // Release: what the owner read is done with before the slot reads as idle (pairs with
+        // Acquire in `quiet_before`).
         self.slots[id.0].0.store(IDLE, Ordering::Release);
     }
 
@@ -128,7 +134,8 @@ impl Epochs {
         self.ticks.now_after()
     }
 
-    /// The oldest stamp of a pinned session, and at most the present; what was retired before it is nobody's (E3).
+    /// The oldest stamp of a pinned session, and at most the present; what was retired before it is
+    /// nobody's (E3).
     pub fn quiet_before(&self) -> u64 {
         let now = self.ticks.now_before();
         fence(Ordering::SeqCst);
@@ -143,7 +150,8 @@ impl Epochs {
         oldest.min(now)
     }
 
-    /// Leaves E3 out, for the model checker to find: nothing bounds `quiet_before` while everybody is outside.
+    /// Leaves E3 out, for the model checker to find: nothing bounds `quiet_before` while everybody
+    /// is outside.
     #[cfg(loom)]
     pub fn plant_unbounded(&self) {
         self.unbounded
@@ -185,8 +193,8 @@ mod tests {
             assert!(epochs.quiet_before() > stamp, "b came later");
             assert!(epochs.others_idle(b) && !epochs.others_idle(a));
             epochs.unpin(b);
-            // A bound that was taken while everybody was outside let go of what was retired after it, under a session that
-            // had pinned itself in between.
+            // A bound that was taken while everybody was outside let go of what was retired after
+            // it, under a session that had pinned itself in between.
             let quiet = epochs.quiet_before();
             epochs.pin(a);
             let stamp = epochs.retire_stamp();

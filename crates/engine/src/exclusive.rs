@@ -1,12 +1,15 @@
 //! Alone in the store: one session keeps all others out for what must be atomic over everything.
 //!
 //! **Invariants**
-//! - A1: between `enter_alone` and `leave_alone` no other slot is pinned but for the blink of a `try_enter` that fails.
-//! - A2: who stays inside while it waits never unpins in between, not even to pin again at once: `enter_alone` could
-//!   return in that instant (it takes a fresh stamp by pinning over the old one).
+//! - A1: between `enter_alone` and `leave_alone` no other slot is pinned but for the blink of a
+//!   `try_enter` that fails.
+//! - A2: who stays inside while it waits never unpins in between, not even to pin again at once:
+//!   `enter_alone` could return in that instant (it takes a fresh stamp by pinning over the old
+//!   one).
 //!
-//! **Concurrency**: Dekker's handshake. Who enters pins, then looks for the wish; who wants to be alone wishes, then looks
-//! for pins. A full barrier on both sides (in `Epochs::pin` and `Epochs::others_idle`): one at least sees the other.
+//! **Concurrency**: Dekker's handshake. Who enters pins, then looks for the wish; who wants to be
+//! alone wishes, then looks for pins. A full barrier on both sides (in `Epochs::pin` and
+//! `Epochs::others_idle`): one at least sees the other.
 
 use crate::epoch::{Epochs, SlotId};
 use duramen_base::sync::{AtomicBool, Ordering};
@@ -26,8 +29,8 @@ impl Default for Exclusive {
 }
 
 impl Exclusive {
-    /// Pins a slot unless somebody is, or wants to be, alone. `regardless`: the caller is that somebody, or holds what it
-    /// waits for.
+    /// Pins a slot unless somebody is, or wants to be, alone. `regardless`: the caller is that
+    /// somebody, or holds what it waits for.
     #[inline(always)]
     pub fn try_enter(&self, epochs: &Epochs, slot: SlotId, regardless: bool) -> bool {
         epochs.pin(slot);
@@ -49,7 +52,8 @@ impl Exclusive {
     #[cold]
     fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
-        // Looking first: every attempt is a pin, and many who try could keep the other from ever being alone.
+        // Looking first: every attempt is a pin, and many who try could keep the other from ever
+        // being alone.
         while self.is_wanted() || !self.try_enter(epochs, slot, false) {
             waiting.wait();
         }
@@ -60,7 +64,8 @@ impl Exclusive {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_alone`.
+    /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by
+    /// `leave_alone`.
     pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
         while self

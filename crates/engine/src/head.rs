@@ -1,10 +1,13 @@
 //! Heads: where new entries go. One per core; a session appends to its own.
 //!
 //! **Invariants**
-//! - H1: a head's lock is held from before an entry's append until the index points to it. A segment is closed under the
-//!   same lock, so whoever sees it closed sees every entry of it either referenced or dead for good (90-traps.md §B).
-//! - H2: an entry never straddles windows; the bytes between `appended` and the window's end hold no entry.
-//! - H3: with a log, an open group is the work of who holds the lock, and ends before the lock is released.
+//! - H1: a head's lock is held from before an entry's append until the index points to it. A
+//!   segment is closed under the same lock, so whoever sees it closed sees every entry of it either
+//!   referenced or dead for good (90-traps.md §B).
+//! - H2: an entry never straddles windows; the bytes between `appended` and the window's end hold
+//!   no entry.
+//! - H3: with a log, an open group is the work of who holds the lock, and ends before the lock is
+//!   released.
 
 use crate::cleaner::apart::Processor;
 use crate::counters::Counters;

@@ -1,8 +1,9 @@
-//! Log-structured memory that scales with cores: windows, heads, an optimistic index, reclaim epochs, a concurrent
-//! cleaner. No file, no socket, no async: the engine never blocks on I/O.
+//! Log-structured memory that scales with cores: windows, heads, an optimistic index, reclaim
+//! epochs, a concurrent cleaner. No file, no socket, no async: the engine never blocks on I/O.
 //!
-//! A [`Store`] holds tables of objects under a hard memory budget. A thread enters it through its own [`Session`]; a
-//! [`Guard`] is one batch of operations. Papers: Rumble14, Merritt17, Ousterhout15 §3-4.
+//! A [`Store`] holds tables of objects under a hard memory budget. A thread enters it through its
+//! own [`Session`]; a [`Guard`] is one batch of operations. Papers: Rumble14, Merritt17,
+//! Ousterhout15 §3-4.
 //!
 //! ```
 //! use duramen_engine::{Options, Store, TableId};

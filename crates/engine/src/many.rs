@@ -1,9 +1,11 @@
-//! Multi-forms: one call for many keys, their cache misses overlapped. Not atomic: each key is an operation of its own,
-//! with a result of its own, in the order given [Ousterhout15 §3]. For one step over several keys see `lock_keys`.
+//! Multi-forms: one call for many keys, their cache misses overlapped. Not atomic: each key is an
+//! operation of its own, with a result of its own, in the order given [Ousterhout15 §3]. For one
+//! step over several keys see `lock_keys`.
 
 use crate::{Condition, Error, Guard, Incremented, KeyHash, Object, Outcome, TableId};
 
-/// Keys whose bucket lines, and then entries, are fetched together: about as many as a core has misses in flight.
+/// Keys whose bucket lines, and then entries, are fetched together: about as many as a core has
+/// misses in flight.
 const GROUP: usize = 16;
 
 /// One part of a [`write_many`](Guard::write_many).
@@ -29,8 +31,8 @@ impl<'a> Part<'a> {
 }
 
 impl Guard<'_> {
-    /// Runs an operation for each key, in order, after starting to fetch what the next ones need: all buckets of a group,
-    /// then all its entries. `run` gets the position of the key in `keys`.
+    /// Runs an operation for each key, in order, after starting to fetch what the next ones need:
+    /// all buckets of a group, then all its entries. `run` gets the position of the key in `keys`.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; nothing was run then.

@@ -1,7 +1,8 @@
 //! Walks over a whole table in hash order, step by step, and draws of a random object.
 //!
-//! **Invariant** W1: whatever values are as long as they may, a walk gets on with room for two of them: a step can end at any object.
-//! So who can fetch only a part of what a step lacks from flash fetches the first of it, and asks for that part of the step.
+//! **Invariant** W1: whatever values are as long as they may, a walk gets on with room for two of
+//! them: a step can end at any object. So who can fetch only a part of what a step lacks from flash
+//! fetches the first of it, and asks for that part of the step.
 
 use crate::index::bucket::{Slot, View};
 use crate::session::Guard;
@@ -28,11 +29,13 @@ impl Lacking {
 }
 
 impl<'s> Guard<'s> {
-    /// Shows about `count` objects from `cursor` (0 = start) in hash order; returns the next cursor, 0 = finished.
-    /// An object that is there for the whole scan is shown at least once, whatever grows or moves meanwhile.
+    /// Shows about `count` objects from `cursor` (0 = start) in hash order; returns the next
+    /// cursor, 0 = finished. An object that is there for the whole scan is shown at least once,
+    /// whatever grows or moves meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted all of it, in hash order.
+    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted
+    /// all of it, in hash order.
     pub fn scan(
         &self,
         table: TableId,
@@ -43,7 +46,8 @@ impl<'s> Guard<'s> {
         self.scan_as(table, cursor, count, false, show)
     }
 
-    /// As [`scan`](Self::scan). `partly`: ends before the first object that lies on flash, if it has come further than `cursor`.
+    /// As [`scan`](Self::scan). `partly`: ends before the first object that lies on flash, if it
+    /// has come further than `cursor`.
     ///
     /// # Errors
     /// As there.
@@ -152,7 +156,8 @@ impl<'s> Guard<'s> {
     pub fn random(&self, table: TableId, random: u64) -> Result<Option<Object<'_>>, Error> {
         let index = self.index(table)?;
         let partitions = index.partitions();
-        // Start anywhere, then take the first bucket with something in it; twice round the starting partition.
+        // Start anywhere, then take the first bucket with something in it; twice round the starting
+        // partition.
         let start = (random >> 32) as usize % partitions.len();
         for n in 0..=partitions.len() {
             let partition = &partitions[(start + n) % partitions.len()];

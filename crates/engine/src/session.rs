@@ -1,8 +1,9 @@
 //! Sessions and guards: how a thread enters the store.
 //!
-//! A session belongs to one thread at a time; it appends to one head and owns one reclaim slot. A guard is one batch: it
-//! pins what it sees. Reads borrow the guard, so no slice of the log outlives the pin; writes borrow it mutably, because
-//! a write that has to find memory first lets go of the pin for a moment.
+//! A session belongs to one thread at a time; it appends to one head and owns one reclaim slot. A
+//! guard is one batch: it pins what it sees. Reads borrow the guard, so no slice of the log
+//! outlives the pin; writes borrow it mutably, because a write that has to find memory first lets
+//! go of the pin for a moment.
 
 use crate::core::Core;
 use crate::epoch::SlotId;
@@ -21,7 +22,8 @@ use duramen_format::hash;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// One thread's way into the store (its head, its reclaim slot). `Send`, not shareable: use one per thread.
+/// One thread's way into the store (its head, its reclaim slot). `Send`, not shareable: use one per
+/// thread.
 pub struct Session {
     store: Arc<Store>,
     slot: SlotId,
@@ -79,8 +81,9 @@ impl Session {
         self.guard(false)
     }
 
-    /// Enters the store alone: waits until every other session is between guards and keeps them out.
-    /// For what must be atomic over everything (`FLUSHALL`, a transaction with such a command).
+    /// Enters the store alone: waits until every other session is between guards and keeps them
+    /// out. For what must be atomic over everything (`FLUSHALL`, a transaction with such a
+    /// command).
     pub fn pin_exclusive(&mut self) -> Guard<'_> {
         let core = self.store.core();
         core.exclusive.enter_alone(&core.epochs, self.slot);
@@ -127,7 +130,8 @@ impl Drop for Session {
 #[derive(Clone, Copy)]
 pub struct Seen<'g>(Option<(View<'g>, usize, &'g AtomicU64, Slot)>);
 
-/// A pinned session: memory it has seen is not reused until it is dropped. Keep it for one batch, not longer.
+/// A pinned session: memory it has seen is not reused until it is dropped. Keep it for one batch,
+/// not longer.
 pub struct Guard<'s> {
     pub(crate) core: &'s Core,
     pub(crate) slot: SlotId,
@@ -141,7 +145,8 @@ pub struct Guard<'s> {
     pub(crate) transaction: Option<crate::transaction::Transaction<'s>>,
     /// Nobody else is in the store.
     pub(crate) alone: bool,
-    /// With a log: where the last own append to this head ends, and the highest level of the tables written.
+    /// With a log: where the last own append to this head ends, and the highest level of the tables
+    /// written.
     pub(crate) own: Option<(u64, Level)>,
     /// `observed` is not empty.
     pub(crate) seen: Cell<bool>,
@@ -217,8 +222,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Leaves the store and enters it again: what was read before may be reused now. For guards that are kept over
-    /// several batches.
+    /// Leaves the store and enters it again: what was read before may be reused now. For guards
+    /// that are kept over several batches.
     pub fn refresh(&mut self) {
         if !self.alone && self.transaction.is_none() {
             self.tail = None; // nobody may wait for this head while we wait to be let in
@@ -230,8 +235,8 @@ impl<'s> Guard<'s> {
         self.now_ms.set(0);
     }
 
-    /// Takes the head's lock, for this guard to keep. What was read so far may not be used again: it may have been
-    /// outside meanwhile.
+    /// Takes the head's lock, for this guard to keep. What was read so far may not be used again:
+    /// it may have been outside meanwhile.
     #[inline(always)]
     pub(crate) fn take_head(&mut self) {
         if self.tail.is_none() {
@@ -248,7 +253,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Another session has this head, and may be waiting for memory that a pin of ours would hold back, or be alone soon.
+    /// Another session has this head, and may be waiting for memory that a pin of ours would hold
+    /// back, or be alone soon.
     #[cold]
     fn wait_for_head(&mut self) {
         debug_assert!(self.transaction.is_none(), "a transaction has its head");
@@ -279,9 +285,10 @@ impl<'s> Guard<'s> {
     /// The entry of a location found in the index under this pin.
     #[inline(always)]
     pub(crate) fn entry_at(&self, here: Here) -> Entry<'s> {
-        // SAFETY: the index pointed to this location under our pin, so a whole entry was published there (Acquire in
-        // `find`), and neither writer nor cleaner changes or reuses it before the pin ends (E2, S3); or it is a verified copy
-        // that the session holds, or that is promoted (F4).
+        // SAFETY: the index pointed to this location under our pin, so a whole entry was published
+        // there (Acquire in `find`), and neither writer nor cleaner changes or reuses it before the
+        // pin ends (E2, S3); or it is a verified copy that the session holds, or that is promoted
+        // (F4).
         unsafe { entry::parse_trusted(here.at) }
     }
 
@@ -348,8 +355,9 @@ impl<'s> Guard<'s> {
             .and_then(|entry| self.object(entry)))
     }
 
-    /// As [`read`](Self::read), and also what it takes to ask later, under the same guard, whether the key is still as
-    /// it was: for reads of several keys that must all have been true at one moment.
+    /// As [`read`](Self::read), and also what it takes to ask later, under the same guard, whether
+    /// the key is still as it was: for reads of several keys that must all have been true at one
+    /// moment.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -370,8 +378,8 @@ impl<'s> Guard<'s> {
         Ok((object, Seen(object.map(|_| (view, home, place, slot)))))
     }
 
-    /// True if the key that was found by [`read_seen`](Self::read_seen) is still as it was. False also for a key that was
-    /// absent (read it again), and for one that a cleaner has moved.
+    /// True if the key that was found by [`read_seen`](Self::read_seen) is still as it was. False
+    /// also for a key that was absent (read it again), and for one that a cleaner has moved.
     #[inline(always)]
     pub fn is_unchanged(&self, seen: &Seen<'_>) -> bool {
         seen.0
@@ -418,7 +426,8 @@ impl<'s> Guard<'s> {
         }
         let bytes = entry.padded_bytes.min(20 * 64) as u32;
         let average = self.carried.entry_bytes.get();
-        // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware prefetcher has caught on.
+        // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware
+        // prefetcher has caught on.
         self.carried.entry_bytes.set(average - average / 16 + bytes);
         Ok(Some((view, place, slot, entry)))
     }
@@ -488,10 +497,12 @@ impl<'s> Guard<'s> {
         self.core.space.budget.limit()
     }
 
-    /// Resizes a partition after an operation if its load asks for it. The caller holds no bucket lock.
+    /// Resizes a partition after an operation if its load asks for it. The caller holds no bucket
+    /// lock.
     #[cold]
     pub(crate) fn resize(&self, partition: &Partition) {
-        // A refusal (no memory, a transaction) is fine: the next insert asks again, until the view is full.
+        // A refusal (no memory, a transaction) is fine: the next insert asks again, until the view
+        // is full.
         let _ = partition.resize(0, self.me, self.core.resources());
     }
 }

@@ -1,6 +1,8 @@
-//! What the engine tells about itself: counters ([`Stats`]) and "explain my memory" ([`MemoryReport`]).
+//! What the engine tells about itself: counters ([`Stats`]) and "explain my memory"
+//! ([`MemoryReport`]).
 
-/// Counters since start and gauges of now. Cheap to take: sums of per-core counters, no lock on any data path.
+/// Counters since start and gauges of now. Cheap to take: sums of per-core counters, no lock on any
+/// data path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Objects in all tables; expired ones that nobody has met yet count too.
@@ -22,11 +24,13 @@ pub struct Stats {
     pub entries_expired: u64,
     pub entries_evicted: u64,
     pub cleaner: CleanerStats,
-    /// Times a writer had to clean or to wait before it could append, and the time spent, in nanoseconds.
+    /// Times a writer had to clean or to wait before it could append, and the time spent, in
+    /// nanoseconds.
     pub writer_stalls: u64,
     pub writer_stall_ns: u64,
     pub flash: crate::FlashStats,
-    /// The largest page size that the kernel really gave, in bytes (4096 or 2097152), 0 = not yet known.
+    /// The largest page size that the kernel really gave, in bytes (4096 or 2097152), 0 = not yet
+    /// known.
     pub page_bytes: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The store as its owner sees it: made from options, entered by sessions, asked for tables and figures.
+//! The store as its owner sees it: made from options, entered by sessions, asked for tables and
+//! figures.
 
 use crate::cleaner;
 use crate::core::Core;
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last one goes, the cleaners are joined and
-/// the memory is returned.
+/// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last one goes, the
+/// cleaners are joined and the memory is returned.
 pub struct Store {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -51,8 +52,9 @@ impl Store {
         &self.core
     }
 
-    /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if memory were short: for
-    /// who runs without cleaner threads and decides when (a simulator). False: nothing was to be done.
+    /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if
+    /// memory were short: for who runs without cleaner threads and decides when (a simulator).
+    /// False: nothing was to be done.
     pub fn clean_step(&self, quota_bytes: u64) -> bool {
         let core = &self.core;
         let mut context = core.contexts[0].lock().expect("cleaning context");
@@ -66,8 +68,8 @@ impl Store {
         step == crate::cleaner::context::Step::Worked
     }
 
-    /// Sends a segment to flash as a cleaner thread does it, as if memory were short: for who runs without such threads (a simulator).
-    /// False: none may go there, or there is no flash.
+    /// Sends a segment to flash as a cleaner thread does it, as if memory were short: for who runs
+    /// without such threads (a simulator). False: none may go there, or there is no flash.
     pub fn demote_step(&self) -> bool {
         let core = &self.core;
         let context = core.contexts[0].lock().expect("cleaning context");
@@ -109,13 +111,15 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`], [`Error::OutOfMemory`];
-    /// [`Error::TooManySessions`] if memory must be found first and there is no slot to do it from.
+    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`],
+    /// [`Error::OutOfMemory`]; [`Error::TooManySessions`] if memory must be found first and there
+    /// is no slot to do it from.
     pub fn create_table(self: &Arc<Self>, name: &str) -> Result<TableId, Error> {
         self.create_table_with(name, None)
     }
 
-    /// As [`create_table`](Self::create_table), at a level; `None` = the default of the store's log.
+    /// As [`create_table`](Self::create_table), at a level; `None` = the default of the store's
+    /// log.
     ///
     /// # Errors
     /// As there.
@@ -127,7 +131,8 @@ impl Store {
         self.create_table_told(name, level, |_| {})
     }
 
-    /// As [`create_table_with`](Self::create_table_with). `tell` learns the id before anybody can find the table.
+    /// As [`create_table_with`](Self::create_table_with). `tell` learns the id before anybody can
+    /// find the table.
     ///
     /// # Errors
     /// As there.
@@ -152,7 +157,8 @@ impl Store {
         })
     }
 
-    /// Makes a table that has this id in the whole cluster. Objects of any version may come to it from elsewhere.
+    /// Makes a table that has this id in the whole cluster. Objects of any version may come to it
+    /// from elsewhere.
     ///
     /// # Errors
     /// As [`create_table`](Self::create_table).
@@ -176,8 +182,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a table as it was before a restart; table 0 is there already and is set to this floor and level. What is
-    /// written to it gets versions from `floor` on.
+    /// Makes a table as it was before a restart; table 0 is there already and is set to this floor
+    /// and level. What is written to it gets versions from `floor` on.
     ///
     /// # Errors
     /// As [`create_table`](Self::create_table).
@@ -239,7 +245,8 @@ impl Store {
         found
     }
 
-    /// Sets a table's own level, for what is written from now on. Must not be called while this thread holds a guard.
+    /// Sets a table's own level, for what is written from now on. Must not be called while this
+    /// thread holds a guard.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
@@ -257,7 +264,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the segments of all heads, so that everything appended so far lies in closed ones. Waits for who writes.
+    /// Ends the segments of all heads, so that everything appended so far lies in closed ones.
+    /// Waits for who writes.
     pub fn close_heads(&self) {
         let Some(log) = self.log() else {
             return;
@@ -269,8 +277,8 @@ impl Store {
         }
     }
 
-    /// Runs this while every session is between guards, and keeps them out meanwhile. Must not be called while this thread
-    /// holds a guard: it waits until nobody does.
+    /// Runs this while every session is between guards, and keeps them out meanwhile. Must not be
+    /// called while this thread holds a guard: it waits until nobody does.
     pub fn alone<T>(&self, run: impl FnOnce() -> T) -> T {
         let core = &*self.core;
         let visitor = Visitor::wait(core);
@@ -281,7 +289,8 @@ impl Store {
         result
     }
 
-    /// The threads of this process that have waited for a tenth of a second or longer: for what, and what they hold meanwhile.
+    /// The threads of this process that have waited for a tenth of a second or longer: for what,
+    /// and what they hold meanwhile.
     pub fn waits(&self) -> Vec<Wait> {
         waits::longer_than(waits::LONG)
     }
@@ -331,8 +340,8 @@ impl Store {
         }
     }
 
-    /// Drops a table and its objects; the default table can only be cleared. Must not be called while this thread holds
-    /// a guard: it waits until nobody does.
+    /// Drops a table and its objects; the default table can only be cleared. Must not be called
+    /// while this thread holds a guard: it waits until nobody does.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], also for the default table; [`Error::TooManySessions`].
@@ -349,8 +358,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes every object of a table at one instant, for all sessions. Must not be called while this thread holds a
-    /// guard: use [`Guard::clear`](crate::Guard::clear) of an exclusive one.
+    /// Removes every object of a table at one instant, for all sessions. Must not be called while
+    /// this thread holds a guard: use [`Guard::clear`](crate::Guard::clear) of an exclusive one.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
@@ -381,7 +390,8 @@ impl crate::Guard<'_> {
         let index = core.tables.index(table)?;
         let counters = &core.heads[0].counters;
         let objects = core.objects(table);
-        // Nobody else is inside, so the counters of any actor may be written (H1: no head is in the middle of an append).
+        // Nobody else is inside, so the counters of any actor may be written (H1: no head is in the
+        // middle of an append).
         let mut others = 0;
         core.tables
             .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
@@ -406,8 +416,8 @@ impl crate::Guard<'_> {
         Ok(())
     }
 
-    /// Counts the entries of one table as dead, while everybody waits: those in memory, and those on flash only where that
-    /// cannot be left for later (`cleared`, K2).
+    /// Counts the entries of one table as dead, while everybody waits: those in memory, and those
+    /// on flash only where that cannot be left for later (`cleared`, K2).
     fn kill_table(&self, table: TableId, index: &crate::index::Index) {
         let core = self.core;
         let counters = &core.heads[0].counters;
@@ -456,8 +466,9 @@ fn kill_everything(core: &Core, counters: &Counters) {
 }
 
 impl Store {
-    /// Ends the cleaner threads and waits for them, so that none is in the hook of [`Log::on_demand`](crate::Log::on_demand) any more.
-    /// Before the end of the store, which does it too.
+    /// Ends the cleaner threads and waits for them, so that none is in the hook of
+    /// [`Log::on_demand`](crate::Log::on_demand) any more. Before the end of the store, which does
+    /// it too.
     pub fn end_cleaners(&self) {
         self.core.wakeup.shutdown.store(true, Ordering::Release);
         self.core.wakeup.bell.notify_all();

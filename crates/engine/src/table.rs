@@ -14,8 +14,9 @@ use duramen_base::sync::Mutex;
 use duramen_format::control::is_table_name;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's lock serialises whoever
-/// creates, drops or counts tables; an index is freed only by who is alone in the store and holds that lock.
+/// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's
+/// lock serialises whoever creates, drops or counts tables; an index is freed only by who is alone
+/// in the store and holds that lock.
 pub struct Tables {
     indexes: Box<[AtomicPtr<Index>]>,
     names: Mutex<Names>,
@@ -47,7 +48,8 @@ impl Tables {
     pub fn index(&self, table: TableId) -> Result<&Index, Error> {
         // Acquire pairs with Release in `create`: the index is built before it is seen.
         let index = self.indexes[table.place()].load(Ordering::Acquire);
-        // SAFETY: made by `create` from a box; freed by `remove`, whose caller is alone in the store (no pin is active).
+        // SAFETY: made by `create` from a box; freed by `remove`, whose caller is alone in the
+        // store (no pin is active).
         match unsafe { index.as_ref() } {
             Some(index) if index.table == table => Ok(index),
             _ => Err(Error::NoSuchTable(table)), // T1
@@ -113,7 +115,8 @@ impl Tables {
         let entry = &mut names.tables[table.place()];
         entry.take_if(|(id, _)| *id == table)?;
         let index = self.indexes[table.place()].swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made by `create` from a box, and taken out of the one place that had it; no session is inside.
+        // SAFETY: made by `create` from a box, and taken out of the one place that had it; no
+        // session is inside.
         (!index.is_null()).then(|| unsafe { Box::from_raw(index) })
     }
 
@@ -177,8 +180,8 @@ mod tests {
         assert_eq!(store.objects(dropped), 0);
     }
 
-    /// A level was set behind the drop of its table, in the order of the log: the writer of the log met a change of a
-    /// table that does not exist, and ended the process.
+    /// A level was set behind the drop of its table, in the order of the log: the writer of the log
+    /// met a change of a table that does not exist, and ended the process.
     #[test]
     fn no_level_is_set_behind_a_drop() {
         use crate::{Collected, LogOptions, TableChange};

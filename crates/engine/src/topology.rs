@@ -1,4 +1,5 @@
-//! NUMA nodes: "write local, read global" [Merritt17 §3.4]. One node costs nothing: one pool, no system call.
+//! NUMA nodes: "write local, read global" [Merritt17 §3.4]. One node costs nothing: one pool, no
+//! system call.
 
 use std::ffi::c_void;
 
@@ -71,7 +72,8 @@ impl Topology {
         }
     }
 
-    /// Asks the kernel to back a range from a node's memory where it can. A wish, not a need: refusals are ignored.
+    /// Asks the kernel to back a range from a node's memory where it can. A wish, not a need:
+    /// refusals are ignored.
     pub fn prefer(&self, node: usize, at: *mut u8, bytes: usize) {
         if self.kernel_nodes.len() < 2 {
             return;
@@ -83,7 +85,8 @@ impl Topology {
         if kernel_node < mask.len() * bits {
             mask[kernel_node / bits] |= 1 << (kernel_node % bits);
             let at: *mut c_void = at.cast();
-            // SAFETY: mbind reads `mask` and sets the policy of a range of our own mapping; it touches no memory.
+            // SAFETY: mbind reads `mask` and sets the policy of a range of our own mapping; it
+            // touches no memory.
             unsafe {
                 libc::syscall(
                     libc::SYS_mbind,

@@ -1,17 +1,23 @@
 //! Several keys as one atomic step: their home buckets stay locked, and readers of them wait (B3).
 //!
 //! **Invariants**
-//! - T1: buckets are locked in hash order within tables in id order, so two transactions never wait for each other in a ring.
-//! - T2: room for one insert per declared key is set aside before the first lock, so that no insert of a transaction ever
-//!   has to resize a partition whose buckets it holds.
-//! - T3: who resizes gives up at a bucket of a transaction, so a transaction never waits for a resizer that waits for it.
-//! - T4: the head is locked before the buckets, as in every write: who holds the head may be waiting for such a bucket.
-//! - T5: who waits for a transaction may be pinned and hold back the memory that the transaction waits for. So memory is
-//!   sought before the first lock, and given up when nothing moves any more.
-//! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash keeps all or none.
-//! - T7: predecessors that can still be lost in other heads are waited for with nothing locked: the keys are locked, looked
-//!   at, let go again, and locked once more. After a few rounds, what others write all the time is waited for with the keys
-//!   locked: before room is granted, so that a disk that is full by then refuses the step as a whole.
+//! - T1: buckets are locked in hash order within tables in id order, so two transactions never wait
+//!   for each other in a ring.
+//! - T2: room for one insert per declared key is set aside before the first lock, so that no insert
+//!   of a transaction ever has to resize a partition whose buckets it holds.
+//! - T3: who resizes gives up at a bucket of a transaction, so a transaction never waits for a
+//!   resizer that waits for it.
+//! - T4: the head is locked before the buckets, as in every write: who holds the head may be
+//!   waiting for such a bucket.
+//! - T5: who waits for a transaction may be pinned and hold back the memory that the transaction
+//!   waits for. So memory is sought before the first lock, and given up when nothing moves any
+//!   more.
+//! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash
+//!   keeps all or none.
+//! - T7: predecessors that can still be lost in other heads are waited for with nothing locked: the
+//!   keys are locked, looked at, let go again, and locked once more. After a few rounds, what
+//!   others write all the time is waited for with the keys locked: before room is granted, so that
+//!   a disk that is full by then refuses the step as a whole.
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
@@ -34,7 +40,8 @@ pub struct Transaction<'s> {
     pub(crate) unsettled: Vec<(u16, u64)>,
     /// It has waited for memory in vain (T5) and does not wait again.
     pub(crate) starved: bool,
-    /// It waits for memory for a moment only: whoever began it lets go of the keys, and comes again.
+    /// It waits for memory for a moment only: whoever began it lets go of the keys, and comes
+    /// again.
     pub(crate) brief: bool,
 }
 
@@ -46,8 +53,8 @@ impl Transaction<'_> {
     }
 }
 
-/// How often a transaction lets go of its keys to wait for their predecessors. Two would do but for keys that others write
-/// all the time.
+/// How often a transaction lets go of its keys to wait for their predecessors. Two would do but for
+/// keys that others write all the time.
 const SETTLE_ATTEMPTS_MAX: u32 = 4;
 /// Room in the head that a transaction starts with if it can be had: enough for most of them.
 const HEAD_ROOM_BYTES: usize = 256 << 10;
@@ -55,20 +62,22 @@ const HEAD_ROOM_BYTES: usize = 256 << 10;
 pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
 impl<'s> Guard<'s> {
-    /// Makes the operations of this guard on these keys one atomic step: other sessions see all of them or none, from the
-    /// first call until [`unlock_keys`](Self::unlock_keys). Writes in between must be to these keys only. A second call
-    /// ends the first step and begins another.
+    /// Makes the operations of this guard on these keys one atomic step: other sessions see all of
+    /// them or none, from the first call until [`unlock_keys`](Self::unlock_keys). Writes in
+    /// between must be to these keys only. A second call ends the first step and begins another.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys; [`Error::TryAgain`].
+    /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys;
+    /// [`Error::TryAgain`].
     pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         self.unlock_keys();
         self.lock_all(keys, Room::default())
     }
 
-    /// As [`lock_keys`](Self::lock_keys), having found memory for about so much before: with keys locked it is sought for a moment
-    /// only, and [`set_aside`](Self::set_aside) may fail though others would make room. Then [`was_starved`](Self::was_starved), and
-    /// the caller unlocks and comes again, a few times.
+    /// As [`lock_keys`](Self::lock_keys), having found memory for about so much before: with keys
+    /// locked it is sought for a moment only, and [`set_aside`](Self::set_aside) may fail though
+    /// others would make room. Then [`was_starved`](Self::was_starved), and the caller unlocks and
+    /// comes again, a few times.
     ///
     /// # Errors
     /// As there.
@@ -147,7 +156,8 @@ impl<'s> Guard<'s> {
                     starved: false,
                     brief: false,
                 });
-                // A resize that was under way when room was set aside may not have seen it. From now on there is none.
+                // A resize that was under way when room was set aside may not have seen it. From
+                // now on there is none.
                 let transaction = self.transaction.iter().flat_map(|t| &t.reserved);
                 if transaction.fold(true, |kept, (partition, _)| {
                     kept && partition.has_its_room()
@@ -181,8 +191,9 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T5: sees to it that the head has room for this, or for most transactions, or a window to go on in and a segment on disk for it,
-    /// while nothing is locked. If there is none, the writes will say so.
+    /// T5: sees to it that the head has room for this, or for most transactions, or a window to go
+    /// on in and a segment on disk for it, while nothing is locked. If there is none, the writes
+    /// will say so.
     fn seek_memory(&mut self, room: Room) {
         let (bytes, purpose) = (self.bytes_of(room), self.purpose_of(room));
         let purpose = if bytes == 0 { Purpose::Head } else { purpose };
@@ -196,7 +207,8 @@ impl<'s> Guard<'s> {
                 return;
             }
             if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
-                // What fits the head is done in it; else it goes on in a new segment anyway, which is taken now.
+                // What fits the head is done in it; else it goes on in a new segment anyway, which
+                // is taken now.
                 let is_ready = is_open && tail.fits(bytes)
                     || log::roll(core, head, tail, bytes, purpose) != Ok(false);
                 if is_ready {
@@ -209,7 +221,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T2: sets room aside in every partition, growing those that have none. `None`: there is no memory to grow.
+    /// T2: sets room aside in every partition, growing those that have none. `None`: there is no
+    /// memory to grow.
     fn reserve_room(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(&'s Partition, i64)>> {
         let mut reserved: Vec<(&Partition, i64)> = Vec::new();
         for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
@@ -229,7 +242,8 @@ impl<'s> Guard<'s> {
         Some(reserved)
     }
 
-    /// Locks all home buckets in order (T1); `None` if a partition was resized meanwhile: nothing is locked then.
+    /// Locks all home buckets in order (T1); `None` if a partition was resized meanwhile: nothing
+    /// is locked then.
     fn lock_buckets(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(View<'s>, usize)>> {
         let mut buckets: Vec<(View<'s>, usize)> = Vec::with_capacity(places.len());
         for (partition, tag) in places {
@@ -268,7 +282,8 @@ impl<'s> Guard<'s> {
         let Some(transaction) = self.transaction.take() else {
             return;
         };
-        // Before anybody can see the keys, so that whoever sees one may append over it and be collected.
+        // Before anybody can see the keys, so that whoever sees one may append over it and be
+        // collected.
         if let Some(log) = &self.core.log {
             if let Some(tail) = &mut self.tail
                 && !self.alone

@@ -1,10 +1,12 @@
 //! Writes: one locked read-modify-write, and everything that is built from it.
 //!
-//! Order within one update: home bucket locked → closure decides → entry appended to the session's head → slot published →
-//! bucket unlocked. So no two sessions are ever inside one key, and the index never points to what is not written.
+//! Order within one update: home bucket locked → closure decides → entry appended to the session's
+//! head → slot published → bucket unlocked. So no two sessions are ever inside one key, and the
+//! index never points to what is not written.
 //!
-//! **Concurrency**: lock order is head, then buckets. Nobody waits for memory with a bucket locked, or with its head
-//! locked while outside, but a transaction; and nobody waits for a head while pinned, for its holder may be such a one.
+//! **Concurrency**: lock order is head, then buckets. Nobody waits for memory with a bucket locked,
+//! or with its head locked while outside, but a transaction; and nobody waits for a head while
+//! pinned, for its holder may be such a one.
 
 use crate::cleaner::pacer::Waiting;
 use crate::head::Tail;
@@ -21,10 +23,11 @@ use duramen_format::entry::{Entry, NewObject};
 
 /// A head's segment is closed for its dead entries if they are at least one part in so many.
 const DEAD_PART_TO_CLOSE: u64 = 8;
-/// How often one operation asks for memory for the index: more than it can need, so that what is missing is something
-/// else (address space).
+/// How often one operation asks for memory for the index: more than it can need, so that what is
+/// missing is something else (address space).
 const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash for it, each after `FLASH_PAUSE`: a device may stand still for ten seconds, as a disk may.
+/// The same while segments go to flash for it, each after `FLASH_PAUSE`: a device may stand still
+/// for ten seconds, as a disk may.
 const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 #[cfg(not(any(loom, shuttle)))]
 const FLASH_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
@@ -52,11 +55,13 @@ enum Put {
 }
 
 impl<'s> Guard<'s> {
-    /// Read-modify-write of one key, atomic against every other session. The closure sees the object (or `None`) and an
-    /// empty scratch buffer; it may be called again if memory had to be found first, so it must reset what it collects.
+    /// Read-modify-write of one key, atomic against every other session. The closure sees the
+    /// object (or `None`) and an empty scratch buffer; it may be called again if memory had to be
+    /// found first, so it must reset what it collects.
     ///
     /// # Errors
-    /// Limits, [`Error::NoSuchTable`], [`Error::OutOfMemory`], [`Error::TryAgain`]: nothing was changed.
+    /// Limits, [`Error::NoSuchTable`], [`Error::OutOfMemory`], [`Error::TryAgain`]: nothing was
+    /// changed.
     #[inline]
     pub fn update<'v>(
         &mut self,
@@ -74,11 +79,13 @@ impl<'s> Guard<'s> {
         let mut index_attempts = 0;
         loop {
             self.take_head();
-            // A transaction has looked when it locked, and whoever waits for guards waits for its head.
+            // A transaction has looked when it locked, and whoever waits for guards waits for its
+            // head.
             if self.transaction.is_none() {
                 self.check_generation()?;
             }
-            // Each time anew: whoever had to wait was outside meanwhile, and the table may have been dropped.
+            // Each time anew: whoever had to wait was outside meanwhile, and the table may have
+            // been dropped.
             let index = self.index(table)?;
             let Some(locked) = self.lock_key(index, hash, key)? else {
                 self.make_index_room(&mut index_attempts)?;
@@ -217,7 +224,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// With a log: appends the tombstone of what is about to be removed. False: the bucket was unlocked, look again.
+    /// With a log: appends the tombstone of what is about to be removed. False: the bucket was
+    /// unlocked, look again.
     fn record_removal(
         &mut self,
         log: &Log,
@@ -277,7 +285,8 @@ impl<'s> Guard<'s> {
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
             locked.partition.remove(locked.view, locked.tag, place);
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
-                // Now: of a mark made before, somebody could make use while the key is still there (W1).
+                // Now: of a mark made before, somebody could make use while the key is still there
+                // (W1).
                 self.core.note_written(table, key, entry.version);
             }
             let counters = &self.head.counters;
@@ -358,7 +367,8 @@ impl<'s> Guard<'s> {
             return Ok(Put::IndexFull);
         }
         let offset = tail.take(bytes);
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes while its lock is held.
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes
+        // while its lock is held.
         object.write_to(unsafe {
             std::slice::from_raw_parts_mut(self.core.space.at(Space::location(offset)), bytes)
         });
@@ -386,7 +396,8 @@ impl<'s> Guard<'s> {
                 counters.note_dead(self.core.space.window_of(slot.location()), old.padded_bytes);
             }
             None => {
-                // A slot may be given up and taken again while we look: counted room (X1) means that one comes.
+                // A slot may be given up and taken again while we look: counted room (X1) means
+                // that one comes.
                 let mut backoff = Backoff::new();
                 while !locked
                     .view
@@ -410,15 +421,17 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Finds memory for an append: cleans, and waits for readers to leave what was cleaned. No bucket is locked but those
-    /// of a transaction; nothing read so far may be used again.
+    /// Finds memory for an append: cleans, and waits for readers to leave what was cleaned. No
+    /// bucket is locked but those of a transaction; nothing read so far may be used again.
     #[cold]
     pub(crate) fn make_room(&mut self, purpose: Purpose) -> Result<(), Error> {
-        // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so that memory frees up.
-        // It is never outside, not for an instant: somebody could come to believe that he is alone.
+        // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so
+        // that memory frees up. It is never outside, not for an instant: somebody could come to
+        // believe that he is alone.
         let (core, slot) = (self.core, self.slot);
         if self.transaction.is_none() && !self.alone {
-            // Nobody may wait for this head while its holder waits for readers to leave, or for who is alone.
+            // Nobody may wait for this head while its holder waits for readers to leave, or for who
+            // is alone.
             self.tail = None;
             self.left = true;
             core.epochs.unpin(slot);
@@ -444,8 +457,8 @@ impl<'s> Guard<'s> {
         found
     }
 
-    /// Cleaning frees nothing while all dead entries lie in open segments, which it leaves alone. Then
-    /// the head's own one is closed, and room is sought once more.
+    /// Cleaning frees nothing while all dead entries lie in open segments, which it leaves alone.
+    /// Then the head's own one is closed, and room is sought once more.
     fn or_close_head(&mut self, found: Result<(), Error>, purpose: Purpose) -> Result<(), Error> {
         let core = self.core;
         if !matches!(found, Err(Error::OutOfMemory { .. })) || core.refuses(purpose) {
@@ -475,7 +488,8 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Gives memory of free windows to the index, which lacks it; cleans if there is no free window.
+    /// Gives memory of free windows to the index, which lacks it; cleans if there is no free
+    /// window.
     #[cold]
     pub(crate) fn make_index_room(&mut self, attempts: &mut u32) -> Result<(), Error> {
         *attempts += 1;
@@ -498,7 +512,8 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Has a segment demoted, and leaves the core to who does it. The index may take more than one segment has.
+    /// Has a segment demoted, and leaves the core to who does it. The index may take more than one
+    /// segment has.
     fn press_flash(&self) {
         if let Some(tier) = &self.core.space.tier {
             tier.press(self.core.clock.now_ms());
@@ -516,7 +531,8 @@ impl<'s> Guard<'s> {
             Resize::NoMemory => self.make_index_room(attempts),
             Resize::Busy => {
                 if self.transaction.is_some() {
-                    // A key that the transaction did not lock, and a bucket that it did: it would wait for itself.
+                    // A key that the transaction did not lock, and a bucket that it did: it would
+                    // wait for itself.
                     *attempts += 1;
                     if *attempts > INDEX_ATTEMPTS_MAX {
                         return Err(self.core.out_of_memory());
@@ -623,8 +639,8 @@ impl<'s> Guard<'s> {
         })
     }
 
-    /// Adds to a decimal floating-point number (absent = 0), keeping the expiry. Stored is the shortest text that reads
-    /// back as the same number.
+    /// Adds to a decimal floating-point number (absent = 0), keeping the expiry. Stored is the
+    /// shortest text that reads back as the same number.
     ///
     /// # Errors
     /// [`Error::NotAFloat`], [`Error::NotFinite`]; otherwise as [`update`](Self::update).

@@ -1,4 +1,5 @@
-//! The engine against a model: random operations, with a cleaner at work, indexes growing and shrinking, time passing.
+//! The engine against a model: random operations, with a cleaner at work, indexes growing and
+//! shrinking, time passing.
 
 use duramen_engine::{Clock, Condition, Decision, Error, Guard, Options, Session, Store, TableId};
 use proptest::prelude::*;
@@ -261,7 +262,8 @@ proptest! {
     }
 }
 
-/// The budget is written over many times, so that every entry is moved again and again while it is being used.
+/// The budget is written over many times, so that every entry is moved again and again while it is
+/// being used.
 #[test]
 fn the_model_holds_through_cleaning() {
     let (store, clock) = store(64 * MIB);
@@ -303,7 +305,8 @@ fn the_model_holds_through_cleaning() {
         .filter(|key| model.live(key, now_ms).is_some())
         .count() as u64;
     assert!(store.stats().objects >= live);
-    // Per segment and in total the same, as soon as no entry is on its way from one segment to another.
+    // Per segment and in total the same, as soon as no entry is on its way from one segment to
+    // another.
     let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         let report = store.memory_report();

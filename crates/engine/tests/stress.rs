@@ -1,5 +1,6 @@
-//! Everything at once in a store that is too small for it: random operations of several threads, with growth and shrinking,
-//! transactions, sessions that are alone, tables that come and go, time that passes, memory that runs out.
+//! Everything at once in a store that is too small for it: random operations of several threads,
+//! with growth and shrinking, transactions, sessions that are alone, tables that come and go, time
+//! that passes, memory that runs out.
 
 use duramen_engine::{Clock, Decision, Error, Mode, Options, Session, Store, TableId};
 use std::collections::HashSet;
@@ -158,7 +159,8 @@ fn twin(pair: u64, which: u64) -> [u8; 8] {
     (TWIN_BASE + pair * 2 + which).to_le_bytes()
 }
 
-/// Writes both keys of a pair, or none of them, under locks or alone; who looks under locks, or alone, finds them equal.
+/// Writes both keys of a pair, or none of them, under locks or alone; who looks under locks, or
+/// alone, finds them equal.
 fn pair_up(world: &World, session: &mut Session, seed: u64) {
     let mut random = Random(seed);
     for round in 0u64.. {
@@ -225,7 +227,8 @@ fn come_and_go(world: &World, session: &mut Session) {
     }
 }
 
-/// Scans from start to end; what is there all the time must be shown, at least once, whatever grows or shrinks.
+/// Scans from start to end; what is there all the time must be shown, at least once, whatever grows
+/// or shrinks.
 fn scan(world: &World, session: &mut Session, seed: u64) {
     let mut random = Random(seed);
     while !world.stopped() {

@@ -1,4 +1,5 @@
-//! Several threads in one store: atomicity, isolation, accounting, limits, memory that follows the data.
+//! Several threads in one store: atomicity, isolation, accounting, limits, memory that follows the
+//! data.
 
 use duramen_engine::{
     Condition, Decision, Error, Guard, Mode, Options, Part, Stamp, Store, TableId,
@@ -144,8 +145,8 @@ fn increments_of_all_threads_add_up() {
     }
 }
 
-/// Transfers between accounts keep the sum; readers that look at all accounts under one lock see it kept, and so does
-/// who is alone in the store.
+/// Transfers between accounts keep the sum; readers that look at all accounts under one lock see it
+/// kept, and so does who is alone in the store.
 #[test]
 fn transactions_are_isolated() {
     const ACCOUNTS: u64 = 20;
@@ -215,7 +216,8 @@ fn transactions_are_isolated() {
                 assert_eq!(sum, ACCOUNTS as i64 * 100);
             }
         });
-        // One account read after another, without locks: once a transfer's effect is seen, it is seen whole.
+        // One account read after another, without locks: once a transfer's effect is seen, it is
+        // seen whole.
         scope.spawn(move || {
             let mut session = store.session().unwrap();
             while !stop.load(Ordering::Relaxed) {
@@ -543,8 +545,9 @@ fn stamps_change_with_every_write_and_delete() {
     );
 }
 
-/// Whether an absent key had come and gone was told by 8 bits that counted removals in its bucket: after exactly 256 of them
-/// `EXEC` took place although its key had been written, and so it did when the bucket had been rebuilt at the same place.
+/// Whether an absent key had come and gone was told by 8 bits that counted removals in its bucket:
+/// after exactly 256 of them `EXEC` took place although its key had been written, and so it did
+/// when the bucket had been rebuilt at the same place.
 #[test]
 fn a_key_that_came_and_went_256_times_has_changed() {
     let store = store(64, 1, 0);
@@ -573,7 +576,8 @@ fn a_key_that_came_and_went_256_times_has_changed() {
 /// Keys that were chosen to land in one bucket ended the server by an assertion.
 #[test]
 fn keys_chosen_for_one_bucket_are_refused_in_time() {
-    // Of so many parts of the hashes one lies in one bucket: 16 partitions, and at most 200 buckets for so few keys.
+    // Of so many parts of the hashes one lies in one bucket: 16 partitions, and at most 200 buckets
+    // for so few keys.
     const PARTS: u64 = 16 * 200;
     let store = store(64, 1, 0);
     let mut session = store.session().unwrap();
@@ -668,7 +672,8 @@ fn limits_are_errors_that_change_nothing() {
     assert_eq!((kept.before, kept.after), (Some(1), Some(1)));
 }
 
-/// Objects of the largest size fragment the windows: seven to a window of eight, whatever the cleaner does.
+/// Objects of the largest size fragment the windows: seven to a window of eight, whatever the
+/// cleaner does.
 #[test]
 fn largest_objects_fill_the_store_and_are_overwritten() {
     for mode in [Mode::Store, Mode::Cache] {

@@ -1,5 +1,6 @@
-//! Who waits for whom: heads shared by sessions, memory that is short, transactions, sessions that are alone. Each of
-//! these once was a ring of waiters, or memory that was there and could not be had.
+//! Who waits for whom: heads shared by sessions, memory that is short, transactions, sessions that
+//! are alone. Each of these once was a ring of waiters, or memory that was there and could not be
+//! had.
 
 use duramen_base::ids::Level;
 use duramen_engine::{
@@ -36,7 +37,8 @@ fn get(guard: &Guard<'_>, key: u64) -> Option<u64> {
     found.map(|object| object.version)
 }
 
-/// Fills the store with objects of `bytes` up to this part of its memory; returns how many there are.
+/// Fills the store with objects of `bytes` up to this part of its memory; returns how many there
+/// are.
 fn fill(store: &Arc<Store>, part: f64, bytes: usize) -> u64 {
     let mut session = store.session().unwrap();
     let mut keys = 0;
@@ -50,7 +52,8 @@ fn fill(store: &Arc<Store>, part: f64, bytes: usize) -> u64 {
     keys
 }
 
-/// Runs each job in a thread of its own with a session; fails if one of them is not through in time.
+/// Runs each job in a thread of its own with a session; fails if one of them is not through in
+/// time.
 fn all_end(store: &Arc<Store>, jobs: Vec<Job>) {
     let (done, ended) = channel();
     let count = jobs.len();
@@ -81,8 +84,8 @@ fn next(random: &mut u64) -> u64 {
     *random
 }
 
-/// A writer that waited for memory kept its head locked, while another one, pinned, waited for that head and so held back
-/// the memory.
+/// A writer that waited for memory kept its head locked, while another one, pinned, waited for that
+/// head and so held back the memory.
 #[test]
 fn writers_that_share_a_head_go_on_when_memory_is_short() {
     let store = store(Mode::Store, 1);
@@ -105,7 +108,8 @@ fn writers_that_share_a_head_go_on_when_memory_is_short() {
     );
 }
 
-/// A transaction locked its buckets before its head; whoever had the head already waited for such a bucket.
+/// A transaction locked its buckets before its head; whoever had the head already waited for such a
+/// bucket.
 #[test]
 fn transactions_and_writers_share_a_head() {
     let store = store(Mode::Store, 1);
@@ -134,7 +138,8 @@ fn transactions_and_writers_share_a_head() {
     );
 }
 
-/// A writer that waited for memory kept its head and waited for who was alone, who waited for the head.
+/// A writer that waited for memory kept its head and waited for who was alone, who waited for the
+/// head.
 #[test]
 fn who_is_alone_finds_its_head_free() {
     let store = store(Mode::Store, 1);
@@ -161,7 +166,8 @@ fn who_is_alone_finds_its_head_free() {
     );
 }
 
-/// Who was alone waited for victims that the cleaner threads had begun, and which it kept them from finishing.
+/// Who was alone waited for victims that the cleaner threads had begun, and which it kept them from
+/// finishing.
 #[test]
 fn who_is_alone_finishes_what_the_cleaners_began() {
     let store = store(Mode::Store, 1);
@@ -175,7 +181,8 @@ fn who_is_alone_finishes_what_the_cleaners_began() {
             }
         }
     };
-    // The second keeps the memory short while nobody is alone, so that the cleaners are in the middle of something.
+    // The second keeps the memory short while nobody is alone, so that the cleaners are in the
+    // middle of something.
     let other = move |session: &mut Session| {
         let mut random = 2;
         for _ in 0..30_000 {
@@ -185,7 +192,8 @@ fn who_is_alone_finishes_what_the_cleaners_began() {
     all_end(&store, vec![Box::new(job), Box::new(other)]);
 }
 
-/// Readers that wait for a transaction are pinned; the transaction must not wait for the memory that they hold back.
+/// Readers that wait for a transaction are pinned; the transaction must not wait for the memory
+/// that they hold back.
 #[test]
 fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     let store = store(Mode::Cache, 2);
@@ -237,8 +245,8 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     all_end(&store, jobs);
 }
 
-/// A write to a key that the transaction had not locked waited for ever for the transaction's own buckets, once the
-/// partition of that key was full.
+/// A write to a key that the transaction had not locked waited for ever for the transaction's own
+/// buckets, once the partition of that key was full.
 #[test]
 fn a_transaction_does_not_wait_for_itself() {
     let store = store(Mode::Store, 1);
@@ -258,7 +266,8 @@ fn a_transaction_does_not_wait_for_itself() {
     all_end(&store, vec![Box::new(job)]);
 }
 
-/// The index could not grow although little was alive: free windows kept all memory that was not in use.
+/// The index could not grow although little was alive: free windows kept all memory that was not in
+/// use.
 #[test]
 fn the_index_grows_out_of_free_windows() {
     let store = store(Mode::Store, 2);
@@ -296,7 +305,8 @@ fn the_index_grows_out_of_free_windows() {
     assert_eq!(store.stats().objects, key);
 }
 
-/// A small budget full of small objects: index and survivors want the last memory. Whatever comes, it ends.
+/// A small budget full of small objects: index and survivors want the last memory. Whatever comes,
+/// it ends.
 #[test]
 fn small_objects_fill_the_store_to_the_brim() {
     let store = store(Mode::Store, 2);
@@ -397,8 +407,9 @@ fn expired_entries_make_room_when_it_is_needed() {
     all_end(&store, vec![Box::new(job)]);
 }
 
-/// A writer that waited for memory went on with the index of a table that had been dropped meanwhile; and a table with a
-/// used id began again at version 1, so that `WATCH` took a new object for the old one.
+/// A writer that waited for memory went on with the index of a table that had been dropped
+/// meanwhile; and a table with a used id began again at version 1, so that `WATCH` took a new
+/// object for the old one.
 #[test]
 fn tables_come_and_go_under_writers_that_wait_for_memory() {
     let store = store(Mode::Store, 1);
@@ -446,8 +457,9 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
     all_end(&store, jobs);
 }
 
-/// A step that had its room waited, before its second key, for the removal of another key in another head, and was refused with the first
-/// key written when the disk was found full meanwhile (`room`, R1).
+/// A step that had its room waited, before its second key, for the removal of another key in
+/// another head, and was refused with the first key written when the disk was found full meanwhile
+/// (`room`, R1).
 #[test]
 fn a_step_with_room_is_done_whatever_others_remove_and_the_disk_says() {
     for seed in 1..=6 {

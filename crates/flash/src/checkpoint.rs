@@ -1,15 +1,20 @@
 //! What a later process needs to go on: object tables, blocks, and a blob of the caller's.
 //!
 //! **Invariants**
-//! - C1: when a checkpoint is whole under its name, every object that it tells of is on the device and synced.
-//! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a later one has replaced it for good.
-//!   So after a crash or a failure at any moment the file under the checkpoint's name can be used.
-//! - C3: a device says which checkpoints it honours: the last one, and the one whose file may be about to replace it. Others are
-//!   refused, and a number that a failed checkpoint had is never given to another one.
-//! - C4: how many objects of a block are live (space's S2) is counted from the very locations that are written.
+//! - C1: when a checkpoint is whole under its name, every object that it tells of is on the device
+//!   and synced.
+//! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a
+//!   later one has replaced it for good. So after a crash or a failure at any moment the file under
+//!   the checkpoint's name can be used.
+//! - C3: a device says which checkpoints it honours: the last one, and the one whose file may be
+//!   about to replace it. Others are refused, and a number that a failed checkpoint had is never
+//!   given to another one.
+//! - C4: how many objects of a block are live (space's S2) is counted from the very locations that
+//!   are written.
 //!
-//! **Concurrency** pieces of the file are read, verified and put where they belong by several threads: while one waits for the device,
-//! another works. A location of a table belongs to one piece.
+//! **Concurrency** pieces of the file are read, verified and put where they belong by several
+//! threads: while one waits for the device, another works. A location of a table belongs to one
+//! piece.
 //!
 //! **Layout** the stream of `pieces`: everything that says where something else lies comes first.
 //!
@@ -20,11 +25,12 @@
 //! caller     its blob
 //! ```
 //!
-//! **Order** objects are written and synced; the file is written beside the last one and synced; the two change places, and their
-//! directory is synced. From here on the checkpoint is made. Then the superblock says that it is the last one, which voids the one
-//! before, and blocks that only that one needs are free. A failure before that point puts the last one's file back, and the
-//! superblock says that the number is void. Where the superblock cannot be written both checkpoints are honoured and hold their
-//! blocks, and the next checkpoint begins with what is left to do.
+//! **Order** objects are written and synced; the file is written beside the last one and synced;
+//! the two change places, and their directory is synced. From here on the checkpoint is made. Then
+//! the superblock says that it is the last one, which voids the one before, and blocks that only
+//! that one needs are free. A failure before that point puts the last one's file back, and the
+//! superblock says that the number is void. Where the superblock cannot be written both checkpoints
+//! are honoured and hold their blocks, and the next checkpoint begins with what is left to do.
 //!
 //! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own.
 
@@ -49,7 +55,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const TABLE_ENTRY_BYTES: u64 = 16;
 const BLOCK_ENTRY_BYTES: u64 = 16;
-/// Locations that are looked at at once: a page of memory, which is not touched if nothing is in it.
+/// Locations that are looked at at once: a page of memory, which is not touched if nothing is in
+/// it.
 const LOCATIONS_AT_ONCE: usize = 1024;
 /// Times that a checkpoint tries once more to hold less.
 const AGAIN: u32 = 3;
@@ -86,10 +93,12 @@ pub(crate) fn superblock_of(device: &dyn Device) -> Result<Option<Superblock>, E
 pub(crate) enum Unsettled {
     #[default]
     No,
-    /// A file of the next checkpoint's number was given up: the number must be used no more. The last checkpoint's file at this
-    /// path, if one is named, was away for a moment: that it is back must become durable first.
+    /// A file of the next checkpoint's number was given up: the number must be used no more. The
+    /// last checkpoint's file at this path, if one is named, was away for a moment: that it is back
+    /// must become durable first.
     Void(Option<PathBuf>),
-    /// The next checkpoint's file is in place, so it becomes the last one. If a path is named, that must become durable first.
+    /// The next checkpoint's file is in place, so it becomes the last one. If a path is named, that
+    /// must become durable first.
     Replaced(Option<PathBuf>),
 }
 
@@ -145,8 +154,8 @@ impl Core {
         *slot = unsettled;
     }
 
-    /// Says in the superblock what became of the next checkpoint, and frees what only the other one needs. The caller holds the
-    /// lock of what is filled.
+    /// Says in the superblock what became of the next checkpoint, and frees what only the other one
+    /// needs. The caller holds the lock of what is filled.
     fn settle(&self) -> Result<(), Error> {
         let mut unsettled = self
             .unsettled
@@ -221,8 +230,9 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &Superblock) -> 
 }
 
 impl ObjectStore {
-    /// Makes everything that was written up to now last: after this, [`restore`](Self::restore) brings back this very state,
-    /// whatever happens to this process. Writers wait meanwhile. `blob` is kept with it.
+    /// Makes everything that was written up to now last: after this, [`restore`](Self::restore)
+    /// brings back this very state, whatever happens to this process. Writers wait meanwhile.
+    /// `blob` is kept with it.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::Occupied`]: the checkpoint before, if there is one, holds on.
@@ -261,7 +271,8 @@ impl ObjectStore {
             Err(failed) if failed.is_undone => Unsettled::Void(failed.parent.clone()),
             Err(failed) => Unsettled::Replaced(failed.parent.clone()),
         });
-        // At once if possible. Where it is not, both checkpoints hold until it is: nothing is lost but room.
+        // At once if possible. Where it is not, both checkpoints hold until it is: nothing is lost
+        // but room.
         let settled = core.settle();
         if replaced {
             let _ = std::fs::remove_file(beside(path)); // the file before, which nobody needs
@@ -275,7 +286,8 @@ impl ObjectStore {
         }
     }
 
-    /// The last checkpoint is not needed any more: what it alone holds is free, and it is refused from now on.
+    /// The last checkpoint is not needed any more: what it alone holds is free, and it is refused
+    /// from now on.
     ///
     /// # Errors
     /// [`Error::Device`]: it holds on.
@@ -294,7 +306,8 @@ impl ObjectStore {
         Ok(())
     }
 
-    /// Writes the next checkpoint's file, and puts it where the last one's is. The superblock honours both.
+    /// Writes the next checkpoint's file, and puts it where the last one's is. The superblock
+    /// honours both.
     fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
         let beside = beside(path);
         // What a checkpoint that was cut short left there: it was looked at (W1).
@@ -376,13 +389,15 @@ impl ObjectStore {
         out.finish()
     }
 
-    /// Goes on where the checkpoint at `path` was made, on a device that is as long as then or longer. Objects are read when they
-    /// are wanted; this reads what the checkpoint says and nothing else, and writes a superblock: a checkpoint that was made at
-    /// another path and not finished is void then.
+    /// Goes on where the checkpoint at `path` was made, on a device that is as long as then or
+    /// longer. Objects are read when they are wanted; this reads what the checkpoint says and
+    /// nothing else, and writes a superblock: a checkpoint that was made at another path and not
+    /// finished is void then.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`], [`Error::Foreign`], [`Error::Older`], [`Error::Newer`], [`Error::DamagedCheckpoint`],
-    /// [`Error::Superseded`], [`Error::Device`]: this checkpoint is as good as before.
+    /// [`Error::NoCheckpoint`], [`Error::Foreign`], [`Error::Older`], [`Error::Newer`],
+    /// [`Error::DamagedCheckpoint`], [`Error::Superseded`], [`Error::Device`]: this checkpoint is
+    /// as good as before.
     pub fn restore(options: Options, path: &Path) -> Result<Restored, Error> {
         let pieces = Pieces::open(path)?;
         let header = pieces.header;
@@ -390,7 +405,8 @@ impl ObjectStore {
         let (tables, rest) = read_all(&pieces)?;
         let blocks = (options.device.bytes() / BLOCK_BYTES as u64) as u32;
         let space = Space::restored(&rest.blocks, blocks, new_life(&rest.blocks));
-        // From now on it is the last one. Another that the device honoured as well is void: its blocks may be filled.
+        // From now on it is the last one. Another that the device honoured as well is void: its
+        // blocks may be filled.
         let superblock = Superblock {
             version: found.version + 1,
             checkpoint: header.checkpoint,
@@ -612,7 +628,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*field)
 }
 
-/// Sets locations from number `from` on. False: one of them lies nowhere on a device of which `last` is the last one.
+/// Sets locations from number `from` on. False: one of them lies nowhere on a device of which
+/// `last` is the last one.
 fn fill(table: &Table, from: usize, bytes: &[u8], last: u32) -> bool {
     let cells = table.locations()[from..].chunks(LOCATIONS_AT_ONCE);
     for (cells, bytes) in cells.zip(bytes.chunks(4 * LOCATIONS_AT_ONCE)) {

@@ -1,12 +1,17 @@
-//! Before a checkpoint live objects leave sparse blocks: a checkpoint holds whole blocks, and what is dead in them is room that nobody has.
+//! Before a checkpoint live objects leave sparse blocks: a checkpoint holds whole blocks, and what
+//! is dead in them is room that nobody has.
 //!
 //! **Invariants**
-//! - N1: a checkpoint holds at most half of the blocks, less a few, as long as live objects fill at most nine tenths of these. So the other
-//!   half has room for all that is live once more, and a writer finds room however much it writes until the next checkpoint.
-//! - N2: meanwhile writers get one block for each [`TURNS`] that were emptied: they go on, and the work ends.
-//! - N3: what a checkpoint holds is emptied only while there are free blocks beside the collector's reserve, for it gives none back.
+//! - N1: a checkpoint holds at most half of the blocks, less a few, as long as live objects fill at
+//!   most nine tenths of these. So the other half has room for all that is live once more, and a
+//!   writer finds room however much it writes until the next checkpoint.
+//! - N2: meanwhile writers get one block for each [`TURNS`] that were emptied: they go on, and the
+//!   work ends.
+//! - N3: what a checkpoint holds is emptied only while there are free blocks beside the collector's
+//!   reserve, for it gives none back.
 //!
-//! **Concurrency** the flusher empties blocks, so that there is one collector; who makes the checkpoint waits without a lock.
+//! **Concurrency** the flusher empties blocks, so that there is one collector; who makes the
+//! checkpoint waits without a lock.
 
 use crate::error::Error;
 use crate::flusher::RESERVE;
@@ -17,9 +22,11 @@ use std::sync::PoisonError;
 
 /// Blocks that writers and the collector fill and keep beside what is live.
 const APART: usize = 8;
-/// Of a block, in percent: what is live in those of a checkpoint, on average, if more than half of all would be needed otherwise.
+/// Of a block, in percent: what is live in those of a checkpoint, on average, if more than half of
+/// all would be needed otherwise.
 const DENSE_PERCENT: u64 = 90;
-/// Blocks that are emptied before a writer gets one: that makes one more free block at least, but for the densest.
+/// Blocks that are emptied before a writer gets one: that makes one more free block at least, but
+/// for the densest.
 const TURNS: u32 = 8;
 /// Blocks that may become sparse between the end of this work and a checkpoint.
 const LATE: usize = 4;
@@ -60,7 +67,8 @@ impl Core {
         most <= half && self.space.needed() > most + LATE
     }
 
-    /// Empties sparse blocks until the rest are few enough for a checkpoint, or until nothing is gained by it.
+    /// Empties sparse blocks until the rest are few enough for a checkpoint, or until nothing is
+    /// gained by it.
     ///
     /// # Errors
     /// [`Error::Device`].

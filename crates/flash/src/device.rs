@@ -1,11 +1,12 @@
 //! A file or partition, past the page cache.
 //!
 //! **Invariants**
-//! - V1: what is read and written begins and ends at a multiple of the device's alignment, as does the memory that it lies in. A
-//!   device that cannot be opened past the page cache takes the same.
-//! - V2: a device whose alignment is none that this crate can work with is refused when it is opened.
-//! - V3: no file of a durable store's is ever used, whether a server has it open (the lock) or not (its name, its first blocks);
-//!   nor is a heap's checkpoint.
+//! - V1: what is read and written begins and ends at a multiple of the device's alignment, as does
+//!   the memory that it lies in. A device that cannot be opened past the page cache takes the same.
+//! - V2: a device whose alignment is none that this crate can work with is refused when it is
+//!   opened.
+//! - V3: no file of a durable store's is ever used, whether a server has it open (the lock) or not
+//!   (its name, its first blocks); nor is a heap's checkpoint.
 
 use crate::error::Error;
 use crate::layout::{ALIGNMENT_MAX, BLOCK_BYTES, BLOCKS_MAX, Cut, SECTOR_BYTES};
@@ -41,8 +42,9 @@ pub trait Device: Send + Sync {
 
     fn bytes(&self) -> u64;
 
-    /// Reads begin and end at multiples of so many bytes, and so does the memory that they go to: a power of two, at least
-    /// [`SECTOR_BYTES`] and at most 4,096. Writes begin and end at multiples of 4,096 bytes.
+    /// Reads begin and end at multiples of so many bytes, and so does the memory that they go to: a
+    /// power of two, at least [`SECTOR_BYTES`] and at most 4,096. Writes begin and end at multiples
+    /// of 4,096 bytes.
     fn alignment(&self) -> usize {
         SECTOR_BYTES
     }
@@ -58,8 +60,8 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// Reads all of `into` from byte `at` on, wherever that and the memory lie: what the device cannot do is read around it, and
-/// copied.
+/// Reads all of `into` from byte `at` on, wherever that and the memory lie: what the device cannot
+/// do is read around it, and copied.
 ///
 /// # Errors
 /// The device's.
@@ -87,11 +89,12 @@ pub struct FileDevice {
 const BLOCKS_MIN: u64 = 8;
 
 impl FileDevice {
-    /// Opens the file, or makes it `bytes` long if it does not exist; 0 = as long as it is. A partition has its own length.
+    /// Opens the file, or makes it `bytes` long if it does not exist; 0 = as long as it is. A
+    /// partition has its own length.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::OfStore`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Alignment`],
-    /// [`Error::Open`].
+    /// [`Error::InUse`], [`Error::OfStore`], [`Error::TooSmall`], [`Error::TooLargeDevice`],
+    /// [`Error::Alignment`], [`Error::Open`].
     pub fn open(path: &Path, bytes: u64) -> Result<FileDevice, Error> {
         let of_store = |what| Error::OfStore {
             path: path.display().to_string(),
@@ -180,8 +183,9 @@ impl FileDevice {
     }
 }
 
-/// What of a durable store, or of a heap's checkpoint, begins in this file or on this device. Each part of one begins with a block that has a checksum at its
-/// end, and may have it twice; nothing that is written here can look like that.
+/// What of a durable store, or of a heap's checkpoint, begins in this file or on this device. Each
+/// part of one begins with a block that has a checksum at its end, and may have it twice; nothing
+/// that is written here can look like that.
 fn store_part(path: &Path) -> Option<&'static str> {
     const BLOCK: usize = 4096;
     const PARTS: [(&[u8], &str, [u64; 2]); 4] = [

@@ -6,7 +6,8 @@ use std::io;
 /// See each variant.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Free objects, or give it more flash: live objects, and what the last checkpoint needs, fill it.
+    /// Free objects, or give it more flash: live objects, and what the last checkpoint needs, fill
+    /// it.
     #[error(
         "flash is full: {live_bytes} bytes of live objects and {held_bytes} bytes held for the last checkpoint, of {capacity_bytes}"
     )]
@@ -21,7 +22,8 @@ pub enum Error {
         doing: &'static str,
         source: io::Error,
     },
-    /// The flash file cannot be used: correct the path, who may write it, or the room on its file system.
+    /// The flash file cannot be used: correct the path, who may write it, or the room on its file
+    /// system.
     #[error("{doing} {path}: {source}")]
     Open {
         doing: &'static str,
@@ -84,7 +86,8 @@ pub enum Error {
     /// Use another checkpoint, or begin anew.
     #[error("checkpoint {what} is damaged: {why}")]
     DamagedCheckpoint { what: String, why: &'static str },
-    /// The checkpoint belongs to another device, or the device was used since without it: what it tells of may be overwritten.
+    /// The checkpoint belongs to another device, or the device was used since without it: what it
+    /// tells of may be overwritten.
     #[error("checkpoint {what} cannot be used: {why}")]
     Superseded { what: String, why: &'static str },
 }

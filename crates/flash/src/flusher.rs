@@ -1,12 +1,15 @@
 //! The thread that writes full blocks and collects garbage.
 //!
 //! **Invariants**
-//! - F1: an object is relocated only while its owner's location is still the one that was read, checked and changed under the lock
-//!   of the block that is filled: a relocated copy is never newer in its block than what replaced it (layout's L2).
-//! - F2: objects of a victim are relocated from its end to its beginning: of two of one owner in one sector only the last one is.
+//! - F1: an object is relocated only while its owner's location is still the one that was read,
+//!   checked and changed under the lock of the block that is filled: a relocated copy is never
+//!   newer in its block than what replaced it (layout's L2).
+//! - F2: objects of a victim are relocated from its end to its beginning: of two of one owner in
+//!   one sector only the last one is.
 //! - F3: collecting goes on with the last [`RESERVE`] free blocks, which nobody else gets.
 //!
-//! Paper: [Badam11 §3.5]; differs: of the blocks ahead the emptiest is taken; empty ones are not read at all.
+//! Paper: [Badam11 §3.5]; differs: of the blocks ahead the emptiest is taken; empty ones are not
+//! read at all.
 
 use crate::error::Error;
 use crate::image::Image;
@@ -100,7 +103,8 @@ impl Core {
         }
         let block = self.space.block(number);
         if block.live() > 0 && block.sequence() == sequence {
-            // Freed or overwritten meanwhile it may be; if it stays, something in it cannot be read.
+            // Freed or overwritten meanwhile it may be; if it stays, something in it cannot be
+            // read.
             block.set_damaged();
         }
         Ok(true)
@@ -117,8 +121,9 @@ impl Core {
         Ok(())
     }
 
-    /// Moves one object, if its owner is still there (F1). False: there is no block to move it to. Each victim gives more than it
-    /// takes, but one that a checkpoint began to hold meanwhile, or in which something is damaged, gives nothing.
+    /// Moves one object, if its owner is still there (F1). False: there is no block to move it to.
+    /// Each victim gives more than it takes, but one that a checkpoint began to hold meanwhile, or
+    /// in which something is damaged, gives nothing.
     fn relocate(&self, owner: Owner, from: u32, payload: &[u8]) -> Result<bool, Error> {
         let Ok(table) = self.tables.of(owner) else {
             return Ok(true); // its table is gone
@@ -171,8 +176,8 @@ pub(crate) enum Work {
     Empty(u32),
 }
 
-/// Objects of a block whose checksums hold: owner, where it begins, and its payload. Behind a damaged one the search goes on at each
-/// multiple of 8.
+/// Objects of a block whose checksums hold: owner, where it begins, and its payload. Behind a
+/// damaged one the search goes on at each multiple of 8.
 fn objects_of(block: &[u8], sequence: u64) -> Vec<(Owner, usize, usize, usize)> {
     let header = BlockHeader::read(block).filter(|header| header.sequence == sequence);
     let (count, end) = header.map_or((0, BLOCK_BYTES), |header| {

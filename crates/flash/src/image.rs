@@ -1,10 +1,12 @@
 //! Blocks that are not on flash yet: one that is filled, and those that wait to be written.
 //!
 //! **Invariants**
-//! - I1: a block whose state is `Buffered` has its image in the list; it leaves the list only after its bytes are on flash and its
-//!   state says so. Who saw `Buffered` and finds no image looks at the state again.
+//! - I1: a block whose state is `Buffered` has its image in the list; it leaves the list only after
+//!   its bytes are on flash and its state says so. Who saw `Buffered` and finds no image looks at
+//!   the state again.
 //!
-//! **Concurrency** the image that is filled is written under the store's lock on it, and read by anybody under its own.
+//! **Concurrency** the image that is filled is written under the store's lock on it, and read by
+//! anybody under its own.
 
 use crate::layout::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Owner, footprint, put_object};
 use crate::memory::Aligned;
@@ -62,7 +64,8 @@ impl Image {
         at
     }
 
-    /// Nothing more is appended: writes the header, and zeros behind the last object. Returns how many bytes are used.
+    /// Nothing more is appended: writes the header, and zeros behind the last object. Returns how
+    /// many bytes are used.
     pub fn seal(&self, store: u64) -> usize {
         let mut content = self.write();
         let (end, count) = (content.end, content.count);

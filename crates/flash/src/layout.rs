@@ -1,7 +1,7 @@
 //! Every byte on flash.
 //!
-//! **Layout** the device is cut into blocks of 128 KiB. Block 0 has two copies of the superblock, 4 KiB each; the others hold
-//! objects.
+//! **Layout** the device is cut into blocks of 128 KiB. Block 0 has two copies of the superblock, 4
+//! KiB each; the others hold objects.
 //!
 //! ```text
 //! block      0        4        8          16      20      24            32
@@ -16,16 +16,19 @@
 //!            +--------+--------+----------+-------+---------+---------------------------------+
 //! ```
 //!
-//! An object's checksum covers its header and payload and begins from its block's sequence, which no two writes of a block share:
-//! bytes of an earlier life of the block, torn or misplaced ones never pass. A location is the sector in which the object's header
-//! begins; there the owner is searched for at each multiple of 8.
+//! An object's checksum covers its header and payload and begins from its block's sequence, which
+//! no two writes of a block share: bytes of an earlier life of the block, torn or misplaced ones
+//! never pass. A location is the sector in which the object's header begins; there the owner is
+//! searched for at each multiple of 8.
 //!
 //! **Invariants**
 //! - L1: objects lie within one block and begin at multiples of 8 bytes.
-//! - L2: within a block later bytes are newer: of two objects of one owner in one sector, the last one counts.
+//! - L2: within a block later bytes are newer: of two objects of one owner in one sector, the last
+//!   one counts.
 //! - L3: location 0 is nobody's: sector 0 is a superblock's.
 //!
-//! Paper: [Badam11 §3.3]; differs: no offset in each sector, which would cut every object that crosses a boundary in pieces.
+//! Paper: [Badam11 §3.3]; differs: no offset in each sector, which would cut every object that
+//! crosses a boundary in pieces.
 
 use std::fmt;
 
@@ -36,8 +39,8 @@ pub const BLOCK_BYTES: usize = 128 << 10;
 /// Longest object, in bytes: several fit into a block, so that little is lost at its end.
 pub const OBJECT_BYTES_MAX: usize = 32 << 10;
 
-/// Reads and writes of the coarsest device that can be used begin and end at multiples of so many bytes: a superblock's copies
-/// are written one by one.
+/// Reads and writes of the coarsest device that can be used begin and end at multiples of so many
+/// bytes: a superblock's copies are written one by one.
 pub(crate) const ALIGNMENT_MAX: usize = SUPERBLOCK_BYTES;
 
 pub(crate) const SECTORS_PER_BLOCK: u32 = (BLOCK_BYTES / SECTOR_BYTES) as u32;
@@ -85,7 +88,8 @@ pub(crate) fn location(block: u32, at: usize) -> u32 {
     block * SECTORS_PER_BLOCK + (at / SECTOR_BYTES) as u32
 }
 
-/// A span of a device as it can be read: from where on, how much, and where in that the span begins.
+/// A span of a device as it can be read: from where on, how much, and where in that the span
+/// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub at: u64,
@@ -105,7 +109,8 @@ impl Cut {
     }
 }
 
-/// Memory for whole units around any object of at most so many bytes, whatever the device's alignment.
+/// Memory for whole units around any object of at most so many bytes, whatever the device's
+/// alignment.
 pub(crate) const fn room_max(bytes: usize) -> usize {
     (ALIGNMENT_MAX - SECTOR_BYTES + span_max(bytes)).next_multiple_of(ALIGNMENT_MAX)
 }
@@ -181,7 +186,8 @@ pub(crate) fn object_at(bytes: &[u8], at: usize, sequence: u64) -> Option<Found>
     })
 }
 
-/// The newest object of `owner` that begins in the first sector of `bytes`, which is sector `location`: the last one there.
+/// The newest object of `owner` that begins in the first sector of `bytes`, which is sector
+/// `location`: the last one there.
 pub(crate) fn find(bytes: &[u8], location: u32, sequence: u64, owner: Owner) -> Option<Found> {
     let first_of_block = location.is_multiple_of(SECTORS_PER_BLOCK);
     let start = if first_of_block {
@@ -246,7 +252,8 @@ pub(crate) struct Superblock {
     pub version: u64,
     /// The last checkpoint; 0: none.
     pub checkpoint: u64,
-    /// The checkpoint that replaces it as soon as its file is in place. No other file has this number.
+    /// The checkpoint that replaces it as soon as its file is in place. No other file has this
+    /// number.
     pub next: u64,
 }
 

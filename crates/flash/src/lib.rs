@@ -1,9 +1,10 @@
 //! A log-structured object store on flash.
 //!
-//! Objects are packed into blocks of a log over one file or partition, never overwritten in place. An owner, a table and an index
-//! in it, names an object; its location, a sector of 512 bytes, stands in an object table in memory. Moving an object means writing
-//! it elsewhere and changing four bytes. What lies behind an object on flash says who its owner is, so that garbage is recognised
-//! by comparing locations [Badam11 §3.3, §3.5].
+//! Objects are packed into blocks of a log over one file or partition, never overwritten in place.
+//! An owner, a table and an index in it, names an object; its location, a sector of 512 bytes,
+//! stands in an object table in memory. Moving an object means writing it elsewhere and changing
+//! four bytes. What lies behind an object on flash says who its owner is, so that garbage is
+//! recognised by comparing locations [Badam11 §3.3, §3.5].
 //!
 //! | file | what |
 //! |---|---|
@@ -23,8 +24,9 @@
 //! | `spans` | the same for spans of a device |
 //! | `quiet` | threads that the program's signals do not reach |
 //!
-//! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found by their owner instead of by an
-//! offset in each sector; a block that a checkpoint needs is not reused before the next one; reads verify a checksum.
+//! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found
+//! by their owner instead of by an offset in each sector; a block that a checkpoint needs is not
+//! reused before the next one; reads verify a checksum.
 
 mod checkpoint;
 mod dense;

@@ -1,4 +1,5 @@
-//! Bytes at addresses that are multiples of every device's alignment, as reads and writes past the page cache want them.
+//! Bytes at addresses that are multiples of every device's alignment, as reads and writes past the
+//! page cache want them.
 //!
 //! **Invariants**
 //! - A1: `start` was chosen for this very allocation, which is never grown.

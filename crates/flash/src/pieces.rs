@@ -1,13 +1,16 @@
-//! The file of a checkpoint: a header, and a stream of bytes cut into pieces that are read and verified in any order, each alone.
+//! The file of a checkpoint: a header, and a stream of bytes cut into pieces that are read and
+//! verified in any order, each alone.
 //!
 //! **Invariants**
-//! - F1: a piece's checksum begins from its checkpoint and its number: no piece of another checkpoint, or from another place, passes.
-//! - F2: the file is exactly as long as its header says: memory for what it tells of is taken only after this is known.
+//! - F1: a piece's checksum begins from its checkpoint and its number: no piece of another
+//!   checkpoint, or from another place, passes.
+//! - F2: the file is exactly as long as its header says: memory for what it tells of is taken only
+//!   after this is known.
 //!
 //! **Concurrency** many threads may read pieces of one file.
 //!
-//! **Layout** little-endian. Each piece begins at a multiple of 4 KiB, so that it can be read past the page cache; entries of 4, 8 or 16 bytes
-//! never lie in two of them.
+//! **Layout** little-endian. Each piece begins at a multiple of 4 KiB, so that it can be read past
+//! the page cache; entries of 4, 8 or 16 bytes never lie in two of them.
 //!
 //! ```text
 //! header   0       8        12       16      24           32       40           48             4092
@@ -39,7 +42,8 @@ pub(crate) const MAGIC: [u8; 8] = *b"DURACKPT";
 /// 1 had one sequence of chunks, to be read in order.
 const FORMAT: u32 = 2;
 pub(crate) const HEADER_BYTES: usize = 4096;
-/// Read at once: long enough for a device, short enough that many are under way and that little memory is touched.
+/// Read at once: long enough for a device, short enough that many are under way and that little
+/// memory is touched.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_HEADER_BYTES: usize = 16;
 /// Bytes of the stream in a piece.
@@ -233,7 +237,8 @@ impl Room {
 
 impl Pieces {
     /// # Errors
-    /// [`Error::Foreign`], [`Error::Older`], [`Error::Newer`], [`Error::DamagedCheckpoint`], [`Error::Device`].
+    /// [`Error::Foreign`], [`Error::Older`], [`Error::Newer`], [`Error::DamagedCheckpoint`],
+    /// [`Error::Device`].
     pub fn open(path: &Path) -> Result<Pieces, Error> {
         let what = path.display().to_string();
         let file = open(path).map_err(|source| match source.kind() {
@@ -297,7 +302,8 @@ impl Pieces {
     }
 }
 
-/// Past the page cache: what is read once need not stay there. Where the file system cannot do that for pieces, through it.
+/// Past the page cache: what is read once need not stay there. Where the file system cannot do that
+/// for pieces, through it.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let direct = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty());

@@ -1,8 +1,9 @@
 //! Where a checkpoint's file goes: nothing but a checkpoint is ever replaced.
 //!
 //! **Invariants**
-//! - W1: what is at a checkpoint's path, or beside it where its file is written, is replaced only if it is an empty file, a
-//!   checkpoint, or beside: one whose making was cut short. It is never the flash file, whatever its name, and no link is followed.
+//! - W1: what is at a checkpoint's path, or beside it where its file is written, is replaced only
+//!   if it is an empty file, a checkpoint, or beside: one whose making was cut short. It is never
+//!   the flash file, whatever its name, and no link is followed.
 
 use crate::device::Device;
 use crate::error::Error;

@@ -1,6 +1,7 @@
 //! Threads that read from a device, for readers where there is no io_uring.
 //!
-//! **Concurrency** a pool belongs to one thread; memory that it was given is a thread's until the answer brings it back.
+//! **Concurrency** a pool belongs to one thread; memory that it was given is a thread's until the
+//! answer brings it back.
 
 use crate::error::Error;
 use crate::memory::Aligned;
@@ -67,7 +68,8 @@ impl Pool {
             return Some(answer);
         }
         let mut counter = [0; 8];
-        // Nothing to be read means that nothing was told since; and what is told from here on rings again.
+        // Nothing to be read means that nothing was told since; and what is told from here on rings
+        // again.
         let _ = rustix::io::read(&*self.bell, &mut counter);
         self.answers.try_recv().ok()
     }

@@ -1,4 +1,5 @@
-//! Threads of a library that lives in somebody else's process: the program's signals do not reach them.
+//! Threads of a library that lives in somebody else's process: the program's signals do not reach
+//! them.
 
 use std::mem::MaybeUninit;
 
@@ -35,12 +36,13 @@ pub fn foreign_signals() -> libc::sigset_t {
     }
 }
 
-/// Calls `start`, whose new threads begin with the program's signals blocked: a signal that the program waits for in a thread of
-/// its own, or by `signalfd`, is never delivered to one of them.
+/// Calls `start`, whose new threads begin with the program's signals blocked: a signal that the
+/// program waits for in a thread of its own, or by `signalfd`, is never delivered to one of them.
 pub fn quietly<T>(start: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::uninit();
     let blocked = foreign_signals();
-    // SAFETY: sets of the caller's own; the call cannot fail with these arguments, and fills `before`.
+    // SAFETY: sets of the caller's own; the call cannot fail with these arguments, and fills
+    // `before`.
     let _restored = unsafe {
         libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, before.as_mut_ptr());
         Restored(before.assume_init())
@@ -61,7 +63,8 @@ mod tests {
         }
     }
 
-    /// The library's threads took SIGTERM, which the program had blocked to read it by `signalfd`, and it ended.
+    /// The library's threads took SIGTERM, which the program had blocked to read it by `signalfd`,
+    /// and it ended.
     #[test]
     fn threads_begin_with_the_programs_signals_blocked() {
         let seen = quietly(|| {

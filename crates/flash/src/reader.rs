@@ -1,10 +1,12 @@
-//! Many reads at once, without waiting for each: by io_uring into registered memory, or by a few threads where the kernel has none.
+//! Many reads at once, without waiting for each: by io_uring into registered memory, or by a few
+//! threads where the kernel has none.
 //!
 //! **Invariants**
-//! - R1: memory that was handed to the kernel or to a thread belongs to it until it answers: a slot is free, or under way, and a reader
-//!   that is dropped waits for all of them.
+//! - R1: memory that was handed to the kernel or to a thread belongs to it until it answers: a slot
+//!   is free, or under way, and a reader that is dropped waits for all of them.
 //!
-//! **Concurrency** a reader belongs to one thread. Its [`descriptor`](Reader::descriptor) becomes readable when something is done.
+//! **Concurrency** a reader belongs to one thread. Its [`descriptor`](Reader::descriptor) becomes
+//! readable when something is done.
 //!
 //! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
 
@@ -76,7 +78,8 @@ enum Way {
 }
 
 impl Reader {
-    /// A reader of at most `depth` objects at once, each of at most so many bytes. `ring`: by io_uring, if the kernel has it.
+    /// A reader of at most `depth` objects at once, each of at most so many bytes. `ring`: by
+    /// io_uring, if the kernel has it.
     ///
     /// # Errors
     /// [`Error::Device`]: no thread can be started.
@@ -137,7 +140,8 @@ impl Reader {
         self.slots.len() - self.free.len()
     }
 
-    /// Begins to read an object; [`start`](Self::start) gives it to the device. False: there is no room now.
+    /// Begins to read an object; [`start`](Self::start) gives it to the device. False: there is no
+    /// room now.
     ///
     /// # Errors
     /// [`Error::NoSuchOwner`], [`Error::TooLarge`].
@@ -212,8 +216,9 @@ impl Reader {
                     opcode::Read::new(fd, start, bytes).offset(at).build()
                 };
                 let entry = entry.user_data(u64::from(number));
-                // SAFETY: the memory belongs to the slot, which is neither free nor dropped before the kernel has answered (R1);
-                // the device lives as long as `core`. There are as many places in the ring as slots.
+                // SAFETY: the memory belongs to the slot, which is neither free nor dropped before
+                // the kernel has answered (R1); the device lives as long as `core`. There are as
+                // many places in the ring as slots.
                 let pushed = unsafe { ring.submission().push(&entry) };
                 assert!(pushed.is_ok(), "the ring has as many places as slots");
             }
@@ -257,8 +262,8 @@ impl Reader {
         }
     }
 
-    /// Tells of everything that is done; returns how many that were. Reads that found their object moved are begun again: call
-    /// [`start`](Self::start) afterwards.
+    /// Tells of everything that is done; returns how many that were. Reads that found their object
+    /// moved are begun again: call [`start`](Self::start) afterwards.
     pub fn poll(&mut self, mut tell: impl FnMut(Completed<'_>)) -> usize {
         self.gather();
         let mut told = 0;
@@ -390,7 +395,7 @@ fn register(ring: &IoUring, slots: &mut [Slot]) -> bool {
             }
         })
         .collect();
-    // SAFETY: the memory belongs to the slots, whose buffers are never replaced while the ring exists: with a ring they are never
-    // given away.
+    // SAFETY: the memory belongs to the slots, whose buffers are never replaced while the ring
+    // exists: with a ring they are never given away.
     unsafe { ring.submitter().register_buffers(&vectors) }.is_ok()
 }

@@ -1,17 +1,20 @@
 //! What is free, live or held in each block, and which block comes next.
 //!
 //! **Invariants**
-//! - S1: a block is in the free list if and only if its state is `Free`. It gets there from `Flash` when nothing in it is live and
-//!   it is not held; one compare-and-exchange decides who puts it there.
+//! - S1: a block is in the free list if and only if its state is `Free`. It gets there from `Flash`
+//!   when nothing in it is live and it is not held; one compare-and-exchange decides who puts it
+//!   there.
 //! - S2: `live` of a block counts the locations in object tables that point into it.
-//! - S3: no two blocks that were ever written to this device have the same sequence: its high half is drawn anew for each life, its
-//!   low half counts.
-//! - S4: a held block is not filled again: the last checkpoint, or the one that is about to replace it, needs what was live in it.
+//! - S3: no two blocks that were ever written to this device have the same sequence: its high half
+//!   is drawn anew for each life, its low half counts.
+//! - S4: a held block is not filled again: the last checkpoint, or the one that is about to replace
+//!   it, needs what was live in it.
 //!
 //! **Concurrency** counts are atomic; the free list has a lock of its own, taken last.
 //!
-//! Paper: [Badam11 §3.5]; differs: live objects are counted instead of free bytes, for who frees an object need not know how long
-//! it is on flash; a block whose count is 0 is free without being read.
+//! Paper: [Badam11 §3.5]; differs: live objects are counted instead of free bytes, for who frees an
+//! object need not know how long it is on flash; a block whose count is 0 is free without being
+//! read.
 
 use crate::layout::{BLOCK_BYTES, block_of};
 use std::collections::VecDeque;
@@ -45,7 +48,8 @@ pub(crate) struct Block {
     damaged: AtomicBool,
     /// Locations that point into it (S2).
     live: AtomicU32,
-    /// Objects in it, dead ones included; of a block that was not filled: as many of their length as would fill it.
+    /// Objects in it, dead ones included; of a block that was not filled: as many of their length
+    /// as would fill it.
     count: AtomicU32,
     sequence: AtomicU64,
 }
@@ -106,7 +110,8 @@ pub(crate) struct Space {
     next: AtomicU32,
 }
 
-/// Blocks ahead of the hand of which the emptiest is taken: nearly sequential, and never far from the best.
+/// Blocks ahead of the hand of which the emptiest is taken: nearly sequential, and never far from
+/// the best.
 const LOOK_AHEAD: u32 = 64;
 /// A victim with less garbage than this part of a block is not worth being moved.
 const GAIN_LEAST: u64 = BLOCK_BYTES as u64 / 32;
@@ -122,7 +127,8 @@ impl Space {
         }
     }
 
-    /// As a checkpoint has it: (sequence, objects, live objects) of each of the first blocks. What is live is held.
+    /// As a checkpoint has it: (sequence, objects, live objects) of each of the first blocks. What
+    /// is live is held.
     pub fn restored(found: &[(u64, u32, u32)], blocks: u32, life: u32) -> Space {
         let space = Space::new(blocks, life);
         let mut free = VecDeque::new();
@@ -190,7 +196,8 @@ impl Space {
         }
     }
 
-    /// Nothing more comes to `block`, of which so many bytes are used: what is not used is garbage like what is dead.
+    /// Nothing more comes to `block`, of which so many bytes are used: what is not used is garbage
+    /// like what is dead.
     pub fn sealed(&self, block: u32, used: usize) {
         let count = &self.block(block).count;
         let full = u64::from(count.load(Ordering::Relaxed)) * BLOCK_BYTES as u64 / used as u64;
@@ -297,10 +304,12 @@ impl Space {
         block.live() > 0 && block.is_worth_it()
     }
 
-    /// The emptiest blocks, the very emptiest last: as many as have to be emptied so that only `most` are needed.
+    /// The emptiest blocks, the very emptiest last: as many as have to be emptied so that only
+    /// `most` are needed.
     pub fn sparse(&self, most: usize) -> Vec<u32> {
         let numbers = (1..self.len()).filter(|number| self.is_worth_it(*number));
-        // Bytes that are live and a block's number in one: little memory is taken beside the budget.
+        // Bytes that are live and a block's number in one: little memory is taken beside the
+        // budget.
         let both = |number| self.block(number).live_bytes() << 32 | u64::from(number);
         let mut found: Vec<u64> = numbers.map(both).collect();
         found.sort_unstable();

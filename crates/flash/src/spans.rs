@@ -1,11 +1,13 @@
-//! Many reads of spans of a device at once, without waiting for each: by io_uring, or by a few threads where the kernel has none.
+//! Many reads of spans of a device at once, without waiting for each: by io_uring, or by a few
+//! threads where the kernel has none.
 //!
 //! **Invariants**
-//! - P1: memory that was handed to the kernel or to a thread belongs to it until it answers: a place is free, or under way, and a
-//!   reader that is dropped waits for all of them.
+//! - P1: memory that was handed to the kernel or to a thread belongs to it until it answers: a
+//!   place is free, or under way, and a reader that is dropped waits for all of them.
 //! - P2: every read that was begun is told of exactly once, with all its bytes or an error.
 //!
-//! **Concurrency** a reader belongs to one thread. Its [`descriptor`](SpanReader::descriptor) becomes readable when something is done.
+//! **Concurrency** a reader belongs to one thread. Its [`descriptor`](SpanReader::descriptor)
+//! becomes readable when something is done.
 //!
 //! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
 
@@ -58,7 +60,8 @@ pub struct SpanReader {
     pads: bool,
 }
 
-/// A ring whose thread is not interrupted by what is done, but finds it when it next enters the kernel [Linux 5.19].
+/// A ring whose thread is not interrupted by what is done, but finds it when it next enters the
+/// kernel [Linux 5.19].
 fn cooperative(depth: u32) -> Option<IoUring> {
     IoUring::builder()
         .setup_coop_taskrun()
@@ -70,8 +73,9 @@ fn plain(depth: u32) -> Option<IoUring> {
     IoUring::new(depth + PADS).ok()
 }
 
-/// The kernel tells the device of so many requests and fewer one by one, of more at once. It is told so for each of two, which
-/// takes longer than all that is done for one; so they get a third that does nothing.
+/// The kernel tells the device of so many requests and fewer one by one, of more at once. It is
+/// told so for each of two, which takes longer than all that is done for one; so they get a third
+/// that does nothing.
 const ONE_BY_ONE: usize = 2;
 /// Entries for that.
 const PADS: u32 = 1;
@@ -94,7 +98,8 @@ impl SpanReader {
         SpanReader::by(device, depth, made.flatten())
     }
 
-    /// As where the kernel's io_uring knows only what every io_uring does: so that this can be tested on a newer one.
+    /// As where the kernel's io_uring knows only what every io_uring does: so that this can be
+    /// tested on a newer one.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -134,7 +139,8 @@ impl SpanReader {
     /// Becomes readable when [`poll`](Self::poll) has something to tell.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.way {
-            // SAFETY: the ring keeps its descriptor open as long as it lives, and so as long as this borrow.
+            // SAFETY: the ring keeps its descriptor open as long as it lives, and so as long as
+            // this borrow.
             Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
             Way::Threads(pool) => pool.bell.as_fd(),
         }
@@ -155,8 +161,8 @@ impl SpanReader {
         self.places.len() - self.free.len()
     }
 
-    /// Begins to read `bytes` bytes from byte `at` of the device on; [`start`](Self::start) gives it to the device. False: there
-    /// is no room now.
+    /// Begins to read `bytes` bytes from byte `at` of the device on; [`start`](Self::start) gives
+    /// it to the device. False: there is no room now.
     pub fn submit(&mut self, at: u64, bytes: usize, tag: u64) -> bool {
         let Some(number) = self.free.pop() else {
             return false;
@@ -191,9 +197,9 @@ impl SpanReader {
                     .offset(cut.at)
                     .build()
                     .user_data(u64::from(number));
-                // SAFETY: the memory belongs to the place, which is neither free nor dropped before the kernel has answered (P1),
-                // and has at least `cut.bytes` bytes; the device lives as long as the reader. There are as many entries in the
-                // ring as places.
+                // SAFETY: the memory belongs to the place, which is neither free nor dropped before
+                // the kernel has answered (P1), and has at least `cut.bytes` bytes; the device
+                // lives as long as the reader. There are as many entries in the ring as places.
                 let pushed = unsafe { ring.submission().push(&entry) };
                 assert!(pushed.is_ok(), "the ring has as many entries as places");
             }
@@ -233,7 +239,8 @@ impl SpanReader {
                 if self.pads && ring.submission().len() == ONE_BY_ONE {
                     let nothing = opcode::Nop::new().build().user_data(PAD);
                     let nothing = nothing.flags(squeue::Flags::SKIP_SUCCESS);
-                    // SAFETY: it reads and writes nothing. If there is no place for it, it is not needed.
+                    // SAFETY: it reads and writes nothing. If there is no place for it, it is not
+                    // needed.
                     let _ = unsafe { ring.submission().push(&nothing) };
                 }
                 match ring.submit_and_wait(wanted) {
@@ -251,8 +258,8 @@ impl SpanReader {
         !self.done.is_empty()
     }
 
-    /// Tells of everything that is done; returns how many that were. Call [`start`](Self::start) afterwards: what was interrupted
-    /// is begun again.
+    /// Tells of everything that is done; returns how many that were. Call [`start`](Self::start)
+    /// afterwards: what was interrupted is begun again.
     pub fn poll(&mut self, mut tell: impl FnMut(Span<'_>)) -> usize {
         self.gather();
         let mut told = 0;

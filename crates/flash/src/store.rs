@@ -1,14 +1,17 @@
-//! The store: objects are written into the block that is filled, read from there, from images or from flash.
+//! The store: objects are written into the block that is filled, read from there, from images or
+//! from flash.
 //!
 //! **Invariants**
-//! - O1: an object's bytes are in an image before its location is, and on flash before the image goes.
-//! - O2: a read returns only bytes whose checksum holds for the owner and for the block's sequence, and only if the owner's location
-//!   was the same after the read as before: what was read is what the location named at one moment.
+//! - O1: an object's bytes are in an image before its location is, and on flash before the image
+//!   goes.
+//! - O2: a read returns only bytes whose checksum holds for the owner and for the block's sequence,
+//!   and only if the owner's location was the same after the read as before: what was read is what
+//!   the location named at one moment.
 //! - O3: memory is bounded: object tables, a fixed number of images, one block for collecting.
 //!
-//! **Concurrency** any thread may call anything. The lock of the block that is filled (`filling`) is taken first, then at most one of
-//! the short ones: the queue of images, the list of images, an image, the free list. Nothing that reads allocates memory: it may run
-//! in a fault handler.
+//! **Concurrency** any thread may call anything. The lock of the block that is filled (`filling`)
+//! is taken first, then at most one of the short ones: the queue of images, the list of images, an
+//! image, the free list. Nothing that reads allocates memory: it may run in a fault handler.
 //!
 //! Paper: [Badam11 §3.3, §3.5].
 
@@ -36,7 +39,8 @@ use std::thread::JoinHandle;
 const IMAGES: usize = 8;
 /// With fewer free blocks garbage is collected; more would collect what dies anyway.
 const FREE_LEAST: usize = RESERVE + IMAGES;
-/// Times that a read finds something else than it expected before it says that the object is damaged.
+/// Times that a read finds something else than it expected before it says that the object is
+/// damaged.
 pub(crate) const ATTEMPTS: u32 = 64;
 
 /// What a store is made of.
@@ -191,7 +195,8 @@ impl ObjectStore {
         })
     }
 
-    /// A table of `objects` places for objects of at most `object_bytes_max` bytes. None exists yet.
+    /// A table of `objects` places for objects of at most `object_bytes_max` bytes. None exists
+    /// yet.
     ///
     /// # Errors
     /// [`Error::TableExists`], [`Error::TooLarge`].
@@ -216,7 +221,8 @@ impl ObjectStore {
         self.core.tables.objects_of(table)
     }
 
-    /// Frees all of its objects, and the table. Nobody writes to it meanwhile. False: there is none.
+    /// Frees all of its objects, and the table. Nobody writes to it meanwhile. False: there is
+    /// none.
     pub fn remove_table(&self, table: u32) -> bool {
         let Some(table) = self.core.tables.remove(table) else {
             return false;
@@ -233,8 +239,8 @@ impl ObjectStore {
         true
     }
 
-    /// Writes the object, which replaces what it was. It is in memory when this returns, and on flash later; a checkpoint makes it
-    /// last. Waits while flash is short of room.
+    /// Writes the object, which replaces what it was. It is in memory when this returns, and on
+    /// flash later; a checkpoint makes it last. Waits while flash is short of room.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::NoSuchOwner`], [`Error::TooLarge`], [`Error::Device`].
@@ -269,7 +275,8 @@ impl ObjectStore {
     /// The object's bytes; `None`: it was never written, or was freed. Allocates nothing.
     ///
     /// # Errors
-    /// [`Error::Damaged`], [`Error::NoSuchOwner`], [`Error::Device`]; [`Error::TooLarge`] if `scratch` was made for shorter objects.
+    /// [`Error::Damaged`], [`Error::NoSuchOwner`], [`Error::Device`]; [`Error::TooLarge`] if
+    /// `scratch` was made for shorter objects.
     pub fn read<'s>(
         &self,
         owner: Owner,
@@ -381,7 +388,8 @@ impl Core {
             return;
         }
         let is_free = self.space.release(old);
-        // Afterwards: a search that has seen this count has seen the release. Pairs with Acquire in `collect`.
+        // Afterwards: a search that has seen this count has seen the release. Pairs with Acquire in
+        // `collect`.
         self.counters.released.fetch_add(1, Ordering::Release);
         if is_free {
             self.made_room();
@@ -626,7 +634,8 @@ impl Core {
         }
     }
 
-    /// The object in what was read, if it is still where it was looked for (O2): where it lies in these bytes.
+    /// The object in what was read, if it is still where it was looked for (O2): where it lies in
+    /// these bytes.
     pub(crate) fn check(
         &self,
         table: &Table,
@@ -687,7 +696,8 @@ impl Core {
         }
     }
 
-    /// Whether an object is still where it was looked for: then what was read there should have been it.
+    /// Whether an object is still where it was looked for: then what was read there should have
+    /// been it.
     pub(crate) fn is_still(&self, table: &Table, owner: Owner, look: &Look) -> bool {
         let block = self.space.block(block_of(look.location));
         table.get(owner.index) == Some(look.location) && block.sequence() == look.sequence

@@ -1,11 +1,12 @@
 //! Object tables: where each object lies.
 //!
 //! **Invariants**
-//! - T1: a location changes only under the lock of the block that is being filled. What it pointed to is released after that: a
-//!   checkpoint, which holds the lock, never counts fewer live objects than its locations show.
+//! - T1: a location changes only under the lock of the block that is being filled. What it pointed
+//!   to is released after that: a checkpoint, which holds the lock, never counts fewer live objects
+//!   than its locations show.
 //!
-//! **Concurrency** readers take a table's handle and load; Release of a store pairs with Acquire in `get`, so that who sees a
-//! location sees the bytes in its image.
+//! **Concurrency** readers take a table's handle and load; Release of a store pairs with Acquire in
+//! `get`, so that who sees a location sees the bytes in its image.
 //!
 //! **Layout** four bytes an object, allocated as zeros: memory that is never used is never touched.
 //!
@@ -33,7 +34,8 @@ impl Table {
     }
 
     pub fn with(locations: Vec<u32>, bytes_max: u32) -> Table {
-        // Collected in place: no second copy, and zeros stay untouched where they were never written.
+        // Collected in place: no second copy, and zeros stay untouched where they were never
+        // written.
         let locations = locations.into_iter().map(AtomicU32::new).collect();
         Table {
             locations,

@@ -1,4 +1,5 @@
-//! Checkpoints: a later process goes on where the last one stood, whatever happened since, and never with a wrong object.
+//! Checkpoints: a later process goes on where the last one stood, whatever happened since, and
+//! never with a wrong object.
 
 mod common;
 
@@ -136,7 +137,8 @@ fn assert_damaged(ram: &Ram, path: &Path, what: &str) {
     assert!(named, "{what}: {error}");
 }
 
-/// Each byte of a checkpoint is damaged, and it is cut at each length: refused. Whole again, it is taken.
+/// Each byte of a checkpoint is damaged, and it is cut at each length: refused. Whole again, it is
+/// taken.
 #[test]
 fn a_damaged_checkpoint_is_refused() {
     let dir = folder();
@@ -205,8 +207,9 @@ fn piece(whole: &[u8], number: usize) -> std::ops::Range<usize> {
     at..(at + PIECE).min(whole.len())
 }
 
-/// Tables of all lengths over many pieces of the file, more of them than one piece can name: each location comes to its place. Pieces that
-/// are whole, but of another place or of another checkpoint, are refused.
+/// Tables of all lengths over many pieces of the file, more of them than one piece can name: each
+/// location comes to its place. Pieces that are whole, but of another place or of another
+/// checkpoint, are refused.
 #[test]
 fn a_checkpoint_of_many_pieces_is_put_together_rightly() {
     let dir = folder();
@@ -264,7 +267,8 @@ fn a_checkpoint_of_many_pieces_is_put_together_rightly() {
     assert!(live > 0 && restored.store.stats().live_bytes == 0);
 }
 
-/// What the last checkpoint needs is not overwritten; when that fills the device, it is said, and giving it up helps.
+/// What the last checkpoint needs is not overwritten; when that fills the device, it is said, and
+/// giving it up helps.
 #[test]
 fn held_blocks_are_not_reused_before_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,8 +306,8 @@ fn held_blocks_are_not_reused_before_the_next_checkpoint() {
     );
 }
 
-/// Garbage is collected while checkpoints are made on a device that is nearly full: blocks that become held while they are being
-/// emptied give nothing back, and the reserve may run out.
+/// Garbage is collected while checkpoints are made on a device that is nearly full: blocks that
+/// become held while they are being emptied give nothing back, and the reserve may run out.
 #[test]
 fn checkpoints_while_a_full_device_is_collected() {
     let dir = tempfile::tempdir().unwrap();
@@ -346,7 +350,8 @@ fn version(index: u32, round: u32) -> u32 {
     round - (round + index) % 3
 }
 
-/// What the child does until it is killed: rounds of overwrites, each sealed by a checkpoint, and more overwrites after it.
+/// What the child does until it is killed: rounds of overwrites, each sealed by a checkpoint, and
+/// more overwrites after it.
 fn live_until_killed(dir: &Path) -> ! {
     let device = duramen_flash::FileDevice::open(&dir.join("flash"), 3 << 20).unwrap();
     let options = duramen_flash::Options {
@@ -368,7 +373,8 @@ fn live_until_killed(dir: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// A process is killed at many moments: what its last checkpoint told of is all there, and nothing is ever wrong.
+/// A process is killed at many moments: what its last checkpoint told of is all there, and nothing
+/// is ever wrong.
 #[test]
 fn kill_9_leaves_the_last_checkpoint() {
     use std::io::BufRead;

@@ -1,4 +1,5 @@
-//! Checkpoints that fail or are cut short, and devices that are not as they were: the checkpoint under its name can always be used.
+//! Checkpoints that fail or are cut short, and devices that are not as they were: the checkpoint
+//! under its name can always be used.
 
 mod common;
 
@@ -48,8 +49,9 @@ fn version_of(blob: &[u8]) -> u32 {
     std::str::from_utf8(blob).unwrap().parse().unwrap()
 }
 
-/// A checkpoint whose superblock could not be written had replaced the file of the one before; the store went on with what that one
-/// held, filled blocks of the new one, and a restore took it: 200 of 200 objects were damaged. Here each write and each sync fails.
+/// A checkpoint whose superblock could not be written had replaced the file of the one before; the
+/// store went on with what that one held, filled blocks of the new one, and a restore took it: 200
+/// of 200 objects were damaged. Here each write and each sync fails.
 #[test]
 fn a_checkpoint_whose_device_fails_leaves_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -85,7 +87,8 @@ fn a_checkpoint_whose_device_fails_leaves_the_one_before() {
     }
 }
 
-/// After a failure a later checkpoint works, and the file of the one that failed is never taken, wherever it was kept.
+/// After a failure a later checkpoint works, and the file of the one that failed is never taken,
+/// wherever it was kept.
 #[test]
 fn a_checkpoint_that_failed_is_void_for_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,14 +96,16 @@ fn a_checkpoint_that_failed_is_void_for_ever() {
     let ram = Ram::new(40);
     let store = begun(&ram, &path);
     assert!(write_all(&store, 2));
-    // The directory is gone when the file is to be put in place: it fails, and so it does before anything is written.
+    // The directory is gone when the file is to be put in place: it fails, and so it does before
+    // anything is written.
     let gone = dir.path().join("gone");
     assert!(store.checkpoint(&gone.join("checkpoint"), b"2").is_err());
     // A directory in its place is left alone.
     std::fs::create_dir(&gone).unwrap();
     assert!(store.checkpoint(&gone, b"2").is_err());
     assert!(gone.is_dir() && !dir.path().join("gone.new").exists());
-    // One whose superblock was not written (the last operation but one), as if the process had been killed then.
+    // One whose superblock was not written (the last operation but one), as if the process had been
+    // killed then.
     store.flush().unwrap();
     let before = ram.copy();
     store.checkpoint(&path, b"2").unwrap();
@@ -118,8 +123,8 @@ fn a_checkpoint_that_failed_is_void_for_ever() {
     }
 }
 
-/// A checkpoint at A, then one at B, killed before B's superblock. A was restored and went on; B had the number of A's next one, and
-/// was taken although its blocks had been filled again.
+/// A checkpoint at A, then one at B, killed before B's superblock. A was restored and went on; B
+/// had the number of A's next one, and was taken although its blocks had been filled again.
 #[test]
 fn of_two_checkpoints_that_are_honoured_the_one_not_restored_is_void() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,7 +168,8 @@ fn of_two_checkpoints_that_are_honoured_the_one_not_restored_is_void() {
     assert_version(&restored.store, 8, "a again");
 }
 
-/// A sync that failed may have lost what was written before it, and the next one would say nothing of that.
+/// A sync that failed may have lost what was written before it, and the next one would say nothing
+/// of that.
 #[test]
 fn after_a_failed_sync_nothing_is_said_to_be_durable() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,8 +185,8 @@ fn after_a_failed_sync_nothing_is_said_to_be_durable() {
     assert_version(&restored.store, 1, "the one before");
 }
 
-/// Restored on a longer file, a heap thought that it could allocate all of it, while the store knew of the blocks of before alone: the
-/// program was ended by SIGBUS. What is new is free.
+/// Restored on a longer file, a heap thought that it could allocate all of it, while the store knew
+/// of the blocks of before alone: the program was ended by SIGBUS. What is new is free.
 #[test]
 fn a_longer_device_gives_more_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -218,7 +224,8 @@ fn a_longer_device_gives_more_room() {
     );
 }
 
-/// A device whose sectors are longer than those that locations count: each read is widened, by each way of reading.
+/// A device whose sectors are longer than those that locations count: each read is widened, by each
+/// way of reading.
 #[test]
 fn objects_are_read_from_devices_of_any_alignment() {
     for unit in [512, 1024, 4096] {

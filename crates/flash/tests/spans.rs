@@ -1,4 +1,5 @@
-//! Reads of spans: all bytes, whatever they begin and end at, by both ways; errors of the device; a reader that is dropped amid them.
+//! Reads of spans: all bytes, whatever they begin and end at, by both ways; errors of the device; a
+//! reader that is dropped amid them.
 
 use duramen_flash::{Device, FileDevice, SpanReader};
 use std::io;

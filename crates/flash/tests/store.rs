@@ -1,4 +1,5 @@
-//! The store against a map: whatever is written, overwritten, freed and collected, what is read is what was written last.
+//! The store against a map: whatever is written, overwritten, freed and collected, what is read is
+//! what was written last.
 
 mod common;
 
@@ -30,7 +31,8 @@ fn assert_reads(store: &ObjectStore, model: &BTreeMap<u32, Vec<u8>>, objects: u3
     }
 }
 
-/// Overwrites and frees at random until the device was filled many times over, at different degrees of being full.
+/// Overwrites and frees at random until the device was filled many times over, at different degrees
+/// of being full.
 #[test]
 fn what_is_read_is_what_was_written_last_while_garbage_is_collected() {
     for (blocks, objects, longest) in [(12, 2000, 300), (20, 60, 32 << 10), (40, 20_000, 128)] {
@@ -141,7 +143,8 @@ fn misuse_is_an_error() {
     assert!(store.remove_table(8) && !store.remove_table(8));
 }
 
-/// Threads read what others overwrite and the collector moves; every value names its object and a version that only grows.
+/// Threads read what others overwrite and the collector moves; every value names its object and a
+/// version that only grows.
 #[test]
 fn readers_see_whole_versions_that_only_grow() {
     const OBJECTS: u32 = 3000;
@@ -196,7 +199,8 @@ fn readers_see_whole_versions_that_only_grow() {
                     assert!(reader.submit(owner(index), index.into()).unwrap());
                 }
                 reader.wait().unwrap();
-                // Two reads of one object may end in any order, so only whole versions are asked for.
+                // Two reads of one object may end in any order, so only whole versions are asked
+                // for.
                 reader.poll(|completed| {
                     let found = completed.result.unwrap().unwrap();
                     check(completed.tag as u32, found, &mut 0);
@@ -256,7 +260,8 @@ fn what_cannot_be_read_is_an_error_and_nothing_else_is() {
     }
     let error = store.read(owner(7), &mut scratch).unwrap_err();
     assert!(matches!(error, Error::Device { .. }), "{error}");
-    // The collector cannot read either: what it cannot move stays where it is, and writers go on as long as there is room.
+    // The collector cannot read either: what it cannot move stays where it is, and writers go on as
+    // long as there is room.
     const LAST: u32 = 30;
     for version in 2..=LAST {
         for index in 2000..4000 {

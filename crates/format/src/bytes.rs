@@ -1,4 +1,5 @@
-//! Little-endian fields at fixed places of a block, and the CRC that closes it. For headers of fixed size only.
+//! Little-endian fields at fixed places of a block, and the CRC that closes it. For headers of
+//! fixed size only.
 
 /// Writes fields into a block of fixed size.
 pub(crate) struct Writer<'a> {
@@ -51,7 +52,8 @@ pub(crate) fn is_sealed(block: &[u8]) -> bool {
     }
 }
 
-/// `N` bytes at `at`; zeros where the block is too short, which a caller has excluded by its length or its seal.
+/// `N` bytes at `at`; zeros where the block is too short, which a caller has excluded by its length
+/// or its seal.
 fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     block
         .get(at..)

@@ -1,10 +1,13 @@
 //! Certificates: how much of a segment is valid, and the CRC that proves it.
 //!
 //! **Invariants**
-//! - C1: valid data are the bytes `[0, length)`, header included; what lies beyond is no data, whatever it looks like.
-//! - C2: `crc` is the CRC32C over all of them, so a certificate covers every byte and not only the last append.
+//! - C1: valid data are the bytes `[0, length)`, header included; what lies beyond is no data,
+//!   whatever it looks like.
+//! - C2: `crc` is the CRC32C over all of them, so a certificate covers every byte and not only the
+//!   last append.
 //!
-//! Paper: [Rumble14 §4, 90-traps.md §A]; differs: RAMCloud's certificate covers the entries' headers only.
+//! Paper: [Rumble14 §4, 90-traps.md §A]; differs: RAMCloud's certificate covers the entries'
+//! headers only.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +32,8 @@ impl Certificate {
         Certificate::EMPTY.extended(bytes)
     }
 
-    /// The certificate after `bytes` were appended: the rolling form. Costs one pass over the new bytes alone.
+    /// The certificate after `bytes` were appended: the rolling form. Costs one pass over the new
+    /// bytes alone.
     ///
     /// # Panics
     /// As [`of`](Self::of).
@@ -44,14 +48,16 @@ impl Certificate {
         }
     }
 
-    /// The CRC32C of `before` (given by its CRC) with the bytes after it that led from this certificate to `after`: as if they
-    /// were gone over once more, at the cost of about a microsecond.
+    /// The CRC32C of `before` (given by its CRC) with the bytes after it that led from this
+    /// certificate to `after`: as if they were gone over once more, at the cost of about a
+    /// microsecond.
     pub fn append_to(self, before: u32, after: Certificate) -> u32 {
         let count = after.length - self.length;
         shifted(before ^ self.crc, count) ^ after.crc
     }
 
-    /// Whether these bytes are the ones certified. Longer input is fine: only the first `length` bytes count (C1).
+    /// Whether these bytes are the ones certified. Longer input is fine: only the first `length`
+    /// bytes count (C1).
     pub fn matches(&self, bytes: &[u8]) -> bool {
         bytes
             .get(..self.length as usize)

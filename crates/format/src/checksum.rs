@@ -1,7 +1,8 @@
 //! CRC32C of short and long pieces.
 //!
-//! Most of what is summed is short: an entry, the frame of a request. There the start-up of a routine that is made for pages costs more than
-//! the sum, and bytes before the first aligned word as much as words. So short pieces are summed a word at a time from where they begin.
+//! Most of what is summed is short: an entry, the frame of a request. There the start-up of a
+//! routine that is made for pages costs more than the sum, and bytes before the first aligned word
+//! as much as words. So short pieces are summed a word at a time from where they begin.
 //!
 //! **Invariant C1**: the same number as the `crc32c` crate's, for all bytes and on all processors.
 

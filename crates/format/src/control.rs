@@ -1,6 +1,7 @@
 //! Records of the control log: which segments and tables make up a server's data.
 //!
-//! **Layout** (little endian; records follow the segment's header without gaps, each padded with zeros to a multiple of 8):
+//! **Layout** (little endian; records follow the segment's header without gaps, each padded with
+//! zeros to a multiple of 8):
 //!
 //! ```text
 //! 0      1       4            8        12      16
@@ -28,13 +29,13 @@
 //! **Invariants**
 //! - R1: the CRC32C covers every byte of the padded record, with the CRC field itself read as zero.
 //! - R2: kind is never zero, so zeroed space is not a record.
-//! - R3: lengths and counts are checked against the record's own size before anything is taken: no input makes the parser
-//!   panic or allocate more than a small multiple of its length.
+//! - R3: lengths and counts are checked against the record's own size before anything is taken: no
+//!   input makes the parser panic or allocate more than a small multiple of its length.
 //!
 //! Kind 15 (zone map) is reserved for the cluster.
 //!
-//! Paper: [Rumble14 §4.3] the log digest; differs: a log of changes that starts with a snapshot, one for all heads
-//! (90-traps.md §B).
+//! Paper: [Rumble14 §4.3] the log digest; differs: a log of changes that starts with a snapshot,
+//! one for all heads (90-traps.md §B).
 
 use crate::certificate::Certificate;
 use crate::segment::Kind as SegmentKind;
@@ -46,8 +47,9 @@ pub const RECORD_HEADER_BYTES: usize = 16;
 pub const ALIGN_BYTES: usize = 8;
 /// Longest table name, in bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
-/// Whether a table may be called so: some UTF-8 without white space and control characters, which lists and commands can show. A
-/// coordinator and the engines of its servers go by this one rule, as a name that an engine refuses stops all that it is told.
+/// Whether a table may be called so: some UTF-8 without white space and control characters, which
+/// lists and commands can show. A coordinator and the engines of its servers go by this one rule,
+/// as a name that an engine refuses stops all that it is told.
 pub fn is_table_name(name: &str) -> bool {
     let is_shown = |c: char| !c.is_control() && !c.is_whitespace();
     !name.is_empty() && name.len() <= TABLE_NAME_BYTES_MAX && name.chars().all(is_shown)
@@ -62,7 +64,8 @@ const NO_LEVEL: u8 = 255;
 /// One change of what makes up a server's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Opens each control segment: nothing is listed yet, and the next `records` records say what is.
+    /// Opens each control segment: nothing is listed yet, and the next `records` records say what
+    /// is.
     Snapshot {
         /// No id at or above this one was given when it was written.
         next_segment: SegmentId,
@@ -88,7 +91,8 @@ pub enum Record {
         add: Vec<Added>,
         remove: Vec<SegmentId>,
     },
-    /// A cleaning pass began: the ids `first..first + count` stand for what it makes out of `victims`.
+    /// A cleaning pass began: the ids `first..first + count` stand for what it makes out of
+    /// `victims`.
     Pass(Pass),
     TableCreate {
         table: u32,
@@ -119,7 +123,8 @@ pub enum Record {
         segment: SegmentId,
         epoch: u64,
     },
-    /// The closed segment was rewritten without its dead entries; older images don't count any more.
+    /// The closed segment was rewritten without its dead entries; older images don't count any
+    /// more.
     SegmentGeneration {
         segment: SegmentId,
         generation: u64,
@@ -130,13 +135,15 @@ pub enum Record {
         next_segment: SegmentId,
         safe_version: u64,
     },
-    /// How a table's objects were spread over the hash space. Older programs wrote it; nothing depends on it.
+    /// How a table's objects were spread over the hash space. Older programs wrote it; nothing
+    /// depends on it.
     TableStats {
         table: u32,
         parts: Vec<PartStats>,
     },
-    /// Lists segments, in the order of their ids, as [`AddOpen`](Record::AddOpen), [`Closed`](Record::Closed) and
-    /// [`SegmentGeneration`](Record::SegmentGeneration) do, in a fifth of their bytes: for snapshots.
+    /// Lists segments, in the order of their ids, as [`AddOpen`](Record::AddOpen),
+    /// [`Closed`](Record::Closed) and [`SegmentGeneration`](Record::SegmentGeneration) do, in a
+    /// fifth of their bytes: for snapshots.
     Segments(Vec<ListedSegment>),
 }
 
@@ -209,7 +216,8 @@ const SEGMENTS: u8 = 16;
 /// In the kind of a listed segment.
 const IS_CLOSED: u8 = 128;
 const LISTED_BYTES_MIN: usize = 5;
-/// Most bytes of a listed segment whose id is less than 2^14 beyond the one before, with epoch, generation and head below 2^14.
+/// Most bytes of a listed segment whose id is less than 2^14 beyond the one before, with epoch,
+/// generation and head below 2^14.
 pub const LISTED_BYTES_USUAL: u64 = 17;
 const ADDED_BYTES: usize = 24;
 const PART_BYTES: usize = 16;

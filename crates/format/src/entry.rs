@@ -15,25 +15,31 @@
 //!         +--------+-----------------------+--------+---------------+----------+-----+----------+----------+-- -
 //! ```
 //!
-//! A *completion record* (kind 3) says that a request of a client has been executed and what it was answered; it stands in one
-//! group with the effect. Its key is 32 bytes: route hash, client, request, the client's acknowledgement (u64 each); its value
-//! is the answer; version 0, never EXPIRY or VICTIM.
+//! A *completion record* (kind 3) says that a request of a client has been executed and what it was
+//! answered; it stands in one group with the effect. Its key is 32 bytes: route hash, client,
+//! request, the client's acknowledgement (u64 each); its value is the answer; version 0, never
+//! EXPIRY or VICTIM.
 //!
-//! An entry with flag VICTIM has 8 more bytes at its very end, after the padding: the id of the segment where the version
-//! that it replaced lies (an *embedded tombstone*). Kinds: 1 = object, 2 = tombstone (no value, no expiry, always VICTIM), 3 = completion.
-//! Flags of byte 0: WIDE 8, EXPIRY 16, VICTIM 32.
+//! An entry with flag VICTIM has 8 more bytes at its very end, after the padding: the id of the
+//! segment where the version that it replaced lies (an *embedded tombstone*). Kinds: 1 = object, 2
+//! = tombstone (no value, no expiry, always VICTIM), 3 = completion. Flags of byte 0: WIDE 8,
+//! EXPIRY 16, VICTIM 32.
 //!
 //! **Invariants**
-//! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16 bytes.
+//! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16
+//!   bytes.
 //! - F2: the CRC32C covers every byte of the padded entry, with the CRC field itself read as zero.
 //! - F3: byte 0 is never zero, so zeroed memory is not an entry.
-//! - F4: an object version has 56 bits and starts at 1 (0 in completions); 2^56 writes to one key take 2,000 years at a million a second.
-//! - F5: a tombstone of version v kills every version of its key up to v; so does an object, all below its own.
+//! - F4: an object version has 56 bits and starts at 1 (0 in completions); 2^56 writes to one key
+//!   take 2,000 years at a million a second.
+//! - F5: a tombstone of version v kills every version of its key up to v; so does an object, all
+//!   below its own.
 //!
-//! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte, one fixed header word
-//! pair instead, because a reader then needs one aligned load per word and the scan of a segment has no variable decoding.
-//! Differs: an overwrite costs 8 bytes of tombstone, not an entry of its own; they stand last so that readers, who want
-//! the key, need not know of them.
+//! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte,
+//! one fixed header word pair instead, because a reader then needs one aligned load per word and
+//! the scan of a segment has no variable decoding. Differs: an overwrite costs 8 bytes of
+//! tombstone, not an entry of its own; they stand last so that readers, who want the key, need not
+//! know of them.
 
 use crate::checksum;
 use crate::hash::KeyHasher;
@@ -162,7 +168,8 @@ pub struct NewTombstone<'a> {
     /// The version that died; all below it are dead as well.
     pub version: u64,
     pub key: &'a [u8],
-    /// The segment where that version lies. The tombstone is needed while this segment can be replayed.
+    /// The segment where that version lies. The tombstone is needed while this segment can be
+    /// replayed.
     pub victim: SegmentId,
 }
 
@@ -213,7 +220,8 @@ impl NewObject<'_> {
         self.raw().padded_bytes()
     }
 
-    /// Writes the entry, CRC included, into the first [`padded_bytes`](Self::padded_bytes) bytes of `out`.
+    /// Writes the entry, CRC included, into the first [`padded_bytes`](Self::padded_bytes) bytes of
+    /// `out`.
     ///
     /// # Panics
     /// If `out` is shorter than that, or a field exceeds its limit: the caller checks limits first.
@@ -320,7 +328,8 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Where the entry belongs in a cluster with this hash: with its key, or with the key of the request that it completes.
+    /// Where the entry belongs in a cluster with this hash: with its key, or with the key of the
+    /// request that it completes.
     pub fn route(&self, hasher: &KeyHasher) -> RouteHash {
         match Completion::of(self) {
             Some(completion) => completion.route,
@@ -343,7 +352,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes a header from the first three words of an entry; `third` is only looked at in the wide form.
+    /// Decodes a header from the first three words of an entry; `third` is only looked at in the
+    /// wide form.
     #[inline(always)]
     fn decode(first: u64, second: u64, third: impl FnOnce() -> u64) -> Header {
         let flags = first as u8;
@@ -493,10 +503,12 @@ fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
 /// Reads the header of an entry this process wrote.
 ///
 /// # Safety
-/// `at` must point to a whole entry written by [`NewObject::write_to`] or [`NewTombstone::write_to`], 8-aligned, which stays valid and unchanged.
+/// `at` must point to a whole entry written by [`NewObject::write_to`] or
+/// [`NewTombstone::write_to`], 8-aligned, which stays valid and unchanged.
 #[inline(always)]
 pub unsafe fn header_trusted(at: *const u8) -> Header {
-    // SAFETY: the caller vouches for a whole, aligned entry: two header words are always there, the third in the wide form.
+    // SAFETY: the caller vouches for a whole, aligned entry: two header words are always there, the
+    // third in the wide form.
     unsafe {
         let words = at.cast::<u64>();
         Header::decode(u64::from_le(*words), u64::from_le(*words.add(1)), || {

@@ -1,7 +1,8 @@
 //! Frames: where segment replicas lie for good, and the two slots that say what each frame holds.
 //!
-//! **Layout**: first the slots of all frames, two for each of 8192 bytes, then, from the next multiple of 1 MiB on, the frames.
-//! A slot is a block of 4096 bytes and a block for the replica's last bytes. Little endian:
+//! **Layout**: first the slots of all frames, two for each of 8192 bytes, then, from the next
+//! multiple of 1 MiB on, the frames. A slot is a block of 4096 bytes and a block for the replica's
+//! last bytes. Little endian:
 //!
 //! ```text
 //! 0        4         6       7      8         16       24      32      40    48       52    56     60    64     4092     4096
@@ -13,12 +14,15 @@
 //! ```
 //!
 //! **Invariants**
-//! - P1: of two slots that match their CRC the one with the greater stamp counts. A slot is written only over the other
-//!   one, and only after the data that it certifies are durable (90-traps.md, trap 10).
-//! - P2: the frame's data are `[0, length - tail)`; the last `tail` bytes of the replica are in the slot itself. So no block of
-//!   data is ever written twice: what does not fill a block waits in the slot.
-//! - P3: the slot holds the effect of every commit up to `lsn` (bytes that no certificate covered are left out), and all of these
-//!   were durable when it was written. A frame belongs to whoever was named last, by a slot or by a commit.
+//! - P1: of two slots that match their CRC the one with the greater stamp counts. A slot is written
+//!   only over the other one, and only after the data that it certifies are durable (90-traps.md,
+//!   trap 10).
+//! - P2: the frame's data are `[0, length - tail)`; the last `tail` bytes of the replica are in the
+//!   slot itself. So no block of data is ever written twice: what does not fill a block waits in
+//!   the slot.
+//! - P3: the slot holds the effect of every commit up to `lsn` (bytes that no certificate covered
+//!   are left out), and all of these were durable when it was written. A frame belongs to whoever
+//!   was named last, by a slot or by a commit.
 
 use duramen_base::ids::SegmentId;
 

@@ -1,7 +1,9 @@
-//! Key hash = slot (14 bits) ‖ hash (50 bits): a range of key hashes is a range of Redis Cluster slots.
+//! Key hash = slot (14 bits) ‖ hash (50 bits): a range of key hashes is a range of Redis Cluster
+//! slots.
 //!
-//! The index buckets by the 50-bit hash alone, so that a hash tag that gathers thousands of keys in one slot does not
-//! gather them in one bucket. The slot is only computed where a request is routed.
+//! The index buckets by the 50-bit hash alone, so that a hash tag that gathers thousands of keys in
+//! one slot does not gather them in one bucket. The slot is only computed where a request is
+//! routed.
 
 use duramen_base::ids::RouteHash;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
@@ -30,14 +32,16 @@ impl KeyHasher {
         rapidhash_v3_inline::<true, false, false>(key, &self.secrets) >> (64 - HASH_BITS)
     }
 
-    /// Where a key lives in a cluster: its slot in front of its hash. Equal on all members and clients: a cluster has one seed.
+    /// Where a key lives in a cluster: its slot in front of its hash. Equal on all members and
+    /// clients: a cluster has one seed.
     #[inline]
     pub fn route(&self, key: &[u8]) -> RouteHash {
         RouteHash::of(slot(key), self.hash(key))
     }
 }
 
-/// The Redis Cluster slot of a key: CRC16 (XMODEM) of the part in `{…}` if there is one that is not empty, else of all.
+/// The Redis Cluster slot of a key: CRC16 (XMODEM) of the part in `{…}` if there is one that is not
+/// empty, else of all.
 #[inline]
 pub fn slot(key: &[u8]) -> u16 {
     let tagged = match may_have(key, b'{') {

@@ -1,5 +1,5 @@
-//! What was read often: hints for the next start, and for those that recover a member's data, in blocks that each stand for
-//! themselves.
+//! What was read often: hints for the next start, and for those that recover a member's data, in
+//! blocks that each stand for themselves.
 //!
 //! **Layout** (little endian; blocks of 4096 bytes):
 //!
@@ -12,9 +12,10 @@
 //! ```
 //!
 //! **Invariants**
-//! - T1: a block counts if its CRC32C (bytes 0..4092) matches, whatever became of others; nothing in a file of them depends
-//!   on another block.
-//! - T2: nothing that a block says is needed, or believed without looking: it may be old, or of another store.
+//! - T1: a block counts if its CRC32C (bytes 0..4092) matches, whatever became of others; nothing
+//!   in a file of them depends on another block.
+//! - T2: nothing that a block says is needed, or believed without looking: it may be old, or of
+//!   another store.
 
 use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 

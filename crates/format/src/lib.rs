@@ -1,5 +1,6 @@
-//! Every byte of Duramen that outlives a process: log entries, segments, certificates, the write-ahead log, the
-//! superblock, and the hash that orders keys. The specification is docs/data-on-disk.md.
+//! Every byte of Duramen that outlives a process: log entries, segments, certificates, the
+//! write-ahead log, the superblock, and the hash that orders keys. The specification is
+//! docs/data-on-disk.md.
 //!
 //! This crate knows no memory, file or socket: it turns bytes into meaning and back.
 //! The same entry stands in a DRAM segment, on flash, in a write-ahead log and in a replica frame.

@@ -22,7 +22,8 @@ use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 
 /// Bytes of the header; the first entry starts here.
 pub const HEADER_BYTES: usize = 64;
-/// Version of the layout of segments and entries. A reader refuses greater ones (docs/data-on-disk.md).
+/// Version of the layout of segments and entries. A reader refuses greater ones
+/// (docs/data-on-disk.md).
 pub const VERSION: u16 = 1;
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 

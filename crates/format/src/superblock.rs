@@ -22,8 +22,9 @@ use crate::bytes::{Writer, is_sealed, u16_at, u32_at, u64_at};
 pub const BLOCK_BYTES: usize = 4096;
 /// Where the second copy lies; far from the first, so that no single bad erase block takes both.
 pub const COPY_AT: [u64; 2] = [0, 64 << 10];
-/// Version of everything outside of segments: superblock, write-ahead log, frames. A reader refuses others. Version 1, of builds
-/// before the first release, had a write-ahead log whose commits could be forged.
+/// Version of everything outside of segments: superblock, write-ahead log, frames. A reader refuses
+/// others. Version 1, of builds before the first release, had a write-ahead log whose commits could
+/// be forged.
 pub const VERSION: u16 = 2;
 /// Longest name of a cluster, in bytes.
 pub const CLUSTER_BYTES_MAX: usize = 64;
@@ -98,7 +99,8 @@ impl Superblock {
     /// Reads a copy from untrusted bytes.
     ///
     /// # Errors
-    /// [`Damage`]. The version is looked at before the CRC, as a newer format may have another layout.
+    /// [`Damage`]. The version is looked at before the CRC, as a newer format may have another
+    /// layout.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, Damage> {
         let block = bytes.get(..BLOCK_BYTES).ok_or(Damage::Truncated {
             available: bytes.len(),

@@ -30,16 +30,18 @@
 //! ```
 //!
 //! **Invariants**
-//! - W1: a commit counts as a whole or not at all: both its CRCs match, and its records fill the body exactly.
-//! - W2: the next commit has the next lsn and no lower generation, and starts where this one's last block ends, or at the
-//!   start of the ring.
-//! - W3: `durable lsn` was on stable storage when the commit was written. A commit that can't be read although a later one
-//!   says it was durable was damaged, not torn.
-//! - W4: generations count the openings of the store. They keep commits of a former life, which a power cut had
-//!   separated from the log's end, from being taken for its continuation.
-//! - W5: only what has its generation's salt is a commit. Salts are random, and known to the header blocks alone: neither a
-//!   client, whose bytes are in the ring too, nor another store's log, nor a copy of this one that went its own way has them. Both
-//!   header blocks have the salt of a generation before its first commit is written.
+//! - W1: a commit counts as a whole or not at all: both its CRCs match, and its records fill the
+//!   body exactly.
+//! - W2: the next commit has the next lsn and no lower generation, and starts where this one's last
+//!   block ends, or at the start of the ring.
+//! - W3: `durable lsn` was on stable storage when the commit was written. A commit that can't be
+//!   read although a later one says it was durable was damaged, not torn.
+//! - W4: generations count the openings of the store. They keep commits of a former life, which a
+//!   power cut had separated from the log's end, from being taken for its continuation.
+//! - W5: only what has its generation's salt is a commit. Salts are random, and known to the header
+//!   blocks alone: neither a client, whose bytes are in the ring too, nor another store's log, nor
+//!   a copy of this one that went its own way has them. Both header blocks have the salt of a
+//!   generation before its first commit is written.
 
 use duramen_base::ids::SegmentId;
 
@@ -59,7 +61,8 @@ pub const COMMIT_BYTES: usize = 64;
 pub const RECORD_BYTES: usize = 48;
 /// Version of the layout. Version 1, of builds before the first release, had no salts.
 pub const VERSION: u16 = 2;
-/// Salts that a header has room for. There are as many only if a store was opened so often without its log being trimmed.
+/// Salts that a header has room for. There are as many only if a store was opened so often without
+/// its log being trimmed.
 pub const SALTS_MAX: usize = 128;
 
 /// The first bytes of a header block, as a number.
@@ -108,7 +111,8 @@ impl Salts {
         self.of(commit.generation) == Some(commit.salt)
     }
 
-    /// Takes the salt of a generation, greater than all before. Without room for another one it has the last one's.
+    /// Takes the salt of a generation, greater than all before. Without room for another one it has
+    /// the last one's.
     pub fn add(&mut self, generation: u64, salt: u64) {
         if self.0.len() < SALTS_MAX {
             self.0.push((generation, salt));
@@ -162,7 +166,8 @@ pub struct Header {
     pub tail_generation: u64,
     /// After a clean shutdown: the lsn after the last commit. 0 otherwise.
     pub end_lsn: u64,
-    /// The clock of who writes, in milliseconds since the Unix epoch: what had expired by then stays away. 0 = not known.
+    /// The clock of who writes, in milliseconds since the Unix epoch: what had expired by then
+    /// stays away. 0 = not known.
     pub clock_ms: u64,
     /// Of all generations from the tail's on (W5).
     pub salts: Salts,

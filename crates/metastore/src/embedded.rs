@@ -1,7 +1,9 @@
-//! A redb file. Whoever has it open leads; its lock goes with the process, so nothing needs to be renewed.
+//! A redb file. Whoever has it open leads; its lock goes with the process, so nothing needs to be
+//! renewed.
 //!
 //! **Invariants**
-//! - E1: the state is read and written by the process that holds the file's lock and by nobody else (M1).
+//! - E1: the state is read and written by the process that holds the file's lock and by nobody else
+//!   (M1).
 //! - E2: a batch is one redb transaction, synced before `commit` returns (M1, M3).
 
 use crate::{unavailable, unusable};

@@ -1,6 +1,7 @@
-//! Where a coordinator's state outlives it: one file ([`Embedded`]), or etcd ([`Etcd`]), where several coordinators can wait for
-//! the leader's end. What they promise is written at `duramen_cluster::coordinator::store`; one suite of tests holds all of them
-//! to it (`tests/conformance`).
+//! Where a coordinator's state outlives it: one file ([`Embedded`]), or etcd ([`Etcd`]), where
+//! several coordinators can wait for the leader's end. What they promise is written at
+//! `duramen_cluster::coordinator::store`; one suite of tests holds all of them to it
+//! (`tests/conformance`).
 
 mod embedded;
 mod etcd;

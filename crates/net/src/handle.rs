@@ -39,13 +39,15 @@ impl<M> Handle<M> {
         })))
     }
 
-    /// It comes out of [`Hub::poll`](crate::Hub::poll) as [`Event::Told`](crate::Event::Told), in order.
+    /// It comes out of [`Hub::poll`](crate::Hub::poll) as [`Event::Told`](crate::Event::Told), in
+    /// order.
     pub fn tell(&self, what: M) {
         self.mail().push_back(what);
         self.wake();
     }
 
-    /// Has the hub's thread come back from [`Hub::poll`](crate::Hub::poll) soon. Only signals: may be called with locks held.
+    /// Has the hub's thread come back from [`Hub::poll`](crate::Hub::poll) soon. Only signals: may
+    /// be called with locks held.
     pub fn wake(&self) {
         if !self.0.is_woken.swap(true, Ordering::AcqRel) {
             // Fails only if the counter is full, and then the thread is awake.
@@ -53,7 +55,8 @@ impl<M> Handle<M> {
         }
     }
 
-    /// The owner: what was told. The bell is silenced and unmarked first: what is told later rings it again.
+    /// The owner: what was told. The bell is silenced and unmarked first: what is told later rings
+    /// it again.
     pub(crate) fn take(&self) -> VecDeque<M> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.0.bell, &mut count);

@@ -31,7 +31,8 @@ const LISTENERS_MAX: usize = 64;
 const EVENTS_MAX: usize = 256;
 /// Most connections taken from a listener in one round.
 const ACCEPTS_MAX: usize = 64;
-/// Each holds about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients that come back at once.
+/// Each holds about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients
+/// that come back at once.
 const STRANGERS_MAX: usize = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long a refused peer may take to read why.
@@ -49,12 +50,14 @@ pub struct Limits {
     pub client_frame_bytes: usize,
     /// Who leaves more than this lying is cut.
     pub output_bytes: usize,
-    /// Who leaves more than this lying, or has asked so many questions without an answer yet, is not read from meanwhile.
+    /// Who leaves more than this lying, or has asked so many questions without an answer yet, is
+    /// not read from meanwhile.
     pub pause_bytes: usize,
     pub pause_questions: usize,
     /// Most connections that others opened and in which they have proved themselves.
     pub connections: usize,
-    /// Most connections that others opened and in which they have not. The oldest gives way to the next.
+    /// Most connections that others opened and in which they have not. The oldest gives way to the
+    /// next.
     pub strangers: usize,
     /// How long connecting, and the handshake, may take.
     pub hello: Duration,
@@ -95,9 +98,11 @@ pub struct Options {
     pub limits: Limits,
     /// Connections of these roles are not kept: they come out as [`Event::Handed`].
     pub hands_over: fn(Role) -> bool,
-    /// All addresses of `host:port`. May take seconds: it is called on a thread of its own, if the host is no address.
+    /// All addresses of `host:port`. May take seconds: it is called on a thread of its own, if the
+    /// host is no address.
     pub resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
-    /// Counts what came from others and made no sense, and hellos that were refused. Hubs may share it.
+    /// Counts what came from others and made no sense, and hellos that were refused. Hubs may share
+    /// it.
     pub offences: Arc<AtomicU64>,
 }
 
@@ -186,7 +191,8 @@ pub struct Hub<M> {
     resolver: Resolver,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
     dirty: Vec<ConnectionId>,
-    /// Connections whose openers have not proved themselves, the oldest first; some have meanwhile, or are gone.
+    /// Connections whose openers have not proved themselves, the oldest first; some have meanwhile,
+    /// or are gone.
     strangers: VecDeque<ConnectionId>,
     /// What happened outside of `poll`.
     pending: Vec<Event<M>>,
@@ -230,8 +236,8 @@ impl<M: Send + 'static> Hub<M> {
         self.handle.clone()
     }
 
-    /// Something that came from others made no sense ([`Options::offences`]). The hub counts hellos and frames itself, whether they are
-    /// worth a line in the log or not.
+    /// Something that came from others made no sense ([`Options::offences`]). The hub counts hellos
+    /// and frames itself, whether they are worth a line in the log or not.
     pub fn offended(&self) {
         self.options.offences.fetch_add(1, Ordering::Relaxed);
     }
@@ -262,8 +268,9 @@ impl<M: Send + 'static> Hub<M> {
         Ok(address)
     }
 
-    /// Asks whoever is at `address` (`host:port`), on a connection that says `role`. `request`: of the envelope, and unique among
-    /// what this hub has asked and not heard about. `encode` appends a question that is followed by `payload`.
+    /// Asks whoever is at `address` (`host:port`), on a connection that says `role`. `request`: of
+    /// the envelope, and unique among what this hub has asked and not heard about. `encode` appends
+    /// a question that is followed by `payload`.
     pub fn ask(
         &mut self,
         address: &str,
@@ -377,7 +384,8 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// Sends what was queued, waits until something happens or `timeout` has passed, and says what happened.
+    /// Sends what was queued, waits until something happens or `timeout` has passed, and says what
+    /// happened.
     pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<M>>) {
         self.now = Instant::now();
         self.flush_dirty();
@@ -434,7 +442,8 @@ impl<M: Send + 'static> Hub<M> {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(errno) => {
-                    // No descriptors, no memory: it stays in the queue of the system until there are some.
+                    // No descriptors, no memory: it stays in the queue of the system until there
+                    // are some.
                     if let Some(more) = self.quiet.says(self.now) {
                         tracing::warn!(more, "cannot accept a connection: {errno}");
                     }
@@ -481,7 +490,8 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// The oldest one, if there are as many as may be: so strangers keep strangers out, and nobody else.
+    /// The oldest one, if there are as many as may be: so strangers keep strangers out, and nobody
+    /// else.
     fn let_a_stranger_go(&mut self) {
         let most = self.options.limits.strangers;
         if self.strangers.len() < most {

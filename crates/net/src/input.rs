@@ -1,7 +1,8 @@
 //! What was received on a connection: cut into messages that share the buffer they arrived in.
 //!
 //! **Invariants**
-//! - P1: a buffer grows at most to twice what has arrived, or by one small piece, and never beyond the frame that it waits for.
+//! - P1: a buffer grows at most to twice what has arrived, or by one small piece, and never beyond
+//!   the frame that it waits for.
 
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
@@ -18,13 +19,15 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Buffers beyond this are large: kept for reuse only while large frames come.
 const KEPT_BYTES_MAX: usize = 512 << 10;
 const KEPT_MAX: usize = 32;
-/// Bytes of large buffers that are kept: those that are being filled, by several peers at once, and those that are worked off.
+/// Bytes of large buffers that are kept: those that are being filled, by several peers at once, and
+/// those that are worked off.
 const LARGE_BYTES_MAX: usize = 64 << 20;
 /// Their lengths are multiples of this.
 const ROUND_BYTES: usize = 256 << 10;
 /// Frames beyond this get a buffer of their own.
 const LARGE_BYTES: usize = 256 << 10;
-/// The payload of a large frame begins at a multiple of this: it can be written past the page cache as it is.
+/// The payload of a large frame begins at a multiple of this: it can be written past the page cache
+/// as it is.
 const PAGE_BYTES: usize = 4096;
 
 /// A whole frame whose checksum was right. Holding it holds what was received together with it.
@@ -180,7 +183,8 @@ impl Input {
     /// Receives once.
     pub fn receive(&mut self, socket: impl AsFd, buffers: &mut Buffers) -> Received {
         self.make_room(buffers);
-        // Of a large frame its own bytes alone: so the next one begins in a buffer of its own, and nothing is moved.
+        // Of a large frame its own bytes alone: so the next one begins in a buffer of its own, and
+        // nothing is moved.
         let until = match self.needed > LARGE_BYTES {
             true => (self.start + self.needed).min(self.buffer.len()),
             false => self.buffer.len(),
@@ -188,7 +192,8 @@ impl Input {
         self.receive_into(socket, until)
     }
 
-    /// Receives once from a peer that has not proved itself: no more than `most` bytes of it lie here at a time.
+    /// Receives once from a peer that has not proved itself: no more than `most` bytes of it lie
+    /// here at a time.
     pub fn receive_of_stranger(&mut self, socket: impl AsFd, most: usize) -> Received {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -209,7 +214,8 @@ impl Input {
         }
     }
 
-    /// Some room behind what has arrived, as much as P1 allows; of a large frame such that its payload will lie on a page.
+    /// Some room behind what has arrived, as much as P1 allows; of a large frame such that its
+    /// payload will lie on a page.
     fn make_room(&mut self, buffers: &mut Buffers) {
         let have = self.end - self.start;
         let missing = self.needed.saturating_sub(have);
@@ -227,7 +233,8 @@ impl Input {
         let larger = match self.needed > LARGE_BYTES {
             true => {
                 let free = buffers.take(self.needed + PAGE_BYTES);
-                // A whole one serves frames of about this length; the system gives its memory as it is used.
+                // A whole one serves frames of about this length; the system gives its memory as it
+                // is used.
                 let unit = if room == missing { ROUND_BYTES } else { 1 };
                 let bytes = (have + room + PAGE_BYTES).next_multiple_of(unit);
                 free.unwrap_or_else(|| vec![0; bytes])
@@ -252,7 +259,8 @@ impl Input {
         self.buffer[self.start..self.end].copy_from_slice(&before[arrived]);
     }
 
-    /// Cuts out all whole frames, in order. Those before a malformed one are whole, and are lost with it: the connection ends.
+    /// Cuts out all whole frames, in order. Those before a malformed one are whole, and are lost
+    /// with it: the connection ends.
     pub fn cut(
         &mut self,
         limit: usize,

@@ -1,17 +1,23 @@
-//! Connections of the native protocol, without RESP and without meaning: handshakes, frames, queues, links that come back.
+//! Connections of the native protocol, without RESP and without meaning: handshakes, frames,
+//! queues, links that come back.
 //!
-//! A [`Hub`] belongs to one thread, which calls [`Hub::poll`] in a loop and looks at the [`Event`]s; a [`Handle`] lets other
-//! threads wake it and tell it something. Incoming connections ask, outgoing ones ([`Hub::ask`]) are asked on; nothing is both.
+//! A [`Hub`] belongs to one thread, which calls [`Hub::poll`] in a loop and looks at the
+//! [`Event`]s; a [`Handle`] lets other threads wake it and tell it something. Incoming connections
+//! ask, outgoing ones ([`Hub::ask`]) are asked on; nothing is both.
 //!
 //! **Invariants**
-//! - W1: nothing that a peer sends panics, or makes memory grow beyond [`Limits`]: a frame's length is believed as its bytes
-//!   arrive, who doesn't take its answers is not read from, and who takes nothing for too long is cut.
-//! - W2: every question that was asked gets exactly one of [`Event::Answer`] and [`Event::Unanswered`], unless
-//!   [`Hub::forget`] gave it up. Nothing is asked twice by a hub: what was lost is its asker's business.
-//! - W3: frames of one link, and answers on one connection, arrive in the order in which they were queued.
-//! - W4: no frame of a peer is shown, and none is sent to it, before it has proved itself: protocol, token, cluster.
-//! - W5: strangers, who have not, hold at most [`Limits::strangers`] connections for at most [`Limits::hello`] and
-//!   little memory each, and take no connection from those who have.
+//! - W1: nothing that a peer sends panics, or makes memory grow beyond [`Limits`]: a frame's length
+//!   is believed as its bytes arrive, who doesn't take its answers is not read from, and who takes
+//!   nothing for too long is cut.
+//! - W2: every question that was asked gets exactly one of [`Event::Answer`] and
+//!   [`Event::Unanswered`], unless [`Hub::forget`] gave it up. Nothing is asked twice by a hub:
+//!   what was lost is its asker's business.
+//! - W3: frames of one link, and answers on one connection, arrive in the order in which they were
+//!   queued.
+//! - W4: no frame of a peer is shown, and none is sent to it, before it has proved itself:
+//!   protocol, token, cluster.
+//! - W5: strangers, who have not, hold at most [`Limits::strangers`] connections for at most
+//!   [`Limits::hello`] and little memory each, and take no connection from those who have.
 //!
 //! **Concurrency** one owner per hub; [`Handle`]s are for everybody.
 
@@ -36,13 +42,16 @@ use duramen_wire::native::codec::{FrameError, HelloError};
 /// Why a connection is gone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The peer's host refused the connection (`ECONNREFUSED`) at every address of its name, or at the one that answered last.
+    /// The peer's host refused the connection (`ECONNREFUSED`) at every address of its name, or at
+    /// the one that answered last.
     #[error("cannot connect: connection refused")]
     NobodyListens,
-    /// No connection could be made for another reason: the name is not found, no route, no descriptors, no answer in time.
+    /// No connection could be made for another reason: the name is not found, no route, no
+    /// descriptors, no answer in time.
     #[error("cannot connect: {0}")]
     Unreachable(String),
-    /// The connection ended before the other side's hello was right: what accepts connections there need not be the peer.
+    /// The connection ended before the other side's hello was right: what accepts connections there
+    /// need not be the peer.
     #[error("the connection ended before a hello")]
     NoHello,
     /// The other side ended it, after its hello.
@@ -91,14 +100,15 @@ impl From<HelloError> for Reason {
 }
 
 impl Reason {
-    /// Whether it is a sign that the peer's process has ended. Everything else may be a fault of this process, of its host, or of
-    /// the network between the two, and says nothing about the peer.
+    /// Whether it is a sign that the peer's process has ended. Everything else may be a fault of
+    /// this process, of its host, or of the network between the two, and says nothing about the
+    /// peer.
     pub fn is_sign_of_death(&self) -> bool {
         matches!(self, Reason::NobodyListens | Reason::Ended | Reason::Reset)
     }
 
-    /// Whether the other side was reached and did not admit this one, or is not who was looked for: another token, another cluster,
-    /// another version.
+    /// Whether the other side was reached and did not admit this one, or is not who was looked for:
+    /// another token, another cluster, another version.
     pub fn is_denial(&self) -> bool {
         matches!(self, Reason::Hello(_) | Reason::Token | Reason::Refused(_))
     }

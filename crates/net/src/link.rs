@@ -1,4 +1,5 @@
-//! Ways to others: one per address and role, opened when something is to be asked, opened again after a break.
+//! Ways to others: one per address and role, opened when something is to be asked, opened again
+//! after a break.
 
 use crate::Reason;
 use crate::connection::ConnectionId;
@@ -60,8 +61,8 @@ impl Ways {
         self.good = self.trying.take();
     }
 
-    /// Why the attempt came to nothing. Nobody listens if all addresses say so, or the one where the peer was last: of the others it
-    /// is not known whether the peer ever listens there.
+    /// Why the attempt came to nothing. Nobody listens if all addresses say so, or the one where
+    /// the peer was last: of the others it is not known whether the peer ever listens there.
     pub fn conclude(&mut self) -> Reason {
         let failed = std::mem::take(&mut self.failed);
         let is_refused = |reason: &Reason| *reason == Reason::NobodyListens;
@@ -117,7 +118,8 @@ impl Link {
     }
 }
 
-/// Between a half and all of a time, by chance: those who lost the same peer do not all come back to it at once.
+/// Between a half and all of a time, by chance: those who lost the same peer do not all come back
+/// to it at once.
 fn spread(most: Duration) -> Duration {
     let chance = RandomState::new().hash_one(0) >> 48; // 16 bits
     most / 2 + most * chance as u32 / 2 / (1 << 16)
@@ -201,7 +203,8 @@ mod tests {
     const FIRST: &str = "[::1]:7";
     const SECOND: &str = "127.0.0.1:7";
 
-    /// What an attempt comes to at two addresses of a name that fail like this; `good`: where the peer was reached before.
+    /// What an attempt comes to at two addresses of a name that fail like this; `good`: where the
+    /// peer was reached before.
     fn concluded(good: Option<&str>, reasons: [Reason; 2]) -> Reason {
         let addresses: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
         let mut ways = Ways::default();
@@ -222,7 +225,8 @@ mod tests {
         ways.conclude()
     }
 
-    /// A name with an address on which the peer never listens: that one refuses while the other one cannot be reached from here.
+    /// A name with an address on which the peer never listens: that one refuses while the other one
+    /// cannot be reached from here.
     #[test]
     fn nobody_listens_if_every_address_says_so_or_the_one_that_was_good() {
         let refused = || Reason::NobodyListens;

@@ -59,8 +59,8 @@ pub(crate) fn connected(fd: impl AsFd) -> Result<(), Errno> {
     sockopt::socket_error(fd)?
 }
 
-/// Small frames leave at once, and a peer that is cut off is noticed: `patience` is how long what was sent may stay without an
-/// acknowledgement of the other system.
+/// Small frames leave at once, and a peer that is cut off is noticed: `patience` is how long what
+/// was sent may stay without an acknowledgement of the other system.
 pub(crate) fn tune(fd: impl AsFd, patience: Duration) {
     // Each can only fail where the system has no such option, and then works without.
     let _ = sockopt::set_tcp_nodelay(&fd, true);

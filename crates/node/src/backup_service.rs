@@ -1,23 +1,30 @@
-//! What a member keeps for other masters: questions of peers and of the coordinator, answered by a real backup.
+//! What a member keeps for other masters: questions of peers and of the coordinator, answered by a
+//! real backup.
 //!
-//! What is written waits for the next [`run`](BackupService::run): one commit for everybody who asked before.
+//! What is written waits for the next [`run`](BackupService::run): one commit for everybody who
+//! asked before.
 //!
 //! **Invariants**
 //! - B1: nothing is answered as stored before it has reached its level on the device.
-//! - B2: from [`start_read`](BackupService::start_read) on nothing of that log is acknowledged, not even what had been staged
-//!   before, and no lease of it is renewed: what was told to the coordinator stays true (90-traps.md §D 2).
+//! - B2: from [`start_read`](BackupService::start_read) on nothing of that log is acknowledged, not
+//!   even what had been staged before, and no lease of it is renewed: what was told to the
+//!   coordinator stays true (90-traps.md §D 2).
 //! - B3: only the master of a log writes it, frees of it and renews its lease.
 //! - B4: a lease counts from when the question was received, not from when it was answered.
 //! - B5: a recovery reads what was certified, as it was asked for, or is told that it is bad here.
-//! - B6: a lease has begun as soon as a control segment that was received may be told of: a fence commits what is staged.
-//! - B7: a control segment that was freed does not come back by a copy of its opening that was long on its way: it would look
-//!   like the newest one.
+//! - B6: a lease has begun as soon as a control segment that was received may be told of: a fence
+//!   commits what is staged.
+//! - B7: a control segment that was freed does not come back by a copy of its opening that was long
+//!   on its way: it would look like the newest one.
 //! - B8: a replica is dropped on its master's word only if it is what the master was asked about.
-//! - B10: an opening of a control segment that was refused is refused whenever it comes again; one at a higher epoch is another
-//!   one. So its master may give the replica to somebody else without any trace here (replication's O13).
-//! - B9: a log that was fenced or dropped here is refused for ever: its server may be cut off, and not know that it is dead.
+//! - B10: an opening of a control segment that was refused is refused whenever it comes again; one
+//!   at a higher epoch is another one. So its master may give the replica to somebody else without
+//!   any trace here (replication's O13).
+//! - B9: a log that was fenced or dropped here is refused for ever: its server may be cut off, and
+//!   not know that it is dead.
 //!
-//! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step), one per call.
+//! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step),
+//! one per call.
 //!
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (90-traps.md §D).
 
@@ -44,7 +51,8 @@ const ENTRIES_BYTES_MAX: u32 = 8 << 20;
 const READ_AGAIN_MS: u32 = 5;
 /// When to ask again for what the device had no space for.
 const FULL_AGAIN_MS: u32 = 100;
-/// Refused control segments of one log that are remembered one by one; all older ones are refused for ever.
+/// Refused control segments of one log that are remembered one by one; all older ones are refused
+/// for ever.
 const REFUSED_MAX: usize = 64;
 
 /// An answer, and who gets it.
@@ -89,7 +97,8 @@ pub struct BackupService<T> {
     primaries: BTreeSet<ReplicaId>,
     /// The newest control segment of each log that was freed.
     freed_control: BTreeMap<ServerId, SegmentId>,
-    /// Control segments of each log whose opening was refused, and the highest epoch at which it was (B10).
+    /// Control segments of each log whose opening was refused, and the highest epoch at which it
+    /// was (B10).
     refused_control: BTreeMap<ServerId, BTreeMap<SegmentId, u64>>,
     /// Since when, in microseconds, each opening was refused for want of room, and why; `None`: the
     /// last one was taken.
@@ -101,7 +110,8 @@ pub struct BackupService<T> {
 }
 
 impl<T> BackupService<T> {
-    /// `now_us`: for one lease from now on, whatever was held here before may be read by its master.
+    /// `now_us`: for one lease from now on, whatever was held here before may be read by its
+    /// master.
     pub fn new(backup: Arc<Backup>, config: BackupConfig, now_us: u64) -> BackupService<T> {
         BackupService {
             backup,
@@ -130,7 +140,8 @@ impl<T> BackupService<T> {
         self
     }
 
-    /// A question of a peer's, and what was with it. Answers come at once, or out of [`run`](Self::run).
+    /// A question of a peer's, and what was with it. Answers come at once, or out of
+    /// [`run`](Self::run).
     pub fn handle(
         &mut self,
         now_us: u64,
@@ -279,7 +290,8 @@ impl<T> BackupService<T> {
         Some((*since_us, why))
     }
 
-    /// When [`run`](Self::run) should be called: `None` if nobody waits, a time that has passed if at once.
+    /// When [`run`](Self::run) should be called: `None` if nobody waits, a time that has passed if
+    /// at once.
     pub fn due_us(&self) -> Option<u64> {
         let syncs = (!self.syncs.is_empty()).then_some(0);
         syncs.or_else(|| self.group.due())
@@ -288,8 +300,8 @@ impl<T> BackupService<T> {
     /// Commits what waits and answers everybody (B1). `clock`: microseconds.
     ///
     /// # Errors
-    /// [`Error::Full`]: all wait further; call again when something was freed. [`Error::Failed`]: for good; the masters find
-    /// other backups when this one's server ends.
+    /// [`Error::Full`]: all wait further; call again when something was freed. [`Error::Failed`]:
+    /// for good; the masters find other backups when this one's server ends.
     pub fn run(&mut self, clock: &dyn Fn() -> u64, out: &mut Vec<Reply<T>>) -> Result<(), Error> {
         for answered in self.group.run(&self.backup, clock)? {
             let staged = self.staged.remove(&answered.tag);
@@ -353,7 +365,8 @@ impl<T> BackupService<T> {
         answer
     }
 
-    /// Refuses the opening of a control segment for want of room, for ever (B10); false: that can't be promised.
+    /// Refuses the opening of a control segment for want of room, for ever (B10); false: that can't
+    /// be promised.
     fn refuses(&mut self, write: &WriteReplica, error: &Error) -> bool {
         let is_it = |log: u64, segment| (log, segment) == (write.log.number(), write.segment);
         let mut staged = self.staged.values();
@@ -421,8 +434,9 @@ impl<T> BackupService<T> {
         PeerAnswer::Leased
     }
 
-    /// The coordinator recovers this log: raises the fence, says what is here and begins to read it. The payload is that of
-    /// [`Replicas::control`]. The same question again gets what is true by then.
+    /// The coordinator recovers this log: raises the fence, says what is here and begins to read
+    /// it. The payload is that of [`Replicas::control`]. The same question again gets what is true
+    /// by then.
     pub fn start_read(
         &mut self,
         now_us: u64,
@@ -474,7 +488,8 @@ impl<T> BackupService<T> {
         (answer, payload)
     }
 
-    /// The newest control segment that may count, with its bytes. Those that can't be read are taken out of the list.
+    /// The newest control segment that may count, with its bytes. Those that can't be read are
+    /// taken out of the list.
     fn newest_control(
         &mut self,
         log: ServerId,
@@ -579,7 +594,8 @@ impl<T> BackupService<T> {
 
     /// A server has crashed: nothing of its log is taken any more.
     pub(crate) fn crashed(&mut self, log: ServerId) {
-        // If what was staged could not be committed now, the fence is up all the same, and a recovery asks again.
+        // If what was staged could not be committed now, the fence is up all the same, and a
+        // recovery asks again.
         let _ = self.backup.fence(log.number());
     }
 
@@ -597,7 +613,8 @@ impl<T> BackupService<T> {
         self.backup.free_log(log.number())
     }
 
-    /// The master of this log does not need these. What has changed since it was asked is not what it spoke of: it stays (B8).
+    /// The master of this log does not need these. What has changed since it was asked is not what
+    /// it spoke of: it stays (B8).
     ///
     /// # Errors
     /// [`Error::Fenced`]: a recovery has begun, everything stays. [`Error::Failed`].
@@ -635,7 +652,8 @@ impl<T> BackupService<T> {
     }
 }
 
-/// The next entries of what is asked for, whole ones, at least one. What lies side by side is not copied.
+/// The next entries of what is asked for, whole ones, at least one. What lies side by side is not
+/// copied.
 fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
     let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
     let mut skip = read.offset as usize;

@@ -1,11 +1,14 @@
-//! Work that takes longer than a node may: it comes out, is run by whoever has threads, and its result comes back.
+//! Work that takes longer than a node may: it comes out, is run by whoever has threads, and its
+//! result comes back.
 //!
 //! **Invariants**
-//! - T1: [`Node::handle`](crate::Node::handle) takes about a millisecond at most; what walks an index, waits for guards or verifies
-//!   megabytes is a job.
-//! - T2: jobs may run in any order, side by side. Who needs an order gives the next one out when the one before is done.
+//! - T1: [`Node::handle`](crate::Node::handle) takes about a millisecond at most; what walks an
+//!   index, waits for guards or verifies megabytes is a job.
+//! - T2: jobs may run in any order, side by side. Who needs an order gives the next one out when
+//!   the one before is done.
 //!
-//! **Concurrency** a job owns what it needs, and may be run by any thread. Must not be run with a guard of the store held.
+//! **Concurrency** a job owns what it needs, and may be run by any thread. Must not be run with a
+//! guard of the store held.
 //!
 //! Paper: [Ousterhout15 §6] (worker threads beside a dispatch thread)
 

@@ -1,4 +1,5 @@
-//! The part of a node that has the disk: it does what the rest asks of it, in the order in which it is asked.
+//! The part of a node that has the disk: it does what the rest asks of it, in the order in which it
+//! is asked.
 //!
 //! Paper: [Ousterhout15 §4.2]
 

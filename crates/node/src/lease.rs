@@ -1,9 +1,11 @@
-//! Whether this server may answer reads now: one number that reactors look at, kept up to date from what holders grant.
+//! Whether this server may answer reads now: one number that reactors look at, kept up to date from
+//! what holders grant.
 //!
 //! **Invariants**
-//! - H1: until [`ReadUntil`] says so, everybody whom a recovery could ask for the newest control segment lets this master read
-//!   (docs/protocols.md, Leases E1 to E5). Holders are looked up after everything that was granted had been sent: a holder that
-//!   comes later grants from its first control bytes on, and those are younger than each of these leases.
+//! - H1: until [`ReadUntil`] says so, everybody whom a recovery could ask for the newest control
+//!   segment lets this master read (docs/protocols.md, Leases E1 to E5). Holders are looked up
+//!   after everything that was granted had been sent: a holder that comes later grants from its
+//!   first control bytes on, and those are younger than each of these leases.
 //! - H2: a life that has ended never reads again, whatever is granted late.
 //!
 //! **Concurrency**: one writer, the node; anybody reads.
@@ -16,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Until when reads may be answered. Look at it after the read was executed, and before its reply leaves: a [`View`](crate::View)
-/// alone is no permission.
+/// Until when reads may be answered. Look at it after the read was executed, and before its reply
+/// leaves: a [`View`](crate::View) alone is no permission.
 #[derive(Debug, Default)]
 pub struct ReadUntil(AtomicU64);
 

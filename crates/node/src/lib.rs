@@ -1,11 +1,12 @@
 //! One member of a cluster, without sockets, threads or a clock.
 //!
-//! [`View`] says who serves a key, [`BackupService`] keeps what other masters write,
-//! [`Member`] joins a cluster and makes true what its coordinator says, and
-//! [`Node`] joins them with a store whose log lies with other members. Whoever drives a node (the server's threads, or a
-//! simulator) hands in what arrives and does what comes out. [`Servant`] executes what native clients ask.
+//! [`View`] says who serves a key, [`BackupService`] keeps what other masters write, [`Member`]
+//! joins a cluster and makes true what its coordinator says, and [`Node`] joins them with a store
+//! whose log lies with other members. Whoever drives a node (the server's threads, or a simulator)
+//! hands in what arrives and does what comes out. [`Servant`] executes what native clients ask.
 //!
-//! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively (docs/protocols.md).
+//! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively
+//! (docs/protocols.md).
 
 mod backup_service;
 mod here;

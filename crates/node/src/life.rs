@@ -188,7 +188,8 @@ impl Life {
         lost.is_some_and(|lost| lost.state != LostState::TakenBack)
     }
 
-    /// Q5: all that a backup has of this log is lost; it is left alone for a while, longer each time.
+    /// Q5: all that a backup has of this log is lost; it is left alone for a while, longer each
+    /// time.
     pub fn lose(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
         self.remote.lost(now_us, backup, heard);
         self.log().backup_lost(backup);
@@ -200,7 +201,8 @@ impl Life {
         self.lost.insert(server, LostBackup { pause_us, state });
     }
 
-    /// Q8: silent backups, if the others suffice. Where most are silent the failure is this server's, or the network's.
+    /// Q8: silent backups, if the others suffice. Where most are silent the failure is this
+    /// server's, or the network's.
     pub fn silent_backups(&self, me: ServerId, members: &Members) -> Vec<BackupId> {
         let silent = self.remote.silent();
         if silent.is_empty() || self.remote.planted.is(Bug::SilentWaited) {
@@ -221,7 +223,8 @@ impl Life {
         silent.into_iter().collect()
     }
 
-    /// Backups that were lost, and are UP, are asked after a while whether they do again what they are asked.
+    /// Backups that were lost, and are UP, are asked after a while whether they do again what they
+    /// are asked.
     pub fn take_back(&mut self, now_us: u64, members: &Members) {
         self.lost.retain(|server, _| members.is_up(*server));
         for (server, lost) in &mut self.lost {

@@ -1,11 +1,13 @@
-//! How much lies where on this server, for the coordinator: it cuts a dead server's tablets by what that said last.
+//! How much lies where on this server, for the coordinator: it cuts a dead server's tablets by what
+//! that said last.
 //!
-//! Counted by a job, from a sample, now and then; told when it has changed, or the last telling was not answered. And how much room
-//! there is: nothing is moved to where it does not fit.
+//! Counted by a job, from a sample, now and then; told when it has changed, or the last telling was
+//! not answered. And how much room there is: nothing is moved to where it does not fit.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
-//! Paper: [Ousterhout15 §7.4] (tablet statistics); differs: they are not in the log's head, and not exact.
+//! Paper: [Ousterhout15 §7.4] (tablet statistics); differs: they are not in the log's head, and not
+//! exact.
 
 use crate::job::{Job, JobResult};
 use crate::member::Token;

@@ -1,21 +1,24 @@
-//! Being a member: enlisting, the server list, watching others, and making true what the coordinator says that this server owns.
+//! Membership: enlisting, the server list, watching other members, and the tablets of this server.
 //!
-//! A state machine without I/O: [`Member::handle`] is told what arrived, and says what to do, in this order. What takes time, or
-//! touches the store, comes out as an [`Order`] for a worker.
+//! A state machine without I/O: [`Member::handle`] takes an event and returns actions, in order.
+//! Work that takes time or touches the store is returned as an [`Order`] for a worker.
 //!
 //! **Invariants**
-//! - N1: nothing is said or done under a new id before that id is stored: after a crash the next life can name this one.
-//! - N2: what is not listed any more is not served from the moment that its list is read, is out of the index before anything
-//!   listed later is served, and no write that was allowed before follows (the order waits for guards: `engine::quiesce`).
-//! - N3: what a newer list lists is served only after the order that makes it so is done. A list that comes meanwhile takes away
-//!   at once, and gives when its own order is done.
+//! - N1: nothing is said or done under a new id before that id is stored: after a crash the next
+//!   life can name this one.
+//! - N2: what is not listed any more is not served from the moment that its list is read, is out of
+//!   the index before anything listed later is served, and no write that was allowed before follows
+//!   (the order waits for guards: `engine::quiesce`).
+//! - N3: what a newer list lists is served only after the order that makes it so is done. A list
+//!   that comes meanwhile takes away at once, and gives when its own order is done.
 //! - N4: a list that is not newer changes nothing; it is confirmed with the version that is here.
-//! - N5: who is told, by anybody who knows, that it is not UP serves nothing from then on, and never again in this life.
+//! - N5: a member that hears that it is not UP serves nothing more in this life.
 //! - N6: a coordinator of an earlier term is not obeyed.
-//! - N10: nobody answers for another life, at whose address it may be: the coordinator would take that one to be alive.
+//! - N10: nobody answers for another life at its address: that one would seem alive.
 //!
-//! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a server that is called crashed ends
-//! itself because of what it is told, and serves no read after its leases because of time.
+//! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a
+//! server that is called crashed ends itself because of what it is told, and serves no read after
+//! its leases because of time.
 
 use crate::owned::Owned;
 use crate::planted::{Bug, Planted};
@@ -35,18 +38,19 @@ use std::sync::Arc;
 
 /// A question to the coordinator that is not answered is asked again after this time.
 const PATIENCE_US: u64 = 500_000;
-/// One that was refused for now, or found nobody, after about this time (half of it to one and a half times), unless the answer says
-/// another.
+/// One that was refused for now, or found nobody, after about this time (half of it to one and a
+/// half times), unless the answer says another.
 const REST_US: u64 = 100_000;
 /// How often the map is asked for, so that redirects are not much older than this.
 const MAP_US: u64 = 1_000_000;
 /// How often, while the map names owners that are gone: clients wait for it.
 const MAP_SOON_US: u64 = 100_000;
-/// In a large cluster as many times more seldom as there are servers, by this much for each: the coordinator has so much time for
-/// an answer.
+/// In a large cluster as many times more seldom as there are servers, by this much for each: the
+/// coordinator has so much time for an answer.
 const MAP_EACH_US: u64 = 500;
 const MAP_SOON_EACH_US: u64 = 200;
-/// How often it says what it has, if it knows nobody else: the answer says whether it still is a member (N5).
+/// How often it says what it has, if it knows nobody else: the answer says whether it still is a
+/// member (N5).
 const CONFIRM_US: u64 = 1_000_000;
 /// How often, while others would let it know (F4 of the detector): what was lost is told again.
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
@@ -134,7 +138,8 @@ pub enum Output {
         request: RequestId,
         answer: PeerAnswer,
     },
-    /// Hand this question to who keeps replicas or replays logs, and the answer to who asked. Its sender and target are right.
+    /// Hand this question to who keeps replicas or replays logs, and the answer to who asked. Its
+    /// sender and target are right.
     Delegate {
         request: RequestId,
         question: FromCoordinator,
@@ -148,15 +153,18 @@ pub enum Output {
     },
     /// From now on, requests go by this view.
     View(Arc<View>),
-    /// [`Order::run`] it on a worker, then say [`Input::Obeyed`]. The next one comes only after that.
+    /// [`Order::run`] it on a worker, then say [`Input::Obeyed`]. The next one comes only after
+    /// that.
     Obey(Order),
-    /// [Begin](Purge::begin) it on a worker, run it slice by slice, then say [`Input::Purged`]. The next one comes only after that.
+    /// [Begin](Purge::begin) it on a worker, run it slice by slice, then say [`Input::Purged`]. The
+    /// next one comes only after that.
     Purge(Purge),
     /// The server list changed so. Replication and the backup want to know.
     Members(Vec<ServerChange>),
     /// The settings changed.
     Settings(ClusterSettings),
-    /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new process or at once.
+    /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new
+    /// process or at once.
     Ended { again: bool, reason: String },
 }
 
@@ -227,7 +235,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Begins to enlist with the first [`Input::Tick`]. Whoever drives it listens already: pings come at once.
+    /// Begins to enlist with the first [`Input::Tick`]. Whoever drives it listens already: pings
+    /// come at once.
     pub fn new(now_us: u64, candidate: Candidate) -> Member {
         assert!(!candidate.coordinators.is_empty(), "somebody to ask");
         Member {
@@ -398,8 +407,9 @@ impl Member {
         }
     }
 
-    /// N10: whether a frame is for this life. Before it knows its id, it may be any that the coordinator may give it: a later one
-    /// of its last life's slot, or the first one of a new slot.
+    /// N10: whether a frame is for this life. Before it knows its id, it may be any that the
+    /// coordinator may give it: a later one of its last life's slot, or the first one of a new
+    /// slot.
     fn is_me(&self, target: ServerId) -> bool {
         match (&self.phase, self.candidate.enlist.replaces) {
             (Phase::Enlisting, Some(last)) => {

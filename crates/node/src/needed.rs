@@ -1,15 +1,19 @@
 //! What this disk keeps for others, and whether they still need it.
 //!
-//! A backup that was restarted holds replicas from before, which their masters take for lost; others are left over from what went
-//! wrong on the way. So it asks each master that is UP, again and again, about all that it holds of its log; about logs of servers
-//! that its list does not name it asks the coordinator. A recovery asks for those of crashed servers by itself.
+//! A backup that was restarted holds replicas from before, which their masters take for lost;
+//! others are left over from what went wrong on the way. So it asks each master that is UP, again
+//! and again, about all that it holds of its log; about logs of servers that its list does not name
+//! it asks the coordinator. A recovery asks for those of crashed servers by itself.
 //!
 //! **Invariants**
-//! - U1: only the master of a log, or the coordinator, says that something of it may go; only the answer to the last question
-//!   counts, and only for what is still as it was when it was asked about (the keeper compares).
-//! - U2: a log goes that the coordinator's list does not name, if the list was asked for when something of the log was here already
-//!   (V4 of `cluster::membership`): so a server that is newer than the list here loses nothing.
-//! - U3: it is asked until it is answered, and again as long as something is undecided; what counts is asked about now and then.
+//! - U1: only the master of a log, or the coordinator, says that something of it may go; only the
+//!   answer to the last question counts, and only for what is still as it was when it was asked
+//!   about (the keeper compares).
+//! - U2: a log goes that the coordinator's list does not name, if the list was asked for when
+//!   something of the log was here already (V4 of `cluster::membership`): so a server that is newer
+//!   than the list here loses nothing.
+//! - U3: it is asked until it is answered, and again as long as something is undecided; what counts
+//!   is asked about now and then.
 //!
 //! **Concurrency** none: one owner, the node.
 //!

@@ -1,16 +1,20 @@
 //! One server of a cluster, whole: membership, the store, its way to its backups, its leases.
 //!
-//! [`Node::handle`] is told what arrived and says what to do, in this order. It never waits: what reads and writes the disk comes
-//! out as a [`Task`] for whoever has the [`BackupService`](crate::BackupService) that came with [`NodeOutput::Opened`], a thread of its own in a server;
-//! what takes long otherwise comes out as a [`Job`].
+//! [`Node::handle`] is told what arrived and says what to do, in this order. It never waits: what
+//! reads and writes the disk comes out as a [`Task`] for whoever has the
+//! [`BackupService`](crate::BackupService) that came with [`NodeOutput::Opened`], a thread of its
+//! own in a server; what takes long otherwise comes out as a [`Job`].
 //!
 //! **Invariants**
-//! - D1: a list is confirmed after what it makes is synced: what a crash then leaves behind is what was confirmed.
-//! - D2: the end of a life is the end of everything: no write is acknowledged, no read is served, no peer is answered after it.
-//! - D3: a log is fenced here as soon as its server is known to have crashed, and its replicas go once it is removed.
+//! - D1: a list is confirmed after what it makes is synced: what a crash then leaves behind is what
+//!   was confirmed.
+//! - D2: the end of a life is the end of everything: no write is acknowledged, no read is served,
+//!   no peer is answered after it.
+//! - D3: a log is fenced here as soon as its server is known to have crashed, and its replicas go
+//!   once it is removed.
 //!
-//! **Concurrency** none: one owner. The store may be used from any thread; what it wants is taken at the next call of
-//! [`Node::handle`], for which [`NodeOptions::wake`] asks.
+//! **Concurrency** none: one owner. The store may be used from any thread; what it wants is taken
+//! at the next call of [`Node::handle`], for which [`NodeOptions::wake`] asks.
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
@@ -72,7 +76,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Begins to enlist with the first [`NodeInput::Tick`]. Whoever drives it listens already: pings come at once.
+    /// Begins to enlist with the first [`NodeInput::Tick`]. Whoever drives it listens already:
+    /// pings come at once.
     pub fn new(now_us: u64, options: NodeOptions) -> Node {
         Node {
             member: Member::new(now_us, options.candidate.clone()),
@@ -197,7 +202,8 @@ impl Node {
         self.go_on(now_us, heard, out);
     }
 
-    /// What the coordinator said to a part of the node that is not the member; `None`: nobody was reached.
+    /// What the coordinator said to a part of the node that is not the member; `None`: nobody was
+    /// reached.
     fn coordinator_answered(
         &mut self,
         now_us: u64,
@@ -555,7 +561,8 @@ impl Node {
             }
             JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
             | JobResult::Purged(Err(duramen_engine::Error::FlashFailed), _) => {
-                // What it should let go of cannot be read, so nothing it is given could be served. Its replicas can be read.
+                // What it should let go of cannot be read, so nothing it is given could be served.
+                // Its replicas can be read.
                 self.quit(now_us, true, "flash cannot be read", out);
             }
             JobResult::Obeyed(order, Err(error)) => {

@@ -25,13 +25,16 @@ pub struct NodeOptions {
     pub store: duramen::Options,
     /// What it keeps for others; `None`: it is no backup.
     pub backup: Option<Arc<Backup>>,
-    /// Bytes of replicas that are kept in memory, sorted, of all logs that are recovered; half as much is on its way to be replayed here.
+    /// Bytes of replicas that are kept in memory, sorted, of all logs that are recovered; half as
+    /// much is on its way to be replayed here.
     pub ahead_bytes: usize,
     /// How often the coordinator is told how much room there is, in microseconds; 0: never.
     pub room_us: u64,
-    /// Whether the store starts threads; if not, whoever drives the node calls `background_step` and `try_commit_here`.
+    /// Whether the store starts threads; if not, whoever drives the node calls `background_step`
+    /// and `try_commit_here`.
     pub threads: bool,
-    /// Asks for a call of [`Node::handle`](crate::Node::handle) soon. Called with locks of the store held: must only signal.
+    /// Asks for a call of [`Node::handle`](crate::Node::handle) soon. Called with locks of the
+    /// store held: must only signal.
     pub wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -55,7 +58,8 @@ pub enum NodeInput {
     },
     /// [`NodeOutput::Job`] is done.
     JobDone(JobDone),
-    /// The time of [`Node::due_us`](crate::Node::due_us) has come, or the store has woken somebody. May come at any time.
+    /// The time of [`Node::due_us`](crate::Node::due_us) has come, or the store has woken somebody.
+    /// May come at any time.
     Tick,
 }
 
@@ -80,7 +84,8 @@ pub enum NodeOutput {
         address: String,
         question: ToCoordinator,
     },
-    /// Ask another server, or this one itself, in this order on one connection. The sender is this server.
+    /// Ask another server, or this one itself, in this order on one connection. The sender is this
+    /// server.
     AskPeer {
         call: PeerCall,
         to: ServerId,
@@ -111,7 +116,8 @@ pub enum NodeOutput {
     },
     /// For the keeper: [`BackupService::obey`].
     Keep(Task),
-    /// From now on, requests go by this view, and reads also by [`Node::read_until`](crate::Node::read_until).
+    /// From now on, requests go by this view, and reads also by
+    /// [`Node::read_until`](crate::Node::read_until).
     View(Arc<View>),
     /// [`Job::run`] it, on any thread but the node's, then say [`NodeInput::JobDone`].
     Job(Job),

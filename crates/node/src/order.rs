@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex};
 const SLICE_STEPS: usize = 64;
 
 impl Order {
-    /// Waits for guards that began before the view changed, drops tables that are gone, and makes those that are new. Repeating it
-    /// is harmless. Must not be called with a guard held. What is remembered of clients' requests goes with what it is about
-    /// (rifl L6).
+    /// Waits for guards that began before the view changed, drops tables that are gone, and makes
+    /// those that are new. Repeating it is harmless. Must not be called with a guard held. What is
+    /// remembered of clients' requests goes with what it is about (rifl L6).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again later; meanwhile nothing that
-    /// it was to make is served. [`Error::BadTableName`]: the coordinator knows names that this program does not allow.
+    /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again
+    /// later; meanwhile nothing that it was to make is served. [`Error::BadTableName`]: the
+    /// coordinator knows names that this program does not allow.
     pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
         store.quiesce(); // the view was changed before: no write that it allowed follows
         let there = store.tables();
@@ -44,8 +45,8 @@ impl Order {
 }
 
 impl Purge {
-    /// Waits for guards that began before the view changed. What is remembered of clients' requests goes with what it is about
-    /// (rifl L6). Must not be called with a guard held.
+    /// Waits for guards that began before the view changed. What is remembered of clients' requests
+    /// goes with what it is about (rifl L6). Must not be called with a guard held.
     pub fn begin(&self, store: &Arc<Store>, clients: &Clients) -> Purging {
         store.quiesce(); // the view was changed before: no write that it allowed follows
         for range in &self.ranges {
@@ -61,8 +62,8 @@ impl Purge {
 pub struct Purging(Arc<Mutex<engine::Purge>>);
 
 impl Purging {
-    /// A slice of it: what it reads from flash may take much longer altogether than other jobs can wait. Must not be called with a
-    /// guard held. False: it was the last one.
+    /// A slice of it: what it reads from flash may take much longer altogether than other jobs can
+    /// wait. Must not be called with a guard held. False: it was the last one.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: what is to go cannot be read.

@@ -1,15 +1,17 @@
 //! What a member was told to own, and how far that is made so.
 //!
 //! **Invariants** N2 to N4 of [`crate::member`], and
-//! - N7: a range that is to come here from elsewhere is empty when the first of it comes, also if this server had it before and
-//!   never heard that it had left.
-//! - N8: what is locked is not served until a newer list says what has become of it, or the migration has failed (M1, M8 of
-//!   [`crate::migration`]).
-//! - N9: a purge never takes a key that this server serves. A range is doomed from the moment that it must go until a purge that
-//!   began later has passed the whole table. No order is given out while a range of its list is doomed.
+//! - N7: a range that is to come here from elsewhere is empty when the first of it comes, also if
+//!   this server had it before and never heard that it had left.
+//! - N8: what is locked is not served until a newer list says what has become of it, or the
+//!   migration has failed (M1, M8 of [`crate::migration`]).
+//! - N9: a purge never takes a key that this server serves. A range is doomed from the moment that
+//!   it must go until a purge that began later has passed the whole table. No order is given out
+//!   while a range of its list is doomed.
 //!
-//! A purge takes as long as it takes to read what of its table lies on flash. So it is no part of an order: it waits for nobody's
-//! list, and only a list, recovery or migration that brings one of its ranges waits for it.
+//! A purge takes as long as it takes to read what of its table lies on flash. So it is no part of
+//! an order: it waits for nobody's list, and only a list, recovery or migration that brings one of
+//! its ranges waits for it.
 //!
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
 
@@ -91,7 +93,8 @@ impl Owned {
         Ok(())
     }
 
-    /// N7: what is here of these stays: it is served, or comes by the migration by which it came so far.
+    /// N7: what is here of these stays: it is served, or comes by the migration by which it came so
+    /// far.
     fn staying(&self, tablets: &Tablets) -> Ranges {
         let incoming = |entry: &TabletEntry| match entry.state {
             TabletState::Incoming { migration, .. } => Some(migration),
@@ -163,7 +166,8 @@ impl Owned {
         Some(Purge { table, ranges })
     }
 
-    /// The purge under way is done. What became doomed meanwhile stays so: it may lie where the purge had already been.
+    /// The purge under way is done. What became doomed meanwhile stays so: it may lie where the
+    /// purge had already been.
     pub fn purged(&mut self) {
         let purged = std::mem::take(&mut self.purging);
         if self.planted.is(Bug::OnePurgeIsEnough) {
@@ -171,7 +175,8 @@ impl Owned {
         }
     }
 
-    /// An order failed. The next one is given out when a newer list is told, or when it is time to try again.
+    /// An order failed. The next one is given out when a newer list is told, or when it is time to
+    /// try again.
     pub fn failed(&mut self, version: TabletsVersion) {
         self.order.take_if(|order| order.version == version);
     }
@@ -218,7 +223,8 @@ impl Owned {
         going.any(|(table, range)| ranges.overlaps(table, range))
     }
 
-    /// Whether an order is under way, which may drop tables, or something of these is [doomed](Self::is_doomed).
+    /// Whether an order is under way, which may drop tables, or something of these is
+    /// [doomed](Self::is_doomed).
     pub fn takes_away(&self, ranges: &Ranges) -> bool {
         self.order.is_some() || self.is_doomed(ranges)
     }
@@ -228,9 +234,9 @@ impl Owned {
         self.held = tables;
     }
 
-    /// There are objects of these ranges, which a recovery left. What no list has as this server's own is doomed, also when a purge
-    /// of it is under way: the recovery may have committed behind it. A range that is to come by a migration is another server's,
-    /// and comes whole (N7).
+    /// There are objects of these ranges, which a recovery left. What no list has as this server's
+    /// own is doomed, also when a purge of it is under way: the recovery may have committed behind
+    /// it. A range that is to come by a migration is another server's, and comes whole (N7).
     pub fn stain(&mut self, ranges: &Ranges) {
         let own = match self.planted.is(Bug::IncomingStays) {
             true => self.owned.clone(),

@@ -155,8 +155,8 @@ impl Ranges {
     }
 }
 
-/// What is served, and since which list: what a client sent by an older map may be a late copy of a request that somebody else has
-/// executed in between (docs/protocols.md, Exactly once, 6).
+/// What is served, and since which list: what a client sent by an older map may be a late copy of a
+/// request that somebody else has executed in between (docs/protocols.md, Exactly once, 6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenures {
     ranges: Ranges,

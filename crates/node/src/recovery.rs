@@ -1,21 +1,26 @@
-//! A recovery master: partitions of dead servers' logs, read from their backups and replayed into side logs.
+//! A recovery master: partitions of dead servers' logs, read from their backups and replayed into
+//! side logs.
 //!
-//! Several segments are read at once, each piece by piece; what has come is replayed by jobs, side by side, while the next pieces
-//! are on their way. What is on its way or waits for a thread is bounded.
+//! Several segments are read at once, each piece by piece; what has come is replayed by jobs, side
+//! by side, while the next pieces are on their way. What is on its way or waits for a thread is
+//! bounded.
 //!
 //! **Invariants**
 //! - R1: what is reported as replayed is durably part of this server's own log.
-//! - R2: nothing is replayed over what is owned here, or over anything else of its ranges ([`crate::here`]): the order is answered
-//!   with `Busy` until that is over.
-//! - R3: a partition whose end the coordinator does not accept leaves nothing behind: a side log is taken back, and what was
-//!   committed already is purged before R2 lets anybody have its range again.
+//! - R2: nothing is replayed over what is owned here, or over anything else of its ranges
+//!   ([`crate::here`]): the order is answered with `Busy` until that is over.
+//! - R3: a partition whose end the coordinator does not accept leaves nothing behind: a side log is
+//!   taken back, and what was committed already is purged before R2 lets anybody have its range
+//!   again.
 //! - R4: no list of tables that is older than the order drops its tables.
-//! - R5: a side log ends, well or not, when no job is at it any more; a failure is reported when nothing is left of it.
+//! - R5: a side log ends, well or not, when no job is at it any more; a failure is reported when
+//!   nothing is left of it.
 //! - R6: a segment counts when all of its pieces have come from one replica, and were replayed.
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
-//! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which says what belongs to the log (docs/protocols.md).
+//! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which says what belongs to the
+//! log (docs/protocols.md).
 
 use crate::job::{Job, JobResult};
 use crate::keeper::Task;
@@ -47,7 +52,8 @@ const READS_MAX: usize = 8;
 const LOOK_AHEAD: usize = 32;
 /// Bytes of entries that are asked for at once.
 const READ_BYTES: u32 = 1 << 20;
-/// Most bytes on their way or waiting to be replayed, for each partition; all partitions share what the node sets aside.
+/// Most bytes on their way or waiting to be replayed, for each partition; all partitions share what
+/// the node sets aside.
 const AHEAD_BYTES: usize = 16 << 20;
 /// And so many of all partitions at least: a few pieces from each of a few backups.
 const AHEAD_BYTES_MIN: usize = 4 << 20;
@@ -56,8 +62,8 @@ const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
 /// A segment that this many questions to each of its sources did not bring is given up.
 const ROUNDS_MAX: usize = 6;
-/// A partition that was replayed and is not stored by then is given up, for another master: more than backups take that are
-/// replaced because they are silent.
+/// A partition that was replayed and is not stored by then is given up, for another master: more
+/// than backups take that are replaced because they are silent.
 const SETTLE_US: u64 = 15_000_000;
 /// How often people hear how far it is.
 const PROGRESS_US: u64 = 250_000;
@@ -104,7 +110,8 @@ enum Stage {
     Reporting(PartitionOutcome, u64),
     /// Accepted: until a list of at least this version says what it owns.
     Waiting(TabletsVersion),
-    /// When its jobs have ended it is taken back (R5), and that is reported, if anybody wants to know.
+    /// When its jobs have ended it is taken back (R5), and that is reported, if anybody wants to
+    /// know.
     GivingUp(Option<PartitionOutcome>),
     /// By a job.
     Aborting(Option<PartitionOutcome>),
@@ -163,7 +170,8 @@ pub(crate) struct Effects {
     pub reports: Vec<(Token, ToCoordinator)>,
     pub jobs: Vec<Job>,
     pub tasks: Vec<Task>,
-    /// Ranges whose objects are the member's from now on if it owns them, and are to be purged if not (R3).
+    /// Ranges whose objects are the member's from now on if it owns them, and are to be purged if
+    /// not (R3).
     pub ended: Vec<Ranges>,
     /// Dead servers some of whose data belongs to the member from now on.
     pub recovered: Vec<ServerId>,
@@ -445,8 +453,8 @@ impl Recoveries {
         }
     }
 
-    /// The coordinator wants this partition no more. What is being committed, or was accepted, goes its way: its report is stale,
-    /// or a list says what is owned.
+    /// The coordinator wants this partition no more. What is being committed, or was accepted, goes
+    /// its way: its report is stale, or a list says what is owned.
     pub fn abort(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
@@ -660,7 +668,8 @@ impl Run {
         }));
     }
 
-    /// R1. A log that no backup stores may be this server's own trouble: another one is to have the partition then.
+    /// R1. A log that no backup stores may be this server's own trouble: another one is to have the
+    /// partition then.
     fn settle(&mut self, now_us: u64) {
         let Stage::Settling(commit, until_us) = &self.stage else {
             return;

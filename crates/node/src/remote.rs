@@ -1,21 +1,24 @@
 //! The way from a member's store to its backups and to the coordinator, and back.
 //!
-//! The store puts wishes into a [`Queue`], from any thread; [`Remote`] makes questions of them, repeats those that nobody answers,
-//! and says what the answers mean.
+//! The store puts wishes into a [`Queue`], from any thread; [`Remote`] makes questions of them,
+//! repeats those that nobody answers, and says what the answers mean.
 //!
 //! **Invariants**
-//! - Q1: a wish is asked until it is answered, or its backup is lost: the rules wait for one of the two.
-//! - Q2: an answer counts once, and only for the question that is still open: what follows from an answer has another name.
+//! - Q1: a wish is asked until it is answered, or its backup is lost: the rules wait for one of the
+//!   two.
+//! - Q2: an answer counts once, and only for the question that is still open: what follows from an
+//!   answer has another name.
 //! - Q3: a lease counts from when a question was sent first: whichever copy was answered (E1).
 //! - Q4: what is put on a new replica from another one is what was certified.
-//! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log, with all that it has of it; after a while it
-//!   is a backup like any other that has nothing of it.
+//! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log, with all
+//!   that it has of it; after a while it is a backup like any other that has nothing of it.
 //! - Q6: who is told that it is fenced, or not UP, asks nothing more.
-//! - Q7: of the closed segments that are copied from one backup to another, whole, through this server, [`COPIES_MAX`] are under way:
-//!   a dead backup may have had replicas of all there are. One that has taken [`COPY_US`] holds up the others no longer.
-//! - Q8: a backup that is UP, but does nothing that this log asks of it for some seconds, is [`silent`](Remote::silent). Time does
-//!   not count while nobody at all answers this server. A lost backup is taken back only when it has answered a
-//!   [`probe`](Remote::probe).
+//! - Q7: of the closed segments that are copied from one backup to another, whole, through this
+//!   server, [`COPIES_MAX`] are under way: a dead backup may have had replicas of all there are.
+//!   One that has taken [`COPY_US`] holds up the others no longer.
+//! - Q8: a backup that is UP, but does nothing that this log asks of it for some seconds, is
+//!   [`silent`](Remote::silent). Time does not count while nobody at all answers this server. A
+//!   lost backup is taken back only when it has answered a [`probe`](Remote::probe).
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!

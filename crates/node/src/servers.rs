@@ -1,5 +1,5 @@
-//! For this crate's tests: lists of servers that are up, master and backup at once, each with a disk
-//! of its own; and a master that is no backup.
+//! For this crate's tests: lists of servers that are up, master and backup at once, each with a
+//! disk of its own; and a master that is no backup.
 
 use crate::NodeOptions;
 use crate::member::Candidate;

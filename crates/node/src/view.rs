@@ -1,14 +1,16 @@
 //! Who serves a key, as this member knows it.
 //!
-//! A view never changes: who learns something makes another one and swaps it in. Readers look at it once per batch of requests.
+//! A view never changes: who learns something makes another one and swaps it in. Readers look at it
+//! once per batch of requests.
 //!
 //! **Invariants**
-//! - V1: `Serve` is said of what the coordinator listed for this very member as served, and of nothing else: the map that
-//!   clients are redirected by only ever says where *others* are.
-//! - V3: what is served here says since which list it is, without a break: what an older map led here may be a late copy
-//!   (docs/protocols.md, Exactly once, 6).
+//! - V1: `Serve` is said of what the coordinator listed for this very member as served, and of
+//!   nothing else: the map that clients are redirected by only ever says where *others* are.
+//! - V3: what is served here says since which list it is, without a break: what an older map led
+//!   here may be a late copy (docs/protocols.md, Exactly once, 6).
 //!
-//! Paper: [Ousterhout15 §3]; differs: redirects for clients of RESP come from the same map as the native clients' cache.
+//! Paper: [Ousterhout15 §3]; differs: redirects for clients of RESP come from the same map as the
+//! native clients' cache.
 
 use crate::ranges::{NotATable, Ranges, Tenures};
 use duramen_base::ids::{MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
@@ -23,15 +25,16 @@ pub struct Owner {
     pub addresses: Addresses,
 }
 
-/// Where a request for a key goes. There is no redirection for one request (RESP's `ASK`): while a tablet moves, its source
-/// serves all of it until it serves none.
+/// Where a request for a key goes. There is no redirection for one request (RESP's `ASK`): while a
+/// tablet moves, its source serves all of it until it serves none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
     /// Here.
     Serve,
     /// There, and so do all later ones.
     Moved(&'a Owner),
-    /// Nobody serves it at this moment: it is recovered or moved, or this member is about to learn who. Send it again.
+    /// Nobody serves it at this moment: it is recovered or moved, or this member is about to learn
+    /// who. Send it again.
     TryAgain,
     /// The table does not exist, or belongs to nobody yet.
     NoTable,
@@ -84,7 +87,8 @@ impl Map {
     /// The map after a step that begins at its version.
     ///
     /// # Errors
-    /// [`NotATable`]: then its tablets would overlap, so one of the two is not what the coordinator has.
+    /// [`NotATable`]: then its tablets would overlap, so one of the two is not what the coordinator
+    /// has.
     pub fn step(&self, step: &MapStep) -> Result<Map, NotATable> {
         let touched = Ranges::new(step.ranges.iter().copied())?;
         let is_touched = |route: &TabletRoute| touched.overlaps(route.table, route.range);
@@ -197,8 +201,8 @@ impl View {
         self.served.ranges()
     }
 
-    /// Since which list a key is served here without a break; `None`: it is not. A native request that came by a map of a lower
-    /// version is not executed (V3).
+    /// Since which list a key is served here without a break; `None`: it is not. A native request
+    /// that came by a map of a lower version is not executed (V3).
     pub fn serves_since(&self, table: TableId, hash: RouteHash) -> Option<TabletsVersion> {
         self.served.since(table, hash)
     }

@@ -1,13 +1,14 @@
-//! What is read often here, told to two other members; what others told, kept for them; and who has recovered a server's data asks
-//! for it, so that memory can be filled with what was hot there.
+//! What is read often here, told to two other members; what others told, kept for them; and who has
+//! recovered a server's data asks for it, so that memory can be filled with what was hot there.
 //!
 //! **Invariants**
-//! - H1: all of it is advice: nothing waits for it, and what gets lost is told again with the next news, or not at all.
-//! - H2: kept is one hint for each server, which that server itself has put while it was UP, `HINT_BYTES_MAX` at most;
-//!   [`HELD_BYTES_MAX`] in all, the oldest goes first. A server that no list names any more was recovered, and is forgotten
-//!   [`FORGET_US`] later.
-//! - H3: a member tells the two that follow it by id among those that are UP; who looks for a hint asks those that follow the dead
-//!   one, a few, one after the other.
+//! - H1: all of it is advice: nothing waits for it, and what gets lost is told again with the next
+//!   news, or not at all.
+//! - H2: kept is one hint for each server, which that server itself has put while it was UP,
+//!   `HINT_BYTES_MAX` at most; [`HELD_BYTES_MAX`] in all, the oldest goes first. A server that no
+//!   list names any more was recovered, and is forgotten [`FORGET_US`] later.
+//! - H3: a member tells the two that follow it by id among those that are UP; who looks for a hint
+//!   asks those that follow the dead one, a few, one after the other.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -171,7 +172,8 @@ impl Warmth {
         }
     }
 
-    /// Tells, asks and forgets what is due. `hint` gives what is read often here, if there is news. Returns hints that were asked for.
+    /// Tells, asks and forgets what is due. `hint` gives what is read often here, if there is news.
+    /// Returns hints that were asked for.
     pub fn poll(
         &mut self,
         now_us: u64,

@@ -1,4 +1,5 @@
-//! A backup answers its peers and the coordinator: groups, fences, leases, filtered reads, and what makes no sense.
+//! A backup answers its peers and the coordinator: groups, fences, leases, filtered reads, and what
+//! makes no sense.
 
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Geometry, Identity, Mode, Options};
@@ -589,7 +590,8 @@ fn what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about() {
     );
 }
 
-/// A fence commits what is staged, and it is told of: so its lease must have begun, although nobody was answered.
+/// A fence commits what is staged, and it is told of: so its lease must have begun, although nobody
+/// was answered.
 #[test]
 fn a_control_segment_that_was_only_staged_is_told_of_with_its_lease() {
     let mut rig = Rig::new();
@@ -620,7 +622,8 @@ fn a_control_segment_that_was_freed_does_not_come_back_by_a_late_copy() {
     assert_eq!(rig.ask(&next, &bytes), stored(true));
 }
 
-/// Its master may have found somebody else since: whatever comes of the same opening is refused, also when there is room again.
+/// Its master may have found somebody else since: whatever comes of the same opening is refused,
+/// also when there is room again.
 #[test]
 fn an_opening_of_a_control_segment_that_was_refused_is_not_taken_later() {
     let mut rig = Rig::new();

@@ -1,4 +1,5 @@
-//! Three members, real stores and the real coordinator, over a network that loses, repeats and reorders.
+//! Three members, real stores and the real coordinator, over a network that loses, repeats and
+//! reorders.
 
 #[path = "common/coordinator.rs"]
 mod common;
@@ -54,7 +55,8 @@ struct Net {
     answers: Vec<CoordinatorAnswer>,
     next: u64,
     dice: Dice,
-    /// Of a hundred messages, pings excepted: one that is lost breaks a connection in the field, and is noticed.
+    /// Of a hundred messages, pings excepted: one that is lost breaks a connection in the field,
+    /// and is noticed.
     lost_percent: u64,
 }
 
@@ -458,9 +460,10 @@ fn three_members_join_own_each_tablet_once_and_notice_who_is_gone() {
     );
 }
 
-/// All members stop and come back at each other's addresses, as machines do whose addresses are given anew. Each of them
-/// answered, while it enlisted, for the life that had been at its new address, so the coordinator took that life to be alive,
-/// and refused the process that has its data for good.
+/// All members stop and come back at each other's addresses, as machines do whose addresses are
+/// given anew. Each of them answered, while it enlisted, for the life that had been at its new
+/// address, so the coordinator took that life to be alive, and refused the process that has its
+/// data for good.
 #[test]
 fn members_that_come_back_at_each_others_addresses_are_members_again() {
     for seed in 1..=8 {

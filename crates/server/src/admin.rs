@@ -1,8 +1,8 @@
-//! Admin HTTP: `/metrics` for Prometheus, `/livez` and `/readyz` for whoever restarts servers, `/memory` for people who
-//! wonder where it went.
+//! Admin HTTP: `/metrics` for Prometheus, `/livez` and `/readyz` for whoever restarts servers,
+//! `/memory` for people who wonder where it went.
 //!
-//! **Concurrency.** One thread of its own with a single-threaded tokio runtime. It reads counters that reactor threads
-//! write and never takes a lock that they wait for.
+//! **Concurrency.** One thread of its own with a single-threaded tokio runtime. It reads counters
+//! that reactor threads write and never takes a lock that they wait for.
 //!
 //! There is no password and no TLS here: it listens on loopback, and only reads.
 

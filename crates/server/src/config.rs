@@ -1,9 +1,10 @@
-//! Settings of a server: one table ([`SETTINGS`]) that flags, environment, `duramen.toml`, `CONFIG GET` and the
-//! documentation are all made from, and the plain struct ([`ServerConfig`]) that the rest of the server reads.
+//! Settings of a server: one table ([`SETTINGS`]) that flags, environment, `duramen.toml`, `CONFIG
+//! GET` and the documentation are all made from, and the plain struct ([`ServerConfig`]) that the
+//! rest of the server reads.
 //!
 //! **Invariants**
-//! 1. Every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`], and the row's default
-//!    parses (tested).
+//! 1. Every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
+//!    and the row's default parses (tested).
 //! 2. A value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
@@ -26,7 +27,8 @@ pub use machine::MemoryLimit;
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
 
-/// The data directory of a store that was not told another: here, so that a first try needs no preparation.
+/// The data directory of a store that was not told another: here, so that a first try needs no
+/// preparation.
 const DIR_DEFAULT: &str = "duramen-data";
 
 /// A few of the largest segments.
@@ -51,7 +53,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// The heap of a server that writes to a directory: what it sends to the disk and reads of it, and what was freed and is kept.
+/// The heap of a server that writes to a directory: what it sends to the disk and reads of it, and
+/// what was freed and is kept.
 const HEAP_BYTES: u64 = 8 << 20;
 
 /// All settings of one server. Sizes in bytes, times in the unit their name ends with.
@@ -61,7 +64,8 @@ pub struct ServerConfig {
     /// What it was said as, of what this process may have; 0 = as a size.
     pub memory_percent: u8,
     pub mode: duramen_engine::Mode,
-    /// When a write is acknowledged; None = as late as possible: synced if there is a data directory, else memory.
+    /// When a write is acknowledged; None = as late as possible: synced if there is a data
+    /// directory, else memory.
     pub level: Option<Level>,
     /// The data directory as given; see [`data_dir`](Self::data_dir).
     pub dir: String,
@@ -124,8 +128,8 @@ pub struct ServerConfig {
     pub output_limit_bytes: usize,
     /// A client that has unsent replies and takes none of them for this long is closed; 0 = never.
     pub output_stall_s: u64,
-    /// A member's client gets an error after waiting this long for its backups' acknowledgement; 0 =
-    /// it waits for ever.
+    /// A member's client gets an error after waiting this long for its backups' acknowledgement; 0
+    /// = it waits for ever.
     pub reply_timeout_s: u64,
     /// Largest request, and largest argument, in bytes.
     pub request_limit_bytes: usize,
@@ -216,8 +220,9 @@ impl ServerConfig {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    /// The engine's part of `memory`. The rest is for what flash fetches, and for what the log buffer and the heap of a
-    /// server with a directory take beyond a tenth of `memory`: the process stays within 1.1 times `memory` and 10 MB.
+    /// The engine's part of `memory`. The rest is for what flash fetches, and for what the log
+    /// buffer and the heap of a server with a directory take beyond a tenth of `memory`: the
+    /// process stays within 1.1 times `memory` and 10 MB.
     pub(crate) fn engine_bytes(&self, tier: Option<&Tier>) -> u64 {
         let fetched = tier.map_or(0, |tier| tier.fetch_bytes() * self.reactor_threads());
         let beside = match self.data_dir() {
@@ -478,8 +483,8 @@ pub enum Value {
 
 /// One row of the table of settings.
 pub struct Setting {
-    /// Name of the flag (`--name`), of the key in `duramen.toml`, and in `CONFIG GET`; upper case with `_` and
-    /// `DURAMEN_` before it is the environment variable.
+    /// Name of the flag (`--name`), of the key in `duramen.toml`, and in `CONFIG GET`; upper case
+    /// with `_` and `DURAMEN_` before it is the environment variable.
     pub name: &'static str,
     /// Redis's name for the same thing, if it is not `name`: understood wherever `name` is.
     pub redis_name: Option<&'static str>,

@@ -1,7 +1,8 @@
-//! What keeps the data beyond this process, as the server uses it: the durable store, snapshots, and who is told.
+//! What keeps the data beyond this process, as the server uses it: the durable store, snapshots,
+//! and who is told.
 //!
-//! **Concurrency.** Every method may be called from any thread. [`Durability::wait`] and table changes wait for the disk;
-//! reactor threads use them only for what is rare.
+//! **Concurrency.** Every method may be called from any thread. [`Durability::wait`] and table
+//! changes wait for the disk; reactor threads use them only for what is rare.
 
 use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
@@ -124,10 +125,12 @@ impl Stopping {
 }
 
 impl Shared {
-    /// Stops the server, but not before everything acknowledged is on disk: what cannot be written would be lost. `anyway`: then
-    /// it is given up. Returns at once; `None`: the server stops now, as there is nothing to be written.
+    /// Stops the server, but not before everything acknowledged is on disk: what cannot be written
+    /// would be lost. `anyway`: then it is given up. Returns at once; `None`: the server stops now,
+    /// as there is nothing to be written.
     pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Stopping>> {
-        // A member's log lies with others; and what was answered when it was on disk cannot be lost.
+        // A member's log lies with others; and what was answered when it was on disk cannot be
+        // lost.
         let alone = self.membership().is_none() && self.commands.answered_early();
         let durability = self.durability().filter(|_| alone);
         let Some(durability) = durability.filter(|durability| durability.has_unwritten()) else {
@@ -340,7 +343,8 @@ impl Durability {
         self.store.drop_table(table)
     }
 
-    /// On how many other servers a write is when it has reached its level; 0: this server belongs to no cluster.
+    /// On how many other servers a write is when it has reached its level; 0: this server belongs
+    /// to no cluster.
     pub fn replicas(&self) -> usize {
         self.log().replicas().unwrap_or(0)
     }
@@ -519,8 +523,9 @@ impl Place {
         self.then.as_deref().unwrap_or(&self.fresh)
     }
 
-    /// Writes the snapshot, and puts it in the place of the last one only when it is whole. At any moment `dump` is a whole
-    /// snapshot, once there was one. What is left of a failed one is removed; it would keep the room that the log needs.
+    /// Writes the snapshot, and puts it in the place of the last one only when it is whole. At any
+    /// moment `dump` is a whole snapshot, once there was one. What is left of a failed one is
+    /// removed; it would keep the room that the log needs.
     fn make<T>(&self, write: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
         let Some(then) = &self.then else {
             return write(&self.fresh);

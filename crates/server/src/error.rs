@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a server did not start, or a setting was refused. Every text says what was wrong and what to do.
+/// Why a server did not start, or a setting was refused. Every text says what was wrong and what to
+/// do.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The configuration is wrong: correct it and start again.
@@ -23,7 +24,8 @@ pub enum ServerError {
         doing: &'static str,
         source: std::io::Error,
     },
-    /// A configuration file that cannot be read or written: see to what `source` says and try again.
+    /// A configuration file that cannot be read or written: see to what `source` says and try
+    /// again.
     #[error("cannot {doing} {}: {source}", path.display())]
     File {
         doing: &'static str,
@@ -33,17 +35,20 @@ pub enum ServerError {
     /// The data directory cannot be used: do what the text says. Nothing in it was changed.
     #[error(transparent)]
     Store(#[from] duramen::Error),
-    /// The flash file cannot be used: do what the text says. What it held before may be lost, and nothing else.
+    /// The flash file cannot be used: do what the text says. What it held before may be lost, and
+    /// nothing else.
     #[error("cannot use the flash file {}: {source}{advice}", path.display())]
     Flash {
         path: PathBuf,
         source: duramen_flash::Error,
         advice: &'static str,
     },
-    /// What a member keeps for others cannot be used: do what the text says. Nothing in it was changed.
+    /// What a member keeps for others cannot be used: do what the text says. Nothing in it was
+    /// changed.
     #[error(transparent)]
     Backup(#[from] duramen_backup::Error),
-    /// A member's life is over. `again`: start it anew, in this process or another one; else a person must look at the reason.
+    /// A member's life is over. `again`: start it anew, in this process or another one; else a
+    /// person must look at the reason.
     #[error("this member's life is over: {reason}")]
     LifeOver { again: bool, reason: String },
     /// A thread did not end when the server stopped: the process is to end without it. What was
@@ -52,7 +57,8 @@ pub enum ServerError {
         "a thread did not end within the time that a stop has, and the process ends without it:\n{table}"
     )]
     Stuck { table: String },
-    /// No coordinator that was named is one of this cluster, and none will be: name others, or the cluster that they belong to.
+    /// No coordinator that was named is one of this cluster, and none will be: name others, or the
+    /// cluster that they belong to.
     #[error(
         "the coordinator at {coordinator} does not let this server in: {reason}\nName the cluster with --cluster, or another coordinator with --coordinator."
     )]

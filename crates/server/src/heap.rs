@@ -5,8 +5,9 @@
 //! from which on a piece is mapped alone (to 32 MiB), and gives each thread an arena of its own
 //! that it seldom trims. After seconds of writes that was twice the budget of memory.
 //!
-//! Small pieces are freed in the midst of others, and glibc gives back only what lies at the end of a heap. Queues of `MULTI`,
-//! watched keys and the slow log say how much they free ([`freed`]); after a lot of it a thread gives back whole pages.
+//! Small pieces are freed in the midst of others, and glibc gives back only what lies at the end of
+//! a heap. Queues of `MULTI`, watched keys and the slow log say how much they free ([`freed`]);
+//! after a lot of it a thread gives back whole pages.
 //!
 //! **Concurrency**: [`settle`] is called before any thread is started, the others from any thread.
 

@@ -1,7 +1,8 @@
 //! The server: thread-per-core reactor, Redis commands over the engine, admin HTTP.
 //!
-//! One thread per core owns its listener, its epoll instance, its connections and its way into the engine; a request
-//! never leaves the thread that read it. What threads must tell one another goes through mailboxes ([`shared`]).
+//! One thread per core owns its listener, its epoll instance, its connections and its way into the
+//! engine; a request never leaves the thread that read it. What threads must tell one another goes
+//! through mailboxes ([`shared`]).
 
 // What the standard library prints with ends the process where nothing can be printed.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -1,15 +1,17 @@
 //! Native clients' requests: frames of all connections of a round become batches of the engine.
 //!
-//! The work is done by [`Servant`] of the node; here requests are decoded where they were received, hinted, and run in order, as
-//! the commands of RESP are (`exec::group`).
+//! The work is done by [`Servant`] of the node; here requests are decoded where they were received,
+//! hinted, and run in order, as the commands of RESP are (`exec::group`).
 //!
 //! **Invariants**
-//! - Y1: what a request wrote or saw is part of its client's wait before the next request runs, and so is this member's right to
-//!   answer (`cluster::membership`, M2).
-//! - Y2: each frame is answered once, in the order of the frames; what is no request of a client with an error that says why.
+//! - Y1: what a request wrote or saw is part of its client's wait before the next request runs, and
+//!   so is this member's right to answer (`cluster::membership`, M2).
+//! - Y2: each frame is answered once, in the order of the frames; what is no request of a client
+//!   with an error that says why.
 //! - Y3: nothing is allocated for a read, and no shared line is written.
-//! - Y4: a request that meets what lies on flash is shown again as it is, with those behind it on its connection, when that was
-//!   fetched (`exec::cold`, `reactor::flash`); it has done nothing before. What it may have fetched for it is bounded.
+//! - Y4: a request that meets what lies on flash is shown again as it is, with those behind it on
+//!   its connection, when that was fetched (`exec::cold`, `reactor::flash`); it has done nothing
+//!   before. What it may have fetched for it is bounded.
 //!
 //! **Concurrency** it belongs to its thread.
 //!
@@ -31,7 +33,8 @@ use duramen_wire::native::message::{Request, Single};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Requests in one batch: as many as are hinted many times over, few enough for the first level of the cache.
+/// Requests in one batch: as many as are hinted many times over, few enough for the first level of
+/// the cache.
 const GROUP_REQUESTS: usize = 64;
 /// While the server has no data yet, a client is told to come again after this time.
 const LOADING_MS: u32 = 50;
@@ -53,7 +56,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) input: &'a [u8],
     /// Replies are appended here.
     pub(crate) out: &'a mut Vec<u8>,
-    /// How many of its frames have been answered. Fewer than there were: flush `out`, then show the rest again.
+    /// How many of its frames have been answered. Fewer than there were: flush `out`, then show the
+    /// rest again.
     pub(crate) executed: usize,
     halted: bool,
 }
@@ -125,8 +129,8 @@ impl Executor {
         }
     }
 
-    /// Runs `frames`, in order, and appends the replies. What must come true before they go out is in each client's wait.
-    /// `session`: None while the data is loaded.
+    /// Runs `frames`, in order, and appends the replies. What must come true before they go out is
+    /// in each client's wait. `session`: None while the data is loaded.
     pub(crate) fn run(
         &mut self,
         shared: &Shared,

@@ -1,15 +1,19 @@
-//! The reactor: one thread, its listeners, its connections, its epoll instance, its way into the engine.
+//! The reactor: one thread, its listeners, its connections, its epoll instance, its way into the
+//! engine.
 //!
-//! A round: take what epoll reports; receive from each ready connection, in turn, into one buffer of the thread; parse;
-//! hand the requests of a group of connections to the executor as one batch; send each connection's replies with one
-//! system call. Groups are small ([`GROUP_REQUESTS`]), so that input, output and prefetched entries stay in the cache.
+//! A round: take what epoll reports; receive from each ready connection, in turn, into one buffer
+//! of the thread; parse; hand the requests of a group of connections to the executor as one batch;
+//! send each connection's replies with one system call. Groups are small ([`GROUP_REQUESTS`]), so
+//! that input, output and prefetched entries stay in the cache.
 //!
 //! **Invariants**
-//! 1. A connection is in its slot or in `ready` (or `native`'s), never in both; messages are handled only while those are empty.
+//! 1. A connection is in its slot or in `ready` (or `native`'s), never in both; messages are
+//!    handled only while those are empty.
 //! 2. A connection without a partial request and without unsent replies owns no buffer.
 //! 3. What a connection may hold is bounded: input by the request limit, output by `output-limit`.
-//! 4. Level-triggered: a connection is registered for reading unless it is paused, held, closing or over `output-pause`,
-//!    and for writing only while it has replies that may be sent. What was not drained is reported again, after everybody else.
+//! 4. Level-triggered: a connection is registered for reading unless it is paused, held, closing or
+//!    over `output-pause`, and for writing only while it has replies that may be sent. What was not
+//!    drained is reported again, after everybody else.
 //!
 //! **Concurrency.** Everything here belongs to the thread; others reach it through its mailbox.
 
@@ -51,13 +55,14 @@ use std::time::{Duration, Instant};
 
 /// Most events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
-/// Requests after which a group runs: enough to hide the memory latency of a batch, few enough for the first cache level.
+/// Requests after which a group runs: enough to hide the memory latency of a batch, few enough for
+/// the first cache level.
 const GROUP_REQUESTS: usize = 64;
 /// Bytes of input after which a group runs.
 const GROUP_INPUT_BYTES: usize = 64 << 10;
 
-/// While spinning, one look of this many is at all connections, the others only at the one that was last active: that saves
-/// a system call per request.
+/// While spinning, one look of this many is at all connections, the others only at the one that was
+/// last active: that saves a system call per request.
 const LOOKS_AT_HOT: u32 = 8;
 
 /// One reactor thread.
@@ -80,7 +85,8 @@ pub(crate) struct Reactor {
     /// Memory of the last group's turns and request tables, for the next.
     recycled: Recycled,
     buffers: BufferPool,
-    /// Connections that hold whole requests which have not run: they are continued without waiting for epoll.
+    /// Connections that hold whole requests which have not run: they are continued without waiting
+    /// for epoll.
     again: Vec<Token>,
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
@@ -94,7 +100,8 @@ pub(crate) struct Reactor {
     spinner: Spinner,
     /// How many threads can run at once.
     cores: usize,
-    /// The connection of the last round, if it was the only one: worth a direct look while spinning.
+    /// The connection of the last round, if it was the only one: worth a direct look while
+    /// spinning.
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
@@ -249,7 +256,8 @@ impl Reactor {
         }
     }
 
-    /// Fills `events`: at once if there is work left, after spinning if that pays, else after sleeping in the kernel.
+    /// Fills `events`: at once if there is work left, after spinning if that pays, else after
+    /// sleeping in the kernel.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         if self.flash.is_busy() {
             self.start_fetches();
@@ -299,7 +307,8 @@ impl Reactor {
         }
     }
 
-    /// Spins for at most `spin_us`; true: there is work (in `events`, in the mailbox, or already received).
+    /// Spins for at most `spin_us`; true: there is work (in `events`, in the mailbox, or already
+    /// received).
     fn spin(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) -> bool {
         let started = Instant::now();
         let mut before = Duration::ZERO;
@@ -307,7 +316,8 @@ impl Reactor {
             if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
                 self.poll_events(events, Some(ZERO));
             } else if !self.holds.is_empty() || self.flash.is_busy() {
-                // Whoever is hot waits for a commit or for flash, and that is seen without a system call.
+                // Whoever is hot waits for a commit or for flash, and that is seen without a system
+                // call.
                 std::hint::spin_loop();
             } else if let Some(token) = self.hot {
                 self.receive(token);
@@ -392,7 +402,8 @@ impl Reactor {
         })
     }
 
-    /// Registers for what the connection waits for. A held one, or one that waits for flash, stays registered for input until there is some.
+    /// Registers for what the connection waits for. A held one, or one that waits for flash, stays
+    /// registered for input until there is some.
     fn update_interest(&mut self, token: Token, connection: &mut Connection) {
         let is_quiet = (connection.held.is_some() || connection.waits_for == WaitsFor::Flash)
             && connection.interest == epoll::EventFlags::IN

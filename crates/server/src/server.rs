@@ -55,7 +55,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds every address, starts the threads, loads the data. When it returns, clients are served.
+    /// Binds every address, starts the threads, loads the data. When it returns, clients are
+    /// served.
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
@@ -65,8 +66,9 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`start`](Self::start), but returns as soon as it listens: until the data is loaded, clients are told to wait.
-    /// `file` is where the settings came from: `CONFIG REWRITE` writes to it.
+    /// As [`start`](Self::start), but returns as soon as it listens: until the data is loaded,
+    /// clients are told to wait. `file` is where the settings came from: `CONFIG REWRITE` writes to
+    /// it.
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
@@ -180,7 +182,8 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until the data is loaded and clients are served, or a stop was asked for meanwhile; `true` = they are served.
+    /// Waits until the data is loaded and clients are served, or a stop was asked for meanwhile;
+    /// `true` = they are served.
     ///
     /// # Errors
     /// [`ServerError`]: the data cannot be loaded, and nothing of it was changed.
@@ -235,13 +238,15 @@ impl Server {
         self.shared.stop(Stop::Graceful);
     }
 
-    /// Waits until the server has stopped, by [`stop`](Self::stop), a `SHUTDOWN` command or [`Shared::stop`]; then, after a
-    /// graceful stop, notes in the data directory that the end was clean.
+    /// Waits until the server has stopped, by [`stop`](Self::stop), a `SHUTDOWN` command or
+    /// [`Shared::stop`]; then, after a graceful stop, notes in the data directory that the end was
+    /// clean.
     ///
     /// # Errors
-    /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless. [`ServerError::LifeOver`]: it stopped because
-    /// the cluster does not count this member any more. [`ServerError::Stuck`]: a thread did not
-    /// end in time; it is left behind, and the process should end.
+    /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless.
+    /// [`ServerError::LifeOver`]: it stopped because the cluster does not count this member any
+    /// more. [`ServerError::Stuck`]: a thread did not end in time; it is left behind, and the
+    /// process should end.
     ///
     /// # Panics
     /// If a reactor thread panicked.
@@ -256,7 +261,8 @@ impl Server {
             thread.join().expect("a reactor thread panicked");
         }
         if let Some(loader) = self.loader.take() {
-            // A life that ended while it began: what its loader holds must be free for the next one.
+            // A life that ended while it began: what its loader holds must be free for the next
+            // one.
             let _ = loader.join().expect("the loading thread panicked");
         }
         if self.shared.stopping() == Stop::Graceful
@@ -277,7 +283,8 @@ impl Server {
     }
 }
 
-/// What was acknowledged while a stop began waits for room on a full disk so long between two attempts.
+/// What was acknowledged while a stop began waits for room on a full disk so long between two
+/// attempts.
 const CLOSE_AGAIN: Duration = Duration::from_secs(1);
 /// A stop at once waits for this long: nobody needs more to come back to its loop.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -325,7 +332,8 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
 }
 
 impl Server {
-    /// The orderly end of the directory. Without room for what was acknowledged last it is tried again, until a stop at once.
+    /// The orderly end of the directory. Without room for what was acknowledged last it is tried
+    /// again, until a stop at once.
     fn close(&self, durability: &Durability) -> Result<(), ServerError> {
         loop {
             match durability.close() {

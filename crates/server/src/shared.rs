@@ -1,13 +1,16 @@
-//! What the threads of one server share: the store, the settings, counters, the client registry, mailboxes.
+//! What the threads of one server share: the store, the settings, counters, the client registry,
+//! mailboxes.
 //!
 //! **Invariants**
-//! 1. Nothing here is written per request but the counters of the thread itself, which live in cache lines of their own.
+//! 1. Nothing here is written per request but the counters of the thread itself, which live in
+//!    cache lines of their own.
 //! 2. A client id is never reused.
 //!
-//! **Concurrency.** [`Counter`]s have one writer, their thread; anybody reads. A client's [`ClientRecord`] is written by
-//! the thread that owns the connection and read by anybody. Locks here guard cold paths only (connect, disconnect,
-//! `CLIENT …`, `CONFIG SET`), are held for moments, and never two at a time;
-//! but `CONFIG REWRITE` holds the configuration file's while it writes to disk, and takes the settings' within it.
+//! **Concurrency.** [`Counter`]s have one writer, their thread; anybody reads. A client's
+//! [`ClientRecord`] is written by the thread that owns the connection and read by anybody. Locks
+//! here guard cold paths only (connect, disconnect, `CLIENT …`, `CONFIG SET`), are held for
+//! moments, and never two at a time; but `CONFIG REWRITE` holds the configuration file's while it
+//! writes to disk, and takes the settings' within it.
 
 mod clients;
 mod commits;
@@ -123,8 +126,8 @@ pub struct Shared {
     progress: Mutex<Progress>,
     /// Empty: of no cluster, or not told yet. Filled once, before [`Shared::serve`].
     membership: OnceLock<Arc<Membership>>,
-    /// Of a member: what it keeps for others. Filled once, before it enlists. Weak: the directory's lock
-    /// goes with the backup, and the next life in this process needs it.
+    /// Of a member: what it keeps for others. Filled once, before it enlists. Weak: the directory's
+    /// lock goes with the backup, and the next life in this process needs it.
     kept: OnceLock<Weak<Backup>>,
     /// Whether a member may live again, and why this life ended.
     life_over: OnceLock<(bool, String)>,
@@ -232,7 +235,8 @@ impl Shared {
         self.loaded.get()?.tier.as_ref()
     }
 
-    /// What the store has on flash, and what was read of it: by the engine, and by the threads for their clients.
+    /// What the store has on flash, and what was read of it: by the engine, and by the threads for
+    /// their clients.
     pub(crate) fn flash_stats(&self, store: &Store) -> FlashStats {
         let sum = |of: fn(&ThreadCounters) -> &Counter| -> u64 {
             let threads = self.threads.iter();
@@ -338,8 +342,8 @@ impl Shared {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Takes over a connection of a native client. Both hellos are over; `received`: what came behind the client's. False: there
-    /// are too many clients.
+    /// Takes over a connection of a native client. Both hellos are over; `received`: what came
+    /// behind the client's. False: there are too many clients.
     pub fn hand_over_native(&self, fd: OwnedFd, peer: SocketAddr, received: Vec<u8>) -> bool {
         if !self.enter(self.config().maxclients) {
             return false;
@@ -355,7 +359,8 @@ impl Shared {
         true
     }
 
-    /// Takes a place among `maxclients`; `false` = all are taken. Give it back with [`leave`](Self::leave).
+    /// Takes a place among `maxclients`; `false` = all are taken. Give it back with
+    /// [`leave`](Self::leave).
     pub fn enter(&self, maxclients: usize) -> bool {
         let before = self.connected.fetch_add(1, Ordering::Relaxed);
         if before >= maxclients {
@@ -378,7 +383,8 @@ impl Shared {
             .unwrap_or(preferred)
     }
 
-    /// Asks to spin: one core is always left to those who work. `true`: call [`end_spin`](Self::end_spin) afterwards.
+    /// Asks to spin: one core is always left to those who work. `true`: call
+    /// [`end_spin`](Self::end_spin) afterwards.
     pub(crate) fn begin_spin(&self, cores: usize) -> bool {
         let before = self.spinning.fetch_add(1, Ordering::Relaxed);
         if before + 1 >= cores {

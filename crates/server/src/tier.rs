@@ -1,14 +1,16 @@
-//! The second tier: flash that takes the entries which memory has no room for and which are not read often.
+//! The second tier: flash that takes the entries which memory has no room for and which are not
+//! read often.
 //!
-//! The engine decides what lies there, and says of each entry that it needs from there where it is; who runs the request fetches
-//! it (`exec::cold`, `reactor::flash`).
+//! The engine decides what lies there, and says of each entry that it needs from there where it is;
+//! who runs the request fetches it (`exec::cold`, `reactor::flash`).
 //!
 //! **Invariants**
 //! - Y1: without the setting `flash-file` there is no tier, and nothing here runs.
-//! - Y2: what is fetched at once is bounded, for each reactor thread and for each request, and set aside from the memory budget, as far
-//!   as that is above the least.
+//! - Y2: what is fetched at once is bounded, for each reactor thread and for each request, and set
+//!   aside from the memory budget, as far as that is above the least.
 //!
-//! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is no place that anything is kept in.
+//! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is no place that anything is
+//! kept in.
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
@@ -129,11 +131,12 @@ impl Tier {
     }
 }
 
-/// The device as the engine, which knows no files and reads sectors of 512 bytes, wants it: where the device's own are longer, more
-/// is read around them.
+/// The device as the engine, which knows no files and reads sectors of 512 bytes, wants it: where
+/// the device's own are longer, more is read around them.
 struct ForEngine {
     device: Arc<dyn Device>,
-    /// What many reads at once are done by, for one who does at a time; made when it is needed first.
+    /// What many reads at once are done by, for one who does at a time; made when it is needed
+    /// first.
     walks: Mutex<Option<SpanReader>>,
 }
 
@@ -339,8 +342,8 @@ mod tests {
         );
     }
 
-    /// A flash file that was `frames` or `wal` of another server's store, of one that ran too, was taken without a word, and all that the
-    /// store held was gone.
+    /// A flash file that was `frames` or `wal` of another server's store, of one that ran too, was
+    /// taken without a word, and all that the store held was gone.
     #[test]
     fn no_part_of_a_store_is_flash() {
         use duramen_backup::os::OsDisk;

@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// One client after the other is told so, instead of all of them waiting; and the next one is served when there is room.
+/// One client after the other is told so, instead of all of them waiting; and the next one is
+/// served when there is room.
 #[test]
 fn clients_are_turned_away_when_descriptors_run_out() {
     let server = Server::start(ServerConfig {

@@ -1,7 +1,9 @@
-//! The same requests to Duramen and to Debian's redis-server 7.0: the replies must be the same bytes.
+//! The same requests to Duramen and to Debian's redis-server 7.0: the replies must be the same
+//! bytes.
 //!
-//! Where they differ on purpose the reason stands beside the request, and the test fails if they have become the same, so that
-//! the list stays true. Without redis-server on this machine the test says SKIPPED.
+//! Where they differ on purpose the reason stands beside the request, and the test fails if they
+//! have become the same, so that the list stays true. Without redis-server on this machine the test
+//! says SKIPPED.
 
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::ReplySkipper;
@@ -19,8 +21,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// `None` if there is no redis-server on this machine. It can't say which port it took: one that was free a moment ago is
-    /// tried until it works.
+    /// `None` if there is no redis-server on this machine. It can't say which port it took: one
+    /// that was free a moment ago is tried until it works.
     fn start() -> Option<Redis> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -75,7 +77,8 @@ impl Peer {
         }
     }
 
-    /// The bytes of the reply to one inline request; those before the end if the connection is closed.
+    /// The bytes of the reply to one inline request; those before the end if the connection is
+    /// closed.
     fn ask(&mut self, request: &str) -> String {
         self.stream
             .write_all(format!("{request}\r\n").as_bytes())
@@ -161,7 +164,8 @@ fn replies_are_those_of_redis() {
         let said = loop {
             let began = Instant::now();
             let said = compare(sequence, address, redis.address);
-            // Seconds that are left are rounded: if so much time went by, one of the two may be a second further.
+            // Seconds that are left are rounded: if so much time went by, one of the two may be a
+            // second further.
             let is_certain = said.wrong.is_empty() || began.elapsed() < ALIKE;
             if is_certain || Instant::now() > deadline {
                 break said;

@@ -1,5 +1,6 @@
-//! Memory of connections that are idle, or lie about lengths. In a process of its own, one test after the other: a test needs
-//! nearly all file descriptors that one may have, and both read the memory of the whole process.
+//! Memory of connections that are idle, or lie about lengths. In a process of its own, one test
+//! after the other: a test needs nearly all file descriptors that one may have, and both read the
+//! memory of the whole process.
 
 #[allow(dead_code)] // what the reactor's tests need besides
 #[path = "reactor/support.rs"]
@@ -11,7 +12,8 @@ use support::{Raw, counter, request, start, wait_until};
 /// Whoever reads the memory of the process has it alone.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The promise is 4 KB of resident memory per idle connection, the test's own sockets excluded: they hold none.
+/// The promise is 4 KB of resident memory per idle connection, the test's own sockets excluded:
+/// they hold none.
 #[test]
 fn ten_thousand_idle_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

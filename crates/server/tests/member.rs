@@ -25,7 +25,8 @@ struct Member {
 }
 
 impl Member {
-    /// `dir`: where it keeps its data, synced; `None`: in memory. It serves everything, and may not answer yet.
+    /// `dir`: where it keeps its data, synced; `None`: in memory. It serves everything, and may not
+    /// answer yet.
     fn start(dir: Option<&std::path::Path>) -> Member {
         Member::start_with(dir, |_| {})
     }
@@ -281,8 +282,8 @@ fn patience_with_what_nobody_serves_ends() {
     assert!(began.elapsed() > Duration::from_millis(900));
 }
 
-/// A member whose backups did not answer, or whose lease was not renewed, left its clients without any
-/// reply for as long as that lasted, and called itself ready.
+/// A member whose backups did not answer, or whose lease was not renewed, left its clients without
+/// any reply for as long as that lasted, and called itself ready.
 #[test]
 fn replies_that_wait_for_backups_become_errors() {
     let member = Member::start_with(None, |config| config.reply_timeout_s = 1);

@@ -1,11 +1,14 @@
-//! The simulated disk: what a real one may do and what it may not, as far as a backup can tell, decided by a seed.
+//! The simulated disk: what a real one may do and what it may not, as far as a backup can tell,
+//! decided by a seed.
 //!
-//! It keeps every file twice: what the operating system shows (`seen`) and what is on the medium (`kept`), with the writes
-//! between them in a list. A sync moves them over. A power cut picks, for every 512-byte sector with writes in the list, how many of them
-//! reached the medium: any prefix per sector, so writes are lost, reordered and torn, but a sector never holds half of one.
-//! The end of a process loses nothing.
+//! It keeps every file twice: what the operating system shows (`seen`) and what is on the medium
+//! (`kept`), with the writes between them in a list. A sync moves them over. A power cut picks, for
+//! every 512-byte sector with writes in the list, how many of them reached the medium: any prefix
+//! per sector, so writes are lost, reordered and torn, but a sector never holds half of one. The
+//! end of a process loses nothing.
 //!
-//! Faults happen at chosen operations: each call of a file that writes or syncs has a number, from 0 on.
+//! Faults happen at chosen operations: each call of a file that writes or syncs has a number, from
+//! 0 on.
 //!
 //! **Concurrency**: one lock; made for tests on one thread, correct on several.
 
@@ -30,7 +33,8 @@ pub enum Fault {
     PowerCutWithin,
     /// The process ends: what was written stays, this call has no effect, nor has any later one.
     Kill,
-    /// An input/output error, once. A failed sync drops what was written since the last one (the page cache forgets it).
+    /// An input/output error, once. A failed sync drops what was written since the last one (the
+    /// page cache forgets it).
     Error,
     /// No space, once.
     Full,
@@ -499,7 +503,8 @@ impl State {
                 Err(gone())
             }
             Some(Fault::Error) => {
-                // The pages are clean afterwards and what was in them is lost, although reads may still show it.
+                // The pages are clean afterwards and what was in them is lost, although reads may
+                // still show it.
                 let mut random = Random::new(self.random.below(u64::MAX));
                 let contents = self.contents(name)?;
                 let seen = contents.seen.clone();

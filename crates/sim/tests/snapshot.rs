@@ -1,5 +1,5 @@
-//! A snapshot that is cut off at any operation of the disk it is made on: what is there afterwards is refused, or is the whole
-//! store. Never a part of it, and never an empty one.
+//! A snapshot that is cut off at any operation of the disk it is made on: what is there afterwards
+//! is refused, or is the whole store. Never a part of it, and never an empty one.
 
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::disk::Disk;
@@ -114,7 +114,8 @@ fn cut_anywhere_it_is_refused_or_whole() {
                 let target = SimDisk::new(operation << 4 | 3, 1 << 30);
                 target.inject(operation, fault);
                 let made = store.snapshot_to(Arc::new(target.clone()), &|_| {});
-                // What fails once is tried again where that can help: a frame elsewhere, space a little less ahead.
+                // What fails once is tried again where that can help: a frame elsewhere, space a
+                // little less ahead.
                 let made = made.is_ok();
                 let once = matches!(fault, Fault::Error | Fault::Full);
                 assert!(!made || once, "{fault:?} at {operation}");

@@ -1,4 +1,5 @@
-//! Sans-IO codecs: bytes in, bytes out. Nothing in this crate opens a socket, reads a clock or starts a thread.
+//! Sans-IO codecs: bytes in, bytes out. Nothing in this crate opens a socket, reads a clock or
+//! starts a thread.
 
 pub mod native;
 pub mod resp;

@@ -1,4 +1,5 @@
-//! Replies on the client's side: golden cases, what the server encodes is what the client reads, any cut, any garbage.
+//! Replies on the client's side: golden cases, what the server encodes is what the client reads,
+//! any cut, any garbage.
 
 use duramen_wire::resp::{
     Encoder, Protocol, Reply, ReplyError, ReplyLimits, ReplyParser, ReplySkipper, Skipped,

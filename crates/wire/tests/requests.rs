@@ -1,4 +1,5 @@
-//! Requests: golden cases with Redis 7's error texts, and properties (any cut, any garbage, round trip).
+//! Requests: golden cases with Redis 7's error texts, and properties (any cut, any garbage, round
+//! trip).
 
 use duramen_wire::resp::{
     Consumed, Limits, ParseState, ProtocolError, RequestEncoder, Requests, parse_requests,
@@ -319,7 +320,8 @@ fn declared_lengths_are_waited_for() {
     assert_eq!(state.bytes_needed(), 22 + 536_870_912 + 1);
 }
 
-/// A request of many arguments that comes in small pieces is not parsed from its beginning each time.
+/// A request of many arguments that comes in small pieces is not parsed from its beginning each
+/// time.
 #[test]
 fn long_requests_in_small_pieces_take_linear_time() {
     let args: Words = (0..200_000u32)

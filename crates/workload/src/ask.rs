@@ -1,4 +1,5 @@
-//! Asks one operation over RESP or over the native protocol, and says what the history needs of the answer.
+//! Asks one operation over RESP or over the native protocol, and says what the history needs of the
+//! answer.
 
 use crate::history::{Asked, Before, Op, Told, When, dress, undress};
 use crate::resp::{Client as RespClient, Failure, Reply};
@@ -21,7 +22,8 @@ pub(crate) enum Answer {
 pub(crate) trait Asker {
     fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer;
 
-    /// It knows versions, so writes may depend on them; what was before a write can't be asked for; and it masks failures.
+    /// It knows versions, so writes may depend on them; what was before a write can't be asked for;
+    /// and it masks failures.
     fn is_native(&self) -> bool;
 }
 

@@ -1,4 +1,5 @@
-//! Objects that are written once and must be there, as they were, whatever happens: they make recoveries work.
+//! Objects that are written once and must be there, as they were, whatever happens: they make
+//! recoveries work.
 
 use duramen_client::{Table, Write};
 use std::ops::Range;

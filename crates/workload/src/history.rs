@@ -1,7 +1,8 @@
-//! A history: who asked what, what was answered, and when. The form is described in tests/checker/history.go.
+//! A history: who asked what, what was answered, and when. The form is described in
+//! tests/checker/history.go.
 //!
-//! Layout of a value on a server: the text that the history knows, and for some `:` and a filling that the text determines, so
-//! that bytes which are not the value's own are noticed.
+//! Layout of a value on a server: the text that the history knows, and for some `:` and a filling
+//! that the text determines, so that bytes which are not the value's own are noticed.
 
 use duramen_format::hash::slot;
 use serde::{Serialize, Serializer};
@@ -35,7 +36,8 @@ pub(crate) struct Asked {
     pub(crate) condition: Option<When>,
     #[serde(skip_serializing_if = "is_none")]
     pub(crate) version: u64,
-    /// The text that was there before is asked for as well; how that is done: by the writer of RESP.
+    /// The text that was there before is asked for as well; how that is done: by the writer of
+    /// RESP.
     #[serde(skip)]
     pub(crate) before: Before,
 }

@@ -1,10 +1,14 @@
-//! Clients of real servers that write down what they asked and what they were told: histories for tests/checker.
+//! Clients of real servers that write down what they asked and what they were told: histories for
+//! tests/checker.
 //!
-//! The program keeps its clients, and takes one command per line from its standard input; each is answered by one line of JSON:
+//! The program keeps its clients, and takes one command per line from its standard input; each is
+//! answered by one line of JSON:
 //!
 //! - `run NAME MILLISECONDS`: makes the history NAME, on keys of its own, in the folder `--out`.
-//! - `recheck`: reads every key of every history so far once more, and adds that to the histories: what was acknowledged is there.
-//! - `fill COUNT BYTES`, `checkfill COUNT BYTES`: objects that are written once, by the native client.
+//! - `recheck`: reads every key of every history so far once more, and adds that to the histories:
+//!   what was acknowledged is there.
+//! - `fill COUNT BYTES`, `checkfill COUNT BYTES`: objects that are written once, by the native
+//!   client.
 //!
 //! It ends with its standard input.
 //!
@@ -61,7 +65,8 @@ struct Arguments {
     /// How long a RESP client waits for an answer.
     #[arg(long, default_value_t = 2_000)]
     timeout_ms: u64,
-    /// How long a client goes on with an operation after the end of a history, and a native client with any.
+    /// How long a client goes on with an operation after the end of a history, and a native client
+    /// with any.
     #[arg(long, default_value_t = 30_000)]
     patience_ms: u64,
     /// Folder for the histories.

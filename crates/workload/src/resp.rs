@@ -1,9 +1,10 @@
-//! A RESP client that follows a cluster's redirections and otherwise does nothing on its own: what it could not learn stays
-//! unknown.
+//! A RESP client that follows a cluster's redirections and otherwise does nothing on its own: what
+//! it could not learn stays unknown.
 //!
 //! Invariants:
 //! 1. A request is sent again only after an answer that says that nothing was done.
-//! 2. A connection that failed is never used again: an answer is always that of the request before it.
+//! 2. A connection that failed is never used again: an answer is always that of the request before
+//!    it.
 
 use duramen_format::hash::slot;
 use std::collections::HashMap;
@@ -30,13 +31,15 @@ pub(crate) enum Reply {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not sent, or every server said that it did nothing, until the deadline. The last reason.
+    /// It was not sent, or every server said that it did nothing, until the deadline. The last
+    /// reason.
     NotDone(String),
     /// It was sent, and what became of it is not known.
     Unknown(String),
 }
 
-/// Which server to ask for which slot, shared by all clients: what one is told the others need not be.
+/// Which server to ask for which slot, shared by all clients: what one is told the others need not
+/// be.
 #[derive(Clone, Debug)]
 pub(crate) struct Guide {
     seeds: Vec<String>,
@@ -79,8 +82,8 @@ impl Client {
         }
     }
 
-    /// Sends these commands together to the owner of `key` and gives their answers; goes on until one server takes them, or until
-    /// the deadline.
+    /// Sends these commands together to the owner of `key` and gives their answers; goes on until
+    /// one server takes them, or until the deadline.
     pub(crate) fn run(
         &mut self,
         key: &[u8],
@@ -177,7 +180,8 @@ impl Client {
     }
 }
 
-/// A reply that came in place of the one that the backups had to acknowledge: the outcome is unknown.
+/// A reply that came in place of the one that the backups had to acknowledge: the outcome is
+/// unknown.
 fn unacknowledged(replies: &[Reply]) -> Option<&str> {
     replies.iter().find_map(|reply| match reply {
         Reply::Error(text) if text.starts_with("NOREPLICAS") => Some(text.as_str()),

@@ -1,4 +1,5 @@
-//! One history: clients that ask at random until the time is over, each of them one thing at a time.
+//! One history: clients that ask at random until the time is over, each of them one thing at a
+//! time.
 
 use crate::ask::{Answer, Asker};
 use crate::history::{Asked, Before, Clock, Op, Record, When};
@@ -104,7 +105,8 @@ impl Worker {
         self.asker.is_native()
     }
 
-    /// Takes part in a history, with one operation at least: a machine that stands still for a moment leaves no history empty.
+    /// Takes part in a history, with one operation at least: a machine that stands still for a
+    /// moment leaves no history empty.
     pub(crate) fn run(&mut self, plan: &Plan) -> (Vec<Record>, Summary) {
         let keys = plan.keys();
         let mut versions = HashMap::new();

@@ -1,4 +1,5 @@
-//! `cargo xtask ci|test|tidy|fuzz|torture|bench`: everything this repository does to itself, one command each.
+//! `cargo xtask ci|test|tidy|fuzz|torture|bench`: everything this repository does to itself, one
+//! command each.
 
 mod bench;
 mod ci;

@@ -1,4 +1,5 @@
-//! Running other programs: headings with times, and line-by-line output that is shown and read at once.
+//! Running other programs: headings with times, and line-by-line output that is shown and read at
+//! once.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -70,8 +71,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("`{shown}` printed something not UTF-8"))
 }
 
-/// Runs a command, shows each line of what it prints (output and errors, in their order) and hands it to `each`.
-/// Returns whether the command succeeded.
+/// Runs a command, shows each line of what it prints (output and errors, in their order) and hands
+/// it to `each`. Returns whether the command succeeded.
 pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool, String> {
     let shown = show(command);
     println!("$ {shown}");

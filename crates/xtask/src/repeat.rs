@@ -1,14 +1,15 @@
 //! A failed test may be repeated: that tells what chance did on a busy machine from what is broken.
 //!
 //! Invariants:
-//! 1. Nothing is hidden. A failure is printed as it happened, and the list at the end names each test
-//!    that passed only when repeated.
+//! 1. Nothing is hidden. A failure is printed as it happened, and the list at the end names each
+//!    test that passed only when repeated.
 //! 2. A test that may have seen a lost or wrong value is never repeated: such a failure counts,
-//!    however rare. `MAY_REPEAT` names the tests that judge no data. Of all others only a failure by
-//!    patience (`LATE`), or after all values were found right (`RATE`: a part that a device had to
-//!    give, errors that a client's library saw), is repeated.
+//!    however rare. `MAY_REPEAT` names the tests that judge no data. Of all others only a failure
+//!    by patience (`LATE`), or after all values were found right (`RATE`: a part that a device had
+//!    to give, errors that a client's library saw), is repeated.
 //! 3. A repeated test counts as passed if it passes each of `REPEATS` times.
-//! 4. A test is repeated in one run ever: `LEDGER` names those that were, and a failure of one of them counts.
+//! 4. A test is repeated in one run ever: `LEDGER` names those that were, and a failure of one of
+//!    them counts.
 //! 5. A run in which more than `FAILURES_MAX` tests failed is broken, and none of them is repeated.
 
 use std::collections::BTreeMap;
@@ -22,14 +23,16 @@ const FAILURES_MAX: usize = 4;
 /// row once in 32 runs.
 const REPEATS: u32 = 5;
 
-/// How tests say that a state did not come in time (`wait_until` of tests/harness.py, `wait_for` of those in Rust).
+/// How tests say that a state did not come in time (`wait_until` of tests/harness.py, `wait_for` of
+/// those in Rust).
 const LATE: &str = "passed and still not";
 
-/// How tests say that every value was right, and something else was not as it is on a quiet machine.
+/// How tests say that every value was right, and something else was not as it is on a quiet
+/// machine.
 const RATE: &str = "every value was right, but";
 
-/// Tests that judge no data which was acknowledged, by a part of how they are run: `-p PACKAGE`, or a
-/// Python file.
+/// Tests that judge no data which was acknowledged, by a part of how they are run: `-p PACKAGE`, or
+/// a Python file.
 const MAY_REPEAT: [&str; 7] = [
     "-p duramen-bench ",
     "-p duramen-cli --test client",
@@ -40,7 +43,8 @@ const MAY_REPEAT: [&str; 7] = [
     "test_redis_cli.py",
 ];
 
-/// Tests that once passed only when repeated: a date and a title in each line. A mended test stays in it: it had its chance.
+/// Tests that once passed only when repeated: a date and a title in each line. A mended test stays
+/// in it: it had its chance.
 const LEDGER: &str = include_str!("../repeated.txt");
 
 /// What a binary that ended without a result is called among its tests.
@@ -49,7 +53,8 @@ const BROKE_OFF: &str = "(broke off)";
 /// One failed test: how its runner is told to run it again, and what it said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// Cargo's arguments that name the test's binary (`-p engine --test model`), or the whole id of a Python test.
+    /// Cargo's arguments that name the test's binary (`-p engine --test model`), or the whole id of
+    /// a Python test.
     pub(crate) place: String,
     /// The test's name within a binary; nothing for Python.
     pub(crate) name: String,
@@ -79,7 +84,8 @@ impl Failure {
     }
 }
 
-/// Repeats those failures of `tally` that may be; `again` runs one test and tells whether it passed.
+/// Repeats those failures of `tally` that may be; `again` runs one test and tells whether it
+/// passed.
 pub(crate) fn repeat(
     tally: &mut Tally,
     mut again: impl FnMut(&Failure) -> Result<bool, String>,
@@ -117,7 +123,8 @@ fn is_in(ledger: &str, title: &str) -> bool {
     entries.any(|(_, known)| known == title)
 }
 
-/// Reads cargo's output for what a repetition needs: which binary is running, which of its tests failed, and what they said.
+/// Reads cargo's output for what a repetition needs: which binary is running, which of its tests
+/// failed, and what they said.
 #[derive(Debug, Default)]
 pub(crate) struct CargoFailures {
     /// Tests of the binary that is running, by name, with what they printed.

@@ -76,7 +76,8 @@ impl Tally {
         }
     }
 
-    /// Reads one line of `pytest`, whose last line is like `1 failed, 20 passed, 3 skipped in 4.56s`.
+    /// Reads one line of `pytest`, whose last line is like `1 failed, 20 passed, 3 skipped in
+    /// 4.56s`.
     pub(crate) fn pytest_line(&mut self, line: &str) {
         self.slowest.line(line);
         let line = line.trim_matches(['=', ' ']);
@@ -113,7 +114,8 @@ impl Tally {
         }
     }
 
-    /// The last line of a run: `N passed, N failed`, then `, N skipped` and `, N passed only when repeated` where there are any.
+    /// The last line of a run: `N passed, N failed`, then `, N skipped` and `, N passed only when
+    /// repeated` where there are any.
     pub(crate) fn summary(&self) -> String {
         let mut line = format!("{} passed, {} failed", self.passed, self.failed);
         if self.skipped > 0 {

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: cargo's tests, then real clients against a real server, one summary at the end.
+//! `cargo xtask test`: cargo's tests, then real clients against a real server, one summary at the
+//! end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +68,8 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs one part; an error outside of any test counts as one failure and does not stop the other parts.
+/// Runs one part; an error outside of any test counts as one failure and does not stop the other
+/// parts.
 fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<(), String>) {
     let mut own = Tally::default();
     let result = section(title, || {
@@ -106,7 +108,8 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
     }
     repeat::repeat(tally, |failure| {
         let mut once = Tally::default();
-        // With the package alone (`-p NAME`, the first two words) its dependencies would be built anew, with features of their own.
+        // With the package alone (`-p NAME`, the first two words) its dependencies would be built
+        // anew, with features of their own.
         let mut command = process::cargo(&["test", "--workspace", "--color", "never"]);
         command
             .args(failure.place.split(' ').skip(2))
@@ -116,7 +119,8 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
     })
 }
 
-/// Model checkers that the engine's synchronisation runs under; each is a `--cfg` and a test file of that name.
+/// Model checkers that the engine's synchronisation runs under; each is a `--cfg` and a test file
+/// of that name.
 const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 
 /// Interleavings: every test file `loom.rs` and `shuttle.rs`, each kind in a build of its own.

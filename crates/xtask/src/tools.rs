@@ -113,8 +113,9 @@ pub(crate) fn provide() -> Result<(), String> {
         .map_err(|error| format!("{error}; {by_hand}"))
 }
 
-/// The search path of the tests. Where only redis-tools is installed it finds redis-server too: Debian's redis-check-rdb
-/// is the same program under another name, and the package redis-server would only add a service that takes port 6379.
+/// The search path of the tests. Where only redis-tools is installed it finds redis-server too:
+/// Debian's redis-check-rdb is the same program under another name, and the package redis-server
+/// would only add a service that takes port 6379.
 pub(crate) fn path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = |name: &str| {

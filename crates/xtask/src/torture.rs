@@ -2,8 +2,8 @@
 
 use crate::process;
 
-/// Builds the server and the workload, and hands the arguments on. `--release` tortures an optimised
-/// build; without it debug assertions are on.
+/// Builds the server and the workload, and hands the arguments on. `--release` tortures an
+/// optimised build; without it debug assertions are on.
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let release = arguments.iter().any(|argument| argument == "--release");
     let mut build = process::cargo(&["build", "--quiet", "--package", "duramen-cli"]);

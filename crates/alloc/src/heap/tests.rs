@@ -76,8 +76,9 @@ fn counts(heap: &Heap) -> (u64, u64) {
     (heap.counters.allocated_bytes.load(Ordering::Relaxed), flash)
 }
 
-/// Flash was counted block by block when blocks were allocated and freed, and page by page when they were restored: freeing what was
-/// restored made the count negative, and everything was refused with "no room".
+/// Flash was counted block by block when blocks were allocated and freed, and page by page when
+/// they were restored: freeing what was restored made the count negative, and everything was
+/// refused with "no room".
 #[test]
 fn what_is_freed_after_a_restore_is_what_was_counted() {
     let _alone = alone();
@@ -115,8 +116,9 @@ fn what_is_freed_after_a_restore_is_what_was_counted() {
     restored.allocate_memory(40 << 20).unwrap();
 }
 
-/// RAM that was taken for tables stayed taken when flash did not take the objects that would have had to leave for them; frees,
-/// which take RAM for the list of free blocks now and then, failed, and what they freed was lost.
+/// RAM that was taken for tables stayed taken when flash did not take the objects that would have
+/// had to leave for them; frees, which take RAM for the list of free blocks now and then, failed,
+/// and what they freed was lost.
 #[test]
 fn what_fails_takes_no_ram_and_freeing_works_without() {
     let _alone = alone();
@@ -152,8 +154,8 @@ fn what_fails_takes_no_ram_and_freeing_works_without() {
     ));
 }
 
-/// An object that is allocated, used and freed left 8 bytes in the queue of pages each time, beside the budget, if no page had to
-/// leave.
+/// An object that is allocated, used and freed left 8 bytes in the queue of pages each time, beside
+/// the budget, if no page had to leave.
 #[test]
 fn the_queue_of_pages_has_an_end() {
     let _alone = alone();
@@ -187,7 +189,8 @@ fn the_queue_of_pages_has_an_end() {
     assert_eq!(heap.buffer.shown(), 0);
 }
 
-/// Object tables were numbered by 32 bits; after 2^32 of them a number that was in use came again, and 0, which is nobody's.
+/// Object tables were numbered by 32 bits; after 2^32 of them a number that was in use came again,
+/// and 0, which is nobody's.
 #[test]
 fn object_tables_have_numbers_of_their_own_after_the_last_one() {
     let _alone = alone();
@@ -217,7 +220,8 @@ fn object_tables_have_numbers_of_their_own_after_the_last_one() {
     }
 }
 
-/// Page tables that the kernel does not take back were counted as given back. Where it never takes one, RAM is taken for them.
+/// Page tables that the kernel does not take back were counted as given back. Where it never takes
+/// one, RAM is taken for them.
 #[test]
 fn page_tables_that_stay_take_ram() {
     let _alone = alone();

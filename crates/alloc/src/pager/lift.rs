@@ -1,9 +1,10 @@
 //! What dirty pages held at the moment when they were taken away.
 //!
 //! **Invariants**
-//! - L1: the pipe holds references to the pages, not copies: what a thread writes until its processor has forgotten the page is read from the
-//!   pipe; afterwards it faults. So no write is lost, and no page has to be write-protected first: that would interrupt the other
-//!   processors once for each page instead of once for all of them.
+//! - L1: the pipe holds references to the pages, not copies: what a thread writes until its
+//!   processor has forgotten the page is read from the pipe; afterwards it faults. So no write is
+//!   lost, and no page has to be write-protected first: that would interrupt the other processors
+//!   once for each page instead of once for all of them.
 //! - L2: a pipe is empty between two uses.
 //!
 //! Paper: none; [Badam11 §3.2] protects each page.
@@ -53,7 +54,8 @@ impl Lift {
         })
     }
 
-    /// Refers to these spans (address, bytes), each within a page that is shown and stays so until this returns.
+    /// Refers to these spans (address, bytes), each within a page that is shown and stays so until
+    /// this returns.
     ///
     /// # Errors
     /// The kernel's: nothing is referred to (L2).

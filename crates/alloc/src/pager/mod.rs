@@ -2,13 +2,16 @@
 //!
 //! **Invariants**
 //! - P1: a page is shown whole at once: no thread ever sees a part of it.
-//! - P2: a page whose writes were forbidden does not change until they are allowed again: who writes to it faults.
+//! - P2: a page whose writes were forbidden does not change until they are allowed again: who
+//!   writes to it faults.
 //!
-//! **Concurrency** any thread may call anything; who owns a page (its unit is busy) is the page buffer's matter.
+//! **Concurrency** any thread may call anything; who owns a page (its unit is busy) is the page
+//! buffer's matter.
 //!
-//! Paper: [Badam11 §3.2, SSDAlloc's Paging]; differs: userfaultfd instead of `mprotect` where the kernel has it, three times as fast
-//! and without a mapping of its own for each page. Writes are tracked by synchronous write protection: with the asynchronous kind
-//! (`UFFD_FEATURE_WP_ASYNC`), a write between looking whether a page is dirty and taking it away would be lost.
+//! Paper: [Badam11 §3.2, SSDAlloc's Paging]; differs: userfaultfd instead of `mprotect` where the
+//! kernel has it, three times as fast and without a mapping of its own for each page. Writes are
+//! tracked by synchronous write protection: with the asynchronous kind (`UFFD_FEATURE_WP_ASYNC`), a
+//! write between looking whether a page is dirty and taking it away would be lost.
 
 pub(crate) mod lift;
 mod protect;
@@ -27,7 +30,8 @@ pub(crate) const REGION_PAGES: u64 = 512;
 pub enum Faults {
     /// userfaultfd in SIGBUS mode.
     Userfault,
-    /// `mprotect` and SIGSEGV, on kernels without it: slower, and each page is a mapping of its own, of which there are few.
+    /// `mprotect` and SIGSEGV, on kernels without it: slower, and each page is a mapping of its
+    /// own, of which there are few.
     Protect,
 }
 
@@ -105,8 +109,8 @@ impl Pager {
         }
     }
 
-    /// Whether page tables that are given back are the kernel's again. Before Linux 6.14, and on some processors, they stay under
-    /// addresses of userfaultfd.
+    /// Whether page tables that are given back are the kernel's again. Before Linux 6.14, and on
+    /// some processors, they stay under addresses of userfaultfd.
     pub fn frees_tables(&self) -> bool {
         match self {
             Pager::Userfault(pager) => pager.frees_tables,
@@ -114,30 +118,32 @@ impl Pager {
         }
     }
 
-    /// Copies the beginning of a page that is shown and may be written to meanwhile, by this process, the kernel or a device: each
-    /// word is as it was at some moment.
+    /// Copies the beginning of a page that is shown and may be written to meanwhile, by this
+    /// process, the kernel or a device: each word is as it was at some moment.
     pub fn copy(&self, page: u64, into: &mut [u8]) {
         assert!(into.len() <= PAGE_BYTES, "within the page");
         let at = self.address(page);
         for (nth, bytes) in into.chunks_mut(size_of::<u64>()).enumerate() {
-            // SAFETY: the page is shown and belongs to the caller, so it is not taken away; a whole word at a multiple of its length
-            // lies in it.
+            // SAFETY: the page is shown and belongs to the caller, so it is not taken away; a whole
+            // word at a multiple of its length lies in it.
             let word = unsafe { AtomicU64::from_ptr((at as *mut u64).add(nth)) };
             let word = word.load(Ordering::Relaxed).to_ne_bytes();
             bytes.copy_from_slice(&word[..bytes.len()]);
         }
     }
 
-    /// The bytes of a page that is shown and not written to now (P2), and stays so while they are looked at.
+    /// The bytes of a page that is shown and not written to now (P2), and stays so while they are
+    /// looked at.
     pub fn content(&self, page: u64, bytes: usize) -> &[u8] {
         assert!(bytes <= PAGE_BYTES, "within the page");
         let at = self.address(page);
-        // SAFETY: the page is shown and its unit belongs to the caller, so it is neither taken away nor written to (P2).
+        // SAFETY: the page is shown and its unit belongs to the caller, so it is neither taken away
+        // nor written to (P2).
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
-    /// Takes pages away, which need not be shown, and whole regions with their page of the page table, none of whose pages is shown now
-    /// or before this returns.
+    /// Takes pages away, which need not be shown, and whole regions with their page of the page
+    /// table, none of whose pages is shown now or before this returns.
     pub fn hide(&self, pages: &[u64], regions: &[u64]) -> io::Result<()> {
         match self {
             Pager::Userfault(pager) => {
@@ -160,8 +166,8 @@ impl Pager {
         }
     }
 
-    /// `lift` refers to what these pages, with the bytes of their contents, hold until they are gone: they may be written to meanwhile. An
-    /// error: nothing has happened.
+    /// `lift` refers to what these pages, with the bytes of their contents, hold until they are
+    /// gone: they may be written to meanwhile. An error: nothing has happened.
     pub fn refer(
         &self,
         lift: &mut lift::Lift,
@@ -229,11 +235,12 @@ impl Arena {
 
     /// Makes addresses that nobody may touch yet what they are to be.
     fn open(&self, protection: i32) -> io::Result<()> {
-        // Before they can be written to: the kernel would fill all of them, if the program locks the memory that is to come.
+        // Before they can be written to: the kernel would fill all of them, if the program locks
+        // the memory that is to come.
         self.unlock();
         let (arena, bytes) = (self, self.bytes);
-        // A page of the page table must lie in the arena as a whole, and a forked child must not see holes as zeros.
-        // SAFETY: advice about memory that was just mapped, and its protection.
+        // A page of the page table must lie in the arena as a whole, and a forked child must not
+        // see holes as zeros. SAFETY: advice about memory that was just mapped, and its protection.
         let advised = unsafe {
             libc::mprotect(arena.start as *mut _, bytes, protection) == 0
                 && libc::madvise(arena.start as *mut _, bytes, libc::MADV_DONTFORK) == 0
@@ -247,17 +254,20 @@ impl Arena {
         }
     }
 
-    /// Undoes what `mlockall` did to these addresses: a page that is locked cannot be taken away. It fails for none.
+    /// Undoes what `mlockall` did to these addresses: a page that is locked cannot be taken away.
+    /// It fails for none.
     fn unlock(&self) {
         // SAFETY: changes nothing of what is there.
         unsafe { libc::munlock(self.start as *const _, self.bytes) };
     }
 
-    /// Where the kernel likes it: where addresses are short of 48 bits, or a sanitizer allows no others.
+    /// Where the kernel likes it: where addresses are short of 48 bits, or a sanitizer allows no
+    /// others.
     fn anywhere(bytes: usize) -> io::Result<Arena> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let region = REGION_PAGES as usize * PAGE_BYTES;
-        // SAFETY: maps new memory, then gives back what lies before and behind a multiple of a region in it.
+        // SAFETY: maps new memory, then gives back what lies before and behind a multiple of a
+        // region in it.
         unsafe {
             let found = libc::mmap(
                 std::ptr::null_mut(),

@@ -1,8 +1,10 @@
-//! Pages by `mprotect` and SIGSEGV, for kernels without userfaultfd. A page that is shown is a mapping of its own: filled elsewhere,
-//! then moved to its place, so that no thread sees a part of it.
+//! Pages by `mprotect` and SIGSEGV, for kernels without userfaultfd. A page that is shown is a
+//! mapping of its own: filled elsewhere, then moved to its place, so that no thread sees a part of
+//! it.
 //!
 //! **Invariants**
-//! - M1: at most `pages_max` pages are shown: each may cost two mappings, and the process has `vm.max_map_count` of them.
+//! - M1: at most `pages_max` pages are shown: each may cost two mappings, and the process has
+//!   `vm.max_map_count` of them.
 
 use super::{Arena, PAGE_BYTES};
 use std::io;
@@ -16,8 +18,9 @@ pub(crate) struct Protect {
     hidden: AtomicU32,
 }
 
-/// Pages that are taken away between two times that the arena is unlocked. If the program locks its memory (`mlockall`), a page that
-/// comes or goes differs in this from its neighbours, and becomes a mapping of its own for ever.
+/// Pages that are taken away between two times that the arena is unlocked. If the program locks its
+/// memory (`mlockall`), a page that comes or goes differs in this from its neighbours, and becomes
+/// a mapping of its own for ever.
 const UNLOCK_EVERY: u32 = 1024;
 
 /// What the kernel allows unless it says something else.
@@ -37,7 +40,8 @@ impl Protect {
     pub fn show(&self, at: usize, bytes: &[u8; PAGE_BYTES], writable: bool) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory, filled, then moved over a page of the arena that is not shown and that the caller owns.
+        // SAFETY: new memory, filled, then moved over a page of the arena that is not shown and
+        // that the caller owns.
         unsafe {
             let made = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, both, flags, -1, 0);
             if made == libc::MAP_FAILED {

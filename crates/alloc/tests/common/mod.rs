@@ -61,8 +61,9 @@ impl Drop for Heap {
     }
 }
 
-/// Memory of this process that is in RAM and belongs to no file, in bytes. Counted page by page where the kernel can: its usual figure
-/// is a sum of what each processor has not told yet, and wrong by megabytes where there are many.
+/// Memory of this process that is in RAM and belongs to no file, in bytes. Counted page by page
+/// where the kernel can: its usual figure is a sum of what each processor has not told yet, and
+/// wrong by megabytes where there are many.
 pub fn resident_bytes() -> u64 {
     let counted = bytes_in("/proc/self/smaps_rollup", "Anonymous:");
     let told = || bytes_in("/proc/self/status", "RssAnon:");

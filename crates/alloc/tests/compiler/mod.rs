@@ -54,7 +54,8 @@ fn linkable(program: &Path) -> PathBuf {
     dir
 }
 
-/// Builds `program` of one source; in `linked` the word LIBRARIES stands for where the libraries are.
+/// Builds `program` of one source; in `linked` the word LIBRARIES stands for where the libraries
+/// are.
 pub fn build(compiler: &str, source: &Path, flags: &[&str], linked: &[&str], program: &Path) {
     let libraries = linkable(program);
     let built = Command::new(compiler)

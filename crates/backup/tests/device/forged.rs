@@ -1,6 +1,8 @@
-//! Bytes of a client that look like the log's own. An outsider stored heads of commits as a value: each had the server's id, a far lsn and
-//! a right checksum. Some came to lie at the start of a block, and after a crash the server took them for proof that acknowledged
-//! commits were missing, and refused to start. A whole commit of that kind, left where a later lap ends, was read as the log's next.
+//! Bytes of a client that look like the log's own. An outsider stored heads of commits as a value:
+//! each had the server's id, a far lsn and a right checksum. Some came to lie at the start of a
+//! block, and after a crash the server took them for proof that acknowledged commits were missing,
+//! and refused to start. A whole commit of that kind, left where a later lap ends, was read as the
+//! log's next.
 
 use super::*;
 use duramen_format::wal::{COMMIT_BYTES, RECORD_BYTES, RING_AT, Record};
@@ -202,8 +204,9 @@ fn a_commit_in_a_value_where_a_later_lap_ends_is_not_its_next() {
     check(&backup, 1, length);
 }
 
-/// A start that was refused for want of memory had written a header, and the mark of the clean end was gone: the next start searched the
-/// whole log for its end, and met what clients had stored there.
+/// A start that was refused for want of memory had written a header, and the mark of the clean end
+/// was gone: the next start searched the whole log for its end, and met what clients had stored
+/// there.
 #[test]
 fn opening_alone_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -243,7 +246,8 @@ fn opening_alone_changes_nothing() {
     ));
 }
 
-/// Either header alone knows how the commits of this opening are told from others: none of them is lost with the newer one.
+/// Either header alone knows how the commits of this opening are told from others: none of them is
+/// lost with the newer one.
 #[test]
 fn one_header_that_goes_bad_takes_no_commit_with_it() {
     for header in 0..2 {

@@ -1,4 +1,5 @@
-//! The backup on real files, in every mode: what goes in comes out, across restarts; what is wrong is said.
+//! The backup on real files, in every mode: what goes in comes out, across restarts; what is wrong
+//! is said.
 
 use std::fs;
 use std::path::Path;
@@ -273,7 +274,8 @@ fn large_chunks_lie_in_their_frame_and_a_full_disk_leaves_all_as_it_was() {
     }
 }
 
-/// While one thread commits, the other stages: commits take what is there, in order, and nothing is lost or mixed up.
+/// While one thread commits, the other stages: commits take what is there, in order, and nothing is
+/// lost or mixed up.
 #[test]
 fn staging_goes_on_beside_commits() {
     let folder = tempfile::tempdir().unwrap();
@@ -460,8 +462,8 @@ fn other_formats_and_small_devices_are_named() {
     assert!(fs::read(&path).unwrap() == bytes);
 }
 
-/// A second server was given `frames` of a running store for its flash file, by a slip of the pen, and wrote over all of it: only the
-/// file `LOCK` and the directory were locked.
+/// A second server was given `frames` of a running store for its flash file, by a slip of the pen,
+/// and wrote over all of it: only the file `LOCK` and the directory were locked.
 #[test]
 fn the_files_of_an_open_store_are_locked_and_no_device_for_another() {
     let folder = tempfile::tempdir().unwrap();
@@ -542,12 +544,14 @@ fn chunks_that_do_not_fit_together_are_refused() {
     check(&backup, 1, 20);
 }
 
-/// Three threads that take the same locks again at once leave a fourth none of them for minutes, on two processors.
+/// Three threads that take the same locks again at once leave a fourth none of them for minutes, on
+/// two processors.
 fn let_others_in() {
     std::thread::sleep(std::time::Duration::from_micros(100));
 }
 
-/// The log writer, the flusher, the scrubber and readers at once, in a store so small that they are always in each other's way.
+/// The log writer, the flusher, the scrubber and readers at once, in a store so small that they are
+/// always in each other's way.
 #[test]
 fn everybody_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -631,7 +635,8 @@ fn everybody_at_once() {
     }
 }
 
-/// A user's file called `wal` was taken for the beginning of a store, as its length was none of a header's, and written over.
+/// A user's file called `wal` was taken for the beginning of a store, as its length was none of a
+/// header's, and written over.
 #[test]
 fn a_file_that_happens_to_be_called_wal_is_left_alone() {
     for content in [&b"my notes about walls\n"[..], &[b'x'; 5000], &[0; 5000]] {
@@ -649,7 +654,8 @@ fn a_file_that_happens_to_be_called_wal_is_left_alone() {
     }
 }
 
-/// The lock was a file that people delete ("a stale lock"): then two servers wrote to one directory.
+/// The lock was a file that people delete ("a stale lock"): then two servers wrote to one
+/// directory.
 #[test]
 fn a_deleted_lock_file_does_not_let_a_second_server_in() {
     let dir = tempfile::tempdir().unwrap();
@@ -662,7 +668,8 @@ fn a_deleted_lock_file_does_not_let_a_second_server_in() {
     open().unwrap();
 }
 
-/// A truncated `frames` was called a damaged superblock, a truncated `wal` a commit that could not be read.
+/// A truncated `frames` was called a damaged superblock, a truncated `wal` a commit that could not
+/// be read.
 #[test]
 fn a_short_or_missing_file_is_named() {
     for name in ["wal", "frames"] {
@@ -687,7 +694,8 @@ fn a_short_or_missing_file_is_named() {
     }
 }
 
-/// What a failed or a killed snapshot leaves is removed; what is not ours never is, whatever its directory is called.
+/// What a failed or a killed snapshot leaves is removed; what is not ours never is, whatever its
+/// directory is called.
 #[test]
 fn only_a_store_is_removed() {
     let dir = tempfile::tempdir().unwrap();

@@ -124,8 +124,8 @@ fn open_segments_take_no_more_memory_than_stated() {
     }
 }
 
-/// Segments that were written and freed again and again lie in the write-ahead log still: a restart rebuilt them all, in
-/// memory beside the data.
+/// Segments that were written and freed again and again lie in the write-ahead log still: a restart
+/// rebuilt them all, in memory beside the data.
 #[test]
 fn what_nobody_lists_gives_its_memory_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,8 +209,8 @@ fn append(backup: &Backup, segment: u64, from: usize, to: usize, close: bool) ->
     backup.commit(Level::Buffered).map(drop)
 }
 
-/// On a full disk, what other servers wrote waited in memory for as long as the write-ahead log had room for it: a member of 64 MB
-/// took 52 MB beside its budget.
+/// On a full disk, what other servers wrote waited in memory for as long as the write-ahead log had
+/// room for it: a member of 64 MB took 52 MB beside its budget.
 #[test]
 fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
     let folder = tempfile::tempdir().unwrap();

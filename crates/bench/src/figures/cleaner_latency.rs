@@ -1,5 +1,6 @@
-//! Can cleaning be hidden? Latency of single writes at 90 % utilization with the cleaner at work, and with so much free
-//! memory that it has nothing to do: Rumble14 Figure 9 and §8.4, but open-loop at 70 % of what the store can take.
+//! Can cleaning be hidden? Latency of single writes at 90 % utilization with the cleaner at work,
+//! and with so much free memory that it has nothing to do: Rumble14 Figure 9 and §8.4, but
+//! open-loop at 70 % of what the store can take.
 
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{
@@ -93,8 +94,8 @@ fn filled(budget_bytes: u64, utilization: f64) -> Result<(Arc<Store>, u64)> {
     Ok((store, records))
 }
 
-/// A store with the same records and room for `writes` more without cleaning, whose free memory has already been backed once:
-/// page faults are not what this figure compares.
+/// A store with the same records and room for `writes` more without cleaning, whose free memory has
+/// already been backed once: page faults are not what this figure compares.
 fn roomy(records: u64, writes: f64) -> Result<Arc<Store>> {
     let entry_bytes = store::footprint::<KEY_BYTES>(VALUE_BYTES)?.entry_bytes;
     let total = (records as f64 + writes) * entry_bytes;

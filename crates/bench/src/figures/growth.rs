@@ -1,4 +1,5 @@
-//! Inserting from empty: what growth of the index costs the single insert, and how many bytes the index takes on the way.
+//! Inserting from empty: what growth of the index costs the single insert, and how many bytes the
+//! index takes on the way.
 
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{
@@ -20,7 +21,8 @@ struct Pass {
     /// Per slice: keys so far, index bytes per object, the slice's p99.9 and longest insert.
     slices: Vec<Slice>,
     seconds: f64,
-    /// Index bytes per object when the index has come to rest, and how long after the last insert that was.
+    /// Index bytes per object when the index has come to rest, and how long after the last insert
+    /// that was.
     at_rest: f64,
     rest_seconds: f64,
 }
@@ -133,7 +135,8 @@ fn insert(keys: u64) -> Result<Pass> {
     })
 }
 
-/// Index bytes per object when the background has nothing left to close up, and the seconds that it took.
+/// Index bytes per object when the background has nothing left to close up, and the seconds that it
+/// took.
 fn at_rest(store: &Store, keys: u64) -> (f64, f64) {
     let begun = Instant::now();
     let mut least = (store.stats().index_bytes, begun);

@@ -1,7 +1,9 @@
-//! Logging by size of entry, with and without the write-ahead log's stage, through the page cache and past it:
-//! [Beineke18 Figures 11, 15, 16], on our backup. One thread is the log writer, one flushes; every commit is synced.
+//! Logging by size of entry, with and without the write-ahead log's stage, through the page cache
+//! and past it: [Beineke18 Figures 11, 15, 16], on our backup. One thread is the log writer, one
+//! flushes; every commit is synced.
 //!
-//! Paper: [Beineke18 §XI-B]; differs: every commit is on stable storage before the next begins, where DXRAM acknowledges from memory.
+//! Paper: [Beineke18 §XI-B]; differs: every commit is on stable storage before the next begins,
+//! where DXRAM acknowledges from memory.
 
 use crate::harness::{
     Bound, Chart, Doing, Failure, Options, Report, Result, Row, Scale, Series, median, progress,
@@ -27,13 +29,15 @@ const GEOMETRY: Geometry = Geometry {
     wal_bytes: 256 << 20,
     frames: 160,
 };
-/// Bytes that a log writer under full load finds waiting when it begins the next commit: what the device is measured with.
+/// Bytes that a log writer under full load finds waiting when it begins the next commit: what the
+/// device is measured with.
 const WAITING_BYTES: usize = 4 << 20;
 /// Such pieces on their way between the threads: one is filled, one is staged, one waits.
 const PIECES: usize = 3;
 /// Closed segments that stay, so that frames are used in turn and not one alone.
 const CLOSED: usize = 8;
-/// What the device is measured over: as much as the frames that a run uses in turn. A smaller file is written faster, from caches.
+/// What the device is measured over: as much as the frames that a run uses in turn. A smaller file
+/// is written faster, from caches.
 const DEVICE_BYTES: u64 = (CLOSED as u64 + 3) * SEGMENT_BYTES as u64;
 /// What is written before the measuring: all frames that a run uses, some times over.
 const WARM_BYTES: u64 = 4 * CLOSED as u64 * SEGMENT_BYTES as u64;
@@ -314,7 +318,8 @@ impl Source {
         Source((0..2 * MIB as u32).map(byte).collect())
     }
 
-    /// Appends entries as long as `bytes` in all are not exceeded, as heads do in memory. Returns how many.
+    /// Appends entries as long as `bytes` in all are not exceeded, as heads do in memory. Returns
+    /// how many.
     fn append(&self, to: &mut Vec<u8>, entry: usize, bytes: usize) -> u64 {
         let count = bytes / entry;
         for number in 0..count {
@@ -328,7 +333,8 @@ impl Source {
     }
 }
 
-/// A part of a segment as it lies in memory: at a multiple of the block size, as an engine's windows do.
+/// A part of a segment as it lies in memory: at a multiple of the block size, as an engine's
+/// windows do.
 struct Piece {
     storage: Vec<u8>,
     start: usize,
@@ -407,7 +413,8 @@ impl Writer {
         self.source.append(&mut open.bytes, entry, bytes.min(room))
     }
 
-    /// Stages what is new in a segment, in pieces of at most so many bytes; a segment without room for `entry` is closed.
+    /// Stages what is new in a segment, in pieces of at most so many bytes; a segment without room
+    /// for `entry` is closed.
     fn ship(&mut self, number: usize, piece: usize, entry: usize) -> Result<()> {
         let open = &mut self.open[number];
         let full = open.bytes.len() + entry > SEGMENT_BYTES as usize;
@@ -511,7 +518,8 @@ fn commit(backup: &Backup) -> Result<()> {
     committed.map(|_| ()).map_err(failed("committing"))
 }
 
-/// Runs a log writer and a flusher for `time`; `round` appends and ships, and returns entries and their bytes.
+/// Runs a log writer and a flusher for `time`; `round` appends and ships, and returns entries and
+/// their bytes.
 fn log(
     dir: &Path,
     mode: Mode,
@@ -610,7 +618,8 @@ fn measure(
 type Filled = Receiver<(Piece, u64)>;
 type Empty = SyncSender<Piece>;
 
-/// Runs `body` beside a thread that appends entries and certifies them, as fast as pieces come back.
+/// Runs `body` beside a thread that appends entries and certifies them, as fast as pieces come
+/// back.
 fn beside_appender(entry: usize, body: impl FnOnce(Filled, Empty) -> Result<Run>) -> Result<Run> {
     let source = Source::new();
     let (full, filled) = std::sync::mpsc::sync_channel(PIECES);
@@ -654,7 +663,8 @@ fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
     })
 }
 
-/// Bytes per second of the device as in [`device_rate`], of entries that another thread appends and certifies meanwhile.
+/// Bytes per second of the device as in [`device_rate`], of entries that another thread appends and
+/// certifies meanwhile.
 fn device_beside(dir: &Path, entry: usize, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
     let (_, file) = raw_file(scratch.path(), DEVICE_BYTES)?;
@@ -679,7 +689,8 @@ fn device_beside(dir: &Path, entry: usize, time: Duration) -> Result<f64> {
     Ok(run.bytes_per_second)
 }
 
-/// As `stream` with 64 B, where every entry is staged by itself, and one thread does everything but flushing.
+/// As `stream` with 64 B, where every entry is staged by itself, and one thread does everything but
+/// flushing.
 fn each_its_own(dir: &Path, time: Duration) -> Result<Run> {
     log(dir, Mode::Direct, (1, Commits::Here), time, |writer| {
         let count = writer.append(0, 64, 256 << 10);
@@ -705,7 +716,8 @@ fn staged_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<
     Ok(run)
 }
 
-/// The same without a stage: each segment's last block is written in its place, one sync makes them durable.
+/// The same without a stage: each segment's last block is written in its place, one sync makes them
+/// durable.
 fn bare_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
     let each = MIB;

@@ -1,8 +1,8 @@
-//! Memory per live byte after changes of object size: W1-W8 (Rumble14 Table 1, Figure 1) and P1-P6 (Merritt17 Figure 9b), beside
-//! four allocators, and how far memory follows a mass deletion.
+//! Memory per live byte after changes of object size: W1-W8 (Rumble14 Table 1, Figure 1) and P1-P6
+//! (Merritt17 Figure 9b), beside four allocators, and how far memory follows a mass deletion.
 //!
-//! Every cell is a child process of this program (`duramen-bench memory-cell`), measured from outside the workload; allocators
-//! are preloaded into it.
+//! Every cell is a child process of this program (`duramen-bench memory-cell`), measured from
+//! outside the workload; allocators are preloaded into it.
 
 use super::memory_cell::{CellArgs, Measured, Workload};
 use crate::harness::{
@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct MemoryArgs {
     #[command(flatten)]
     pub options: Options,
-    /// Live bytes of each workload, in MiB; by default 256 for objects up to 250 bytes, 1024 for larger ones, 64 with --quick
+    /// Live bytes of each workload, in MiB; by default 256 for objects up to 250 bytes, 1024 for
+    /// larger ones, 64 with --quick
     #[arg(long, value_name = "MIB")]
     pub live: Option<u64>,
     /// Only these workloads
@@ -52,7 +53,8 @@ const ALLOCATORS: [Allocator; 4] = [
     },
 ];
 
-/// Budgets tried for Duramen, as factors of the least that live entries and index can take, until one completes.
+/// Budgets tried for Duramen, as factors of the least that live entries and index can take, until
+/// one completes.
 const BUDGET_FACTORS: [f64; 10] = [1.02, 1.04, 1.06, 1.08, 1.10, 1.13, 1.17, 1.23, 1.35, 1.60];
 
 /// Runs the figure.
@@ -79,7 +81,8 @@ pub fn run(args: &MemoryArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// All cells of the wanted workloads. Workloads run side by side, one per core: memory does not depend on speed.
+/// All cells of the wanted workloads. Workloads run side by side, one per core: memory does not
+/// depend on speed.
 fn measure_all(args: &MemoryArgs) -> Result<Vec<Cell>> {
     let mut wanted = Workload::all();
     wanted.retain(|w| args.only.is_empty() || args.only.iter().any(|name| name == w.name));
@@ -125,8 +128,8 @@ struct Cell {
     peers: Vec<Option<Measured>>,
 }
 
-/// Small objects take long to write many of; large ones need many segments for a fair figure, and so does what is left after
-/// nine tenths were deleted.
+/// Small objects take long to write many of; large ones need many segments for a fair figure, and
+/// so does what is left after nine tenths were deleted.
 fn live_bytes(args: &MemoryArgs, workload: &Workload) -> u64 {
     let large = workload.largest_bytes() > 250 || workload.only_deletes();
     args.live

@@ -1,4 +1,5 @@
-//! One cell of the memory figure: a workload against one store, in a process of its own, which prints what it measured.
+//! One cell of the memory figure: a workload against one store, in a process of its own, which
+//! prints what it measured.
 
 use crate::harness::store::{TABLE, key, open, value};
 use crate::harness::{Doing, Failure, Result, Rng, machine};
@@ -10,14 +11,16 @@ use std::time::{Duration, Instant};
 /// Object sizes, in bytes, both ends included.
 pub type Sizes = std::ops::RangeInclusive<u64>;
 
-/// Three phases: allocate, delete at random, allocate other sizes. Rumble14 Table 1; Merritt17 Figure 9b.
+/// Three phases: allocate, delete at random, allocate other sizes. Rumble14 Table 1; Merritt17
+/// Figure 9b.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     pub name: &'static str,
     pub before: Sizes,
     pub delete_percent: u64,
     pub after: Option<Sizes>,
-    /// Bytes allocated per phase, as a multiple of the live bytes; objects are deleted at random to stay within those.
+    /// Bytes allocated per phase, as a multiple of the live bytes; objects are deleted at random to
+    /// stay within those.
     pub churn: u64,
 }
 
@@ -106,7 +109,8 @@ impl Workload {
         after.max(*self.before.end())
     }
 
-    /// Bytes of entries and index that a byte of live data needs at least, in the phase that needs most.
+    /// Bytes of entries and index that a byte of live data needs at least, in the phase that needs
+    /// most.
     pub fn least_bytes_per_live_byte(&self) -> f64 {
         let least = |sizes: &Sizes| {
             let object = (sizes.start() + sizes.end()) as f64 / 2.0 + KEY_BYTES as f64;
@@ -232,7 +236,8 @@ impl Heap for Malloc {
     const KEY_BYTES: u64 = 0;
 
     fn put(&mut self, bytes: u64) -> Option<u64> {
-        // SAFETY: plain C allocation; every byte of the new block is written, so that it is resident.
+        // SAFETY: plain C allocation; every byte of the new block is written, so that it is
+        // resident.
         unsafe {
             let block = libc::malloc(bytes as usize);
             if block.is_null() {
@@ -315,7 +320,8 @@ impl Heap for Log {
     }
 }
 
-/// Which objects live. Its memory is touched before the baseline is taken, so that it does not count.
+/// Which objects live. Its memory is touched before the baseline is taken, so that it does not
+/// count.
 struct Bookkeeping {
     objects: Vec<(u64, u32)>,
     live_bytes: u64,
@@ -382,7 +388,8 @@ impl<H: Heap> Cell<H> {
             .is_none_or(|after| self.allocate(after, live_limit, workload.churn, rng))
     }
 
-    /// Allocates `churn` times the limit, deleting at random to stay within it; with a churn of 1, until the limit is met.
+    /// Allocates `churn` times the limit, deleting at random to stay within it; with a churn of 1,
+    /// until the limit is met.
     fn allocate(&mut self, sizes: &Sizes, live_limit: u64, churn: u64, rng: &mut Rng) -> bool {
         let mut allocated = 0;
         let missing = if churn == 1 {

@@ -1,4 +1,5 @@
-//! How fast a recovery master takes over another server's log: entries replayed into a side log, by one thread and by two.
+//! How fast a recovery master takes over another server's log: entries replayed into a side log, by
+//! one thread and by two.
 
 use crate::harness::store::{self, TABLE};
 use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};

@@ -1,5 +1,5 @@
-//! What two-level cleaning saves: write throughput and disk traffic against cleaning by combined passes alone, on a disk that
-//! is held to a stated bandwidth. Rumble14 Figures 6 and 7.
+//! What two-level cleaning saves: write throughput and disk traffic against cleaning by combined
+//! passes alone, on a disk that is held to a stated bandwidth. Rumble14 Figures 6 and 7.
 
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{Bound, Chooser, Distribution, Doing, Options, Report, Result, Row, progress};
@@ -13,14 +13,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const KEY_BYTES: usize = 16;
-/// What the disk may write, in bytes per second: slow enough that the disk is what limits, as in the paper.
+/// What the disk may write, in bytes per second: slow enough that the disk is what limits, as in
+/// the paper.
 const DISK_BYTES_PER_SECOND: f64 = 100e6;
 
 /// When the disk will be done with what it was given.
 struct Lane(Mutex<Instant>);
 
 impl Lane {
-    /// Waits for as long as a disk of that bandwidth would take for `bytes`, after everything it was given before.
+    /// Waits for as long as a disk of that bandwidth would take for `bytes`, after everything it
+    /// was given before.
     fn pass(&self, bytes: usize) {
         let done = {
             let mut busy_until = self.0.lock().expect("the lane");
@@ -65,7 +67,8 @@ pub struct TwoLevelsArgs {
 /// What one store did.
 struct Cell {
     writes_per_second: f64,
-    /// Of all bytes written to the disk, those that are neither the write-ahead log nor the first frame of what users wrote.
+    /// Of all bytes written to the disk, those that are neither the write-ahead log nor the first
+    /// frame of what users wrote.
     cleaner_bytes_per_byte: f64,
     disk_bytes_per_byte: f64,
 }

@@ -1,7 +1,9 @@
-//! Write throughput against memory utilization: the setting of Rumble14 Figures 6, 7 and 11, in process.
+//! Write throughput against memory utilization: the setting of Rumble14 Figures 6, 7 and 11, in
+//! process.
 //!
-//! One store of fixed budget per object size and distribution. It is filled with sequential keys to each utilization in turn;
-//! then objects are overwritten, in batches of 16, until the cleaner's cost has converged; only then is throughput measured.
+//! One store of fixed budget per object size and distribution. It is filled with sequential keys to
+//! each utilization in turn; then objects are overwritten, in batches of 16, until the cleaner's
+//! cost has converged; only then is throughput measured.
 
 use crate::harness::store::{self, BATCH, TABLE, key};
 use crate::harness::{
@@ -36,7 +38,8 @@ pub struct UtilizationArgs {
     pub memory: Option<u64>,
 }
 
-/// RAMCloud's writes per second on this kind of machine, 100 B, uniform, no replication, one cleaner thread.
+/// RAMCloud's writes per second on this kind of machine, 100 B, uniform, no replication, one
+/// cleaner thread.
 const RAMCLOUD: [(u32, f64); 3] = [(50, 570e3), (80, 260e3), (90, 111e3)];
 
 /// Overwrites until told to stop; counts what it did where others can see it.
@@ -300,8 +303,8 @@ fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Poi
     }
 }
 
-/// Waits until two successive slices of writing (a quarter of the log each) cost the cleaner the same, to 5 %, at least one
-/// whole log has been written, or the time for it is over.
+/// Waits until two successive slices of writing (a quarter of the log each) cost the cleaner the
+/// same, to 5 %, at least one whole log has been written, or the time for it is over.
 fn converge(args: &UtilizationArgs, store: &Arc<Store>) {
     let deadline = Instant::now() + Duration::from_secs(args.options.size(8, 4));
     let slice = store.memory_bytes() / 4;
@@ -381,7 +384,8 @@ fn add_targets(report: &mut Report, points: &[(u32, Point)]) {
     );
 }
 
-/// Fills the store until it refuses a write, then deletes 5 % of the objects, each of which must succeed.
+/// Fills the store until it refuses a write, then deletes 5 % of the objects, each of which must
+/// succeed.
 fn fill_and_delete(store: &Arc<Store>, value_bytes: usize, records: u64) -> Result<Row> {
     let mut session = store.session().doing("opening a session")?;
     let value = store::value(value_bytes);

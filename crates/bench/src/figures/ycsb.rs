@@ -1,8 +1,10 @@
-//! In-process YCSB: mixes A, B, C, F and all-update, uniform and Zipfian, beside dashmap in the same run.
+//! In-process YCSB: mixes A, B, C, F and all-update, uniform and Zipfian, beside dashmap in the
+//! same run.
 //!
-//! Every driver draws its operations in groups of 16. "Batched" gives a group to the engine as one batch (hash all keys,
-//! prefetch all buckets, prefetch all entries, then operate); "single" pins and operates once per operation. Reads copy the
-//! value out and check that it belongs to the key; updates replace the whole value.
+//! Every driver draws its operations in groups of 16. "Batched" gives a group to the engine as one
+//! batch (hash all keys, prefetch all buckets, prefetch all entries, then operate); "single" pins
+//! and operates once per operation. Reads copy the value out and check that it belongs to the key;
+//! updates replace the whole value.
 
 use crate::harness::store::{self, BATCH, Shape, TABLE, key};
 use crate::harness::{
@@ -163,7 +165,8 @@ fn increment_tail(value: &mut [u8]) {
     }
 }
 
-/// dashmap with a fast hash, values boxed, reads copied out, updates replacing the box: how it is commonly used as a store.
+/// dashmap with a fast hash, values boxed, reads copied out, updates replacing the box: how it is
+/// commonly used as a store.
 #[cfg(feature = "peers")]
 mod peer {
     use super::{BATCH, Kind, Operation, Worker, increment_tail, store};
@@ -360,8 +363,8 @@ impl Stores {
         })
     }
 
-    /// Overwrites uniformly until as much was appended as the log holds: only then is the free half of the log
-    /// what the cleaner freed, and not memory that no one has used yet.
+    /// Overwrites uniformly until as much was appended as the log holds: only then is the free half
+    /// of the log what the cleaner freed, and not memory that no one has used yet.
     fn age(&self, load: &Load) -> Result<()> {
         let begun = self.duramen.stats();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -377,7 +380,8 @@ impl Stores {
         }
     }
 
-    /// Medians of the contenders, by name, and the engine's own account of the batched and single runs.
+    /// Medians of the contenders, by name, and the engine's own account of the batched and single
+    /// runs.
     fn compare(
         &self,
         load: &Load,

@@ -1,4 +1,5 @@
-//! Memory cgroups: what a process and its part of the page cache may take. They need root, and are taken away again.
+//! Memory cgroups: what a process and its part of the page cache may take. They need root, and are
+//! taken away again.
 
 use crate::harness::Undo;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,9 @@
-//! Which key an operation touches: uniform or Zipfian, from a small fast generator of random numbers.
+//! Which key an operation touches: uniform or Zipfian, from a small fast generator of random
+//! numbers.
 //!
-//! The Zipfian generator is Gray's (SIGMOD'94 §3.2), as YCSB uses it, whose formula holds for exponents above 1 too; ranks are scattered over the key space, so that hot
-//! keys are not neighbours in the log.
+//! The Zipfian generator is Gray's (SIGMOD'94 §3.2), as YCSB uses it, whose formula holds for
+//! exponents above 1 too; ranks are scattered over the key space, so that hot keys are not
+//! neighbours in the log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,8 +36,9 @@ impl Rng {
     }
 }
 
-/// A seed that this process has not used before: the first call returns 1, the next 2, … Runs that follow each other on one
-/// store must not draw the same keys again: rewriting the same few keys is not a uniform load, and easy on a cleaner.
+/// A seed that this process has not used before: the first call returns 1, the next 2, … Runs that
+/// follow each other on one store must not draw the same keys again: rewriting the same few keys is
+/// not a uniform load, and easy on a cleaner.
 pub fn fresh_seed() -> u64 {
     static USED: AtomicU64 = AtomicU64::new(1);
     // Only uniqueness matters.
@@ -64,8 +67,8 @@ impl Distribution {
         }
     }
 
-    /// The Zipfian distribution over `keys` keys that sends a `share` of accesses to the hottest `part` of the keys.
-    /// Rumble14 §8.1 uses 90 % to 15 %.
+    /// The Zipfian distribution over `keys` keys that sends a `share` of accesses to the hottest
+    /// `part` of the keys. Rumble14 §8.1 uses 90 % to 15 %.
     pub fn zipfian_with_share(keys: u64, share: f64, part: f64) -> Distribution {
         let hot = ((keys as f64 * part) as u64).max(1);
         // Bounds whose halvings never meet 1, where the formula has a gap.
@@ -192,7 +195,8 @@ impl Zipf {
     }
 }
 
-/// Sum of 1/i^theta for i = 1..=n: the first terms added up, the rest by the Euler-Maclaurin formula (error below 1e-9).
+/// Sum of 1/i^theta for i = 1..=n: the first terms added up, the rest by the Euler-Maclaurin
+/// formula (error below 1e-9).
 fn zeta(n: u64, theta: f64) -> f64 {
     const SUMMED: u64 = 1000;
     let term = |i: u64| (i as f64).powf(-theta);
@@ -209,7 +213,8 @@ fn zeta(n: u64, theta: f64) -> f64 {
 
 /// A one-to-one map of `0..n` onto itself that sends neighbours far apart.
 fn scatter(rank: u64, n: u64) -> u64 {
-    // A prime larger than any key count in use is coprime to n, so that the multiplication permutes.
+    // A prime larger than any key count in use is coprime to n, so that the multiplication
+    // permutes.
     const PRIME: u128 = 11_400_714_819_323_198_549;
     ((u128::from(rank) * PRIME) % u128::from(n)) as u64
 }
@@ -238,7 +243,8 @@ mod tests {
         }
         let expected =
             |rank: u64| ((rank + 1) as f64).powf(-theta) / zeta(n, theta) * f64::from(draws);
-        // The first two ranks are exact in Gray's method, the rest an approximation: compare a range of them.
+        // The first two ranks are exact in Gray's method, the rest an approximation: compare a
+        // range of them.
         for rank in [0, 1] {
             let (found, want) = (f64::from(seen[rank as usize]), expected(rank));
             assert!(

@@ -54,7 +54,8 @@ impl Latencies {
         }
     }
 
-    /// Points (microseconds, share of operations that took longer), the reverse cumulative plot of Rumble14 Figure 9.
+    /// Points (microseconds, share of operations that took longer), the reverse cumulative plot of
+    /// Rumble14 Figure 9.
     pub fn exceedance(&self) -> Vec<(f64, f64)> {
         let total = self.0.len().max(1) as f64;
         let mut below = 0u64;

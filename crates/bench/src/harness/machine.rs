@@ -43,8 +43,9 @@ fn between(text: &str, open: char, close: char) -> Option<&str> {
         .map(|(inner, _)| inner)
 }
 
-/// Touches free memory, up to half of it, and gives it back. A hypervisor that takes free pages from its guests makes the next
-/// touch of them cost ten times as much: that is paid here, and not by whoever is measured next.
+/// Touches free memory, up to half of it, and gives it back. A hypervisor that takes free pages
+/// from its guests makes the next touch of them cost ten times as much: that is paid here, and not
+/// by whoever is measured next.
 pub fn touch_free_memory(bytes: u64) {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free_kib = meminfo
@@ -74,7 +75,8 @@ pub fn rss_bytes(pid: Option<u32>) -> Result<u64> {
 }
 
 /// Processor time a process has used since it started (user + system, all threads), in nanoseconds.
-/// From the scheduler's own account where the kernel keeps one, else in clock ticks of usually 10 ms.
+/// From the scheduler's own account where the kernel keeps one, else in clock ticks of usually 10
+/// ms.
 pub fn cpu_ns(pid: u32) -> Result<u64> {
     let tasks = format!("/proc/{pid}/task");
     let mut sum_ns = 0u64;

@@ -1,4 +1,5 @@
-//! What every figure shares: key choosers, clocks, machine facts, alternation of peers, reports, plots.
+//! What every figure shares: key choosers, clocks, machine facts, alternation of peers, reports,
+//! plots.
 
 pub mod alternate;
 pub mod cgroup;

@@ -1,4 +1,5 @@
-//! Line and bar charts as SVG: the few shapes that the figures need, so that no drawing library is linked.
+//! Line and bar charts as SVG: the few shapes that the figures need, so that no drawing library is
+//! linked.
 
 use std::fmt::Write;
 

@@ -20,7 +20,8 @@ pub fn report_text(report: &Report) -> String {
     text
 }
 
-/// A report as the body of its section in `docs/benchmarks.md`; `plots` is where its pictures are, relative to that file.
+/// A report as the body of its section in `docs/benchmarks.md`; `plots` is where its pictures are,
+/// relative to that file.
 pub fn report_markdown(report: &Report, plots: &str) -> String {
     let size = if report.quick {
         "quick size: for a look, not for quoting"
@@ -127,8 +128,8 @@ fn grouped(number: &str) -> String {
     text + rest
 }
 
-/// Puts each report found in `directory` between its markers `<!-- figure NAME -->` and `<!-- end NAME -->` in `document`.
-/// Returns the names of the figures that were put in.
+/// Puts each report found in `directory` between its markers `<!-- figure NAME -->` and `<!-- end
+/// NAME -->` in `document`. Returns the names of the figures that were put in.
 pub fn render_into(document: &Path, directory: &Path) -> Result<Vec<String>> {
     let shown = document.display();
     let mut text = std::fs::read_to_string(document).doing(format!("reading {shown}"))?;

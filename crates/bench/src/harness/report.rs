@@ -1,4 +1,5 @@
-//! What a figure leaves behind: rows, targets and plots in one JSON file, from which `docs/benchmarks.md` is rendered.
+//! What a figure leaves behind: rows, targets and plots in one JSON file, from which
+//! `docs/benchmarks.md` is rendered.
 
 use super::Result;
 use super::error::Doing;

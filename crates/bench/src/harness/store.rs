@@ -21,12 +21,14 @@ pub fn key<const N: usize>(id: u64) -> [u8; N] {
     key
 }
 
-/// A value of `bytes` bytes (at least 8) that begins with the number of its key, so that reads can be checked.
+/// A value of `bytes` bytes (at least 8) that begins with the number of its key, so that reads can
+/// be checked.
 pub fn value(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n as u8).wrapping_mul(31)).collect()
 }
 
-/// Adds sequential keys from `records` on, until the engine says that `utilization` (0 to 1) is reached.
+/// Adds sequential keys from `records` on, until the engine says that `utilization` (0 to 1) is
+/// reached.
 pub fn fill_to<const KEY: usize>(
     store: &Arc<Store>,
     utilization: f64,
@@ -70,7 +72,8 @@ pub struct Shape {
     pub loaders: usize,
 }
 
-/// What the engine needs for one object: found out with a small store, so that budgets can be computed.
+/// What the engine needs for one object: found out with a small store, so that budgets can be
+/// computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
     /// In segments: header, key, value and alignment.
@@ -143,8 +146,8 @@ pub fn footprint<const KEY: usize>(value_bytes: usize) -> Result<Footprint> {
     })
 }
 
-/// A store loaded with `shape.records` objects at about `shape.utilization`: its budget is corrected once or twice after
-/// loading, because index and tables come out of the same budget.
+/// A store loaded with `shape.records` objects at about `shape.utilization`: its budget is
+/// corrected once or twice after loading, because index and tables come out of the same budget.
 pub fn loaded<const KEY: usize>(shape: Shape) -> Result<Arc<Store>> {
     let live_bytes = footprint::<KEY>(shape.value_bytes)?.entry_bytes * shape.records as f64;
     let mut beside_bytes = 12.0 * shape.records as f64;

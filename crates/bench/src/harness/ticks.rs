@@ -1,4 +1,5 @@
-//! A clock cheap enough to read around every single operation: the TSC where there is one, else `Instant`.
+//! A clock cheap enough to read around every single operation: the TSC where there is one, else
+//! `Instant`.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -40,8 +41,8 @@ pub fn ns_per_tick() -> f64 {
     })
 }
 
-/// Both clocks at one moment: of some readings the one during which the fewest ticks passed, for a thread may be interrupted
-/// between two clocks.
+/// Both clocks at one moment: of some readings the one during which the fewest ticks passed, for a
+/// thread may be interrupted between two clocks.
 fn together() -> (Instant, u64) {
     let read = || {
         let before = now();

@@ -57,8 +57,9 @@ impl Connection {
         })
     }
 
-    /// Sends a pipeline that `encode` appends; it returns how many requests that were (0 = nothing to send). A `WAIT` for
-    /// so many replicas goes along, if it is not 0: the pipeline is answered when that is.
+    /// Sends a pipeline that `encode` appends; it returns how many requests that were (0 = nothing
+    /// to send). A `WAIT` for so many replicas goes along, if it is not 0: the pipeline is answered
+    /// when that is.
     pub(super) fn send(
         &mut self,
         since: u64,

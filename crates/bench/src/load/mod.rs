@@ -1,8 +1,10 @@
-//! A load generator for any server that speaks RESP: `duramen bench load`, and the hand behind the figure `server`.
+//! A load generator for any server that speaks RESP: `duramen bench load`, and the hand behind the
+//! figure `server`.
 //!
-//! Each thread drives its share of the connections from one epoll instance. Closed loop: a connection sends its pipeline of
-//! requests, waits for all replies, and sends the next. Open loop (`--rate`): pipelines are due at fixed times, wait for a
-//! free connection if they must, and their latency counts from when they were due.
+//! Each thread drives its share of the connections from one epoll instance. Closed loop: a
+//! connection sends its pipeline of requests, waits for all replies, and sends the next. Open loop
+//! (`--rate`): pipelines are due at fixed times, wait for a free connection if they must, and their
+//! latency counts from when they were due.
 
 pub mod client;
 mod connection;
@@ -61,7 +63,8 @@ pub struct LoadArgs {
     /// End each pipeline with a WAIT for so many replicas
     #[arg(long, value_name = "REPLICAS", default_value_t = 0)]
     pub wait_replicas: u32,
-    /// Spin for replies instead of sleeping: shows the server's latency without the generator's wake-up
+    /// Spin for replies instead of sleeping: shows the server's latency without the generator's
+    /// wake-up
     #[arg(long)]
     pub spin: bool,
     /// Write every key once before measuring
@@ -321,7 +324,8 @@ mod tests {
         load.limit = Limit::Requests(1000);
         let outcome = load.run().unwrap();
         assert_eq!(outcome.requests, 1000);
-        // The last of 1000 requests is due after half a second: a busy machine may end later, none earlier.
+        // The last of 1000 requests is due after half a second: a busy machine may end later, none
+        // earlier.
         assert!(outcome.seconds > 0.45, "done after {} s", outcome.seconds);
     }
 

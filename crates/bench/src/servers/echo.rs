@@ -1,5 +1,6 @@
-//! The floor: a one-thread RESP server with nothing behind it. It answers every GET with the same 100 bytes and every SET with
-//! `+OK`; what it costs per request is what epoll, TCP and parsing cost any server of this shape.
+//! The floor: a one-thread RESP server with nothing behind it. It answers every GET with the same
+//! 100 bytes and every SET with `+OK`; what it costs per request is what epoll, TCP and parsing
+//! cost any server of this shape.
 
 use crate::harness::{Doing, Failure, Result};
 use duramen_wire::resp::{Encoder, Limits, ParseState, Protocol, Requests, parse_requests};

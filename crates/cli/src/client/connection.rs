@@ -10,8 +10,8 @@ use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 
 use crate::failure::Failure;
 
-// Where the server is and who asks. The same for every command that asks a server: no doc comment, because clap would
-// take it for the description of each of them.
+// Where the server is and who asks. The same for every command that asks a server: no doc comment,
+// because clap would take it for the description of each of them.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {
@@ -151,7 +151,8 @@ impl Connection {
         let began = Instant::now();
         let read = loop {
             match self.stream.read(&mut self.input) {
-                // A stop ends the wait of the socket (signal(7)), which then begins anew: not beyond the timeout.
+                // A stop ends the wait of the socket (signal(7)), which then begins anew: not
+                // beyond the timeout.
                 Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {
                     if self.timeout.is_some_and(|most| began.elapsed() >= most) {
                         break Err(io::ErrorKind::TimedOut.into());

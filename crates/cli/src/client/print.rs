@@ -1,6 +1,7 @@
 //! Replies as text for people and pipes, or as JSON.
 //!
-//! Text is binary-safe: a value's bytes are written as they are. In JSON a string that is no UTF-8 is `{"base64": "…"}`.
+//! Text is binary-safe: a value's bytes are written as they are. In JSON a string that is no UTF-8
+//! is `{"base64": "…"}`.
 
 use std::io::{self, StdoutLock, Write};
 
@@ -121,7 +122,8 @@ impl Printer {
         self.write(b"\n")
     }
 
-    /// What `INFO` answers: sections of `field:value` lines. In JSON an object of objects, numbers as numbers.
+    /// What `INFO` answers: sections of `field:value` lines. In JSON an object of objects, numbers
+    /// as numbers.
     pub(super) fn info(&mut self, text: &str) -> Result<(), Failure> {
         if !self.json {
             return self.write(text.replace("\r\n", "\n").as_bytes());

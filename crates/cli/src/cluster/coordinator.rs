@@ -28,7 +28,8 @@ pub(crate) struct CoordinatorArgs {
     /// Name of the cluster: servers and stores of another one are refused.
     #[arg(long, env = "DURAMEN_CLUSTER", value_name = "NAME", default_value = CLUSTER_DEFAULT, value_parser = cluster_name)]
     cluster: String,
-    /// Where its state outlives it: redb:DIR (one coordinator), or etcd:http://HOST:PORT,… (any number, one of which leads).
+    /// Where its state outlives it: redb:DIR (one coordinator), or etcd:http://HOST:PORT,… (any
+    /// number, one of which leads).
     #[arg(long, value_name = "STORE", default_value = "redb:duramen-coordinator")]
     store: StoreSpec,
     /// A file with the cluster's token, which servers, clients and tools must have as well.
@@ -75,7 +76,8 @@ impl LogArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Settings of a new cluster")]
 pub(crate) struct SettingsArgs {
-    /// Replicas of each segment of the log, each on another server [default 3; `up`: what the number of servers allows].
+    /// Replicas of each segment of the log, each on another server [default 3; `up`: what the
+    /// number of servers allows].
     #[arg(long, value_name = "N")]
     pub(crate) replicas: Option<u32>,
     /// Bytes of a segment: 2mb, 4mb or 8mb [default 2mb].
@@ -102,15 +104,15 @@ pub(crate) struct SettingsArgs {
     /// Most entries of the same [default 1048576].
     #[arg(long, value_name = "N")]
     partition_records: Option<u64>,
-    /// Put replicas on fixed groups of servers, so that this many others share a server's: fewer losses, more at a time. Without,
-    /// replicas go anywhere.
+    /// Put replicas on fixed groups of servers, so that this many others share a server's: fewer
+    /// losses, more at a time. Without, replicas go anywhere.
     #[arg(long, value_name = "N")]
     copyset_scatter: Option<u32>,
 }
 
 impl SettingsArgs {
-    /// The flags for a coordinator that `up` starts, replicas excepted. `memory`: of a server; it says how large segments are
-    /// best.
+    /// The flags for a coordinator that `up` starts, replicas excepted. `memory`: of a server; it
+    /// says how large segments are best.
     pub(crate) fn words(&self, memory: u64) -> Vec<String> {
         let segment = self.segment_size;
         let segment = segment.unwrap_or_else(|| duramen_engine::segment_bytes(memory));

@@ -28,7 +28,8 @@ fn id(text: &str) -> Option<ServerId> {
     Some(ServerId::new(slot.parse().ok()?, generation.parse().ok()?))
 }
 
-/// The server that is meant: `2.1`, or `2` for the life of slot 2 that is UP, or one of its addresses.
+/// The server that is meant: `2.1`, or `2` for the life of slot 2 that is UP, or one of its
+/// addresses.
 pub(super) fn server<'s>(status: &'s Status, text: &str) -> Result<&'s ServerEntry, Failure> {
     let is_up = |entry: &&ServerEntry| entry.status == ServerStatus::Up;
     let all = || status.servers.iter();

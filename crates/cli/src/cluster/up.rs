@@ -1,7 +1,8 @@
 //! `duramen up`: a whole cluster on this machine, for trying and for tests.
 //!
 //! **Invariants**
-//! - U1: no child outlives this process: it is told to end as this one does, and by the kernel if this one is killed.
+//! - U1: no child outlives this process: it is told to end as this one does, and by the kernel if
+//!   this one is killed.
 //! - U2: a directory that was made here is removed at the end; one that was named is left.
 //! - U3: server N of a new cluster is the member that `duramen status` calls N.1: they join one
 //!   after the other.
@@ -44,7 +45,8 @@ pub(crate) struct UpArgs {
     /// Over how many of them database 0 is spread [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     spread: Option<u16>,
-    /// Keep everything in this directory, and go on with what is in it. Without, a temporary one that is removed at the end.
+    /// Keep everything in this directory, and go on with what is in it. Without, a temporary one
+    /// that is removed at the end.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// RESP ports from this one on; native ports are 100 higher, admin ports 200, the coordinator
@@ -468,7 +470,8 @@ impl Up {
         }
     }
 
-    /// Servers first, and all at once: or each would be taken for crashed by those that are left. U1, U2.
+    /// Servers first, and all at once: or each would be taken for crashed by those that are left.
+    /// U1, U2.
     fn stop(&mut self) {
         let until = Instant::now() + STOP;
         stop_all(&mut self.servers, until);

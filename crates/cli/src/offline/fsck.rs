@@ -1,7 +1,7 @@
 //! `duramen fsck`: reads everything, says what is wrong with it.
 //!
-//! A *problem* is what would make a restart refuse, or serve less than everything. What a power cut may leave behind, or
-//! a restart throws away, is a *note*.
+//! A *problem* is what would make a restart refuse, or serve less than everything. What a power cut
+//! may leave behind, or a restart throws away, is a *note*.
 
 use super::{Meter, Place};
 use duramen_backup::disk::Disk;
@@ -185,7 +185,8 @@ impl Report {
     fn wal(&mut self, inspector: &Inspector) {
         for (n, header) in inspector.wal_headers().iter().enumerate() {
             if let Err(damage) = header {
-                // One of them may be torn by a power cut, and has nothing in it before the first change.
+                // One of them may be torn by a power cut, and has nothing in it before the first
+                // change.
                 self.notes
                     .push(format!("write-ahead log, header {}: {damage}", n + 1));
             }

@@ -1,4 +1,5 @@
-//! `duramen fsck --repair`: what can be proved of a damaged store, in a new directory; and a list of what cannot.
+//! `duramen fsck --repair`: what can be proved of a damaged store, in a new directory; and a list
+//! of what cannot.
 
 use super::Place;
 use duramen::internals::{Lost, Salvaged};

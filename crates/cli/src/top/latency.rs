@@ -1,5 +1,5 @@
-//! Latency of commands in the server: since its start (`INFO latencystats`), and of one interval, as the difference of two
-//! `LATENCY HISTOGRAM` replies.
+//! Latency of commands in the server: since its start (`INFO latencystats`), and of one interval,
+//! as the difference of two `LATENCY HISTOGRAM` replies.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -43,7 +43,8 @@ pub(super) fn sort(all: &mut [Latency]) {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Histogram {
     calls: u64,
-    /// For a time in microseconds, how many calls took no longer. A time is left out if no call was added by it.
+    /// For a time in microseconds, how many calls took no longer. A time is left out if no call was
+    /// added by it.
     up_to: BTreeMap<u64, u64>,
 }
 

@@ -1,7 +1,7 @@
 //! From two readings of a server to what happened between them.
 //!
-//! Field names are Redis's where Redis has the figure; `duramen_…` ones are the log's own and absent on other servers:
-//! whatever a server does not tell is left out, never shown as 0.
+//! Field names are Redis's where Redis has the figure; `duramen_…` ones are the log's own and
+//! absent on other servers: whatever a server does not tell is left out, never shown as 0.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -338,7 +338,8 @@ pub(super) fn count(value: Option<f64>) -> String {
     text
 }
 
-/// A number of bytes in the largest unit that leaves a whole number before the point, `-` if unknown.
+/// A number of bytes in the largest unit that leaves a whole number before the point, `-` if
+/// unknown.
 pub(super) fn size(value: Option<f64>) -> String {
     let Some(mut value) = value else {
         return "-".to_owned();

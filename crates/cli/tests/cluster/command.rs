@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 /// The binary under test.
 pub const DURAMEN: &str = env!("CARGO_BIN_EXE_duramen");
 
-/// Addresses at which nobody listens: the system gives such ports to nobody who asks for a free one.
+/// Addresses at which nobody listens: the system gives such ports to nobody who asks for a free
+/// one.
 pub const CLOSED: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
 
 /// A call of the binary.

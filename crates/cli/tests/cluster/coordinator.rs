@@ -150,13 +150,15 @@ fn a_standby_leads_soon() {
     let mut first = start(&etcd.store(), &[]);
     assert_eq!(first.said("role"), "leader");
     let mut second = start(&etcd.store(), &[]);
-    // A standby sends to the leader: mostly the first, but a machine that stands still may depose it.
+    // A standby sends to the leader: mostly the first, but a machine that stands still may depose
+    // it.
     led_by(&second, &[&first, &second]);
     if led_by(&first, &[&first, &second]) == 1 {
         std::mem::swap(&mut first, &mut second);
     }
     first.kill();
-    // Within three seconds, or what a busy machine makes of them: `docs/benchmarks.md` has the times.
+    // Within three seconds, or what a busy machine makes of them: `docs/benchmarks.md` has the
+    // times.
     led_by(&second, &[&second]);
     // A leader that ends as asked is followed at once.
     let third = start(&etcd.store(), &[]);

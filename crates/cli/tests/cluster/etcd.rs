@@ -1,4 +1,5 @@
-//! An etcd of a test's own (Debian's etcd-server, as for the metastore's tests). It ends with the test.
+//! An etcd of a test's own (Debian's etcd-server, as for the metastore's tests). It ends with the
+//! test.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,5 @@
-//! A Redis client of a cluster, as small as can be: follows MOVED, tries again what is not served now.
+//! A Redis client of a cluster, as small as can be: follows MOVED, tries again what is not served
+//! now.
 
 use crate::process::DEADLINE;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};

@@ -1,7 +1,8 @@
 //! What clients know of the data, and whether the server still agrees.
 //!
-//! Each key has one writer, so its possible states are a sequence: the last one that was acknowledged, or shown to a
-//! reader, and those of the requests that were on their way after it. After a crash it must be one of these.
+//! Each key has one writer, so its possible states are a sequence: the last one that was
+//! acknowledged, or shown to a reader, and those of the requests that were on their way after it.
+//! After a crash it must be one of these.
 
 use super::server::Server;
 use super::wire::{Reply, Wire};

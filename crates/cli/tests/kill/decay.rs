@@ -1,4 +1,5 @@
-//! Bytes that change on disk under a server that runs: it finds and repairs that, so that SIGKILL takes nothing.
+//! Bytes that change on disk under a server that runs: it finds and repairs that, so that SIGKILL
+//! takes nothing.
 
 use crate::load::Random;
 use crate::server::Server;
@@ -57,7 +58,8 @@ fn value(number: u64, round: u64) -> Vec<u8> {
     mark.bytes().cycle().take(20_000).collect()
 }
 
-/// Changes some bytes of these values wherever they lie in the frames; returns how many of them lie there.
+/// Changes some bytes of these values wherever they lie in the frames; returns how many of them lie
+/// there.
 fn hurt(frames: &Path, values: &[Vec<u8>]) -> usize {
     let file = OpenOptions::new()
         .read(true)
@@ -127,7 +129,8 @@ fn damage_under_a_running_server_is_repaired() {
         // Others go on writing meanwhile.
         let done = AtomicBool::new(false);
         let rounds = std::thread::scope(|scope| {
-            // Also where what is waited for never comes: the scope waits for the writer before it says so.
+            // Also where what is waited for never comes: the scope waits for the writer before it
+            // says so.
             let end = End(&done);
             let writer = scope.spawn(|| {
                 let mut wire = Wire::connect(server.port).expect("it serves");

@@ -1,10 +1,11 @@
-//! Whole servers, killed with SIGKILL under load, again and again: nothing that was acknowledged may be gone afterwards,
-//! and nothing that anybody was shown.
+//! Whole servers, killed with SIGKILL under load, again and again: nothing that was acknowledged
+//! may be gone afterwards, and nothing that anybody was shown.
 //!
-//! Several servers run side by side, each with a directory of its own that it keeps from one life to the next. Every
-//! cycle starts the server, compares all of its data with what clients know, loads it from several connections, kills it
-//! at a random moment (sometimes it may stop cleanly). `DURAMEN_KILL_CYCLES` says how many cycles there are in all,
-//! `DURAMEN_KILL_SEED` repeats the choices of a run, though not its timing.
+//! Several servers run side by side, each with a directory of its own that it keeps from one life
+//! to the next. Every cycle starts the server, compares all of its data with what clients know,
+//! loads it from several connections, kills it at a random moment (sometimes it may stop cleanly).
+//! `DURAMEN_KILL_CYCLES` says how many cycles there are in all, `DURAMEN_KILL_SEED` repeats the
+//! choices of a run, though not its timing.
 
 mod check;
 mod decay;

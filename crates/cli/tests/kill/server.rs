@@ -80,7 +80,8 @@ impl Server {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// SIGKILL; or, `clean`, SIGTERM, after which it must end by itself with exit code 0. Returns when it is gone.
+    /// SIGKILL; or, `clean`, SIGTERM, after which it must end by itself with exit code 0. Returns
+    /// when it is gone.
     pub(crate) fn end(&self, clean: bool) {
         let mut process = self.process.lock().expect("the process");
         if !clean {

@@ -15,7 +15,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `duramen serve`, or redis-server if DURAMEN_TEST_PEER says so, with `options` that both know.
+    /// `duramen serve`, or redis-server if DURAMEN_TEST_PEER says so, with `options` that both
+    /// know.
     pub(crate) fn start(options: &[&str]) -> Server {
         match std::env::var("DURAMEN_TEST_PEER") {
             Ok(program) => Server::start_peer(&program, options),

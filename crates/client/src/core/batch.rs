@@ -133,7 +133,8 @@ impl<'a> Batch<'a> {
         parts.any(|part| part.mutates() && !matches!(part.state, State::Done(_)))
     }
 
-    /// When the next part can be tried again. What can be tried already waits for something else: map or lease.
+    /// When the next part can be tried again. What can be tried already waits for something else:
+    /// map or lease.
     pub(super) fn next_try_us(&self, now_us: u64) -> u64 {
         let times = self.parts.iter().filter_map(|part| match part.state {
             State::Open { not_before_us, .. } if not_before_us > now_us => Some(not_before_us),
@@ -214,7 +215,8 @@ impl<'a> Part<'a> {
         KeyRange::new(range.first, range.last.min(tablet.last))
     }
 
-    /// Gives it an RPC id if it needs one, and has it say what is acknowledged by now; false: no id is to be had.
+    /// Gives it an RPC id if it needs one, and has it say what is acknowledged by now; false: no id
+    /// is to be had.
     pub(super) fn name(&mut self, now_us: u64, session: &mut Session) -> bool {
         if !self.mutates() {
             return true;

@@ -58,8 +58,8 @@ impl Coordinators {
         said.collect::<Vec<String>>().join("; ")
     }
 
-    /// No useful answer comes from this address: the next one is the current one. Returns how many failures there were in a row,
-    /// per address.
+    /// No useful answer comes from this address: the next one is the current one. Returns how many
+    /// failures there were in a row, per address.
     pub fn failed(&mut self, address: &str, why: &str) -> u32 {
         self.note(address, why);
         self.failures += 1;

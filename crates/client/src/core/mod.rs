@@ -1,4 +1,5 @@
-//! The client's decisions: what is sent to whom, what an answer means, when to try again. No socket, clock or thread in here.
+//! The client's decisions: what is sent to whom, what an answer means, when to try again. No
+//! socket, clock or thread in here.
 //!
 //! Who drives it holds one [`Core`] and, per call, one [`Batch`] of operations, and goes round:
 //!
@@ -12,12 +13,15 @@
 //! ```
 //!
 //! **Invariants**
-//! - K1: an operation is done once: with an outcome, or with an error that is true. "Not done" is only said if it was never sent, or
-//!   every sending was answered by "not executed"; else it is "unknown".
-//! - K2: an operation that mutates keeps its RPC id over all sendings; only what is known not to have been executed gets a new one.
-//! - K3: a failure of any kind only ever leads to another try, later and with a newer map, until the deadline. What no other try can
-//!   change ends at once.
-//! - K4: of all calls, one at a time asks the coordinator for the map, and one for the lease; the others wait for it.
+//! - K1: an operation is done once: with an outcome, or with an error that is true. "Not done" is
+//!   only said if it was never sent, or every sending was answered by "not executed"; else it is
+//!   "unknown".
+//! - K2: an operation that mutates keeps its RPC id over all sendings; only what is known not to
+//!   have been executed gets a new one.
+//! - K3: a failure of any kind only ever leads to another try, later and with a newer map, until
+//!   the deadline. What no other try can change ends at once.
+//! - K4: of all calls, one at a time asks the coordinator for the map, and one for the lease; the
+//!   others wait for it.
 //!
 //! Times are microseconds of a monotonic clock.
 //!
@@ -43,7 +47,8 @@ use duramen_wire::native::message::{
 use session::Session;
 use std::sync::Arc;
 
-/// Most bytes of operations in one request: large enough to be efficient, small enough that answers come steadily.
+/// Most bytes of operations in one request: large enough to be efficient, small enough that answers
+/// come steadily.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// First pause after a failure, doubled with each further one up to the greatest.
 const PAUSE_US: u64 = 1_000;
@@ -159,8 +164,9 @@ pub struct Core {
 }
 
 impl Core {
-    /// `seed` spreads pauses: clients must not all come back at the same time. `ask_timeout_us`: how long the driver waits for an
-    /// answer of the coordinator at most. Without `exactly_once`, a write whose answer is lost may take effect twice.
+    /// `seed` spreads pauses: clients must not all come back at the same time. `ask_timeout_us`:
+    /// how long the driver waits for an answer of the coordinator at most. Without `exactly_once`,
+    /// a write whose answer is lost may take effect twice.
     pub fn new(
         coordinators: Vec<String>,
         exactly_once: bool,
@@ -221,7 +227,8 @@ impl Core {
         }
         let wants_ids = self.exactly_once && batch.mutates();
         if wants_ids {
-            // Before half of it has passed there is nothing to ask; later the call that comes by does it.
+            // Before half of it has passed there is nothing to ask; later the call that comes by
+            // does it.
             if let Some(client) = self.session.wants_lease(now_us) {
                 if now_us >= self.lease_asked_until_us {
                     return self.ask_lease(now_us, client);
@@ -406,7 +413,8 @@ impl Core {
                 return self.reroute(now_us, part, send, &last);
             }
             Problem::InProgress { after_ms } => {
-                // The network may have repeated the frame, and the other copy is at work: this was no answer (K1).
+                // The network may have repeated the frame, and the other copy is at work: this was
+                // no answer (K1).
                 part.unanswered();
                 part.retry(now_us + micros(after_ms).max(PAUSE_US / 2));
                 return;
@@ -534,7 +542,8 @@ impl Core {
                 self.ask_again(ask, now_us + micros(*after_ms).max(PAUSE_US));
             }
             (Refusal::Store(_), ..) => self.coordinator_failed(now_us, ask, &refusal.to_string()),
-            // Our lease has ended: begin anew. What is open with it ends as unknown, by the masters' answers.
+            // Our lease has ended: begin anew. What is open with it ends as unknown, by the
+            // masters' answers.
             (
                 Refusal::Invalid(_),
                 Asked::Lease,
@@ -569,7 +578,8 @@ impl Core {
         }
     }
 
-    /// The coordinator's address refused the connection, or it broke, or nothing came in time: the next one is tried.
+    /// The coordinator's address refused the connection, or it broke, or nothing came in time: the
+    /// next one is tried.
     pub fn coordinator_failed(&mut self, now_us: u64, ask: &Ask, why: &str) {
         let failures = self.coordinators.failed(&ask.address, why);
         let pause_us = self.pause_us(failures);

@@ -53,7 +53,8 @@ impl Routes {
         }
     }
 
-    /// Takes a map of all tables. Older ones than the one known change nothing (answers may overtake each other).
+    /// Takes a map of all tables. Older ones than the one known change nothing (answers may
+    /// overtake each other).
     pub(super) fn install(&mut self, map: TabletMap) {
         if map.version < self.version {
             return;

@@ -2,10 +2,11 @@
 //!
 //! **Invariants**
 //! - S1: an id is given once, and to one request.
-//! - S2: acknowledged is what precedes the first id that is not done. Done is a request whose answer is here, or that is given up
-//!   and never sent again.
+//! - S2: acknowledged is what precedes the first id that is not done. Done is a request whose
+//!   answer is here, or that is given up and never sent again.
 //! - S3: no id is more than the window above the acknowledged one.
-//! - S4: nothing new is sent when the lease may have ended at the coordinator: a tenth of it is not used.
+//! - S4: nothing new is sent when the lease may have ended at the coordinator: a tenth of it is not
+//!   used.
 
 use super::micros;
 use duramen_base::ids::{ClientId, RpcId};
@@ -41,7 +42,8 @@ impl Session {
     /// A lease was given in answer to a question sent at `sent_us`.
     pub fn leased(&mut self, sent_us: u64, client: ClientId, ttl_ms: u32) {
         if self.client != Some(client) {
-            // A new client starts anew; what the old one has open belongs to a lease that has ended.
+            // A new client starts anew; what the old one has open belongs to a lease that has
+            // ended.
             *self = Session {
                 client: Some(client),
                 ..Session::default()

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 16 << 10;
 /// A buffer that grew larger for one message is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// An idle connection that rested shorter is taken without a look whether the other side has closed it: looking costs a
-/// system call per request, and not looking a repetition.
+/// An idle connection that rested shorter is taken without a look whether the other side has closed
+/// it: looking costs a system call per request, and not looking a repetition.
 const TRUSTED: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]

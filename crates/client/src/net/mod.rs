@@ -1,8 +1,10 @@
-//! Sockets around [`crate::core`]: who calls does its own I/O, on connections of its own for as long as the call lasts.
+//! Sockets around [`crate::core`]: who calls does its own I/O, on connections of its own for as
+//! long as the call lasts.
 //!
-//! A call takes a connection per server from the pool, sends all its requests, then reads all answers. So a thread that calls meets
-//! no other thread on its way but at two short locks, and servers work for it at the same time. (Requests of many threads on
-//! one connection would need a thread that reads, and two switches per call.)
+//! A call takes a connection per server from the pool, sends all its requests, then reads all
+//! answers. So a thread that calls meets no other thread on its way but at two short locks, and
+//! servers work for it at the same time. (Requests of many threads on one connection would need a
+//! thread that reads, and two switches per call.)
 
 mod connection;
 mod pool;
@@ -115,7 +117,8 @@ impl Shared {
                     connection.consumed();
                     self.pool.put(&send.address, connection);
                 }
-                // The connection is dropped: a late answer must not be taken for one to the next request.
+                // The connection is dropped: a late answer must not be taken for one to the next
+                // request.
                 Err(why) => self.core().failed(now(), batch, send, &why),
             }
         }

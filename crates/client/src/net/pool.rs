@@ -28,7 +28,8 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection to this address that the other side has not closed as far as can be seen: an idle one, or a new one.
+    /// A connection to this address that the other side has not closed as far as can be seen: an
+    /// idle one, or a new one.
     pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
         while let Some(connection) = self.pop(address) {
             if connection.is_open() {

@@ -1,5 +1,5 @@
-//! The client against a cluster that loses answers, moves tablets, and dies in parts: no call fails, and each write takes effect
-//! once.
+//! The client against a cluster that loses answers, moves tablets, and dies in parts: no call
+//! fails, and each write takes effect once.
 
 mod mock;
 
@@ -214,8 +214,8 @@ fn a_lease_that_ends_is_replaced_and_a_living_one_renewed() {
     let cluster = Cluster::start(1);
     let lease = Duration::from_millis(200);
     cluster.set_lease(lease);
-    // No answer is lost here; one that a machine which stands still brings late must not be taken for lost: with a lease that has
-    // ended meanwhile nobody could say what became of it.
+    // No answer is lost here; one that a machine which stands still brings late must not be taken
+    // for lost: with a lease that has ended meanwhile nobody could say what became of it.
     let mut patient = options(&cluster);
     patient.attempt = Duration::from_secs(30);
     let client = Client::connect(patient).expect("the cluster is there");
@@ -299,7 +299,8 @@ fn nobody_there_is_said_in_time() {
     assert!(matches!(Client::connect(options), Err(Error::Options(_))));
 }
 
-/// Many threads on one client, while everything moves and breaks: no error, and every increment counts once.
+/// Many threads on one client, while everything moves and breaks: no error, and every increment
+/// counts once.
 #[test]
 fn increments_of_many_threads_add_up_through_everything() {
     const THREADS: i64 = 6;

@@ -1,5 +1,6 @@
-//! A cluster in one process: sockets and the native protocol in front of one map in memory. What a real cluster does by recovery
-//! and migration (the next owner knows all that the last one knew) is true here at once.
+//! A cluster in one process: sockets and the native protocol in front of one map in memory. What a
+//! real cluster does by recovery and migration (the next owner knows all that the last one knew) is
+//! true here at once.
 
 use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
@@ -127,7 +128,8 @@ impl Cluster {
         self.state().faults = faults;
     }
 
-    /// Leases of new and renewing clients last so long from now on; those that are given end after this time too.
+    /// Leases of new and renewing clients last so long from now on; those that are given end after
+    /// this time too.
     pub fn set_lease(&self, lease: Duration) {
         let mut state = self.state();
         state.lease = lease;

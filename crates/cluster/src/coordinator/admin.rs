@@ -96,7 +96,8 @@ impl Coordinator {
         }
     }
 
-    /// The cluster at a glance. It takes as long, and is as long, with a million tablets as with none.
+    /// The cluster at a glance. It takes as long, and is as long, with a million tablets as with
+    /// none.
     pub fn overview(&self) -> Overview {
         let spread = |table: &TableId| {
             let (tablets, owners) = self.shares.of_table(*table);

@@ -40,8 +40,8 @@ impl Coordinator {
         self.clients.insert(client, until_us);
     }
 
-    /// Those that must be remembered, and for how long at least: leases never become shorter. A client that was never heard of
-    /// counts as ended: its id was stored before it was told.
+    /// Those that must be remembered, and for how long at least: leases never become shorter. A
+    /// client that was never heard of counts as ended: its id was stored before it was told.
     pub(super) fn clients_alive(&mut self, asked: Vec<ClientId>) -> CoordinatorAnswer {
         let count = asked.len();
         let alive = asked.into_iter().filter_map(|id| {

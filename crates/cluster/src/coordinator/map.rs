@@ -1,10 +1,13 @@
 //! The tablet map, told to whoever asks: whole, or what changed of it.
 //!
 //! **Invariants**
-//! - W1: a version names one state of the map. Once it was shown, what changes next has another version.
-//! - W2: who has a version from which changes are kept, and takes what changed since, has the newest map.
+//! - W1: a version names one state of the map. Once it was shown, what changes next has another
+//!   version.
+//! - W2: who has a version from which changes are kept, and takes what changed since, has the
+//!   newest map.
 //!
-//! A member asks again and again, and there may be thousands of them: what changed since a version is put together once for all.
+//! A member asks again and again, and there may be thousands of them: what changed since a version
+//! is put together once for all.
 
 use super::Coordinator;
 use super::records::TabletRecord;
@@ -44,7 +47,8 @@ impl Changes {
         }
     }
 
-    /// What is different since that version, ordered and without overlaps; none if that is not known.
+    /// What is different since that version, ordered and without overlaps; none if that is not
+    /// known.
     fn since(&self, since: MapVersion) -> Option<Vec<(TableId, KeyRange)>> {
         if since < self.from {
             return None;

@@ -1,8 +1,9 @@
 //! Tablets that move from one UP server to another, one by one or all of them.
 //!
-//! The source and the target are told by their tablets (`Outgoing`, `Incoming`). It ends in one step when the target says that it
-//! has everything: the target is the owner then, if both are UP. If either crashes before, nothing has happened: the target drops
-//! what it has, the source (or its recovery) goes on.
+//! The source and the target are told by their tablets (`Outgoing`, `Incoming`). It ends in one
+//! step when the target says that it has everything: the target is the owner then, if both are UP.
+//! If either crashes before, nothing has happened: the target drops what it has, the source (or its
+//! recovery) goes on.
 
 use super::records::{Key, MigrationRecord, Origin, TabletRecord};
 use super::{Coordinator, Migration, Timer, invalid, refused};
@@ -93,8 +94,8 @@ impl Coordinator {
         Ok(begun.collect())
     }
 
-    /// Better than that the target says it: nothing has moved yet. What servers have said may be some seconds old, so that it may
-    /// say it all the same.
+    /// Better than that the target says it: nothing has moved yet. What servers have said may be
+    /// some seconds old, so that it may say it all the same.
     fn check_room(&self, table: TableId, range: KeyRange, to: ServerId) -> Result<(), Refusal> {
         let tablets = self.tablets_in(table, range);
         let coming = tablets.filter(|(_, tablet)| tablet.owner != to);
@@ -117,7 +118,8 @@ impl Coordinator {
         )))
     }
 
-    /// What a server said of its room, and what is on its way to it, if so many bytes more do not fit.
+    /// What a server said of its room, and what is on its way to it, if so many bytes more do not
+    /// fit.
     fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
         let room = self.servers.get(&to)?.room?;
         let migrations = self.migrations.values().map(|migration| migration.record);
@@ -398,7 +400,8 @@ impl Coordinator {
         Some("no other server has room for its tablets, or takes them".to_owned())
     }
 
-    /// To whom a tablet of a drained server goes: to those that own the fewest, in turn, if they have room.
+    /// To whom a tablet of a drained server goes: to those that own the fewest, in turn, if they
+    /// have room.
     fn drain_target(
         &self,
         server: ServerId,

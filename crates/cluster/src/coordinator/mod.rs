@@ -1,29 +1,33 @@
 //! The coordinator: who is a member, who owns what, who recovers whom. A state machine without I/O.
 //!
-//! It is told what arrives, what is stored and what time it is ([`Coordinator::handle`]); it answers with messages to send and
-//! batches to store. It is on no read or write path. Several may run: one leads, the others wait ([`store`]). A new leader knows
-//! what is stored and nothing else; it restarts recoveries and tells everybody everything again.
+//! It is told what arrives, what is stored and what time it is ([`Coordinator::handle`]); it
+//! answers with messages to send and batches to store. It is on no read or write path. Several may
+//! run: one leads, the others wait ([`store`]). A new leader knows what is stored and nothing else;
+//! it restarts recoveries and tells everybody everything again.
 //!
 //! **Invariants**
-//! - K1: nothing is said that depends on a change that is not stored (`pipeline`). What a new leader reads is all that anybody
-//!   was ever told.
-//! - K2: a server that is crashed stays so. A server that replaces it is another one, and is added after the old one is crashed,
-//!   in the same step or a later one.
-//! - K3: a message counts only if its sender is UP in the same step in which its effect is stored (90-traps.md §0.6, §0.7).
-//! - K4: a tablet has one owner. It changes by a recovery when the owner is crashed, by a migration when it is UP, and the
-//!   new owner is UP in that step.
-//! - K5: what a server is told of its tablets is everything, with a version that grows. Lost, repeated and late messages change
-//!   nothing.
-//! - K6: a crashed server leaves the list when no tablet waits for its log any more, and not before.
-//! - K7: a tablet that was recovered is served by its new owner only after the read lease of the old one has run out, also if the
-//!   leader changes meanwhile.
-//! - K8: what is denied waits for the store, which knows who leads: a leader that slept does not know what came after it, and
-//!   whoever is told that something is over drops it, or ends.
+//! - K1: nothing is said that depends on a change that is not stored (`pipeline`). What a new
+//!   leader reads is all that anybody was ever told.
+//! - K2: a server that is crashed stays so. A server that replaces it is another one, and is added
+//!   after the old one is crashed, in the same step or a later one.
+//! - K3: a message counts only if its sender is UP in the same step in which its effect is stored
+//!   (90-traps.md §0.6, §0.7).
+//! - K4: a tablet has one owner. It changes by a recovery when the owner is crashed, by a migration
+//!   when it is UP, and the new owner is UP in that step.
+//! - K5: what a server is told of its tablets is everything, with a version that grows. Lost,
+//!   repeated and late messages change nothing.
+//! - K6: a crashed server leaves the list when no tablet waits for its log any more, and not
+//!   before.
+//! - K7: a tablet that was recovered is served by its new owner only after the read lease of the
+//!   old one has run out, also if the leader changes meanwhile.
+//! - K8: what is denied waits for the store, which knows who leads: a leader that slept does not
+//!   know what came after it, and whoever is told that something is over drops it, or ends.
 //!
-//! **Concurrency** one thread calls it. When the store failed, it refuses everything: make a new one from what the store holds.
+//! **Concurrency** one thread calls it. When the store failed, it refuses everything: make a new
+//! one from what the store holds.
 //!
-//! Paper: [Ousterhout15 §3, §7]; differs: tablets are told declaratively, recoveries are not stored, read leases
-//! (90-traps.md §0, §D).
+//! Paper: [Ousterhout15 §3, §7]; differs: tablets are told declaratively, recoveries are not
+//! stored, read leases (90-traps.md §0, §D).
 
 mod admin;
 mod clients;
@@ -96,8 +100,8 @@ pub enum Input {
     Persisted { token: Token },
     /// It returned an error, or the leader's lease could not be renewed in time.
     StoreFailed { reason: String },
-    /// The time of [`Output::WakeAt`] has come, and everything that had arrived by then was handed in: time runs out for nobody
-    /// whose answer waits in a queue of ours. May come at any time.
+    /// The time of [`Output::WakeAt`] has come, and everything that had arrived by then was handed
+    /// in: time runs out for nobody whose answer waits in a queue of ours. May come at any time.
     Tick,
 }
 
@@ -120,8 +124,8 @@ pub enum Output {
     Persist { token: Token, batch: Batch },
     /// Say [`Input::Tick`] at this time, in microseconds. Replaces what was said before.
     WakeAt { at_us: u64 },
-    /// This leader calls nobody crashed: of so many servers only so many answer it, none and it is denied, or fewer than half.
-    /// `resigns`: another coordinator should lead, if there is one.
+    /// This leader calls nobody crashed: of so many servers only so many answer it, none and it is
+    /// denied, or fewer than half. `resigns`: another coordinator should lead, if there is one.
     Unfit {
         asked: usize,
         answered: usize,
@@ -139,7 +143,8 @@ pub struct Config {
     pub name: String,
     /// Of its leadership.
     pub term: u32,
-    /// Where random choices come from. Must differ from leader to leader: ids of recoveries are drawn from it.
+    /// Where random choices come from. Must differ from leader to leader: ids of recoveries are
+    /// drawn from it.
     pub seed: u64,
     /// Of a cluster that does not exist yet. An existing one keeps its own.
     pub settings: ClusterSettings,
@@ -250,8 +255,9 @@ pub struct Coordinator {
     /// Their disks.
     disks: BTreeMap<u64, ServerId>,
     tables: BTreeMap<TableId, TableEntry>,
-    /// Names of tables that were dropped, the list that says so, and who was UP then: as long as one of them has not confirmed it, the
-    /// name may still mean that table there. No name: any that the leader before may have dropped.
+    /// Names of tables that were dropped, the list that says so, and who was UP then: as long as
+    /// one of them has not confirmed it, the name may still mean that table there. No name: any
+    /// that the leader before may have dropped.
     dropped: BTreeMap<Option<String>, (TabletsVersion, Vec<ServerId>)>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
@@ -291,7 +297,8 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Tells it what happened and gets what to do, in this order. `now_us`: a monotonic clock of any origin.
+    /// Tells it what happened and gets what to do, in this order. `now_us`: a monotonic clock of
+    /// any origin.
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
         self.now_us = self.now_us.max(now_us);
         if let Some(reason) = &self.stopped {
@@ -581,7 +588,8 @@ impl Coordinator {
         self.out.extend(self.pipeline.tell(output));
     }
 
-    /// Asks a server that is UP; the answer, or its absence after `patience_us`, comes to [`returned`](Self::returned).
+    /// Asks a server that is UP; the answer, or its absence after `patience_us`, comes to
+    /// [`returned`](Self::returned).
     fn ask(&mut self, to: ServerId, question: FromCoordinator, kind: CallKind, patience_us: u64) {
         let Some(server) = self.servers.get(&to) else {
             return;

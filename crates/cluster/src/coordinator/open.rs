@@ -26,8 +26,8 @@ pub enum OpenError {
 }
 
 impl Coordinator {
-    /// The coordinator that leads in `config.term`, out of everything that is stored (nothing, for a new cluster), and what it
-    /// does first.
+    /// The coordinator that leads in `config.term`, out of everything that is stored (nothing, for
+    /// a new cluster), and what it does first.
     ///
     /// # Errors
     /// Any [`OpenError`]; nothing was changed.

@@ -1,15 +1,17 @@
 //! Persist before telling: whatever is said waits until everything it may depend on is stored.
 //!
 //! **Invariants**
-//! - P1: one batch is on its way at a time; what changes meanwhile is in the next one. So batches are stored in the order of
-//!   their changes, and a busy store gathers them.
-//! - P2: an output leaves when every change that was made before it is stored: it depends on nothing younger.
+//! - P1: one batch is on its way at a time; what changes meanwhile is in the next one. So batches
+//!   are stored in the order of their changes, and a busy store gathers them.
+//! - P2: an output leaves when every change that was made before it is stored: it depends on
+//!   nothing younger.
 //! - P3: outputs leave in the order in which they were made, pings apart: those depend on nothing.
 
 use super::{Output, Token};
 use crate::coordinator::store::Batch;
 
-/// Changes on their way to the store, and what waits for them. `T`: what else a stored batch sets off.
+/// Changes on their way to the store, and what waits for them. `T`: what else a stored batch sets
+/// off.
 pub(super) struct Pipeline<T> {
     open: Batch,
     /// Wait for the open batch.

@@ -1,8 +1,10 @@
 //! Telling servers the list of servers and their tablets until they have confirmed it.
 //!
 //! **Invariants**
-//! - H1: what is told is stored: the published list, and tablets as they were when their batch was sealed.
-//! - H2: one list and one set of tablets are under way per server; a newer one replaces what was not told yet.
+//! - H1: what is told is stored: the published list, and tablets as they were when their batch was
+//!   sealed.
+//! - H2: one list and one set of tablets are under way per server; a newer one replaces what was
+//!   not told yet.
 
 use super::{CallKind, Coordinator, Server, Timer};
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};

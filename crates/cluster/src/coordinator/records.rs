@@ -1,6 +1,7 @@
 //! What a coordinator stores, key by key.
 //!
-//! **Layout** keys are a letter and big-endian numbers, so that they are ordered as their numbers; values are postcard:
+//! **Layout** keys are a letter and big-endian numbers, so that they are ordered as their numbers;
+//! values are postcard:
 //!
 //! ```text
 //! "m"                        Meta

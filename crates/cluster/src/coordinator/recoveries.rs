@@ -1,4 +1,5 @@
-//! Recoveries under way: rules that are applied until nothing is left to recover ([`crate::recovery`] has the parts).
+//! Recoveries under way: rules that are applied until nothing is left to recover
+//! ([`crate::recovery`] has the parts).
 
 use super::records::{Origin, TabletRecord};
 use super::{CallKind, Coordinator, Timer, refused};
@@ -13,29 +14,33 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Late answers of backups are waited for this long, though the log may be whole without them: they bring more replicas to read
-/// from in parallel.
+/// Late answers of backups are waited for this long, though the log may be whole without them: they
+/// bring more replicas to read from in parallel.
 const PATIENCE_US: u64 = 150_000;
 /// An unanswered question to a backup or a recovery master is asked again after this time.
 const ASK_AGAIN_US: u64 = 1_000_000;
 /// So is one that was refused, by who is just starting, or busy.
 const BUSY_US: u64 = 200_000;
-/// Rules are applied at least this often; an attempt that failed is followed by the next one after this time.
+/// Rules are applied at least this often; an attempt that failed is followed by the next one after
+/// this time.
 const RETRY_US: u64 = 2_000_000;
-/// An attempt that nobody had space for is followed by a longer rest each time, up to `RETRY_US` shifted by this: while it lasts, it
-/// takes the memory of those whose clients delete.
+/// An attempt that nobody had space for is followed by a longer rest each time, up to `RETRY_US`
+/// shifted by this: while it lasts, it takes the memory of those whose clients delete.
 const RESTS_LONGER: u32 = 3;
 /// So many attempts come first that are only cut finer, if the members say that they have room.
 const FINER_FIRST: u32 = 4;
-/// A recovery master that has started is told again after this time: were it to forget, the recovery would hang.
+/// A recovery master that has started is told again after this time: were it to forget, the
+/// recovery would hang.
 const REMIND_US: u64 = 5_000_000;
-/// A read lease is measured by another clock, which may run faster or slower by this much, in percent.
+/// A read lease is measured by another clock, which may run faster or slower by this much, in
+/// percent.
 const DRIFT_PERCENT: u64 = 10;
-/// Partitions that a master recovers at a time. More than one only if no master is without: each round reads the whole log once
-/// more, so what can be done in one round is.
+/// Partitions that a master recovers at a time. More than one only if no master is without: each
+/// round reads the whole log once more, so what can be done in one round is.
 const AT_ONCE: u32 = 4;
-/// So many segments long a partition may be at least, or a master recovers one at a time: each takes a segment on R disks that it
-/// fills in part, which many short ones at once would fill with nothing.
+/// So many segments long a partition may be at least, or a master recovers one at a time: each
+/// takes a segment on R disks that it fills in part, which many short ones at once would fill with
+/// nothing.
 const SEGMENTS_AT_ONCE: u64 = 8;
 /// Recoveries that ended and are still shown.
 const ENDED_KEPT: usize = 32;
@@ -58,7 +63,8 @@ impl Coordinator {
         self.arm_recovery(dead, PATIENCE_US);
     }
 
-    /// The rules are applied after this time, if not before. One timer for each recovery, whatever gives rise to it.
+    /// The rules are applied after this time, if not before. One timer for each recovery, whatever
+    /// gives rise to it.
     fn arm_recovery(&mut self, dead: ServerId, after_us: u64) {
         let at_us = self.now_us + after_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
@@ -73,7 +79,8 @@ impl Coordinator {
         self.arm(at_us, Timer::Recovery(dead));
     }
 
-    /// Every backup that is UP is asked once; who does not answer, again by [`recovery_due`](Self::recovery_due).
+    /// Every backup that is UP is asked once; who does not answer, again by
+    /// [`recovery_due`](Self::recovery_due).
     fn ask_backups(&mut self, dead: ServerId) {
         let backups: Vec<ServerId> = self
             .up
@@ -199,7 +206,8 @@ impl Coordinator {
         self.give_partitions();
     }
 
-    /// How long a partition may be: the settings' limit, cut by the number of masters and by their room.
+    /// How long a partition may be: the settings' limit, cut by the number of masters and by their
+    /// room.
     fn partition_limits(&self, dead: ServerId, log_bytes: u64) -> Limits {
         let settings = &self.meta.settings;
         let rooms: Vec<u64> = self.rooms_left().into_values().collect();
@@ -210,15 +218,16 @@ impl Coordinator {
         let finer = self.recoveries.get(&dead).map_or(0, |of| of.finer);
         let shorter = bytes.checked_shr(finer).unwrap_or(0);
         Limits {
-            // Cut in halves again and again if they did not fit, but each costs a segment on R disks, and messages.
+            // Cut in halves again and again if they did not fit, but each costs a segment on R
+            // disks, and messages.
             bytes: shorter.max(least.min(bytes)),
             records: settings.partition_records,
             within_slots: finer > 0,
         }
     }
 
-    /// Bytes that each master may still take, by its own word; without end if it has said nothing. Its share of recoveries under
-    /// way, or just got, is taken off: its word is older.
+    /// Bytes that each master may still take, by its own word; without end if it has said nothing.
+    /// Its share of recoveries under way, or just got, is taken off: its word is older.
     fn rooms_left(&self) -> BTreeMap<ServerId, u64> {
         let room_of = |id: ServerId| {
             let room = self.servers.get(&id).and_then(|server| server.room);
@@ -249,8 +258,8 @@ impl Coordinator {
             return;
         }
         let mut left = self.rooms_left();
-        // Who has a free place, once for each of them; first those who have nothing. With so many there is one for each partition,
-        // or with all others neither.
+        // Who has a free place, once for each of them; first those who have nothing. With so many
+        // there is one for each partition, or with all others neither.
         let settings = &self.meta.settings;
         let is_long =
             settings.partition_bytes >= SEGMENTS_AT_ONCE * u64::from(settings.segment_bytes);
@@ -676,7 +685,8 @@ impl Coordinator {
     }
 }
 
-/// The one of these that gets a partition: the first that has room for it. If no master has, free or not, the one that has most.
+/// The one of these that gets a partition: the first that has room for it. If no master has, free
+/// or not, the one that has most.
 fn best(free: &[ServerId], left: &BTreeMap<ServerId, u64>, partition: &Partition) -> Option<usize> {
     let may = |id: &ServerId| !partition.not_on.contains(id);
     let fits = |id: &ServerId| left.get(id).is_some_and(|left| *left >= partition.bytes);

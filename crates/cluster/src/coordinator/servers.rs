@@ -9,11 +9,13 @@ use duramen_wire::native::message::{
     ServerStatus,
 };
 
-/// A server that enlists with the disk of another one asks again after this time: the other one is being checked.
+/// A server that enlists with the disk of another one asks again after this time: the other one is
+/// being checked.
 const DISK_CHECK_MS: u32 = 300;
 /// A server is alive that passes a check so long after somebody else came with its disk.
 const DOUBT_US: u64 = 2_000_000;
-/// Most servers that are remembered as saying that one life is over. Others wait until one of these asks no more.
+/// Most servers that are remembered as saying that one life is over. Others wait until one of these
+/// asks no more.
 const DOUBTS_MAX: usize = 16;
 /// Most that a server says of its ranges.
 const LOADS_MAX: usize = 1 << 16;
@@ -45,7 +47,8 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
 }
 
 impl Coordinator {
-    /// A server wants to be a member. The answer comes when it is stored, out of [`welcome`](Self::welcome).
+    /// A server wants to be a member. The answer comes when it is stored, out of
+    /// [`welcome`](Self::welcome).
     pub(super) fn enlist(&mut self, reply: ReplyId, enlist: Enlist) -> Option<CoordinatorAnswer> {
         let known = self.nonces.get(&enlist.nonce).copied();
         if let Some(known) = known
@@ -113,8 +116,9 @@ impl Coordinator {
         self.check_disk(enlist)
     }
 
-    /// The life that it follows by its own word may not be over: then the one's data is a copy of the other's, and not the newest.
-    /// Where that life listened nobody else does, so whoever asks from there is its end.
+    /// The life that it follows by its own word may not be over: then the one's data is a copy of
+    /// the other's, and not the newest. Where that life listened nobody else does, so whoever asks
+    /// from there is its end.
     fn check_replaced(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
         let Some(old) = enlist.replaces.filter(|id| self.is_up(*id)) else {
             return Ok(());
@@ -126,8 +130,9 @@ impl Coordinator {
         self.check_life(old, enlist.nonce, "data")
     }
 
-    /// Whether a server is alive whose data or disk somebody else has. A check that is passed says so only when it is passed
-    /// again after a while: the answer may have been on its way when that server ended, and who is refused here ends for good.
+    /// Whether a server is alive whose data or disk somebody else has. A check that is passed says
+    /// so only when it is passed again after a while: the answer may have been on its way when that
+    /// server ended, and who is refused here ends for good.
     fn check_life(&mut self, old: ServerId, nonce: u64, what: &str) -> Result<(), Refusal> {
         let now_us = self.now_us;
         let Some(server) = self.servers.get_mut(&old) else {
@@ -147,8 +152,8 @@ impl Coordinator {
         })
     }
 
-    /// A life with the same disk that ended before it had stored its id. At its address nobody else listens than who enlists now,
-    /// who would also answer whoever asks whether that one is alive.
+    /// A life with the same disk that ended before it had stored its id. At its address nobody else
+    /// listens than who enlists now, who would also answer whoever asks whether that one is alive.
     fn unstored_life(&self, enlist: &Enlist) -> Option<ServerId> {
         let same = self.disks.get(&enlist.disk).copied()?;
         let entry = &self.servers[&same].record.entry;
@@ -158,7 +163,8 @@ impl Coordinator {
         is_its.then_some(same)
     }
 
-    /// Two servers with one disk: the older one is gone and not yet noticed, or the disk was copied.
+    /// Two servers with one disk: the older one is gone and not yet noticed, or the disk was
+    /// copied.
     fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
         let same = self.disks.get(&enlist.disk).copied();
         let same = same.filter(|id| Some(*id) != enlist.replaces);
@@ -283,7 +289,8 @@ impl Coordinator {
         }
     }
 
-    /// K3: recorded for a server that is UP, and for no other; its recovery reads it when it is not UP any more.
+    /// K3: recorded for a server that is UP, and for no other; its recovery reads it when it is not
+    /// UP any more.
     pub(super) fn control_head(
         &mut self,
         server: ServerId,
@@ -330,7 +337,8 @@ impl Coordinator {
         }
     }
 
-    /// Makes groups of backups that keep replicas of the same segments, as long as there are enough without a group.
+    /// Makes groups of backups that keep replicas of the same segments, as long as there are enough
+    /// without a group.
     fn group_copysets(&mut self) {
         if self.meta.settings.copyset_scatter.is_none() {
             return;

@@ -1,10 +1,13 @@
-//! Who has how many tablets, and which of them are served: what people are told, without a look at each tablet.
+//! Who has how many tablets, and which of them are served: what people are told, without a look at
+//! each tablet.
 //!
 //! **Invariants**
-//! - S1: counts are those of the tablets: every tablet is added once, when it gets its owner, and removed once.
-//! - S2: a tablet counts as served when its owner is UP and has confirmed a list of tablets that has it. Until then it may be that
-//!   nobody serves it: its owner replays, makes ready, or waits for the end of another's lease (K7). A new leader does not know
-//!   what was confirmed to the one before.
+//! - S1: counts are those of the tablets: every tablet is added once, when it gets its owner, and
+//!   removed once.
+//! - S2: a tablet counts as served when its owner is UP and has confirmed a list of tablets that
+//!   has it. Until then it may be that nobody serves it: its owner replays, makes ready, or waits
+//!   for the end of another's lease (K7). A new leader does not know what was confirmed to the one
+//!   before.
 
 use super::Coordinator;
 use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};

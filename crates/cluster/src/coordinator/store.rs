@@ -1,12 +1,14 @@
 //! What a coordinator needs of the place where its state outlives it.
 //!
 //! **Invariants**
-//! - M1: a batch is there as a whole or not at all, and only if whoever commits it leads at that moment: the store compares,
-//!   not the caller. So a leader that was deposed while it slept can't write, whatever it believes.
+//! - M1: a batch is there as a whole or not at all, and only if whoever commits it leads at that
+//!   moment: the store compares, not the caller. So a leader that was deposed while it slept can't
+//!   write, whatever it believes.
 //! - M2: batches of one term are there in the order in which they were committed.
 //! - M3: what [`MetaStore::commit`] has returned `Ok` for is there after a power cut of the store.
 //!
-//! **Concurrency** One thread calls one `MetaStore`; calls block. Several coordinators have one each.
+//! **Concurrency** One thread calls one `MetaStore`; calls block. Several coordinators have one
+//! each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +55,8 @@ pub enum Error {
     /// Drop the coordinator and campaign again: somebody else leads. Nothing was changed.
     #[error("another coordinator leads")]
     Deposed,
-    /// Drop the coordinator; acquire and load again when the store is back. Whether the change is there is unknown.
+    /// Drop the coordinator; acquire and load again when the store is back. Whether the change is
+    /// there is unknown.
     #[error("the coordinator's store cannot be reached: {reason}")]
     Unavailable { reason: String },
     /// For people: the store holds something else, or is damaged.
@@ -63,17 +66,20 @@ pub enum Error {
 
 /// Where the coordinator's state outlives it.
 pub trait MetaStore: Send {
-    /// Leads from now on, if nobody else does. `None`: somebody does, ask again in a while (a tenth of a second, say).
+    /// Leads from now on, if nobody else does. `None`: somebody does, ask again in a while (a tenth
+    /// of a second, say).
     ///
     /// # Errors
     /// [`Error::Unavailable`]: ask again. [`Error::Unusable`].
     fn acquire(&mut self) -> Result<Option<Term>, Error>;
 
-    /// How the leadership that [`acquire`](Self::acquire) has begun is kept, by another thread: nothing that is asked of the store
-    /// meanwhile keeps it waiting. `None`: leadership lasts as long as the process.
+    /// How the leadership that [`acquire`](Self::acquire) has begun is kept, by another thread:
+    /// nothing that is asked of the store meanwhile keeps it waiting. `None`: leadership lasts as
+    /// long as the process.
     fn renewal(&self) -> Option<Box<dyn Renewal>>;
 
-    /// Silence after which others take over, in milliseconds; 0 if leadership lasts as long as the process.
+    /// Silence after which others take over, in milliseconds; 0 if leadership lasts as long as the
+    /// process.
     fn lease_ms(&self) -> u64;
 
     /// Everything. Only the leader's own batches can come after it.
@@ -100,10 +106,12 @@ pub trait MetaStore: Send {
 
 /// Keeps one leadership.
 pub trait Renewal: Send {
-    /// Says that the leader is alive. To be called several times within [`MetaStore::lease_ms`], or others take over.
+    /// Says that the leader is alive. To be called several times within [`MetaStore::lease_ms`], or
+    /// others take over.
     ///
     /// # Errors
-    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: leadership is not lost by that alone.
+    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: leadership is not lost
+    /// by that alone.
     fn renew(&mut self) -> Result<(), Error>;
 
     /// Frees what the store keeps for nobody, if it is time. To be called after each renewal.
@@ -121,7 +129,8 @@ struct Shared {
     reachable: bool,
 }
 
-/// A store in memory, shared by its clones: for tests and simulations, and what the others are compared with.
+/// A store in memory, shared by its clones: for tests and simulations, and what the others are
+/// compared with.
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Mutex<Shared>>,

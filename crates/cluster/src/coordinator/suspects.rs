@@ -1,12 +1,17 @@
-//! Whether a suspect is crashed: the coordinator asks it itself before it says so, and others whether it can hear anybody.
+//! Whether a suspect is crashed: the coordinator asks it itself before it says so, and others
+//! whether it can hear anybody.
 //!
 //! **Invariants** V1 to V3 of [`super::verdict`], and
-//! - U1: a server is called crashed when enough speaks against it and the leader may judge, or it is silent and somebody else has
-//!   its disk, and for nothing else (apart from being replaced, and from people who say so).
-//! - U2: an answer that was not waited for long enough, as the coordinator itself was late, counts for nothing.
-//! - U3: whether it may judge says a roll call that is no older than a check takes: the servers are asked for a sign of life when
-//!   the first of them misses a question. A new leader begins with one.
-//! - U4: silences from a time in which the leader could not judge count for nothing: they were its own.
+//! - U1: a server is called crashed when enough speaks against it and the leader may judge, or it
+//!   is silent and somebody else has its disk, and for nothing else (apart from being replaced, and
+//!   from people who say so).
+//! - U2: an answer that was not waited for long enough, as the coordinator itself was late, counts
+//!   for nothing.
+//! - U3: whether it may judge says a roll call that is no older than a check takes: the servers are
+//!   asked for a sign of life when the first of them misses a question. A new leader begins with
+//!   one.
+//! - U4: silences from a time in which the leader could not judge count for nothing: they were its
+//!   own.
 
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallKind, Coordinator, Output, Timer};
@@ -15,12 +20,14 @@ use duramen_base::ids::{ListVersion, ServerId};
 use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer};
 use std::collections::BTreeSet;
 
-/// A timer that comes so much too late says that this process or machine stood still, not that the suspect did.
+/// A timer that comes so much too late says that this process or machine stood still, not that the
+/// suspect did.
 const LATE_US: u64 = 50_000;
-/// Most servers of a roll call, drawn by chance. If a third is gone, fewer than half of 256 answer once in 10⁸ calls.
+/// Most servers of a roll call, drawn by chance. If a third is gone, fewer than half of 256 answer
+/// once in 10⁸ calls.
 const ROLL_MAX: usize = 256;
-/// A leader that may not judge for so long leaves it to another one: longer than a switch or a resolver takes to come back mostly,
-/// shorter than people take to look.
+/// A leader that may not judge for so long leaves it to another one: longer than a switch or a
+/// resolver takes to come back mostly, shorter than people take to look.
 const RESIGN_US: u64 = 3_000_000;
 
 /// After a roll call that says it may not judge, the next one follows so soon.
@@ -170,7 +177,8 @@ impl Coordinator {
         }
     }
 
-    /// Asks a random member whether it lives: so a cluster of one or two servers is watched as well.
+    /// Asks a random member whether it lives: so a cluster of one or two servers is watched as
+    /// well.
     pub(super) fn probe(&mut self) {
         let interval_us = u64::from(self.meta.settings.ping_interval_ms).max(1) * 1000;
         self.arm(self.now_us + interval_us, Timer::Probe);

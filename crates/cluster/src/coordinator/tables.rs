@@ -33,7 +33,8 @@ impl Coordinator {
             return invalid(format!("a table has 1 to {TABLETS_MAX} tablets"));
         }
         let named = self.tables.values().find(|table| table.name == name);
-        // The first table always exists, but belongs to nobody until somebody says over how many servers.
+        // The first table always exists, but belongs to nobody until somebody says over how many
+        // servers.
         let existing = named.map(|table| table.table);
         if existing.is_some_and(|id| self.tablets_in(id, KeyRange::ALL).next().is_some())
             || existing.is_some_and(|id| id != TableId::DEFAULT)
@@ -88,7 +89,8 @@ impl Coordinator {
         CoordinatorAnswer::Admin(AdminAnswer::Table(entry))
     }
 
-    /// The id of the next table: none that was ever given, and none whose place in the servers' stores another table has.
+    /// The id of the next table: none that was ever given, and none whose place in the servers'
+    /// stores another table has.
     fn free_table(&self) -> Option<TableId> {
         let taken: BTreeSet<usize> = self.tables.keys().map(|id| id.place()).collect();
         let first = match self.config.planted.is(Bug::IdsReused) {
@@ -266,7 +268,8 @@ impl Coordinator {
         self.masters.iter().map(|(_, id)| *id)
     }
 
-    /// UP masters that may be given what dead ones had: those that are drained too, if there are no others.
+    /// UP masters that may be given what dead ones had: those that are drained too, if there are no
+    /// others.
     pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
         let drained = self.servers.iter().filter(|(_, server)| {
             let entry = &server.record.entry;

@@ -1,27 +1,31 @@
 //! When a server is called crashed: the rules alone, so that a test can go through every case.
 //!
 //! **Invariants**
-//! - V1: what speaks against a server is that its process has ended ([`Sign::Dead`]), or that it was silent, [`CHANCES`] times. A
-//!   question that failed for a reason of which nobody knows whose it is counts like silence, but [`UNKNOWN_CHANCES`] are needed.
-//! - V2: a leader gives verdicts as long as at least half of the servers that it asks for a sign of life answer it. One that
-//!   more than half do not answer is as likely cut off itself, and cannot tell.
-//! - V3: a leader that nobody answers and somebody denies is wrong itself: another token, another cluster, another version.
+//! - V1: what speaks against a server is that its process has ended ([`Sign::Dead`]), or that it
+//!   was silent, [`CHANCES`] times. A question that failed for a reason of which nobody knows whose
+//!   it is counts like silence, but [`UNKNOWN_CHANCES`] are needed.
+//! - V2: a leader gives verdicts as long as at least half of the servers that it asks for a sign of
+//!   life answer it. One that more than half do not answer is as likely cut off itself, and cannot
+//!   tell.
+//! - V3: a leader that nobody answers and somebody denies is wrong itself: another token, another
+//!   cluster, another version.
 //!
-//! V2 by numbers: a rack with a third of the servers is judged, and one of two servers. If more than half are gone at once (power),
-//! nobody is, until some are back: a new life replaces its old one without a verdict, and counts among those who answer. What is
-//! left could not take over what the others had anyway: that is more than its own. People may say who is gone (`CrashServer`).
+//! V2 by numbers: a rack with a third of the servers is judged, and one of two servers. If more
+//! than half are gone at once (power), nobody is, until some are back: a new life replaces its old
+//! one without a verdict, and counts among those who answer. What is left could not take over what
+//! the others had anyway: that is more than its own. People may say who is gone (`CrashServer`).
 
 /// Silences, or signs of an end, that are enough.
 pub(super) const CHANCES: u32 = 2;
-/// The same, of questions that failed for an unknown reason. Each takes as long as a silence: 2 s by default, in which a resolver
-/// that does not answer, or a lack of descriptors, is over mostly.
+/// The same, of questions that failed for an unknown reason. Each takes as long as a silence: 2 s
+/// by default, in which a resolver that does not answer, or a lack of descriptors, is over mostly.
 pub(super) const UNKNOWN_CHANCES: u32 = 16;
 
 /// Why a question gets no answer, as its connection tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// The server's host refused the connection, or the connection ended or was reset behind a right hello, or another life of the
-    /// server answered: the process that was asked is over.
+    /// The server's host refused the connection, or the connection ended or was reset behind a
+    /// right hello, or another life of the server answered: the process that was asked is over.
     Dead,
     /// The reason may lie anywhere: here, there, or between.
     Unknown,

@@ -1,24 +1,32 @@
 //! From what fenced backups say they have: what was the dead server's log, and is all of it there?
 //!
 //! **Invariants**
-//! - G1: the log is what the newest eligible control segment lists, and nothing else (docs/protocols.md, The control log).
-//!   Eligible: not below the recorded `min_open`, and beginning with a whole snapshot. If none was ever recorded the log is empty:
-//!   its master has acknowledged nothing and shown nothing to readers before its first control segment was noted (O10, E2), and
-//!   the coordinator refuses to note one now. Nothing is waited for: there may be no replica anywhere.
-//! - G2: a closed control segment proves that its successor was begun: unless it ends with a clean shutdown, the log goes on
-//!   where nobody has answered yet. Then it waits, and never takes an older one.
-//! - G3: each listed segment needs a replica: of a closed one with exactly the recorded certificate, of an open one at the
-//!   recorded replication epoch or above. Otherwise the recovery waits; it never recovers in parts (90-traps.md §0.1, §D.3).
-//! - G5: data are sent to a head's segment only when the control log lists it on all its replicas (O2). So a replica with data
-//!   of a head's segment that is newer than all that a control segment lists proves that this control segment lacks its end: a
-//!   disk that has silently lost its last writes has answered first. The recovery waits for a longer one.
-//! - G4: all partitions replay the same image of an open segment, also in later attempts as long as somebody has it.
+//! - G1: the log is what the newest eligible control segment lists, and nothing else
+//!   (docs/protocols.md, The control log). Eligible: not below the recorded `min_open`, and
+//!   beginning with a whole snapshot. If none was ever recorded the log is empty: its master has
+//!   acknowledged nothing and shown nothing to readers before its first control segment was noted
+//!   (O10, E2), and the coordinator refuses to note one now. Nothing is waited for: there may be no
+//!   replica anywhere.
+//! - G2: a closed control segment proves that its successor was begun: unless it ends with a clean
+//!   shutdown, the log goes on where nobody has answered yet. Then it waits, and never takes an
+//!   older one.
+//! - G3: each listed segment needs a replica: of a closed one with exactly the recorded
+//!   certificate, of an open one at the recorded replication epoch or above. Otherwise the recovery
+//!   waits; it never recovers in parts (90-traps.md §0.1, §D.3).
+//! - G5: data are sent to a head's segment only when the control log lists it on all its replicas
+//!   (O2). So a replica with data of a head's segment that is newer than all that a control segment
+//!   lists proves that this control segment lacks its end: a disk that has silently lost its last
+//!   writes has answered first. The recovery waits for a longer one.
+//! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
+//!   somebody has it.
 //!
-//! Why an answer of a single holder of each open segment is enough: it is fenced. The dead server (if it is not dead) can
-//! acknowledge nothing more without all holders of the segments it appends to, can't list another segment or another holder
-//! without the control segment's holders, and can't replace that one without the coordinator, which knows it is crashed.
+//! Why an answer of a single holder of each open segment is enough: it is fenced. The dead server
+//! (if it is not dead) can acknowledge nothing more without all holders of the segments it appends
+//! to, can't list another segment or another holder without the control segment's holders, and
+//! can't replace that one without the coordinator, which knows it is crashed.
 //!
-//! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (90-traps.md §B).
+//! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (90-traps.md
+//! §B).
 
 use crate::control::{self, Listed, State};
 use crate::planted::{Bug, Planted};
@@ -31,8 +39,8 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the backups that have answered have. An answer costs what is in it, and not what the log has: a large cluster's coordinator
-/// gets ten thousand of them.
+/// What the backups that have answered have. An answer costs what is in it, and not what the log
+/// has: a large cluster's coordinator gets ten thousand of them.
 pub(crate) struct Collected {
     dead: ServerId,
     min_open: SegmentId,
@@ -41,7 +49,8 @@ pub(crate) struct Collected {
     replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
     /// Every segment that somebody has called its control segment.
     controls: BTreeSet<SegmentId>,
-    /// What is looked for, as far as it is known; none: what was known of control segments has changed.
+    /// What is looked for, as far as it is known; none: what was known of control segments has
+    /// changed.
     wanted: Option<Result<Wanted, Missing>>,
 }
 
@@ -206,7 +215,8 @@ impl Collected {
         }
     }
 
-    /// The whole log, if it is there. `before`: images of open segments that an earlier attempt took (G4).
+    /// The whole log, if it is there. `before`: images of open segments that an earlier attempt
+    /// took (G4).
     ///
     /// # Errors
     /// What is [`Missing`]: wait for more answers.

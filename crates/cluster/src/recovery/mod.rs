@@ -1,10 +1,12 @@
-//! The recovery of one dead server's tablets, as the coordinator sees it: fence, collect, complete, cut, replay, hand over.
+//! The recovery of one dead server's tablets, as the coordinator sees it: fence, collect, complete,
+//! cut, replay, hand over.
 //!
 //! **Invariants**
-//! - Y1: an attempt has an id of its own; what belongs to another attempt does not count (90-traps.md §0.7).
+//! - Y1: an attempt has an id of its own; what belongs to another attempt does not count
+//!   (90-traps.md §0.7).
 //! - Y2: the partitions of an attempt are the dead server's tablets, each in one.
-//! - Y3: a partition is with one recovery master at a time. It is given to another one only when the first has said that it has
-//!   nothing of it any more, or is crashed.
+//! - Y3: a partition is with one recovery master at a time. It is given to another one only when
+//!   the first has said that it has nothing of it any more, or is crashed.
 //!
 //! Paper: [Ousterhout15 §7], 90-traps.md §D.
 
@@ -65,7 +67,8 @@ pub(crate) struct Recovery {
     pub due_us: Option<u64>,
     /// Until then the dead server may serve reads.
     pub lease_until_us: u64,
-    /// Nothing is decided before this time, unless all have answered: late answers bring more replicas to read from.
+    /// Nothing is decided before this time, unless all have answered: late answers bring more
+    /// replicas to read from.
     pub patient_until_us: u64,
     /// Nothing is decided before this time: the attempt before has just failed.
     pub rest_until_us: u64,
@@ -73,7 +76,8 @@ pub(crate) struct Recovery {
     /// Images of open segments that an attempt has chosen.
     pub images: BTreeMap<SegmentId, Certificate>,
     pub partitions: Vec<Partition>,
-    /// How often an attempt has ended for want of space: the next one has partitions of half the length each time.
+    /// How often an attempt has ended for want of space: the next one has partitions of half the
+    /// length each time.
     pub finer: u32,
     /// How many attempts in turn have ended for want of space, and recovered nothing.
     pub in_vain: u32,
@@ -81,7 +85,8 @@ pub(crate) struct Recovery {
     pub lacking: u64,
     /// What the members said they had room for at its end.
     pub room: u64,
-    /// Masters that could not read the log in the last attempt: others come first, as it may be their own trouble.
+    /// Masters that could not read the log in the last attempt: others come first, as it may be
+    /// their own trouble.
     pub unlucky: BTreeSet<ServerId>,
     /// Of partitions of earlier attempts: how many, bytes, entries.
     pub before: (u32, u64, u64),
@@ -140,7 +145,8 @@ impl Recovery {
         self.waits_for = None;
     }
 
-    /// Begins anew, under another id (Y1); backups are to be asked again, as some had not what they said.
+    /// Begins anew, under another id (Y1); backups are to be asked again, as some had not what they
+    /// said.
     ///
     /// # Panics
     /// If a partition is still with somebody (Y3).

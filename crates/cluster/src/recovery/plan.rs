@@ -1,13 +1,17 @@
-//! How a dead server's tablets are cut and packed into partitions, one per recovery master at a time.
+//! How a dead server's tablets are cut and packed into partitions, one per recovery master at a
+//! time.
 //!
 //! **Invariants**
 //! - N1: the pieces of a tablet are the tablet, without gap or overlap.
-//! - N2: a partition stays within the limits, as far as they are known; a single piece may be above them only if it can't be cut, and a slot is not cut
-//!   before an attempt has shown that nobody has room for it.
-//! - N3: partitions are so short that each master can get one, and that all of them fit where there is room ([`partition_bytes`]).
+//! - N2: a partition stays within the limits, as far as they are known; a single piece may be above
+//!   them only if it can't be cut, and a slot is not cut before an attempt has shown that nobody
+//!   has room for it.
+//! - N3: partitions are so short that each master can get one, and that all of them fit where there
+//!   is room ([`partition_bytes`]).
 //!
-//! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts lie between Redis Cluster slots where that is possible, so that
-//! a slot has one owner; without statistics the log's length is spread over the tablets by their share of the hash space.
+//! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts lie between Redis Cluster slots
+//! where that is possible, so that a slot has one owner; without statistics the log's length is
+//! spread over the tablets by their share of the hash space.
 
 use crate::random::Random;
 use duramen_base::ids::{KeyRange, RouteHash};
@@ -23,13 +27,15 @@ const BYTES_PER_RECORD: u64 = 250;
 pub(crate) struct Limits {
     pub bytes: u64,
     pub records: u64,
-    /// A slot may be cut, as nobody had room for a whole one: commands over several of its keys are refused then.
+    /// A slot may be cut, as nobody had room for a whole one: commands over several of its keys are
+    /// refused then.
     pub within_slots: bool,
 }
 
-/// How long partitions of a log of `total` bytes are: not above `most`, and no longer than is left for each master if all get one,
-/// but for less than `least` it is not worth another one's while. If they would not fit where there is room (N3) they are shorter;
-/// `rooms` has one number for each master, without end if nobody knows. If nothing fits, as if there were room: rooms are advice,
+/// How long partitions of a log of `total` bytes are: not above `most`, and no longer than is left
+/// for each master if all get one, but for less than `least` it is not worth another one's while.
+/// If they would not fit where there is room (N3) they are shorter; `rooms` has one number for each
+/// master, without end if nobody knows. If nothing fits, as if there were room: rooms are advice,
 /// and `total` counts what is dead.
 pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) -> u64 {
     let (most, least) = (most.max(1), least.clamp(1, most.max(1)));
@@ -52,7 +58,8 @@ pub(crate) struct Piece {
     pub records: u64,
 }
 
-/// Cuts tablets into pieces that fit the limits. `log_bytes`: of the whole log; `loads`: what the server said of its ranges.
+/// Cuts tablets into pieces that fit the limits. `log_bytes`: of the whole log; `loads`: what the
+/// server said of its ranges.
 pub(crate) fn cut(
     tablets: &[RecoverTablet],
     loads: &[RangeLoad],
@@ -136,7 +143,8 @@ fn slots(range: KeyRange) -> u64 {
     u64::from(range.last.slot()) - u64::from(range.first.slot()) + 1
 }
 
-/// The range in `count` slices, as equal as possible; fewer if it has fewer hashes. Whole slots if it has that many.
+/// The range in `count` slices, as equal as possible; fewer if it has fewer hashes. Whole slots if
+/// it has that many.
 pub(crate) fn slices(range: KeyRange, count: u64) -> Vec<KeyRange> {
     let slot_bits = RouteHash::first_of_slot(1).0.trailing_zeros();
     let slots = slots(range);
@@ -160,7 +168,8 @@ pub(crate) fn slices(range: KeyRange, count: u64) -> Vec<KeyRange> {
     slices
 }
 
-/// Packs pieces into partitions. Big ones first; each goes to the first of a few random partitions that has room for it.
+/// Packs pieces into partitions. Big ones first; each goes to the first of a few random partitions
+/// that has room for it.
 pub(crate) fn pack(mut pieces: Vec<Piece>, limits: Limits, random: &mut Random) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| std::cmp::Reverse(piece.bytes.max(piece.records)));
     let mut partitions: Vec<(u64, u64, Vec<Piece>)> = Vec::new();
@@ -244,7 +253,8 @@ mod tests {
         }
     }
 
-    /// Each tablet was compared with each load, on the thread that all servers wait for: 16,384 tablets took a second.
+    /// Each tablet was compared with each load, on the thread that all servers wait for: 16,384
+    /// tablets took a second.
     #[test]
     fn what_was_counted_is_shared_among_many_tablets() {
         let width = 1u64 << 50;
@@ -319,7 +329,8 @@ mod tests {
         );
     }
 
-    /// A recovery cut a slot in four, for four masters: commands over several keys of one hash tag were refused from then on.
+    /// A recovery cut a slot in four, for four masters: commands over several keys of one hash tag
+    /// were refused from then on.
     #[test]
     fn a_slot_is_cut_when_it_did_not_fit_as_a_whole() {
         let slot = KeyRange::new(RouteHash::first_of_slot(9), RouteHash::last_of_slot(9));

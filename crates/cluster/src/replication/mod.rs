@@ -1,51 +1,65 @@
 //! The master's side of replication: in which order segments and control records reach the backups.
 //!
-//! A [`Master`] is told what exists ([`opened`](Master::opened), [`appended`](Master::appended), …) and what has arrived
-//! ([`acked`](Master::acked), [`backup_lost`](Master::backup_lost), …); [`poll`](Master::poll) applies rules until none of them
-//! can do more, and returns what to send and what to free. It knows neither bytes of data nor time.
+//! A [`Master`] is told what exists ([`opened`](Master::opened), [`appended`](Master::appended), …)
+//! and what has arrived ([`acked`](Master::acked), [`backup_lost`](Master::backup_lost), …);
+//! [`poll`](Master::poll) applies rules until none of them can do more, and returns what to send
+//! and what to free. It knows neither bytes of data nor time.
 //!
 //! **Rules** (each may only act when its condition holds; "ordered" is explained below)
-//! - O1: a segment's `AddOpen` record is written when the segment is open on all of its replicas (ordered).
+//! - O1: a segment's `AddOpen` record is written when the segment is open on all of its replicas
+//!   (ordered).
 //! - O2: data is sent when the `AddOpen` record is on all replicas of the control log (ordered).
-//! - O3: data of a head's segment is sent when the head's segment before it is complete and closed on all replicas (ordered),
-//!   and the record of its epoch is synced.
-//! - O4: a `Closed` record is written when the segment is complete and closed on all replicas (ordered).
-//! - O5: a `Swap` record is written when each survivor is complete and closed on all replicas, synced.
-//! - O6: a cleaned segment is freed when the `Swap` record is synced on all replicas of the control log, and no older control
-//!   segment is eligible any more: all of them are closed, synced (90-traps.md §0.2).
-//! - O7: the control log goes on in a new segment s2 when s1 is complete on all replicas (ordered); s2 begins with a snapshot
-//!   under one certificate; s1 is closed when that is on all replicas (ordered); more of s2 is sent when s1 is closed on all
-//!   replicas (ordered); s1 is freed when both are synced.
-//! - O8: when a replica of an open segment is lost, the segment's replication epoch grows, a new replica is filled (it counts
-//!   when it is complete, under one certificate), the others get the epoch, and nothing of the segment counts as durable until
-//!   the `SegmentEpoch` record is synced. A control segment in that case is replaced as by O7.
+//! - O3: data of a head's segment is sent when the head's segment before it is complete and closed
+//!   on all replicas (ordered), and the record of its epoch is synced.
+//! - O4: a `Closed` record is written when the segment is complete and closed on all replicas
+//!   (ordered).
+//! - O5: a `Swap` record is written when each survivor is complete and closed on all replicas,
+//!   synced.
+//! - O6: a cleaned segment is freed when the `Swap` record is synced on all replicas of the control
+//!   log, and no older control segment is eligible any more: all of them are closed, synced
+//!   (90-traps.md §0.2).
+//! - O7: the control log goes on in a new segment s2 when s1 is complete on all replicas (ordered);
+//!   s2 begins with a snapshot under one certificate; s1 is closed when that is on all replicas
+//!   (ordered); more of s2 is sent when s1 is closed on all replicas (ordered); s1 is freed when
+//!   both are synced.
+//! - O8: when a replica of an open segment is lost, the segment's replication epoch grows, a new
+//!   replica is filled (it counts when it is complete, under one certificate), the others get the
+//!   epoch, and nothing of the segment counts as durable until the `SegmentEpoch` record is synced.
+//!   A control segment in that case is replaced as by O7.
 //! - O9: what is pinned is not freed (a snapshot has yet to copy it).
-//! - O10: when a replica of a control segment is lost that is not known to be closed, it may come back and look like the log's
-//!   newest. So the coordinator is told the next control segment as the oldest that counts, when that is on all replicas; until
-//!   it has noted it, durably, nothing that this segment or a later one says counts. The first one of a log is told too: from
-//!   then on a recovery knows that there is a log.
-//! - O11: a replica of a closed segment that is lost is made good for on another backup, at a higher epoch: of what a backup
-//!   holds of a segment, the instance of the highest epoch counts. Others need not be told; a closed replica is whole.
-//! - O12: a backup that comes back is told to drop a replica only if it is known here under its new name, and the segment is on
-//!   all its replicas elsewhere, or not part of the log any more. The same holds for a backup that
-//!   refused a closed segment's opening, or could not read its replica: it may have a good one, of
-//!   before. What it was told to drop, or was given anew, does not count again as what it had: its
-//!   question may have come twice.
-//! - O13: a refused opening of a control segment costs nothing: the backup that has refused it never takes it again, however often
-//!   it comes (its B10), so that the segment goes on with another backup in its place. Each opening after a refusal has a higher
-//!   epoch, by which it is known from a repetition of the one before.
-//! - O14: a record that does not fit into the newest control segment, and each one after it, is in the next one's snapshot. It
-//!   counts when that snapshot is there and the control segment before is closed, as else a recovery may take that for the newest.
+//! - O10: when a replica of a control segment is lost that is not known to be closed, it may come
+//!   back and look like the log's newest. So the coordinator is told the next control segment as
+//!   the oldest that counts, when that is on all replicas; until it has noted it, durably, nothing
+//!   that this segment or a later one says counts. The first one of a log is told too: from then on
+//!   a recovery knows that there is a log.
+//! - O11: a replica of a closed segment that is lost is made good for on another backup, at a
+//!   higher epoch: of what a backup holds of a segment, the instance of the highest epoch counts.
+//!   Others need not be told; a closed replica is whole.
+//! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
+//!   name, and the segment is on all its replicas elsewhere, or not part of the log any more. The
+//!   same holds for a backup that refused a closed segment's opening, or could not read its
+//!   replica: it may have a good one, of before. What it was told to drop, or was given anew, does
+//!   not count again as what it had: its question may have come twice.
+//! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
+//!   never takes it again, however often it comes (its B10), so that the segment goes on with
+//!   another backup in its place. Each opening after a refusal has a higher epoch, by which it is
+//!   known from a repetition of the one before.
+//! - O14: a record that does not fit into the newest control segment, and each one after it, is in
+//!   the next one's snapshot. It counts when that snapshot is there and the control segment before
+//!   is closed, as else a recovery may take that for the newest.
 //!
-//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and [`Config::frees_max`] frees under way;
-//! control segments are never kept waiting by data. Who rejects an opening is not asked again before others.
+//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and
+//! [`Config::frees_max`] frees under way; control segments are never kept waiting by data. Who
+//! rejects an opening is not asked again before others.
 //!
-//! **Ordered** means synced on every replica: a backup that has a record in its cache alone may lose it in a power cut, while
-//! another keeps what the record was to come before. With one replica on a backup whose commits are atomic and ordered
-//! ([`Config::one_stream`]), *sent* is enough: what is in the same commit or an earlier one can't be missing when the later is
-//! there. O5, O6, O8 and what is told to users always wait for acknowledgements.
+//! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
+//! lose it in a power cut, while another keeps what the record was to come before. With one replica
+//! on a backup whose commits are atomic and ordered ([`Config::one_stream`]), *sent* is enough:
+//! what is in the same commit or an earlier one can't be missing when the later is there. O5, O6,
+//! O8 and what is told to users always wait for acknowledgements.
 //!
-//! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several heads, one control log.
+//! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several
+//! heads, one control log.
 
 mod peers;
 #[cfg_attr(not(feature = "planted"), allow(dead_code))]
@@ -86,13 +100,15 @@ pub struct Ticket(pub u64);
 pub struct Config {
     /// Replicas of each segment.
     pub replicas: usize,
-    /// One replica, on a backup that makes everything of one poll durable in one atomic step, polls in order.
+    /// One replica, on a backup that makes everything of one poll durable in one atomic step, polls
+    /// in order.
     pub one_stream: bool,
     /// The log id in headers of control segments.
     pub server: u64,
     /// Most bytes of a control segment.
     pub control_capacity: u32,
-    /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by a new one.
+    /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by
+    /// a new one.
     pub control_roll_bytes: u32,
     /// Most calls with data under way at once.
     pub writes_max: usize,
@@ -132,7 +148,8 @@ pub struct Send {
     pub segment: SegmentId,
     pub kind: Kind,
     pub epoch: u64,
-    /// The bytes `from..certificate.length` of the segment; none if they are equal. The certificate goes with the last of them.
+    /// The bytes `from..certificate.length` of the segment; none if they are equal. The certificate
+    /// goes with the last of them.
     pub from: u32,
     pub certificate: Certificate,
     pub open: bool,
@@ -146,7 +163,8 @@ pub struct Send {
 pub enum Rejection {
     /// It is short of room: an opening only.
     Busy,
-    /// It takes this master for crashed, and so does the coordinator. Nothing will ever be acknowledged again.
+    /// It takes this master for crashed, and so does the coordinator. Nothing will ever be
+    /// acknowledged again.
     Fenced,
 }
 
@@ -159,7 +177,8 @@ pub enum Effect {
         backup: BackupId,
         segment: SegmentId,
     },
-    /// The coordinator has to note this, durably; then [`Master::control_head_noted`]. Asked once: whoever carries it repeats it.
+    /// The coordinator has to note this, durably; then [`Master::control_head_noted`]. Asked once:
+    /// whoever carries it repeats it.
     ControlHead {
         min_open: SegmentId,
     },
@@ -231,7 +250,8 @@ pub struct Master {
     floor_noted: SegmentId,
     /// Replicas of control segments that were lost before they were closed.
     stale_control: BTreeSet<(SegmentId, BackupId)>,
-    /// A segment that could not send because too many calls are under way: it comes first next time.
+    /// A segment that could not send because too many calls are under way: it comes first next
+    /// time.
     kept_waiting: Option<SegmentId>,
 }
 
@@ -252,9 +272,10 @@ pub struct Found {
 }
 
 impl Master {
-    /// A master of an empty log, or of the log that a restart found: `state` as the control log has it, the replicas, and
-    /// which of them count (the others are left over and will be freed). Segments that are still open are closed where they
-    /// end; the control log goes on in a new segment. `state`'s segments must be complete.
+    /// A master of an empty log, or of the log that a restart found: `state` as the control log has
+    /// it, the replicas, and which of them count (the others are left over and will be freed).
+    /// Segments that are still open are closed where they end; the control log goes on in a new
+    /// segment. `state`'s segments must be complete.
     pub fn new(config: Config, mut state: State, backups: &[BackupId], found: &[Found]) -> Master {
         assert!(
             !config.one_stream
@@ -395,7 +416,8 @@ impl Master {
         known.replicas.push(Replica::whole(backup, certificate));
     }
 
-    /// A survivor will never be listed: its side log was given up. Whoever wrote replicas of it frees them.
+    /// A survivor will never be listed: its side log was given up. Whoever wrote replicas of it
+    /// frees them.
     ///
     /// # Panics
     /// If it is listed.
@@ -411,7 +433,8 @@ impl Master {
         }
     }
 
-    /// Writes a record that depends on nothing but its place in the control log: a table's, a pass, a safe version.
+    /// Writes a record that depends on nothing but its place in the control log: a table's, a pass,
+    /// a safe version.
     ///
     /// # Panics
     /// If the record contradicts the state.
@@ -430,7 +453,8 @@ impl Master {
         }
     }
 
-    /// Proposes to take `remove` out of the log in favour of `add`, which were opened or written before. Returns its number.
+    /// Proposes to take `remove` out of the log in favour of `add`, which were opened or written
+    /// before. Returns its number.
     pub fn swap(
         &mut self,
         add: Vec<(SegmentId, Certificate)>,
@@ -492,13 +516,15 @@ impl Master {
         }
     }
 
-    /// A replica of a control segment is damaged where its backup keeps it: the log goes on in a new one, which begins with a
-    /// snapshot (O7). That of a data segment is replaced by cleaning the segment.
+    /// A replica of a control segment is damaged where its backup keeps it: the log goes on in a
+    /// new one, which begins with a snapshot (O7). That of a data segment is replaced by cleaning
+    /// the segment.
     pub fn renew_control(&mut self) {
         self.control_wanted = true;
     }
 
-    /// O9: keeps all segments that are listed now from being freed, each until it is [`unpinned`](Self::unpin).
+    /// O9: keeps all segments that are listed now from being freed, each until it is
+    /// [`unpinned`](Self::unpin).
     pub fn pin(&mut self) {
         self.pinned.extend(self.state.segments.keys());
     }
@@ -537,8 +563,9 @@ impl Master {
         }
     }
 
-    /// The oldest control segment that still counts: a recovery that finds only older ones has not found the log. With several
-    /// replicas the coordinator has to know it before anything is acknowledged that older ones don't list.
+    /// The oldest control segment that still counts: a recovery that finds only older ones has not
+    /// found the log. With several replicas the coordinator has to know it before anything is
+    /// acknowledged that older ones don't list.
     pub fn control_floor(&self, level: Level) -> Option<SegmentId> {
         self.control
             .iter()
@@ -586,8 +613,9 @@ impl Master {
         known.unwrap_or_else(|| panic!("segment {segment} was never opened"))
     }
 
-    /// Applies a record to the state and appends it to the control log; returns where it ends. Records that come before
-    /// the first control segment is there are in its snapshot; so are those that do not fit into the newest one (O14).
+    /// Applies a record to the state and appends it to the control log; returns where it ends.
+    /// Records that come before the first control segment is there are in its snapshot; so are
+    /// those that do not fit into the newest one (O14).
     fn write_record(&mut self, record: &Record) -> Lsn {
         if let Err(why) = self.state.apply(record) {
             panic!("a `{}` record {why}: {record:?}", record.name()); // C4: a bug, not damage

@@ -1,4 +1,5 @@
-//! What a master hears of its backups: that they come, go, refuse, come back, and what they still hold.
+//! What a master hears of its backups: that they come, go, refuse, come back, and what they still
+//! hold.
 
 use super::segment::{Replica, Segment};
 use super::{BackupId, Bug, Found, InFlight, Kind, Level, Master, Rejection, SegmentId, Ticket};
@@ -95,9 +96,10 @@ impl Master {
         }
     }
 
-    /// An opening was refused: somebody else is asked; if there is nobody, the same backup again after a while. A repetition of
-    /// a data segment's opening may have been taken all the same: so what is there counts as lost, and is freed. Of a control
-    /// segment it may not (O13): to lose a replica of one would cost a control segment each time.
+    /// An opening was refused: somebody else is asked; if there is nobody, the same backup again
+    /// after a while. A repetition of a data segment's opening may have been taken all the same: so
+    /// what is there counts as lost, and is freed. Of a control segment it may not (O13): to lose a
+    /// replica of one would cost a control segment each time.
     fn refused(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
@@ -146,7 +148,8 @@ impl Master {
         self.fenced
     }
 
-    /// A backup is about to be asked to sync: what it has acknowledged so far will be synced when it answers.
+    /// A backup is about to be asked to sync: what it has acknowledged so far will be synced when
+    /// it answers.
     pub fn sync_begins(&mut self, backup: BackupId) {
         for segment in self.segments.values_mut() {
             if let Some(replica) = segment.replica_mut(backup) {
@@ -186,8 +189,9 @@ impl Master {
         waits.then_some(self.floor_wanted)
     }
 
-    /// Who holds, or held, a control segment that a recovery might take for the newest: their leases are needed for reading. None
-    /// before the first one is noted: nothing is read then, for a recovery would ask nobody about this log (G1).
+    /// Who holds, or held, a control segment that a recovery might take for the newest: their
+    /// leases are needed for reading. None before the first one is noted: nothing is read then, for
+    /// a recovery would ask nobody about this log (G1).
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
         if self.unnoted().is_some() && self.floor_noted == SegmentId::NONE {
             return BTreeSet::new();
@@ -210,7 +214,8 @@ impl Master {
         whole.map(|replica| replica.backup).collect()
     }
 
-    /// Whether a closed segment is on all its replicas, synced. One that is not known any more needs none.
+    /// Whether a closed segment is on all its replicas, synced. One that is not known any more
+    /// needs none.
     pub fn is_safe(&self, segment: SegmentId) -> bool {
         self.segments.get(&segment).is_none_or(|known| {
             known.is_whole(known.on_all(self.config.replicas, Level::Synced)) && self.counts(known)
@@ -239,8 +244,8 @@ impl Master {
         unsynced.map(|replica| replica.backup).collect()
     }
 
-    /// What `ticket` asks for cannot be sent: nobody has the bytes of that closed segment any more. It stays with the replicas
-    /// that it has, and should be cleaned.
+    /// What `ticket` asks for cannot be sent: nobody has the bytes of that closed segment any more.
+    /// It stays with the replicas that it has, and should be cleaned.
     pub fn give_up(&mut self, ticket: Ticket) {
         let Some(sent) = self.in_flight.remove(&ticket) else {
             return;
@@ -252,8 +257,8 @@ impl Master {
         self.active.remove(&sent.segment);
     }
 
-    /// None of `holders` could give the bytes that `ticket` sends, of a closed segment: their replicas
-    /// are lost (O11). Nothing reached the target, so it is neither refused nor freed.
+    /// None of `holders` could give the bytes that `ticket` sends, of a closed segment: their
+    /// replicas are lost (O11). Nothing reached the target, so it is neither refused nor freed.
     pub fn not_fetched(&mut self, ticket: Ticket, holders: &[BackupId]) {
         let Some(sent) = self.in_flight.remove(&ticket) else {
             return;
@@ -277,8 +282,8 @@ impl Master {
         }
     }
 
-    /// A backup that was restarted, and is known here under its new name, still has these replicas. Which of them it may drop
-    /// (O12); closed ones of segments that lack a replica count again.
+    /// A backup that was restarted, and is known here under its new name, still has these replicas.
+    /// Which of them it may drop (O12); closed ones of segments that lack a replica count again.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         let known = self.placement.has(backup) || self.config.has_bug(Bug::DroppedUnseen);
         if !known || self.fenced {

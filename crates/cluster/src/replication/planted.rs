@@ -1,5 +1,5 @@
-//! Bugs that tests plant to see whether they would be found: each leaves out one condition of a rule. Without feature
-//! `planted` there are none.
+//! Bugs that tests plant to see whether they would be found: each leaves out one condition of a
+//! rule. Without feature `planted` there are none.
 
 /// A rule that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,8 @@ pub enum Bug {
     RollBeforeComplete,
     /// O7: a control segment is closed before the next one's snapshot is there.
     CloseBeforeSnapshot,
-    /// O7, and by it O6's second half: a control segment is written on beyond its snapshot before the one before it is closed.
+    /// O7, and by it O6's second half: a control segment is written on beyond its snapshot before
+    /// the one before it is closed.
     MoreBeforeClose,
     /// O7: a control segment is freed before the next one is synced.
     FreeControlEarly,
@@ -48,7 +49,8 @@ pub enum Bug {
     DroppedUnseen,
     /// O11: what a closed segment has lost is not made good for.
     ClosedNotRefilled,
-    /// A refused opening is taken for one that never happened, although a repetition of it may have.
+    /// A refused opening is taken for one that never happened, although a repetition of it may
+    /// have.
     RefusedForgotten,
     /// O12: a refused backup frees what it has of a closed segment, though others may not have it.
     LastFreed,

@@ -9,7 +9,8 @@ use duramen_format::segment::Kind;
 use std::collections::BTreeSet;
 
 impl Master {
-    /// Applies the rules; what to do is appended to `effects`, in an order that respects them. `next_id` gives a new segment id.
+    /// Applies the rules; what to do is appended to `effects`, in an order that respects them.
+    /// `next_id` gives a new segment id.
     pub fn poll(&mut self, next_id: &mut dyn FnMut() -> SegmentId, effects: &mut Vec<Effect>) {
         if self.fenced {
             return;
@@ -85,7 +86,8 @@ impl Master {
                 .is_none_or(|at| at <= self.control_at(Level::Synced))
     }
 
-    /// O7: the next control segment, if one is wanted and the one before is complete where it still is.
+    /// O7: the next control segment, if one is wanted and the one before is complete where it still
+    /// is.
     fn continue_control(&mut self, next_id: &mut dyn FnMut() -> SegmentId) -> bool {
         let complete = self.control.back().is_none_or(|before| {
             let segment = &self.segments[&before.id];
@@ -125,7 +127,8 @@ impl Master {
         changed
     }
 
-    /// Chooses backups for replicas that are missing: the next in turn that has none of this segment.
+    /// Chooses backups for replicas that are missing: the next in turn that has none of this
+    /// segment.
     fn place(&mut self, id: SegmentId) -> bool {
         let Some(segment) = self.segments.get_mut(&id) else {
             return false;
@@ -188,7 +191,8 @@ impl Master {
             } else {
                 self.config.replicas
             };
-            // With an epoch whose record may get lost, an older and shorter replica may count again (O8).
+            // With an epoch whose record may get lost, an older and shorter replica may count again
+            // (O8).
             let counts = predecessor.kind == Kind::Control
                 || self.counts(predecessor)
                 || self.config.has_bug(Bug::PredecessorMayShrink);
@@ -440,8 +444,8 @@ impl Master {
             let mut sent = in_flight.values();
             sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
         };
-        // O12: of a segment that is part of the log, only what others have: a refused backup, or one
-        // whose replica could not be read, may hold the last good one from an earlier life.
+        // O12: of a segment that is part of the log, only what others have: a refused backup, or
+        // one whose replica could not be read, may hold the last good one from an earlier life.
         let hasty = self.config.has_bug(Bug::LastFreed);
         let kept: BTreeSet<SegmentId> = match hasty {
             true => BTreeSet::new(),

@@ -139,12 +139,14 @@ pub(super) struct Segment {
     pub close_recorded: bool,
     /// A `SegmentEpoch` record is needed (O8).
     pub epoch_wanted: bool,
-    /// What each replica must have before that record may be written: a lower length may have been promised.
+    /// What each replica must have before that record may be written: a lower length may have been
+    /// promised.
     pub epoch_from: u32,
     /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
-    /// O12: what these had of it from before does not count again: they were given it anew, or told to drop it.
+    /// O12: what these had of it from before does not count again: they were given it anew, or told
+    /// to drop it.
     pub settled: Vec<BackupId>,
     /// Something of it was sent to somebody.
     pub was_placed: bool,
@@ -198,8 +200,9 @@ impl Segment {
         }
     }
 
-    /// What each of at least `wanted` replicas has reached at `level` (`memory` = was sent); replicas of an older epoch
-    /// don't count, but those of a control segment, where it only tells openings apart (O13).
+    /// What each of at least `wanted` replicas has reached at `level` (`memory` = was sent);
+    /// replicas of an older epoch don't count, but those of a control segment, where it only tells
+    /// openings apart (O13).
     pub fn on_all(&self, wanted: usize, level: Level) -> Progress {
         let mut all = Progress::default();
         let mut counted = 0;
@@ -226,8 +229,8 @@ impl Segment {
         self.closed && progress.close && progress.length == self.queued.length
     }
 
-    /// O13: a control segment's opening was refused. Nothing of it is there, nor will be: the next one, here or elsewhere, is
-    /// another opening.
+    /// O13: a control segment's opening was refused. Nothing of it is there, nor will be: the next
+    /// one, here or elsewhere, is another opening.
     pub fn refuse(&mut self, backup: BackupId) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -239,7 +242,8 @@ impl Segment {
         }
     }
 
-    /// O8: what is sent from now on has a higher epoch; what is in flight at the old one will not count.
+    /// O8: what is sent from now on has a higher epoch; what is in flight at the old one will not
+    /// count.
     pub fn lose_replica(&mut self, epoch_stays: bool) {
         if !epoch_stays {
             self.epoch += 1;

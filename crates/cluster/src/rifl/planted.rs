@@ -1,4 +1,5 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
+//! none.
 
 /// A rule that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,7 +74,8 @@ fn a_copy_does_not_take_the_place_of_who_lives() {
     let again = refused_in_the_end(&mut rig, copy);
     assert!(again.to_string().contains("server 0.1 is alive"), "{again}");
     assert_eq!(status_of(&rig, old), Some(ServerStatus::Up));
-    // Later it ends, which that check says nothing of, and its directory is used at another address.
+    // Later it ends, which that check says nothing of, and its directory is used at another
+    // address.
     rig.live(500_000);
     let ToCoordinator::Enlist(mut request) = enlist(50, 51, Some(old)) else {
         panic!();
@@ -108,7 +109,8 @@ fn a_copy_does_not_take_the_place_of_who_lives() {
     );
 }
 
-/// Each of two copies that asked in turn began the other's doubt anew: both waited for as long as both ran.
+/// Each of two copies that asked in turn began the other's doubt anew: both waited for as long as
+/// both ran.
 #[test]
 fn many_copies_of_who_lives_are_each_refused_in_the_end() {
     for copies in [2, 16, 40] {
@@ -131,9 +133,10 @@ fn many_copies_of_who_lives_are_each_refused_in_the_end() {
     }
 }
 
-/// Members came back at each other's addresses and were refused for good, as copies of each other. An answer that a server gave
-/// before it ended comes after its next life has asked: it is no proof. Nor does anybody live who is said to be over by the
-/// process that listens at the address now.
+/// Members came back at each other's addresses and were refused for good, as copies of each other.
+/// An answer that a server gave before it ended comes after its next life has asked: it is no
+/// proof. Nor does anybody live who is said to be over by the process that listens at the address
+/// now.
 #[test]
 fn an_answer_from_before_the_end_is_no_proof_of_life() {
     let mut rig = Rig::new();
@@ -178,8 +181,8 @@ fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     assert!(matches!(answer, Some(CoordinatorAnswer::Enlisted(_))));
 }
 
-/// A process that ends after it was made a member, and before it had stored its id: the next one at its address, with its disk,
-/// can't name it, and answers whoever asks whether that one lives.
+/// A process that ends after it was made a member, and before it had stored its id: the next one at
+/// its address, with its disk, can't name it, and answers whoever asks whether that one lives.
 #[test]
 fn a_life_that_never_knew_its_id_is_replaced_by_the_next() {
     let mut rig = Rig::new();

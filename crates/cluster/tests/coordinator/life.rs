@@ -1,4 +1,5 @@
-//! A model of a server in random histories: what it keeps over a crash, what it does in one life, and how it obeys the coordinator.
+//! A model of a server in random histories: what it keeps over a crash, what it does in one life,
+//! and how it obeys the coordinator.
 
 mod deeds;
 
@@ -112,7 +113,8 @@ enum Wish {
     Report(Source),
     /// Of interest only if it is refused.
     Told,
-    /// Logs that its list does not know; what a list that was asked for after their first write does not know is gone.
+    /// Logs that its list does not know; what a list that was asked for after their first write
+    /// does not know is gone.
     Strangers(Vec<ServerId>),
 }
 
@@ -122,7 +124,8 @@ pub struct Life {
     id: Option<ServerId>,
     term: u32,
     members: Members,
-    /// Logs that were dropped here: refused for ever, or one that was called crashed could begin anew on old holders.
+    /// Logs that were dropped here: refused for ever, or one that was called crashed could begin
+    /// anew on old holders.
     gone: BTreeSet<ServerId>,
     tablets: Tablets,
     data: BTreeMap<Key, Value>,

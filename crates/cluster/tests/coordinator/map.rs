@@ -145,7 +145,8 @@ fn who_cannot_follow_gets_the_whole_map() {
     assert!(step.tablets.is_empty() && step.version > known);
 }
 
-/// W1: while the store is slow, changes wait for it together. Whoever was shown some of them must not take them for all.
+/// W1: while the store is slow, changes wait for it together. Whoever was shown some of them must
+/// not take them for all.
 #[test]
 fn what_was_shown_changes_only_with_its_version() {
     let mut rig = Rig::new();

@@ -66,7 +66,8 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
     );
 }
 
-/// Asks a leader that slept while another one took over for what only that one knows; returns whether it said anything.
+/// Asks a leader that slept while another one took over for what only that one knows; returns
+/// whether it said anything.
 fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
     let mut rig = Rig::planted(planted);
     let member = rig.enlist_some(2)[0];
@@ -85,7 +86,8 @@ fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
     denied
 }
 
-/// K8. (A target that heard `Stale` of a leader that was none any more never reported again, and its source stayed locked.)
+/// K8. (A target that heard `Stale` of a leader that was none any more never reported again, and
+/// its source stayed locked.)
 #[test]
 fn who_slept_does_not_deny_what_came_after_it() {
     let questions = [
@@ -313,8 +315,9 @@ fn crashes(planted: Planted, servers: u64, gone: &[u32], sign: Option<Sign>, us:
     servers as usize - rig.coordinator.status().servers.len()
 }
 
-/// A standby with a wrong token took over, and all servers were crashed in half a second, each new life too; so they were by a name
-/// that could not be looked up, and by a leader that was cut off from them.
+/// A standby with a wrong token took over, and all servers were crashed in half a second, each new
+/// life too; so they were by a name that could not be looked up, and by a leader that was cut off
+/// from them.
 #[test]
 fn a_coordinators_own_failure_is_nobodys_death() {
     let good = Planted::default();
@@ -360,7 +363,8 @@ fn a_rack_with_a_third_of_the_servers_is_judged() {
     assert_eq!(crashes(Planted::default(), 2, &[1], None, 3_000_000), 1);
 }
 
-/// The power of most servers fails: nobody is called crashed until some are back as new lives, and then the rest is.
+/// The power of most servers fails: nobody is called crashed until some are back as new lives, and
+/// then the rest is.
 #[test]
 fn most_servers_gone_are_no_verdict_until_enough_are_back() {
     let mut rig = Rig::new();
@@ -377,7 +381,8 @@ fn most_servers_gone_are_no_verdict_until_enough_are_back() {
     assert!(up(&rig, servers[0]) && up(&rig, ServerId::new(2, 2)));
 }
 
-/// One that nobody admits leaves at once; one that is cut off, after a while; one that hears enough, never.
+/// One that nobody admits leaves at once; one that is cut off, after a while; one that hears
+/// enough, never.
 #[test]
 fn a_leader_that_cannot_judge_resigns() {
     let unfit = |gone: usize, sign: Option<Sign>, us: u64| {
@@ -407,7 +412,8 @@ fn a_coordinator_that_stood_still_blames_nobody() {
         suspect(&mut rig, by, suspected);
         rig.pass(130_000); // one missed
         rig.pass_without(1_000, &[suspected], None); // others answer
-        // Then the machine stops for a while, and goes on with its timers before it reads what has arrived.
+        // Then the machine stops for a while, and goes on with its timers before it reads what has
+        // arrived.
         rig.now_us += 210_000;
         rig.handle(Input::Tick);
         rig.be_good();
@@ -585,7 +591,8 @@ fn copysets_are_disjoint_groups_over_racks() {
     check(&rig);
 }
 
-/// Told of a version that does not exist, the coordinator believed that its server had everything, for ever.
+/// Told of a version that does not exist, the coordinator believed that its server had everything,
+/// for ever.
 #[test]
 fn a_version_that_was_never_told_is_not_had() {
     let mut rig = Rig::new();

@@ -126,7 +126,8 @@ impl Case {
         of.waits_for.clone()
     }
 
-    /// Whether it was recovered to its end from what these backups have, by masters that do what they are told.
+    /// Whether it was recovered to its end from what these backups have, by masters that do what
+    /// they are told.
     fn recovers(&mut self, shelves: &Shelves) -> Option<Vec<Recover>> {
         self.show(shelves);
         self.rig.live(200_000);
@@ -210,8 +211,9 @@ fn it_waits_for_every_listed_segment() {
     assert!(orders.is_some(), "not found");
 }
 
-/// A server owns tablets as soon as a list says so. This one crashed before its first control segment was noted, and no backup that
-/// is left has anything of its log. It had acknowledged nothing, but its tablets waited for that log for ever.
+/// A server owns tablets as soon as a list says so. This one crashed before its first control
+/// segment was noted, and no backup that is left has anything of its log. It had acknowledged
+/// nothing, but its tablets waited for that log for ever.
 #[test]
 fn what_no_log_was_noted_of_is_handed_over_empty() {
     let mut rig = Rig::new();
@@ -480,8 +482,9 @@ fn no_space_here_is_another_masters_work() {
     assert!(case.recovers(&shelves).is_some());
 }
 
-/// Full members and a death: each attempt took the memory that deletes needed for a moment, and the next one began 2 s later, for
-/// ever. Attempts come less and less often while there is no room, and at once when there is.
+/// Full members and a death: each attempt took the memory that deletes needed for a moment, and the
+/// next one began 2 s later, for ever. Attempts come less and less often while there is no room,
+/// and at once when there is.
 #[test]
 fn attempts_that_nobody_has_space_for_come_less_often() {
     let mut case = case(Planted::default(), 4);
@@ -525,7 +528,8 @@ fn attempts_that_nobody_has_space_for_come_less_often() {
     assert_eq!(soon, 1, "attempts when there is room");
 }
 
-/// Masters that take what they have room for, one attempt after the other; how many attempts it took.
+/// Masters that take what they have room for, one attempt after the other; how many attempts it
+/// took.
 fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usize {
     let mut config = crate::rig::config(Planted::default());
     let piece = config.settings.partition_bytes;
@@ -580,15 +584,17 @@ fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usi
     panic!("it is never recovered: {:?}", case.waits_for());
 }
 
-/// Members of little memory, at little more than half of it: what a dead one had fits into nobody, but twice into all together. It
-/// was one partition, the longest being longer than all of it, and each attempt was cut as the one before.
+/// Members of little memory, at little more than half of it: what a dead one had fits into nobody,
+/// but twice into all together. It was one partition, the longest being longer than all of it, and
+/// each attempt was cut as the one before.
 #[test]
 fn what_fits_into_nobody_is_cut_so_that_it_fits() {
     const MIB: u64 = 1 << 20;
     let even = [5 * MIB; 4];
     assert_eq!(attempts_with_room(even, true, KeyRange::ALL), 1);
     assert_eq!(attempts_with_room(even, false, KeyRange::ALL), 1);
-    // An even share would fit into the last one alone, and only twice: those with room get shorter ones.
+    // An even share would fit into the last one alone, and only twice: those with room get shorter
+    // ones.
     let uneven = [MIB * 3 / 2, MIB * 3 / 2, 2 * MIB, 6 * MIB];
     assert_eq!(attempts_with_room(uneven, true, KeyRange::ALL), 1);
     // All of it lies in a small part of the hash space, and nobody has said so.
@@ -616,7 +622,8 @@ fn bad_replicas_mean_another_attempt_with_other_answers() {
     assert_ne!(order(&again).recovery, first);
 }
 
-/// A master that other servers could not reach failed every 18 s, and got its share again each time: it was never served.
+/// A master that other servers could not reach failed every 18 s, and got its share again each
+/// time: it was never served.
 #[test]
 fn who_could_not_read_the_log_gets_nothing_in_the_next_attempt() {
     let mut case = crashed(Planted::default(), 3);
@@ -685,7 +692,8 @@ fn what_can_be_done_in_one_round_is_and_masters_share_it() {
     assert!(counts[3] - counts[0] <= 1, "{counts:?}");
 }
 
-/// Each takes a segment on several disks, however little lies in it: many at once could fill them with nothing.
+/// Each takes a segment on several disks, however little lies in it: many at once could fill them
+/// with nothing.
 #[test]
 fn short_partitions_are_recovered_one_at_a_time() {
     let mut config = crate::rig::config(Planted::default());

@@ -258,7 +258,8 @@ impl Rig {
         self.handle(Input::Unanswered { call, sign });
     }
 
-    /// Lets time pass among servers that answer, but for some: what they are asked comes to nothing, with this sign or silently.
+    /// Lets time pass among servers that answer, but for some: what they are asked comes to
+    /// nothing, with this sign or silently.
     pub fn pass_without(&mut self, more_us: u64, gone: &[ServerId], sign: Option<Sign>) {
         let until_us = self.now_us + more_us;
         while self.now_us < until_us {
@@ -298,7 +299,8 @@ impl Rig {
         Vec::from(found)
     }
 
-    /// Answers pings, server lists and tablets as good servers do. What each was told of its tablets, the last thing last.
+    /// Answers pings, server lists and tablets as good servers do. What each was told of its
+    /// tablets, the last thing last.
     pub fn be_good(&mut self) -> Vec<(ServerId, Tablets)> {
         let mut told = Vec::new();
         loop {
@@ -337,7 +339,8 @@ impl Rig {
         }
     }
 
-    /// Answers every `StartRead` of a log with what a server has of it; nothing, if it is not in the map.
+    /// Answers every `StartRead` of a log with what a server has of it; nothing, if it is not in
+    /// the map.
     pub fn show(&mut self, log: ServerId, shelves: &BTreeMap<ServerId, Shelf>) {
         let asked = self.asked_where(|asked| {
             matches!(asked.question, FromCoordinator::StartRead { log: of, .. } if of == log)

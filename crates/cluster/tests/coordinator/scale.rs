@@ -1,4 +1,5 @@
-//! What a coordinator of 10,000 servers costs per message. By hand: `cargo test --release … scale -- --ignored --nocapture`.
+//! What a coordinator of 10,000 servers costs per message. By hand: `cargo test --release … scale
+//! -- --ignored --nocapture`.
 
 use crate::rig::Rig;
 use duramen_base::ids::{SegmentId, ServerId, TabletsVersion};

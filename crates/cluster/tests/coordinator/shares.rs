@@ -1,4 +1,5 @@
-//! What people are told of who has what: what is served, what has room, and as much as fits for a million tablets.
+//! What people are told of who has what: what is served, what has room, and as much as fits for a
+//! million tablets.
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};

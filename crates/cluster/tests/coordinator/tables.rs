@@ -268,8 +268,8 @@ fn nothing_moves_to_the_dead() {
     assert_ne!(owner, from, "not found");
 }
 
-/// The source crashes while its tablet moves; the target says that it has everything. Two would own it: the target, and whoever
-/// recovers the source.
+/// The source crashes while its tablet moves; the target says that it has everything. Two would own
+/// it: the target, and whoever recovers the source.
 fn source_crashes(planted: Planted) -> CoordinatorAnswer {
     let mut rig = Rig::planted(planted);
     let servers = rig.enlist_some(3);
@@ -364,7 +364,8 @@ fn its_target_says_how_far_a_migration_is() {
     rig.ask(to, says(to, 100)); // too late: nothing
 }
 
-/// Nobody serves a tablet from its source's lock on. The status called it served, for as long as that took.
+/// Nobody serves a tablet from its source's lock on. The status called it served, for as long as
+/// that took.
 #[test]
 fn what_neither_side_of_a_migration_serves_is_not_called_served() {
     let mut rig = Rig::new();
@@ -466,7 +467,8 @@ fn a_dropped_table_is_gone_and_its_id_with_it() {
     assert_eq!(rig.create_table("default", 1), TableId::DEFAULT);
 }
 
-/// A member that had not heard of the drop still served the old table of that name, and took writes into it that were lost.
+/// A member that had not heard of the drop still served the old table of that name, and took writes
+/// into it that were lost.
 #[test]
 fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
     let mut rig = Rig::new();
@@ -500,7 +502,8 @@ fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
     rig.create_table("a", 1);
 }
 
-/// An engine refuses such names, and ids whose place another table has: what the coordinator took stopped every server for ever.
+/// An engine refuses such names, and ids whose place another table has: what the coordinator took
+/// stopped every server for ever.
 #[test]
 fn a_table_is_made_if_every_engine_takes_it() {
     let mut rig = Rig::new();

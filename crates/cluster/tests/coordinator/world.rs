@@ -1,9 +1,11 @@
-//! Random histories of whole clusters, from a seed: servers that crash, lose the network and come back, a coordinator that ends after any
-//! of its outputs, messages that are lost, late and repeated.
+//! Random histories of whole clusters, from a seed: servers that crash, lose the network and come
+//! back, a coordinator that ends after any of its outputs, messages that are lost, late and
+//! repeated.
 //!
-//! Servers are models: a log is a list of entries on other servers, written at once or not at all. What they must do with the
-//! coordinator's messages is done as a real one must ([`life`]). The oracle: what a read shows was acknowledged last, or may have
-//! been; two servers never serve the same key at the same time; in the end everything is served and nothing is left over.
+//! Servers are models: a log is a list of entries on other servers, written at once or not at all.
+//! What they must do with the coordinator's messages is done as a real one must ([`life`]). The
+//! oracle: what a read shows was acknowledged last, or may have been; two servers never serve the
+//! same key at the same time; in the end everything is served and nothing is left over.
 
 use crate::life::{Key, Life, Server, Value};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};

@@ -1,7 +1,8 @@
-//! A master among backups that come and go: they are lost at any time, come back under new names with what they had, refuse, answer
-//! late, twice or never. A coordinator notes control heads when it likes. Whenever everybody crashes, a recovery by the rules of
-//! docs/protocols.md finds every byte that was acknowledged though R-1 disks are gone for good (and those who were away when all was
-//! made good for besides), or it waits if only some are there; and it is never fooled.
+//! A master among backups that come and go: they are lost at any time, come back under new names
+//! with what they had, refuse, answer late, twice or never. A coordinator notes control heads when
+//! it likes. Whenever everybody crashes, a recovery by the rules of docs/protocols.md finds every
+//! byte that was acknowledged though R-1 disks are gone for good (and those who were away when all
+//! was made good for besides), or it waits if only some are there; and it is never fooled.
 //! `DURAMEN_SEEDS=first..last` runs other seeds. Scenarios by their numbers in 90-traps.md §I.
 
 #[path = "../common/dice.rs"]
@@ -54,7 +55,8 @@ struct Machine {
     asks: bool,
     /// It was away when all was made good for: nobody needs what it has.
     is_replaced: bool,
-    /// Control segments whose opening it has refused, and at which epoch: it takes none of these any more (O13).
+    /// Control segments whose opening it has refused, and at which epoch: it takes none of these
+    /// any more (O13).
     refused: BTreeMap<SegmentId, u64>,
 }
 
@@ -95,8 +97,9 @@ struct World {
     floor: SegmentId,
     /// How often a write is synced at once, in percent.
     synced_at_once: usize,
-    /// Segments of which a power cut took bytes from a replica since everything was on R replicas. Who is cut comes back with what it had synced, less than was
-    /// promised at level buffered: that promise is kept by the others, if they are there.
+    /// Segments of which a power cut took bytes from a replica since everything was on R replicas.
+    /// Who is cut comes back with what it had synced, less than was promised at level buffered:
+    /// that promise is kept by the others, if they are there.
     cut: BTreeSet<SegmentId>,
     losses: usize,
     returns: usize,
@@ -288,7 +291,8 @@ impl World {
         }
     }
 
-    /// The coordinator notes what it was asked to, and says so. The answer may be lost: then it is asked again.
+    /// The coordinator notes what it was asked to, and says so. The answer may be lost: then it is
+    /// asked again.
     fn note(&mut self) {
         let Some(asked) = self.asked else { return };
         self.floor = self.floor.max(asked);
@@ -494,7 +498,8 @@ impl World {
             .map(|n| self.disk_after(n, power_cut))
             .collect();
         let promised = self.promised[usize::from(power_cut)].clone();
-        // Some are not there: recovery may have to wait, but must not be fooled, by stale ones least of all.
+        // Some are not there: recovery may have to wait, but must not be fooled, by stale ones
+        // least of all.
         let of_some = self.promised_of_some(power_cut);
         for percent in [15, 25, 50] {
             let present = disks.iter().filter(|_| self.dice.chance(percent));
@@ -514,8 +519,9 @@ impl World {
         self.recover(&disks, &promised, true);
     }
 
-    /// What is promised though not everybody is there: of segments that a power cut took bytes from, what was synced; if one of them is a
-    /// control segment, that of all, since it may be the only one there.
+    /// What is promised though not everybody is there: of segments that a power cut took bytes
+    /// from, what was synced; if one of them is a control segment, that of all, since it may be the
+    /// only one there.
     fn promised_of_some(&self, power_cut: bool) -> BTreeMap<SegmentId, u32> {
         let [buffered, synced] = &self.promised;
         let is_data = |id: &SegmentId| buffered.contains_key(id);
@@ -531,7 +537,8 @@ impl World {
 
     fn recover(&self, disks: &[Disk], promised: &BTreeMap<SegmentId, u32>, must: bool) {
         if self.floor == SegmentId::NONE {
-            // The recovery takes it that there is no log: so nothing of it may have been acknowledged or shown.
+            // The recovery takes it that there is no log: so nothing of it may have been
+            // acknowledged or shown.
             let nothing = promised.values().all(|length| *length == 0);
             assert!(nothing, "promised something before the log was noted");
             let holders = self.master.control_holders();
@@ -588,8 +595,8 @@ impl World {
     }
 }
 
-/// Idempotent, as a backup is: what is there is not written again; an opening at a higher epoch begins anew; a closed replica
-/// stays as it is.
+/// Idempotent, as a backup is: what is there is not written again; an opening at a higher epoch
+/// begins anew; a closed replica stays as it is.
 fn store(disk: &mut Disk, message: &Message) {
     let send = &message.send;
     let known = disk.get(&send.segment).map(|stored| stored.epoch);
@@ -626,7 +633,8 @@ fn free(machine: &mut Machine, segment: SegmentId) {
     machine.journal.retain(|m| m.send.segment != segment);
 }
 
-/// The length of a disk's replica of a segment, if it is valid. A closed one is whole, whatever its epoch.
+/// The length of a disk's replica of a segment, if it is valid. A closed one is whole, whatever its
+/// epoch.
 fn best(state: &State, disk: &Disk, id: SegmentId) -> Option<u32> {
     let listed = &state.segments[&id];
     let stored = disk.get(&id)?;
@@ -723,7 +731,8 @@ fn live(seed: u64, config: Config) -> World {
     }
     assert!(world.swaps.is_empty(), "swaps end");
     check_replicas(&world);
-    // Every segment has R replicas, and when all have asked nobody keeps anything that nobody needs.
+    // Every segment has R replicas, and when all have asked nobody keeps anything that nobody
+    // needs.
     while world.up() < MACHINES {
         world.come_back();
     }

@@ -1,4 +1,5 @@
-//! What finds nothing proves nothing: a rule that is not kept is found, and the history that finds it is well without it.
+//! What finds nothing proves nothing: a rule that is not kept is found, and the history that finds
+//! it is well without it.
 
 use crate::{config, live};
 use duramen_cluster::replication::{Bug, Config};

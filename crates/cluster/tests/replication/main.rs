@@ -1,11 +1,13 @@
-//! The rules of replication under random schedules, losses and crashes: what was acknowledged is recovered, what was freed is
-//! not needed, and what recovery would replay is complete. With three replicas on five backups, and with one stream.
+//! The rules of replication under random schedules, losses and crashes: what was acknowledged is
+//! recovered, what was freed is not needed, and what recovery would replay is complete. With three
+//! replicas on five backups, and with one stream.
 //!
-//! Backups are simulated: messages are delivered in any order, acknowledgements too; a sync makes a backup's earlier
-//! acknowledgements synced. After a crash some of what was under way has arrived; after a power cut each backup has what it
-//! had synced and some of what came after, in order. Lost backups come back with what they had. Recovery finds the disks of
-//! some backups: either it sees that something is missing, or everything promised is there.
-//! `DURAMEN_SEEDS=first..last` runs other seeds.
+//! Backups are simulated: messages are delivered in any order, acknowledgements too; a sync makes a
+//! backup's earlier acknowledgements synced. After a crash some of what was under way has arrived;
+//! after a power cut each backup has what it had synced and some of what came after, in order. Lost
+//! backups come back with what they had. Recovery finds the disks of some backups: either it sees
+//! that something is missing, or everything promised is there. `DURAMEN_SEEDS=first..last` runs
+//! other seeds.
 
 #[path = "../common/dice.rs"]
 mod dice;
@@ -95,8 +97,9 @@ struct World {
     losses: usize,
     /// Some schedules lose nobody: then replicas lie on many backups for long.
     losses_max: usize,
-    /// What a coordinator was told: no older control segment counts, after a kill and after a power cut. It is told after a
-    /// loss alone: otherwise an old control segment is known for old because it is closed.
+    /// What a coordinator was told: no older control segment counts, after a kill and after a power
+    /// cut. It is told after a loss alone: otherwise an old control segment is known for old
+    /// because it is closed.
     floors: [Option<SegmentId>; 2],
     /// The control segment at the last loss, until the coordinator knows a later one.
     told_from: Option<SegmentId>,
@@ -407,14 +410,16 @@ impl World {
         self.master.backup_lost(BackupId(lost as u64));
     }
 
-    /// Everybody crashes, by a kill or by a power cut. What recovery would do, and whether it could.
+    /// Everybody crashes, by a kill or by a power cut. What recovery would do, and whether it
+    /// could.
     fn check_recovery(&mut self) {
         let power_cut = self.dice.chance(50);
         let mut disks = self.disks_after(power_cut);
         let promised = self.promised[usize::from(power_cut)].clone();
         self.tell_coordinator();
         let floor = self.floors[usize::from(power_cut)];
-        // Some backups are not there at first: recovery may have to wait, but must not be fooled, by stale ones least of all.
+        // Some backups are not there at first: recovery may have to wait, but must not be fooled,
+        // by stale ones least of all.
         if !self.config.one_stream {
             let some = if self.dice.chance(40) {
                 without_newest(&disks)
@@ -556,7 +561,8 @@ impl World {
     }
 }
 
-/// All there is, but no replica can be read of the newest control segment, nor of an older one that says it has a successor.
+/// All there is, but no replica can be read of the newest control segment, nor of an older one that
+/// says it has a successor.
 fn without_newest(disks: &[Disk]) -> Vec<Disk> {
     let all = disks.iter().flatten();
     let controls = all.filter(|(_, stored)| stored.kind == Kind::Control);
@@ -670,7 +676,8 @@ fn finish(world: &mut World) {
     panic!("the rules do not come to an end");
 }
 
-/// One schedule, and its end; returns how many segments were swapped out, backups lost, and segments promised.
+/// One schedule, and its end; returns how many segments were swapped out, backups lost, and
+/// segments promised.
 fn live(seed: u64, config: Config) -> (usize, usize, usize) {
     let mut world = run(seed, config);
     finish(&mut world);
@@ -728,7 +735,8 @@ fn one_stream_survives_any_schedule() {
     check(true);
 }
 
-/// A restart goes on from what is there: open segments are closed where they end, what is not listed is freed.
+/// A restart goes on from what is there: open segments are closed where they end, what is not
+/// listed is freed.
 #[test]
 fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
     for seed in seeds().take(100) {

@@ -1,4 +1,5 @@
-//! What finds nothing proves nothing: a rule of replication that is not kept is found, with three replicas.
+//! What finds nothing proves nothing: a rule of replication that is not kept is found, with three
+//! replicas.
 
 use super::{config, live};
 use duramen_cluster::replication::{Bug, Config};
@@ -106,7 +107,8 @@ fn o9_pinned_is_freed_is_found() {
     must_be_found(Bug::PinnedFreed);
 }
 
-/// Found by its scenario: it takes two losses at once, which random histories of three replicas hardly meet.
+/// Found by its scenario: it takes two losses at once, which random histories of three replicas
+/// hardly meet.
 #[test]
 fn o12_the_last_replica_is_freed_is_found() {
     let with_bug = Config {

@@ -8,8 +8,8 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 
-/// Survivors are on their way when a backup is lost: open segments go on at a higher epoch, the control log in a new segment.
-/// Whenever everybody crashes, the log is complete.
+/// Survivors are on their way when a backup is lost: open segments go on at a higher epoch, the
+/// control log in a new segment. Whenever everybody crashes, the log is complete.
 #[test]
 fn scenario_12_survivors_are_open_when_the_epochs_grow() {
     let mut on_their_way = 0;
@@ -48,8 +48,9 @@ fn scenario_12_survivors_are_open_when_the_epochs_grow() {
     assert!(on_their_way > 50, "{on_their_way}");
 }
 
-/// Two backups for two replicas, and one of them has no room: it is asked again and again for the same control segment, and when
-/// it has room the log goes on. (Each refusal cost a control segment, which the other one had to keep.)
+/// Two backups for two replicas, and one of them has no room: it is asked again and again for the
+/// same control segment, and when it has room the log goes on. (Each refusal cost a control
+/// segment, which the other one had to keep.)
 #[test]
 fn a_refusal_when_there_is_nobody_else_costs_nothing() {
     let config = Config {
@@ -109,9 +110,10 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
     assert!(moved.iter().any(|send| send.backup == third && send.open));
 }
 
-/// Three backups for two replicas, two of which have no room: they are asked in turn for the same control segment, each time by another
-/// opening, and the one that took it hears nothing more of it. (Each refusal cost a control segment, and recoveries in need of
-/// room took it from each other for ever.)
+/// Three backups for two replicas, two of which have no room: they are asked in turn for the same
+/// control segment, each time by another opening, and the one that took it hears nothing more of
+/// it. (Each refusal cost a control segment, and recoveries in need of room took it from each other
+/// for ever.)
 #[test]
 fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     let config = Config {
@@ -158,10 +160,10 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     assert_eq!((next, master.control_reached()), (1, 0));
 }
 
-/// One holder of a closed segment crashes, and the other cannot read its replica any more. The master
-/// asked that one for ever, and each time told the backup that was to be sent the bytes to drop what
-/// it had: of the crashed one, which had come back, the last good replica. (Seed 1971 of the simulated
-/// cluster.)
+/// One holder of a closed segment crashes, and the other cannot read its replica any more. The
+/// master asked that one for ever, and each time told the backup that was to be sent the bytes to
+/// drop what it had: of the crashed one, which had come back, the last good replica. (Seed 1971 of
+/// the simulated cluster.)
 pub fn the_last_good_replica_is_kept(config: Config) {
     let segment = SegmentId(100);
     let (damaged, crashed, back, third) = (BackupId(1), BackupId(2), BackupId(12), BackupId(3));

@@ -1,4 +1,5 @@
-//! What happens to the cluster, written to the log for people: taken from what the members are told.
+//! What happens to the cluster, written to the log for people: taken from what the members are
+//! told.
 
 use duramen_base::ids::{ListVersion, RecoveryId, ServerId};
 use duramen_cluster::coordinator::Output;

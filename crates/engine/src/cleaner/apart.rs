@@ -1,9 +1,10 @@
 //! Cleaner threads keep off the writers' processors.
 //!
-//! A scheduler may wake a cleaner on a writer's processor while another is idle, and leave the two there, in turns of
-//! several milliseconds, until its next balancing: the writer then stands still for as long, though there was no need to
-//! (measured: 9 to 27 ms, once or twice a second). So writers leave a note of where they run, once per some kilobytes
-//! appended, and a cleaner that finds itself there moves to a processor without such a note, if there is one.
+//! A scheduler may wake a cleaner on a writer's processor while another is idle, and leave the two
+//! there, in turns of several milliseconds, until its next balancing: the writer then stands still
+//! for as long, though there was no need to (measured: 9 to 27 ms, once or twice a second). So
+//! writers leave a note of where they run, once per some kilobytes appended, and a cleaner that
+//! finds itself there moves to a processor without such a note, if there is one.
 
 use crate::core::Core;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -34,7 +35,8 @@ impl Processor {
 
 /// What one cleaner thread knows of the writers' whereabouts.
 pub struct Apart {
-    /// Processors that the thread may use at all; `None`: the system does not say, so the thread stays where it is put.
+    /// Processors that the thread may use at all; `None`: the system does not say, so the thread
+    /// stays where it is put.
     allowed: Option<CpuSet>,
     /// Bytes appended by each head when it was last looked at.
     appended: Vec<u64>,
@@ -57,7 +59,8 @@ impl Apart {
         }
     }
 
-    /// Moves the calling cleaner thread if it runs where a writer does. Cheap enough for every step.
+    /// Moves the calling cleaner thread if it runs where a writer does. Cheap enough for every
+    /// step.
     pub fn keep(&mut self, core: &Core) {
         let Some(allowed) = self.allowed else {
             return;

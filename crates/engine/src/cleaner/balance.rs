@@ -1,13 +1,16 @@
-//! The balancer of a store with a log: which of the two levels cleans, memory alone or memory and disk together.
+//! The balancer of a store with a log: which of the two levels cleans, memory alone or memory and
+//! disk together.
 //!
-//! Pure arithmetic over figures of one moment, so that every boundary has a test. Paper: [Rumble14 §5.2] with the
-//! constants of RAMCloud's sources (90-traps.md §B): compaction is preferred, because it costs no disk bandwidth; combined
-//! cleaning runs when the disk's log nears its limit, when undead tombstones take too much of the memory that cleaning
-//! could free, or when compaction found nothing to free.
+//! Pure arithmetic over figures of one moment, so that every boundary has a test. Paper: [Rumble14
+//! §5.2] with the constants of RAMCloud's sources (90-traps.md §B): compaction is preferred,
+//! because it costs no disk bandwidth; combined cleaning runs when the disk's log nears its limit,
+//! when undead tombstones take too much of the memory that cleaning could free, or when compaction
+//! found nothing to free.
 
 /// Memory is short when this part of it is in use, whatever is live [Rumble14 §5.2].
 const USED_PART_MIN: f64 = 0.90;
-/// Each further thread starts that much later (RAMCloud), so that light loads keep one core busy and not several.
+/// Each further thread starts that much later (RAMCloud), so that light loads keep one core busy
+/// and not several.
 const USED_PART_PER_THREAD: f64 = 0.02;
 const USED_PART_CAP: f64 = 0.99;
 /// The log on disk is cleaned when it takes this part of the segments that it may have.
@@ -44,7 +47,8 @@ pub enum Work {
 }
 
 impl Load {
-    /// True if the given cleaner thread (0 = the first) should free memory: T >= max(90 %, (1 + L) / 2).
+    /// True if the given cleaner thread (0 = the first) should free memory: T >= max(90 %, (1 + L)
+    /// / 2).
     pub fn memory_is_low(&self, thread: usize) -> bool {
         let start = USED_PART_MIN.max((1.0 + self.live_part) / 2.0);
         let start = (start + USED_PART_PER_THREAD * thread as f64).min(USED_PART_CAP);
@@ -55,13 +59,15 @@ impl Load {
         self.disk_segments as f64 >= DISK_PART_MAX * self.disk_segments_max as f64
     }
 
-    /// Undead tombstones take up what dead objects should: only combined cleaning makes them droppable.
+    /// Undead tombstones take up what dead objects should: only combined cleaning makes them
+    /// droppable.
     pub fn tombstones_accumulate(&self) -> bool {
         let freeable = (1.0 - self.live_part).max(0.0);
         self.tombstone_part > 0.0 && self.tombstone_part >= TOMBSTONE_PART_MAX * freeable
     }
 
-    /// `low`: memory is short by the caller's measure, which may be stricter than [`memory_is_low`](Self::memory_is_low).
+    /// `low`: memory is short by the caller's measure, which may be stricter than
+    /// [`memory_is_low`](Self::memory_is_low).
     pub fn decide(&self, low: bool) -> Work {
         let memory_asks =
             low && (self.tombstones_accumulate() || self.compaction_is_dry || !self.two_levels);

@@ -1,4 +1,5 @@
-//! An entry that a cleaner looks at: is it alive, and hold its key's bucket while it is moved or dropped.
+//! An entry that a cleaner looks at: is it alive, and hold its key's bucket while it is moved or
+//! dropped.
 
 use crate::core::Core;
 use crate::counters::Counters;
@@ -55,8 +56,8 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// The slot that points to this entry, if it is alive. An entry of a closed segment that is not referenced now never
-    /// will be (H1), so no lock is needed to find it dead.
+    /// The slot that points to this entry, if it is alive. An entry of a closed segment that is not
+    /// referenced now never will be (H1), so no lock is needed to find it dead.
     pub fn find(&self) -> Option<Found<'a>> {
         let view = self.partition.view();
         if view.len() == 0 {
@@ -66,7 +67,8 @@ impl<'a> Candidate<'a> {
             .map(|(place, slot)| (view, place, slot))
     }
 
-    /// Locks the entry's bucket and makes sure that `place`, or its successor in a newer view, still points to it.
+    /// Locks the entry's bucket and makes sure that `place`, or its successor in a newer view,
+    /// still points to it.
     pub fn lock(
         &self,
         mut view: View<'a>,
@@ -95,7 +97,8 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Removes the entry's key from its table. `Some(true)`: done; `None`: it was dead already; `Some(false)`: busy.
+    /// Removes the entry's key from its table. `Some(true)`: done; `None`: it was dead already;
+    /// `Some(false)`: busy.
     pub fn drop_from_index(&self, core: &Core, counters: &Counters, me: u16) -> Option<bool> {
         let (view, place, _) = self.find()?;
         match self.lock(view, place, me) {

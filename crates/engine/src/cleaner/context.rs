@@ -1,15 +1,19 @@
-//! One cleaner's work: victims, position, survivor. A step is bounded, so that a writer can do one in passing.
+//! One cleaner's work: victims, position, survivor. A step is bounded, so that a writer can do one
+//! in passing.
 //!
 //! **Invariants**
-//! - C1: a victim is retired only when every entry of it that the index pointed to has been moved or removed.
-//! - C2: survivors take no more than their victims gave: one window per context is kept in reserve (S4), a context works
-//!   at one victim at a time, and a victim is smaller than a window.
-//! - C3: a cleaner never waits for a transaction (it may wait for memory, that is for this cleaner): it skips the entry and
-//!   comes back to the victim later.
-//! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if it is still alive.
+//! - C1: a victim is retired only when every entry of it that the index pointed to has been moved
+//!   or removed.
+//! - C2: survivors take no more than their victims gave: one window per context is kept in reserve
+//!   (S4), a context works at one victim at a time, and a victim is smaller than a window.
+//! - C3: a cleaner never waits for a transaction (it may wait for memory, that is for this
+//!   cleaner): it skips the entry and comes back to the victim later.
+//! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
+//!   it is still alive.
 //!
-//! Paper: [Rumble14 §3, §6], [Merritt17 §3.4]; differs: a survivor stays open over passes until it is full, so that no
-//! memory is lost to half-empty survivors, and entries are looked up in groups with their buckets prefetched.
+//! Paper: [Rumble14 §3, §6], [Merritt17 §3.4]; differs: a survivor stays open over passes until it
+//! is full, so that no memory is lost to half-empty survivors, and entries are looked up in groups
+//! with their buckets prefetched.
 
 use crate::cleaner::candidate::{Candidate, Found, Gone};
 use crate::cleaner::expire::expire_segment;
@@ -46,7 +50,8 @@ pub enum Step {
     Worked,
     /// Nothing is worth cleaning.
     Idle,
-    /// Somebody is alone in the store, a transaction holds an entry, or no window is free for a survivor: try again later.
+    /// Somebody is alone in the store, a transaction holds an entry, or no window is free for a
+    /// survivor: try again later.
     Blocked,
 }
 
@@ -93,8 +98,9 @@ pub struct Current {
     dropped: u64,
     /// An entry was skipped (C3); without a log the victim is scanned once more from its start.
     skipped: bool,
-    /// The entries that were skipped, and those that are looked at once more because of it: offsets in the region. With a
-    /// log nothing else may be looked at twice: what was moved looks dead where it was.
+    /// The entries that were skipped, and those that are looked at once more because of it: offsets
+    /// in the region. With a log nothing else may be looked at twice: what was moved looks dead
+    /// where it was.
     postponed: Vec<usize>,
     again: Vec<usize>,
     /// The survivor takes this victim alone and is cut to its length afterwards.
@@ -146,13 +152,14 @@ impl Context {
         self.node
     }
 
-    /// Scans about `quota_bytes` of victims. `me`: the lock owner (a helping writer's own number, so that it passes the
-    /// buckets of its own transaction); `alone`: the caller holds what an exclusive session waits for.
+    /// Scans about `quota_bytes` of victims. `me`: the lock owner (a helping writer's own number,
+    /// so that it passes the buckets of its own transaction); `alone`: the caller holds what an
+    /// exclusive session waits for.
     pub fn step(&mut self, core: &Core, quota_bytes: u64, me: u16, alone: bool) -> Step {
         let started = Instant::now();
         let tally = &core.tallies[self.number];
-        // Also in the middle of a victim: it may wait for memory. One from flash gives none, so its survivors may have to go
-        // there before it is empty.
+        // Also in the middle of a victim: it may wait for memory. One from flash gives none, so its
+        // survivors may have to go there before it is empty.
         if self.demotes(core) {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
@@ -227,8 +234,8 @@ impl Context {
             (Some(_), None) => (Kind::Compact, false),
             (Some(_), Some(pass)) => (Kind::Combine, pass.evicts()),
         };
-        // Accounting is exact, so nothing has to be looked at in a dead segment. Debug builds look all the same. With a log,
-        // dead objects may still be needed as tombstones.
+        // Accounting is exact, so nothing has to be looked at in a dead segment. Debug builds look
+        // all the same. With a log, dead objects may still be needed as tombstones.
         let skip_all = live == 0 && kind == Kind::Plain && (warmed || !cfg!(debug_assertions));
         self.current = Some(Current {
             window,
@@ -256,8 +263,8 @@ impl Context {
         true
     }
 
-    /// Demotes a segment instead of cleaning, if that is what memory needs. Every other time at most, while something else
-    /// must be cleaned too.
+    /// Demotes a segment instead of cleaning, if that is what memory needs. Every other time at
+    /// most, while something else must be cleaned too.
     fn demotes(&mut self, core: &Core) -> bool {
         let Some(tier) = &core.space.tier else {
             return false;
@@ -278,13 +285,15 @@ impl Context {
         self.demoted
     }
 
-    /// True if this context may wait for a device: those of cleaner threads, or all if there are none.
+    /// True if this context may wait for a device: those of cleaner threads, or all if there are
+    /// none.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
         self.number < core.cleaners() || core.cleaners() == 0
     }
 
-    /// Victims where there is no log, and whether entries of them are evicted: those on flash if that is full, else those in
-    /// memory. A cache with a tier evicts what is on flash, for what is in memory is newer.
+    /// Victims where there is no log, and whether entries of them are evicted: those on flash if
+    /// that is full, else those in memory. A cache with a tier evicts what is on flash, for what is
+    /// in memory is newer.
     fn select_plain(&self, core: &Core, must_evict: bool) -> (Vec<u32>, bool) {
         let evict = if !core.evicts_from_flash() {
             must_evict
@@ -334,7 +343,8 @@ impl Context {
         core.is_short(self.node) || core.flash_wants_cleaning()
     }
 
-    /// The next victim whose bytes are in memory; those on flash are read back. One that cannot be read is given up.
+    /// The next victim whose bytes are in memory; those on flash are read back. One that cannot be
+    /// read is given up.
     fn next_readable(&mut self, core: &Core, tally: &Tally) -> Option<u32> {
         loop {
             let window = self.victims.pop_front()?;
@@ -358,8 +368,8 @@ impl Context {
         }
     }
 
-    /// Retires the current victim if it has been scanned to its end (C1). False: a transaction holds some of its entries,
-    /// and with a log nothing else is done meanwhile.
+    /// Retires the current victim if it has been scanned to its end (C1). False: a transaction
+    /// holds some of its entries, and with a log nothing else is done meanwhile.
     fn finish_if_done(&mut self, core: &Core, tally: &Tally) -> bool {
         let is_done = |current: &mut Current| current.at >= current.end && current.again.is_empty();
         let Some(mut current) = self.current.take_if(is_done) else {
@@ -402,11 +412,13 @@ impl Context {
         true
     }
 
-    /// Cleans the next entries of the victim; returns the bytes passed, `None` if no survivor could be had. Pinned.
+    /// Cleans the next entries of the victim; returns the bytes passed, `None` if no survivor could
+    /// be had. Pinned.
     fn clean_group(&mut self, core: &Core, me: u16) -> Option<usize> {
         let current = self.current.as_mut()?;
         let (from, end) = (current.at, current.end);
-        // Accounting is exact, so nothing is looked up of a dead segment. Debug builds look all the same.
+        // Accounting is exact, so nothing is looked up of a dead segment. Debug builds look all the
+        // same.
         let all_dead = current.dead && !cfg!(debug_assertions);
         let again_from = current.again.len().saturating_sub(GROUP);
         let again = current.again.split_off(again_from);
@@ -423,7 +435,8 @@ impl Context {
                 break;
             }
             let location = Space::location(here);
-            // SAFETY: a closed segment holds whole entries from its header to `appended`; it is this cleaner's victim.
+            // SAFETY: a closed segment holds whole entries from its header to `appended`; it is
+            // this cleaner's victim.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             if again.is_empty() {
                 at += entry.padded_bytes;
@@ -436,7 +449,8 @@ impl Context {
                 core.count_cleared(&entry, location, &core.context_counters[self.number]);
             }
         }
-        // All lookups before the first move: their misses overlap, which they would not across the locks of the moves.
+        // All lookups before the first move: their misses overlap, which they would not across the
+        // locks of the moves.
         let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
         for (found, candidate) in found.iter_mut().zip(&group) {
             *found = candidate
@@ -464,7 +478,8 @@ impl Context {
                 (None, None) => Some(()),
             };
             if cleaned.is_none() {
-                // What was done is not looked at again: with a log, entries that were moved look dead here.
+                // What was done is not looked at again: with a log, entries that were moved look
+                // dead here.
                 if let Some(current) = &mut self.current
                     && current.kind != Kind::Plain
                 {
@@ -485,7 +500,8 @@ impl Context {
         Some((at - from).max(again.len() * SMALL_ENTRY_BYTES))
     }
 
-    /// Takes an entry out of the index because it has expired or is evicted; what it stood for is seen to. `None`: no room.
+    /// Takes an entry out of the index because it has expired or is evicted; what it stood for is
+    /// seen to. `None`: no room.
     fn drop_entry(
         &mut self,
         core: &Core,
@@ -560,7 +576,8 @@ impl Context {
         }
         let to = self.survivor.take(bytes);
         let location = Space::location(to);
-        // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just took in its own survivor.
+        // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just took
+        // in its own survivor.
         unsafe {
             core.space
                 .at(candidate.location)
@@ -603,7 +620,8 @@ impl Context {
         }
     }
 
-    /// Closes the survivor at its present length. Its tail goes first: once closed, it may be another cleaner's victim.
+    /// Closes the survivor at its present length. Its tail goes first: once closed, it may be
+    /// another cleaner's victim.
     pub(super) fn close_survivor(&mut self, core: &Core) {
         self.survivor.record(&core.space);
         if let Some(window) = self.survivor.window() {
@@ -612,7 +630,8 @@ impl Context {
         }
     }
 
-    /// Opens the next survivor: a whole window, or, when memory is out, one just long enough for this victim.
+    /// Opens the next survivor: a whole window, or, when memory is out, one just long enough for
+    /// this victim.
     fn open_survivor(&mut self, core: &Core) -> Option<()> {
         self.survivor.record(&core.space);
         if self.current.as_ref().is_some_and(|current| current.warmed) {
@@ -631,7 +650,8 @@ impl Context {
             add(&tally.survivors, 1);
             return Some(());
         }
-        // Compaction [Rumble14 §5]: what is left of the budget is less than a window, but may hold this victim's live bytes.
+        // Compaction [Rumble14 §5]: what is left of the budget is less than a window, but may hold
+        // this victim's live bytes.
         let current = self.current.as_mut()?;
         let live = core.live_in(current.window) as usize + SEGMENT_HEADER_BYTES + SEGLET_BYTES;
         let window =

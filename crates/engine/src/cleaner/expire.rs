@@ -1,5 +1,5 @@
-//! The expiry pass over one segment: what has expired and is durable leaves the index. What could still vanish stays, for a
-//! miss would not know what it rests on.
+//! The expiry pass over one segment: what has expired and is durable leaves the index. What could
+//! still vanish stays, for a miss would not know what it rests on.
 
 use super::candidate::Candidate;
 use super::context::GROUP;
@@ -11,8 +11,8 @@ use crate::flash::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry;
 
-/// Drops the expired entries of one segment, which may still be open: only what is recorded as appended is looked at.
-/// `warmed`: it is on flash, and the caller has claimed it and read it back.
+/// Drops the expired entries of one segment, which may still be open: only what is recorded as
+/// appended is looked at. `warmed`: it is on flash, and the caller has claimed it and read it back.
 pub fn expire_segment(
     core: &Core,
     window: u32,
@@ -32,8 +32,9 @@ pub fn expire_segment(
         if !core.try_enter(slot, false) {
             return;
         }
-        // A window that is in the log under the pin is not reused until the pin ends. It may have been reused before: then
-        // what we remember of it is void. The state first: who sees it opened again sees its new number too.
+        // A window that is in the log under the pin is not reused until the pin ends. It may have
+        // been reused before: then what we remember of it is void. The state first: who sees it
+        // opened again sees its new number too.
         let usable = segment.is_in_log()
             && segment.incarnation() == incarnation
             && core.space.is_cold(window) == warmed;
@@ -42,7 +43,8 @@ pub fn expire_segment(
         let mut looked = 0;
         while usable && at < end && looked < 8 * GROUP {
             let location = Space::location(at);
-            // SAFETY: entries are whole up to `appended` (Release in `set_appended`), and the pin keeps the window.
+            // SAFETY: entries are whole up to `appended` (Release in `set_appended`), and the pin
+            // keeps the window.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
             looked += 1;

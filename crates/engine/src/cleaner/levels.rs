@@ -1,21 +1,26 @@
 //! What a cleaner does when there is a log: compaction and combined cleaning.
 //!
-//! *Compaction* gives one segment a smaller window with what is still needed of it. The segment keeps its id, its frame
-//! stays as it is, and no byte goes to disk. If nothing is needed, the segment goes on without a window.
-//! *Combined cleaning* is a pass: it moves what is needed of several segments, oldest first, into survivors, new segments
-//! that are shipped to frames; a Swap then replaces the victims (`log::swap`).
+//! *Compaction* gives one segment a smaller window with what is still needed of it. The segment
+//! keeps its id, its frame stays as it is, and no byte goes to disk. If nothing is needed, the
+//! segment goes on without a window. *Combined cleaning* is a pass: it moves what is needed of
+//! several segments, oldest first, into survivors, new segments that are shipped to frames; a Swap
+//! then replaces the victims (`log::swap`).
 //!
 //! **Invariants**
 //! - V1: victims are durably closed; of a pass also settled (D3).
-//! - V2: of an entry is needed: an object, if the index points to it; a tombstone, as long as its victim is listed and does
-//!   not leave with it; a completion, if its tracker says so; a dead object with an embedded victim as if it were a tombstone (of one version less, so that
-//!   another copy of the object itself is not killed). It leaves a real one: it is *materialised*.
-//! - V3: whatever is kept of an entry takes no more bytes than it did, so a compacted segment never grows.
-//! - V4: with a log a cache evicts in passes only, whose victims leave the disk; until they have, the creation of an absent
-//!   key names the pass, so that what was evicted cannot come back after the key was deleted again.
+//! - V2: of an entry is needed: an object, if the index points to it; a tombstone, as long as its
+//!   victim is listed and does not leave with it; a completion, if its tracker says so; a dead
+//!   object with an embedded victim as if it were a tombstone (of one version less, so that another
+//!   copy of the object itself is not killed). It leaves a real one: it is *materialised*.
+//! - V3: whatever is kept of an entry takes no more bytes than it did, so a compacted segment never
+//!   grows.
+//! - V4: with a log a cache evicts in passes only, whose victims leave the disk; until they have,
+//!   the creation of an absent key names the pass, so that what was evicted cannot come back after
+//!   the key was deleted again.
 //!
-//! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so that their memory is free long
-//! before the pass ends and one window per cleaner is reserve enough; compaction may leave no seglet at all.
+//! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so that
+//! their memory is free long before the pass ends and one window per cleaner is reserve enough;
+//! compaction may leave no seglet at all.
 
 use super::balance::{Load, Work};
 use super::context::{Context, Current, Kind, Tally};
@@ -30,7 +35,8 @@ use duramen_format::entry::{self, Entry, NewTombstone};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
 
-/// Victims cleaned per segment that is searched for droppable tombstones: they have no event that would make them dead.
+/// Victims cleaned per segment that is searched for droppable tombstones: they have no event that
+/// would make them dead.
 const CLEANED_PER_RESCAN: u32 = 5;
 /// Segments searched when nothing else is left to gain.
 const RESCANS_WHEN_DRY: usize = 8;
@@ -51,8 +57,8 @@ enum Goal {
 /// A combined pass whose victims are being emptied.
 pub struct PassAtWork {
     victims: Vec<SegmentId>,
-    /// Those of the victims that are certain to leave: they were in memory, or could be read back from flash. Nothing may
-    /// be dropped because another leaves.
+    /// Those of the victims that are certain to leave: they were in memory, or could be read back
+    /// from flash. Nothing may be dropped because another leaves.
     leaving: Vec<SegmentId>,
     survivors: Vec<SegmentId>,
     /// Ids that its further survivors get.
@@ -102,7 +108,8 @@ impl Core {
 }
 
 impl Context {
-    /// Chooses the next victims: of a compaction, or of a pass, which it begins. The last pass, if any, is at its end.
+    /// Chooses the next victims: of a compaction, or of a pass, which it begins. The last pass, if
+    /// any, is at its end.
     pub(super) fn choose(&mut self, core: &Core, log: &Log, tally: &Tally, evict: bool) {
         self.finish_pass(core, log);
         if self.since_rescan >= CLEANED_PER_RESCAN {
@@ -150,7 +157,8 @@ impl Context {
             log.swaps().set_dry(false);
             return;
         }
-        // Tombstones that may go by now are found by looking; and combined cleaning frees what compaction cannot.
+        // Tombstones that may go by now are found by looking; and combined cleaning frees what
+        // compaction cannot.
         for _ in 0..RESCANS_WHEN_DRY {
             if !self.rescan(core, log) {
                 break;
@@ -162,10 +170,12 @@ impl Context {
         }
     }
 
-    /// Selects victims for a pass and announces it. False: it is not this context's turn, or there is nothing to gain.
+    /// Selects victims for a pass and announces it. False: it is not this context's turn, or there
+    /// is nothing to gain.
     fn begin_pass(&mut self, core: &Core, log: &Log, tally: &Tally, goal: Goal) -> bool {
         let evict = goal == Goal::Evict;
-        // A helper comes by only while writers wait; a pass that it leaves half done would keep others from theirs.
+        // A helper comes by only while writers wait; a pass that it leaves half done would keep
+        // others from theirs.
         if self.number >= core.cleaners() && core.cleaners() > 0 {
             return false;
         }
@@ -225,7 +235,8 @@ impl Context {
         true
     }
 
-    /// Ends the pass whose victims are all empty: its survivors are closed, and wait for their frames and the Swap.
+    /// Ends the pass whose victims are all empty: its survivors are closed, and wait for their
+    /// frames and the Swap.
     fn finish_pass(&mut self, core: &Core, log: &Log) {
         if self.pass.is_some() {
             self.close_pass_survivor(core, log);
@@ -245,7 +256,8 @@ impl Context {
             version_floor: core.version_max(),
         };
         self.remembered.forget(); // until the Swap is durable nothing has left
-        // After the last look at the index: what any of its answers rested on was appended before (L4, D2).
+        // After the last look at the index: what any of its answers rested on was appended before
+        // (L4, D2).
         log.swaps().scanned(swap, log.appended());
         log.swaps().relocations.pass_ended();
         log.swaps().end_turn();
@@ -321,7 +333,8 @@ impl Context {
         Some(())
     }
 
-    /// Ends the compaction of a segment: the new window takes the place of the victim's. Returns the bytes it keeps.
+    /// Ends the compaction of a segment: the new window takes the place of the victim's. Returns
+    /// the bytes it keeps.
     pub(super) fn finish_compaction(&mut self, core: &Core, log: &Log, current: &Current) -> u32 {
         add(&core.tallies[self.number].compactions, 1);
         self.since_rescan += 1;
@@ -392,7 +405,8 @@ impl Context {
         if core.keeps_completion(entry) {
             self.room_for(core, bytes)?;
             let to = core.space.at(Space::location(self.survivor.take(bytes)));
-            // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just took in its own survivor.
+            // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just
+            // took in its own survivor.
             unsafe {
                 core.space.at(location).copy_to_nonoverlapping(to, bytes);
             }
@@ -416,8 +430,8 @@ impl Context {
         self.remembered.get(log.swaps().serial(), entry.victim, ask)
     }
 
-    /// Searches one segment for tombstones that may go by now, so that it is not taken for fuller than it is. False: there
-    /// is none whose answer could have changed.
+    /// Searches one segment for tombstones that may go by now, so that it is not taken for fuller
+    /// than it is. False: there is none whose answer could have changed.
     fn rescan(&self, core: &Core, log: &Log) -> bool {
         let Some(window) = self.next_to_rescan(core, log) else {
             return false;
@@ -429,14 +443,16 @@ impl Context {
         let incarnation = segment.incarnation();
         let done = log.swaps().swaps_done();
         let (mut kept, mut droppable) = (0, 0);
-        // Closed under the pin: the window is not reused before the pin ends; and in memory, so it stays there as long.
+        // Closed under the pin: the window is not reused before the pin ends; and in memory, so it
+        // stays there as long.
         if segment.is_closed() && !core.space.is_cold(window) {
             let start = core.space.offset_of(window);
             let end = start + segment.appended_bytes() as usize;
             let mut at = start + SEGMENT_HEADER_BYTES;
             let needs = log.swaps().needs();
             while at < end {
-                // SAFETY: a closed segment holds whole entries from its header to `appended`; the pin keeps the window.
+                // SAFETY: a closed segment holds whole entries from its header to `appended`; the
+                // pin keeps the window.
                 let entry = unsafe { entry::parse_trusted(core.space.at(Space::location(at))) };
                 at += entry.padded_bytes;
                 let needed = match entry.kind {

@@ -1,7 +1,7 @@
 //! The cleaner: gives the memory of dead entries back, while everybody works on.
 //!
-//! `select` chooses victims, `context` empties them step by step, `pacer` says when and how fast; this file is the
-//! background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
+//! `select` chooses victims, `context` empties them step by step, `pacer` says when and how fast;
+//! this file is the background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
 
 pub mod apart;
 mod balance;
@@ -31,9 +31,11 @@ const NAP: Duration = Duration::from_millis(20);
 const IDLE_NAP: Duration = Duration::from_millis(250);
 /// Time between looks at deleted data, expiry, and free memory to give back.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
-/// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of memory.
+/// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of
+/// memory.
 const PREPARED_WINDOWS: usize = 2;
-/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work; more of it the worse it is.
+/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work;
+/// more of it the worse it is.
 const DEFRAGMENT_BYTES: usize = 8 << 20;
 /// At most so many times that: half of the thread's time.
 const DEFRAGMENT_HASTE_MAX: u64 = 8;
@@ -111,7 +113,8 @@ impl Cleaner {
         let step = context.step(core, STEP_BYTES, me, false);
         drop(context);
         if shrinking {
-            // Also when nothing is left to clean: readers may have left only now what was retired before.
+            // Also when nothing is left to clean: readers may have left only now what was retired
+            // before.
             core.reap(node);
             core.space.trim(node, KEPT_WINDOWS, 16);
         }
@@ -128,7 +131,8 @@ impl Cleaner {
                 .count_cleared(core)
     }
 
-    /// Backs a free window before a head needs it, as long as that is no memory a cleaner could free instead.
+    /// Backs a free window before a head needs it, as long as that is no memory a cleaner could
+    /// free instead.
     fn prepare(&self, core: &Core) {
         let node = self.number % core.space.nodes();
         while !core.pacer.is_shrinking()
@@ -146,8 +150,8 @@ impl Cleaner {
         self.expire(core);
     }
 
-    /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the time at most, and of those
-    /// on flash, which are read for it, a burst now and then (F8).
+    /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the
+    /// time at most, and of those on flash, which are read for it, a burst now and then (F8).
     fn expire(&mut self, core: &Core) {
         if core.is_loading() {
             return;
@@ -193,7 +197,8 @@ impl Cleaner {
 impl Core {
     /// Moves a few views of fragmented indexes, as a cleaner thread's context.
     fn defragment_index(&self, number: usize) {
-        // No view of a growing index stays where it is for long, and moves would hold up those who make it grow.
+        // No view of a growing index stays where it is for long, and moves would hold up those who
+        // make it grow.
         if self.index_grows() && !self.is_short_of_memory() || !self.resources().is_fragmented() {
             return;
         }
@@ -203,7 +208,8 @@ impl Core {
             .clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
         let mut left = haste * DEFRAGMENT_BYTES;
         let context = self.contexts[number].lock().expect("cleaning context");
-        // First inside, then the registry's lock: who drops a table waits for us to leave before it takes that lock.
+        // First inside, then the registry's lock: who drops a table waits for us to leave before it
+        // takes that lock.
         while left > 0 && context.enter(self) {
             let mut moved = 0;
             self.tables.each(|_, _, index| {

@@ -1,9 +1,10 @@
 //! When to clean, and how much of it writers do themselves.
 //!
-//! Cleaning early is never cheaper than cleaning late [Rumble14 §5.2], so nothing happens until free memory falls to the
-//! threshold. Below half of it, writers pay a tax: for each byte appended they scan a few bytes of a victim, more the less
-//! memory is free. So throughput bends, and no writer ever meets an empty pool and a cold cleaner: a step of the tax is
-//! bounded, and what it costs is spread over all batches.
+//! Cleaning early is never cheaper than cleaning late [Rumble14 §5.2], so nothing happens until
+//! free memory falls to the threshold. Below half of it, writers pay a tax: for each byte appended
+//! they scan a few bytes of a victim, more the less memory is free. So throughput bends, and no
+//! writer ever meets an empty pool and a cold cleaner: a step of the tax is bounded, and what it
+//! costs is spread over all batches.
 
 use crate::cleaner::context::Step;
 use crate::cleaner::shrink::{Look, Shrinker};
@@ -19,41 +20,47 @@ use std::time::{Duration, Instant};
 
 /// A writer looks at the memory pressure once per so many bytes appended: about 30 small objects.
 pub const LOOK_EVERY_BYTES: u64 = 4 << 10;
-/// Victim bytes that one step of tax scans at most: less than 0.1 ms, for a writer's next requests wait for it.
+/// Victim bytes that one step of tax scans at most: less than 0.1 ms, for a writer's next requests
+/// wait for it.
 const TAX_STEP_BYTES: u64 = 64 << 10;
 /// The same of a writer that has to wait for memory anyway.
 const WAITING_STEP_BYTES: u64 = 256 << 10;
-/// Most victim bytes scanned per byte appended: what a victim that is 95 % live asks for, and half as much again.
+/// Most victim bytes scanned per byte appended: what a victim that is 95 % live asks for, and half
+/// as much again.
 const TAX_RATE_MAX: f64 = 30.0;
 /// A cache evicts when this part of what segments can hold is live: cleaning stays cheap.
 const CACHE_LIVE_PART: f64 = 0.92;
 
-/// Memory that the log takes at most, in live bytes, while there is something to clean: at half of it live, cleaning costs
-/// about one relocation in three writes, less than the first touch of as much fresh memory, and memory stays in proportion
-/// to the data whatever the budget.
+/// Memory that the log takes at most, in live bytes, while there is something to clean: at half of
+/// it live, cleaning costs about one relocation in three writes, less than the first touch of as
+/// much fresh memory, and memory stays in proportion to the data whatever the budget.
 const FOOTPRINT: f64 = 2.0;
-/// The same with a log, of live bytes and tombstones: every dead entry must be looked at there, and what dies young leaves a
-/// tombstone behind that only the disk's cleaning can end, so cleaning is dearer, and waiting makes more of it unnecessary.
+/// The same with a log, of live bytes and tombstones: every dead entry must be looked at there, and
+/// what dies young leaves a tombstone behind that only the disk's cleaning can end, so cleaning is
+/// dearer, and waiting makes more of it unnecessary.
 const FOOTPRINT_WITH_LOG: f64 = 3.0;
 /// Victims retired before a lack of gain counts as one.
 const GAIN_JUDGED_AFTER: u64 = 64;
 
-/// How long a transaction waits for memory while the oldest pin does not move: its holder is then most likely waiting for
-/// the transaction.
+/// How long a transaction waits for memory while the oldest pin does not move: its holder is then
+/// most likely waiting for the transaction.
 const STARVED_AFTER: Duration = Duration::from_millis(100);
-/// Who can let go of its keys and wait outside does so after this time: whoever wants the keys is pinned, and memory that was given
-/// up does not come free while it is.
+/// Who can let go of its keys and wait outside does so after this time: whoever wants the keys is
+/// pinned, and memory that was given up does not come free while it is.
 const BRIEFLY: Duration = Duration::from_millis(5);
-/// Of a pause between two looks of who waits so, no more counts: for so long, nobody else may have run either.
+/// Of a pause between two looks of who waits so, no more counts: for so long, nobody else may have
+/// run either.
 const PAUSE_COUNTED: Duration = Duration::from_millis(5);
 
-/// How long a writer waits for victims that nobody gets on with: for want of room in a survivor, for instance.
+/// How long a writer waits for victims that nobody gets on with: for want of room in a survivor,
+/// for instance.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a writer waits while the log's writer, which cleaning waits for, gets nothing done.
 const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
-/// Longest wait of a writer for memory, whatever others gain meanwhile: its thread serves nobody else, and what they gain may be
-/// what others take again, as recoveries do that fail for want of room.
+/// Longest wait of a writer for memory, whatever others gain meanwhile: its thread serves nobody
+/// else, and what they gain may be what others take again, as recoveries do that fail for want of
+/// room.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The same for a segment of a disk that has none for this purpose.
 const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
@@ -62,8 +69,9 @@ const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// How long somebody has waited in vain, by looks at the clock. A thread, or a machine, that stands still for longer than the
-/// whole patience has given nobody a chance: that is one look, and no reason to give up.
+/// How long somebody has waited in vain, by looks at the clock. A thread, or a machine, that stands
+/// still for longer than the whole patience has given nobody a chance: that is one look, and no
+/// reason to give up.
 struct Waited {
     time: Duration,
     looked: Instant,
@@ -103,8 +111,8 @@ impl InVain {
         self.waited.look(Instant::now())
     }
 
-    /// How long it goes on waiting for the disk. Who is inside waits, at last, for the group that is open inside: it is never
-    /// durable before its end.
+    /// How long it goes on waiting for the disk. Who is inside waits, at last, for the group that
+    /// is open inside: it is never durable before its end.
     fn patience(&self) -> Duration {
         if self.alone {
             STARVED_AFTER
@@ -147,7 +155,8 @@ pub struct Pacer {
     shrinking: AtomicU64,
     /// Times that a cleaner thread looked for work and found none.
     idle_looks: AtomicU64,
-    /// 1 while a cache must evict though little is live: fragments of large objects fill its memory.
+    /// 1 while a cache must evict though little is live: fragments of large objects fill its
+    /// memory.
     forced_eviction: AtomicU64,
     /// Passes gain nothing until more has died.
     passes_in_vain: AtomicBool,
@@ -181,8 +190,8 @@ impl Pacer {
     }
 }
 
-/// With a log only cleaner threads begin passes (the helpers of writers do not): who finds nothing to clean lets each of them
-/// look before it gives up.
+/// With a log only cleaner threads begin passes (the helpers of writers do not): who finds nothing
+/// to clean lets each of them look before it gives up.
 struct CleanersTurn {
     looks: u64,
     waited: Waited,
@@ -208,8 +217,9 @@ impl CleanersTurn {
 }
 
 impl Core {
-    /// Windows of a node that the store should need for what is live now: the smaller of its share of the budget and
-    /// `FOOTPRINT` times the live bytes. Beyond it, cleaning is cheaper than touching fresh memory.
+    /// Windows of a node that the store should need for what is live now: the smaller of its share
+    /// of the budget and `FOOTPRINT` times the live bytes. Beyond it, cleaning is cheaper than
+    /// touching fresh memory.
     fn footprint_windows(&self, node_share: f64) -> f64 {
         let window = self.space.segment_bytes() as f64;
         let hard = self.segment_budget().saturating_sub(self.promoted_bytes()) as f64 / window;
@@ -222,8 +232,9 @@ impl Core {
         (wanted / window + slack).min(hard) * node_share
     }
 
-    /// Free windows of a node over the number at which cleaning starts, F <= min(0.1, (1 - L) / 2) of the memory
-    /// [Rumble14 §5.2]: 1 or less means clean, 0 means that the next head has to wait.
+    /// Free windows of a node over the number at which cleaning starts, F <= min(0.1, (1 - L) / 2)
+    /// of the memory [Rumble14 §5.2]: 1 or less means clean, 0 means that the next head has to
+    /// wait.
     fn ease(&self, node: usize) -> f64 {
         let share = 1.0 / self.space.nodes() as f64;
         let footprint = self.footprint_windows(share);
@@ -234,7 +245,8 @@ impl Core {
         free.max(0.0) / low.max(1.0)
     }
 
-    /// Windows with entries in them, of a node; where several nodes share the budget, its share of all.
+    /// Windows with entries in them, of a node; where several nodes share the budget, its share of
+    /// all.
     fn windows_in_use(&self, node: usize) -> f64 {
         let committed = self
             .segment_bytes_committed()
@@ -247,7 +259,8 @@ impl Core {
         self.ease(node) <= 1.0
     }
 
-    /// True if this cleaner thread should work. With a log, threads beyond the first of each node join later.
+    /// True if this cleaner thread should work. With a log, threads beyond the first of each node
+    /// join later.
     pub fn wants_cleaning(&self, node: usize, thread: usize) -> bool {
         let Some(log) = &self.log else {
             return self.is_low(node) || self.flash_wants_cleaning();
@@ -268,7 +281,8 @@ impl Core {
         self.is_low(node) || disk == Some(true) || self.pacer.is_shrinking()
     }
 
-    /// True while the store grows: then windows are backed ahead of the heads, which would have to touch them anyway.
+    /// True while the store grows: then windows are backed ahead of the heads, which would have to
+    /// touch them anyway.
     pub fn is_filling(&self, node: usize) -> bool {
         self.ease(node) > 1.0
     }
@@ -298,7 +312,8 @@ impl Core {
         needed * (0.5 - free) / 0.5
     }
 
-    /// Cleans in proportion to what the caller appended, if memory is short. The caller is outside (not pinned).
+    /// Cleans in proportion to what the caller appended, if memory is short. The caller is outside
+    /// (not pinned).
     pub fn pay_tax(&self, appended_bytes: u64, head: &Head, me: u16) {
         head.processor.note();
         let rate = self.tax_rate(head.node);
@@ -309,8 +324,9 @@ impl Core {
         }
     }
 
-    /// One step in one of the helpers' contexts, or, for who keeps the cleaner threads from working (`alone`: it is alone,
-    /// or somebody waits for it to leave), in one of theirs. `wait`: for a context if all are busy.
+    /// One step in one of the helpers' contexts, or, for who keeps the cleaner threads from working
+    /// (`alone`: it is alone, or somebody waits for it to leave), in one of theirs. `wait`: for a
+    /// context if all are busy.
     fn help(
         &self,
         node: usize,
@@ -357,7 +373,8 @@ impl Core {
         let started = Instant::now();
         self.wakeup.ring();
         let result = self.clean_until_free(head.node, me, waiting, purpose);
-        // The head may be another session's by now, so these counters are not written by one owner alone.
+        // The head may be another session's by now, so these counters are not written by one owner
+        // alone.
         let counters = &head.counters;
         counters.stalls.fetch_add(1, Ordering::Relaxed);
         let stalled_ns = started.elapsed().as_nanos() as u64;
@@ -398,7 +415,8 @@ impl Core {
                     oldest = (quiet, Waited::since(Instant::now()));
                 } else {
                     let waited = oldest.1.look(Instant::now());
-                    // It cannot demote itself, as it can clean: with a tier it depends on a cleaner thread and the device.
+                    // It cannot demote itself, as it can clean: with a tier it depends on a cleaner
+                    // thread and the device.
                     if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
                         return Err(self.out_of_memory());
                     }
@@ -420,8 +438,9 @@ impl Core {
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
                 Some(Step::Blocked | Step::Idle) | None => {
-                    // Others may be finishing victims, or readers be leaving retired windows, and other writers be
-                    // taking them before us: that is progress too. In the order of a victim's way.
+                    // Others may be finishing victims, or readers be leaving retired windows, and
+                    // other writers be taking them before us: that is progress too. In the order of
+                    // a victim's way.
                     let victims = self.victims(node);
                     let (retired, _) = self.space.waiting(node);
                     let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
@@ -455,7 +474,8 @@ impl Core {
                     duramen_base::sync::yield_now();
                 }
             }
-            // Fragments of large objects can make every victim as long as its survivor: then cleaning is no way out.
+            // Fragments of large objects can make every victim as long as its survivor: then
+            // cleaning is no way out.
             let (freed, used) = self.gain();
             let (freed, used) = (freed - gain_before.0, used - gain_before.1);
             if freed >= GAIN_JUDGED_AFTER {
@@ -473,7 +493,8 @@ impl Core {
         log.any(|log| log.is_disk_full_for_cleaners())
     }
 
-    /// How long a writer waits for a segment of a disk that has none, whatever others gain meanwhile.
+    /// How long a writer waits for a segment of a disk that has none, whatever others gain
+    /// meanwhile.
     fn disk_patience(&self) -> Duration {
         let mut log = self.log.iter();
         match log.any(|log| log.swaps().is_short_of_disk()) {
@@ -497,7 +518,8 @@ impl Core {
             .is_none_or(|log| log.swaps().has_room(purpose))
     }
 
-    /// True if cleaning may go on, or memory or disk be free, when the log's writer has done what waits for it.
+    /// True if cleaning may go on, or memory or disk be free, when the log's writer has done what
+    /// waits for it.
     fn waits_for_disk(&self, purpose: Purpose) -> bool {
         let Some(log) = &self.log else {
             return false;

@@ -1,8 +1,9 @@
-//! Whether a tombstone is still needed, remembered: most entries that a cleaner meets are dead, and must not cost a lock and
-//! a look-up each.
+//! Whether a tombstone is still needed, remembered: most entries that a cleaner meets are dead, and
+//! must not cost a lock and a look-up each.
 //!
-//! **Invariant**: an answer is used only while the list of segments is the one that was asked. The answers themselves can
-//! only turn from "needed" to "not needed", for segment ids are never given again.
+//! **Invariant**: an answer is used only while the list of segments is the one that was asked. The
+//! answers themselves can only turn from "needed" to "not needed", for segment ids are never given
+//! again.
 
 use duramen_base::ids::SegmentId;
 

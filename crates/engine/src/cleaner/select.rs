@@ -1,8 +1,9 @@
 //! Which segments to clean: cost-benefit, in log time.
 //!
-//! Paper: [Rumble14 §9] the corrected formula `(1 - u) · segmentAge / u`, where the age is that of the *segment*: survivors
-//! start young, so a segment that was just cleaned is left alone for a while. Differs: age counts bytes appended to the
-//! store, not seconds, so an idle night does not make everything old.
+//! Paper: [Rumble14 §9] the corrected formula `(1 - u) · segmentAge / u`, where the age is that of
+//! the *segment*: survivors start young, so a segment that was just cleaned is left alone for a
+//! while. Differs: age counts bytes appended to the store, not seconds, so an idle night does not
+//! make everything old.
 
 use crate::core::Core;
 use crate::log::Log;
@@ -19,7 +20,8 @@ pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
 const CACHE_LIVE_PART_MAX: f64 = 0.5;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
-/// `oldest_first`: eviction looks for cold entries, not for dead ones. `on_flash`: those there, not those in memory.
+/// `oldest_first`: eviction looks for cold entries, not for dead ones. `on_flash`: those there, not
+/// those in memory.
 pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> Vec<u32> {
     let most = if on_flash {
         FLASH_LIVE_PART_MAX
@@ -29,8 +31,9 @@ pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> V
     select_emptier(core, node, oldest_first, on_flash, most)
 }
 
-/// Claims victims on flash of a cache, and says whether their entries are evicted: those that are half empty are cleaned
-/// and keep what lives; else the oldest are evicted, but for what was read. While the index is what is too large, these are.
+/// Claims victims on flash of a cache, and says whether their entries are evicted: those that are
+/// half empty are cleaned and keep what lives; else the oldest are evicted, but for what was read.
+/// While the index is what is too large, these are.
 pub fn select_on_flash_of_cache(core: &Core, node: usize) -> (Vec<u32>, bool) {
     if !core.index_is_large() {
         let emptier = select_emptier(core, node, false, true, CACHE_LIVE_PART_MAX);
@@ -83,7 +86,8 @@ fn select_emptier(
     victims
 }
 
-/// Hollow segments that are cleaned at once while flash is not short: what is read without a rest (F8).
+/// Hollow segments that are cleaned at once while flash is not short: what is read without a rest
+/// (F8).
 const HOLLOW_MAX: usize = 4;
 
 /// Claims segments on flash in which next to nothing lives, emptiest first.
@@ -98,7 +102,8 @@ pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
     claim(core, candidates.collect(), dead.max(HOLLOW_MAX), Some(true))
 }
 
-/// As [`select_hollow`], of segments that a pass may have as victims, if there are more than it would need survivors.
+/// As [`select_hollow`], of segments that a pass may have as victims, if there are more than it
+/// would need survivors.
 pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let needs = log.swaps().needs();
     let mut candidates: Vec<(u64, u32)> = closed_windows(core, log, node)
@@ -133,8 +138,9 @@ const PASS_VICTIMS_MAX: usize = 64;
 /// Segments compacted between two looks at everything.
 const COMPACTIONS_MAX: usize = 4;
 
-/// Passes in a row that made no fewer and no shorter segments. Fragments of large objects at the ends of survivors can make
-/// these as many as the victims. Such passes could follow each other for ever, each of them choosing what the others wrote.
+/// Passes in a row that made no fewer and no shorter segments. Fragments of large objects at the
+/// ends of survivors can make these as many as the victims. Such passes could follow each other for
+/// ever, each of them choosing what the others wrote.
 #[derive(Debug, Default)]
 pub struct Fruitless {
     victims: u64,
@@ -142,11 +148,13 @@ pub struct Fruitless {
     died: u64,
 }
 
-/// Part of the candidates' bytes that has to die before a whole round of fruitless passes is followed by another.
+/// Part of the candidates' bytes that has to die before a whole round of fruitless passes is
+/// followed by another.
 const DIED_PART: u64 = 64;
 
 impl Fruitless {
-    /// False: passes have moved as many victims as there are candidates, in vain, and too little has died since.
+    /// False: passes have moved as many victims as there are candidates, in vain, and too little
+    /// has died since.
     fn may_gain(&mut self, candidates: u64, died: u64, segment_bytes: u64) -> bool {
         if died.saturating_sub(self.died) >= candidates * segment_bytes / DIED_PART {
             self.victims = 0;
@@ -224,8 +232,9 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     )
 }
 
-/// Claims the victims of a combined pass, oldest first: by cost-benefit on disk, where every segment takes a whole frame.
-/// Empty: nothing would be gained. `oldest_first`: eviction looks for cold entries, not for dead ones.
+/// Claims the victims of a combined pass, oldest first: by cost-benefit on disk, where every
+/// segment takes a whole frame. Empty: nothing would be gained. `oldest_first`: eviction looks for
+/// cold entries, not for dead ones.
 pub fn select_disk(
     core: &Core,
     log: &Log,
@@ -289,7 +298,8 @@ pub fn select_disk(
     victims
 }
 
-/// Claims a segment that is to leave its place on disk, if there is one that can now: whatever it gains.
+/// Claims a segment that is to leave its place on disk, if there is one that can now: whatever it
+/// gains.
 pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let needs = log.swaps().needs();
     let is_wanted = |window: &u32| {

@@ -1,9 +1,9 @@
 //! When memory is given back to the system: after deletions, and in quiet times.
 //!
-//! Memory follows the live data down as soon as a quarter of them has gone. In quiet times it follows whatever left it too
-//! large, small objects that became large ones for instance; while somebody writes it does not, because the memory would
-//! have to be touched anew. What cleaning cannot reach is left alone: fragments of large objects must not keep a cleaner busy
-//! for ever.
+//! Memory follows the live data down as soon as a quarter of them has gone. In quiet times it
+//! follows whatever left it too large, small objects that became large ones for instance; while
+//! somebody writes it does not, because the memory would have to be touched anew. What cleaning
+//! cannot reach is left alone: fragments of large objects must not keep a cleaner busy for ever.
 
 /// Looks at an unchanged log after which it is a quiet time: some two seconds.
 const QUIET_LOOKS: u32 = 8;

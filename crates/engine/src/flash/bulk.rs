@@ -1,13 +1,14 @@
-//! Reading much of what is cold, for who walks over it and may wait for the device: whole segments, or many entries side by side.
+//! Reading much of what is cold, for who walks over it and may wait for the device: whole segments,
+//! or many entries side by side.
 //!
 //! **Invariants**
-//! - F9: nobody who reads here is pinned, or holds a lock, meanwhile. What was read counts by F3, and is looked at under a later
-//!   pin only as far as the index still points to where it was.
-//! - F10: a walk has at most one segment, or `WALK_BYTES` of entries and one batch, of what it has read; but for the entries of
-//!   one key's or one bucket's slots, which must be there together.
+//! - F9: nobody who reads here is pinned, or holds a lock, meanwhile. What was read counts by F3,
+//!   and is looked at under a later pin only as far as the index still points to where it was.
+//! - F10: a walk has at most one segment, or `WALK_BYTES` of entries and one batch, of what it has
+//!   read; but for the entries of one key's or one bucket's slots, which must be there together.
 //!
-//! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here takes memory of the budget: walks are few, and what
-//! they take is set aside with what fetches may take.
+//! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here takes memory of the
+//! budget: walks are few, and what they take is set aside with what fetches may take.
 
 use super::{Aligned, BLOCK_BYTES, Cold, Fetched, Holding, SECTOR_BYTES, Tier};
 use crate::Error;
@@ -34,7 +35,8 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Reads what a window holds in one of its incarnations. `None`: that is not on the device any more. The caller is outside.
+    /// Reads what a window holds in one of its incarnations. `None`: that is not on the device any
+    /// more. The caller is outside.
     ///
     /// # Errors
     /// [`Error::FlashFailed`].
@@ -71,8 +73,8 @@ impl Image {
         }))
     }
 
-    /// True if the window still holds it, so that what the index points to in it now is in the image. The caller is pinned:
-    /// then it stays so until the pin ends.
+    /// True if the window still holds it, so that what the index points to in it now is in the
+    /// image. The caller is pinned: then it stays so until the pin ends.
     pub(crate) fn is_current(&self, core: &Core) -> bool {
         let segment = &core.space.segments[self.window as usize];
         // The state first: who sees the window opened again sees its new number too.
@@ -82,7 +84,8 @@ impl Image {
             && segment.appended_bytes() as usize == self.end
     }
 
-    /// Shows the next entries with their locations, `most` at most, until `show` refuses one, which then comes again.
+    /// Shows the next entries with their locations, `most` at most, until `show` refuses one, which
+    /// then comes again.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
@@ -112,7 +115,8 @@ impl Image {
         Ok(())
     }
 
-    /// Bytes `from..to` of the segment, header included; `None` if it is shorter, or they are not what was written.
+    /// Bytes `from..to` of the segment, header included; `None` if it is shorter, or they are not
+    /// what was written.
     pub(crate) fn verified(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
         let bytes = self.memory.bytes_mut(self.end);
         let mut at = SEGMENT_HEADER_BYTES;
@@ -132,14 +136,16 @@ impl Image {
 #[derive(Default)]
 pub(crate) struct Gather {
     holding: Holding,
-    /// What is lacking, each with the number of the key or bucket that it is needed for, in their order.
+    /// What is lacking, each with the number of the key or bucket that it is needed for, in their
+    /// order.
     lacking: VecDeque<(usize, Cold)>,
     /// Sixteen times the bytes that an entry takes on average: what a first read is sized for.
     entry_bytes: u32,
 }
 
 impl Gather {
-    /// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: they are noted as lacking.
+    /// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`:
+    /// they are noted as lacking.
     pub(crate) fn look(
         &mut self,
         core: &Core,
@@ -196,8 +202,8 @@ impl Gather {
         self.lacking.clear();
     }
 
-    /// Reads what is lacking, as far as F10 allows, and all that the first of the groups lacks. The caller is outside. Returns the
-    /// bytes of the entries read.
+    /// Reads what is lacking, as far as F10 allows, and all that the first of the groups lacks. The
+    /// caller is outside. Returns the bytes of the entries read.
     ///
     /// # Errors
     /// [`Error::FlashFailed`].
@@ -236,8 +242,8 @@ impl Gather {
 }
 
 impl Tier {
-    /// Reads some entries side by side, in spans of so many bytes together. Returns the bytes of what is held now; what is longer
-    /// than it was taken to be is told in `longer`.
+    /// Reads some entries side by side, in spans of so many bytes together. Returns the bytes of
+    /// what is held now; what is longer than it was taken to be is told in `longer`.
     fn fetch_some(
         &self,
         core: &Core,

@@ -11,10 +11,12 @@ use duramen_format::entry::{self, Entry};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Of the memory that entries can have, this part is live before segments are demoted; below it memory is cleaned.
+/// Of the memory that entries can have, this part is live before segments are demoted; below it
+/// memory is cleaned.
 const LIVE_PART: f64 = 0.70;
-/// Above this part of the memory in use, cleaning is judged by what it gains: after so many segments of it, less than a tenth
-/// is in vain. Values of half a segment can be moved about for ever.
+/// Above this part of the memory in use, cleaning is judged by what it gains: after so many
+/// segments of it, less than a tenth is in vain. Values of half a segment can be moved about for
+/// ever.
 const USED_PART: f64 = 0.80;
 const JUDGED_SEGMENTS: u64 = 8;
 /// Windows that promoted copies leave free beside those that are open.
@@ -25,7 +27,8 @@ const UNUSED_STEPS: usize = 16;
 /// Who lacks memory for the index looks again so often.
 #[cfg(not(any(loom, shuttle)))]
 const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
-/// Of the budget, a cache's index may take this part before it evicts; the arena has room for half of the budget.
+/// Of the budget, a cache's index may take this part before it evicts; the arena has room for half
+/// of the budget.
 const INDEX_PART: f64 = 0.35;
 
 impl Core {
@@ -53,7 +56,8 @@ impl Core {
         tier.map_or(0, |tier| tier.statistics().used_bytes)
     }
 
-    /// Makes room for copies of cold entries that are read again and again, if some are waiting, or takes some back from them.
+    /// Makes room for copies of cold entries that are read again and again, if some are waiting, or
+    /// takes some back from them.
     pub fn tend_promoted(&self, node: usize) {
         let Some(tier) = &self.space.tier else {
             return;
@@ -78,8 +82,8 @@ impl Core {
         tier.has_room(false) && windows.any(|window| self.may_turn_cold(window))
     }
 
-    /// Windows that copies may have at most: what the index, open segments, their reserve and a little that is new leave; and
-    /// half of the budget when what is new has nowhere to go.
+    /// Windows that copies may have at most: what the index, open segments, their reserve and a
+    /// little that is new leave; and half of the budget when what is new has nowhere to go.
     fn room_for_promoted(&self, tier: &Tier) -> u64 {
         let all = self.segment_budget() / self.space.segment_bytes() as u64;
         let open = self.heads.len() + 2 * self.contexts.len() + SPARE_WINDOWS;
@@ -109,7 +113,8 @@ impl Core {
         }
     }
 
-    /// Hands back the memory of windows that nobody sees any more: retired ones, and those that turned cold.
+    /// Hands back the memory of windows that nobody sees any more: retired ones, and those that
+    /// turned cold.
     pub fn reap(&self, node: usize) {
         self.space.reap(node, &self.epochs);
         if let Some(tier) = &self.space.tier {
@@ -117,8 +122,8 @@ impl Core {
         }
     }
 
-    /// True if memory is short of entries that live, not of dead ones: then cleaning is not the way. `survivors`: of cold
-    /// victims, which may have the last slots.
+    /// True if memory is short of entries that live, not of dead ones: then cleaning is not the
+    /// way. `survivors`: of cold victims, which may have the last slots.
     pub fn wants_demotion(&self, node: usize, survivors: bool) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -141,7 +146,8 @@ impl Core {
             || self.cleans_in_vain(tier, hard)
     }
 
-    /// True if what was cleaned since the last demotion has given hardly any memory, and memory is nearly all in use.
+    /// True if what was cleaned since the last demotion has given hardly any memory, and memory is
+    /// nearly all in use.
     fn cleans_in_vain(&self, tier: &Tier, hard: u64) -> bool {
         let (freed, used) = self.gain();
         let (freed_before, used_before) = tier.gain();
@@ -174,8 +180,9 @@ impl Core {
         self.evicts_from_flash() && self.space.tier.as_deref().is_some_and(short)
     }
 
-    /// True if what is on flash takes nearly as much index as there may be, or as much as could be found: where its memory is in
-    /// pieces, a part of the index finds no place to grow before it has what it may.
+    /// True if what is on flash takes nearly as much index as there may be, or as much as could be
+    /// found: where its memory is in pieces, a part of the index finds no place to grow before it
+    /// has what it may.
     pub fn index_is_large(&self) -> bool {
         let wants = |tier: &Tier| tier.index_wants.load(Ordering::Relaxed);
         self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
@@ -198,14 +205,15 @@ impl Core {
         }
     }
 
-    /// True if a writer that has no memory should wait for a cleaner thread: the device is to take a segment, or to be cleaned
-    /// before it can, or copies are to give memory back.
+    /// True if a writer that has no memory should wait for a cleaner thread: the device is to take
+    /// a segment, or to be cleaned before it can, or copies are to give memory back.
     pub fn waits_for_flash(&self) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
         };
         let windows = self.space.segments.len();
-        // Whoever was found the last time will do as a rule: only when there is none, all are looked at.
+        // Whoever was found the last time will do as a rule: only when there is none, all are
+        // looked at.
         let any = |hint: &AtomicUsize, is: &dyn Fn(u32) -> bool| {
             let from = hint.load(Ordering::Relaxed);
             let found = (from..windows).chain(0..from).find(|n| is(*n as u32));
@@ -234,8 +242,8 @@ impl Core {
         self.wakeup.ring();
     }
 
-    /// The index lacks memory for a side log, whose thread may wait: has a segment demoted, and leaves the core to who does it. True:
-    /// it is worth to ask again.
+    /// The index lacks memory for a side log, whose thread may wait: has a segment demoted, and
+    /// leaves the core to who does it. True: it is worth to ask again.
     pub fn press_flash(&self, node: usize) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -270,8 +278,9 @@ impl Core {
                 .is_none_or(|log| log.may_leave_memory(window)) // F1, D8
     }
 
-    /// Writes the oldest segment of a node that may go to the device, those last that are to be kept; of a log that is loaded, the
-    /// longest. False: there is none, or no room, or the device fails.
+    /// Writes the oldest segment of a node that may go to the device, those last that are to be
+    /// kept; of a log that is loaded, the longest. False: there is none, or no room, or the device
+    /// fails.
     pub fn demote_one(&self, node: usize) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -284,7 +293,8 @@ impl Core {
         let is_loading = self.is_loading();
         let rank = |window: u32| {
             let segment = &segments[window as usize];
-            // A slot is as long as a segment can be. What is loaded has to fit, and does if the longest go there.
+            // A slot is as long as a segment can be. What is loaded has to fit, and does if the
+            // longest go there.
             let unused = segment_bytes - segment.appended_bytes() as usize;
             let unused = is_loading.then_some(unused * UNUSED_STEPS / segment_bytes);
             (tier.is_kept(window), unused, segment.opened_tick(), window)
@@ -364,16 +374,17 @@ impl Core {
         expiries
     }
 
-    /// Reads a cold victim back into its window, for who has claimed it to clean, and verifies every entry of it. False: it
-    /// cannot be read (F5). Its memory was set aside (F6); nobody else looks at it, for all see the window cold.
+    /// Reads a cold victim back into its window, for who has claimed it to clean, and verifies
+    /// every entry of it. False: it cannot be read (F5). Its memory was set aside (F6); nobody else
+    /// looks at it, for all see the window cold.
     pub fn warm(&self, tier: &Tier, window: u32) -> bool {
         let segment = &self.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
         assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize)); // F2: its memory is gone
-        // SAFETY: the window is claimed by the caller and cold, and who could look at its memory has left (asserted): this
-        // is the only reference until `cool`.
+        // SAFETY: the window is claimed by the caller and cold, and who could look at its memory
+        // has left (asserted): this is the only reference until `cool`.
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
         let started = Instant::now();
         let read = tier.device.read_at(place, bytes).is_ok();
@@ -392,7 +403,8 @@ impl Core {
         false
     }
 
-    /// Shows every entry of a cold segment with its location, read into memory of its own. Nothing of one that cannot be read.
+    /// Shows every entry of a cold segment with its location, read into memory of its own. Nothing
+    /// of one that cannot be read.
     pub fn each_cold_entry(&self, window: u32, mut show: impl FnMut(u64, &Entry<'_>)) {
         let Some(tier) = &self.space.tier else {
             return;

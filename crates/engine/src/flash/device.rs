@@ -8,18 +8,18 @@ pub const SECTOR_BYTES: usize = 512;
 /// Writes begin and end at multiples of this many bytes.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// A flash device past the page cache. Everything may be called from several threads at once. Its contents need not outlive
-/// the process: the tier reads nothing that it has not written itself.
+/// A flash device past the page cache. Everything may be called from several threads at once. Its
+/// contents need not outlive the process: the tier reads nothing that it has not written itself.
 pub trait Device: Send + Sync {
-    /// Reads all of `into` from byte `offset` on. Offset, length and the memory's address are multiples of
-    /// [`SECTOR_BYTES`].
+    /// Reads all of `into` from byte `offset` on. Offset, length and the memory's address are
+    /// multiples of [`SECTOR_BYTES`].
     ///
     /// # Errors
     /// The device's.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Reads all of several pieces, each with the byte of the device where it begins; side by side if the device can. Each is as
-    /// for [`read_at`](Self::read_at).
+    /// Reads all of several pieces, each with the byte of the device where it begins; side by side
+    /// if the device can. Each is as for [`read_at`](Self::read_at).
     ///
     /// # Errors
     /// The device's: then none of the memory has anything of worth.
@@ -29,7 +29,8 @@ pub trait Device: Send + Sync {
             .try_for_each(|(offset, into)| self.read_at(*offset, into))
     }
 
-    /// Writes all of `bytes` from byte `offset` on. Offset, length and the memory's address are multiples of 4096.
+    /// Writes all of `bytes` from byte `offset` on. Offset, length and the memory's address are
+    /// multiples of 4096.
     ///
     /// # Errors
     /// The device's: some, all or none of it may be written.
@@ -123,14 +124,17 @@ pub struct FlashStats {
     /// Since the start: segments written to the device, and segments on it that were cleaned.
     pub segments_demoted: u64,
     pub segments_cleaned: u64,
-    /// Entries that the engine read from the device, and the bytes read for them; who parks counts what it reads.
+    /// Entries that the engine read from the device, and the bytes read for them; who parks counts
+    /// what it reads.
     pub fetches: u64,
     pub fetched_bytes: u64,
-    /// Look-ups of cold entries that were served from what was just fetched, or from promoted copies.
+    /// Look-ups of cold entries that were served from what was just fetched, or from promoted
+    /// copies.
     pub held_hits: u64,
     pub promoted_hits: u64,
     pub promotions: u64,
-    /// Entries copied to memory after a restart because they were hot before it, and keys that may still be.
+    /// Entries copied to memory after a restart because they were hot before it, and keys that may
+    /// still be.
     pub refilled: u64,
     pub refill_left: u64,
     pub read_errors: u64,

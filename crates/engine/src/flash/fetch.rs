@@ -17,7 +17,8 @@ const GUESS_BYTES_MIN: u32 = 256;
 
 type Copies = HashMap<(u64, u32), Vec<u64>>;
 
-/// Copies of cold entries that a session was given, for as long as it needs them, and what it lacks.
+/// Copies of cold entries that a session was given, for as long as it needs them, and what it
+/// lacks.
 #[derive(Default)]
 pub(crate) struct Holding {
     /// By location and incarnation of its window (F4); words, because entries are aligned.
@@ -38,7 +39,8 @@ impl Holding {
         }
     }
 
-    /// The end of a guard, or of a part of it: what was waited for goes, what was handed in stays until it is forgotten.
+    /// The end of a guard, or of a part of it: what was waited for goes, what was handed in stays
+    /// until it is forgotten.
     #[inline(always)]
     pub(crate) fn part_ends(&mut self) {
         if self.any.get() && !self.parks.get() {
@@ -90,7 +92,8 @@ pub(crate) struct Here {
 }
 
 impl Tier {
-    /// What must be read for the entry at a location, which was found in the index under the caller's pin.
+    /// What must be read for the entry at a location, which was found in the index under the
+    /// caller's pin.
     pub(crate) fn cold(&self, space: &Space, location: u64, guess_bytes: u32) -> Cold {
         let window = space.window_of(location);
         let slot = self.windows[window].slot.load(Ordering::Relaxed);
@@ -105,7 +108,8 @@ impl Tier {
         }
     }
 
-    /// True if what was read for `cold` until now was its segment (F3), and what is known of its window is of that.
+    /// True if what was read for `cold` until now was its segment (F3), and what is known of its
+    /// window is of that.
     fn was_there(&self, space: &Space, cold: &Cold) -> bool {
         let window = space.window_of(cold.location) as u32;
         self.is_there(space, window, cold.incarnation, cold.slot)
@@ -193,7 +197,8 @@ impl Tier {
         }
     }
 
-    /// As [`locate`]. Not inlined: it would be in every loop over slots, of stores without a tier too.
+    /// As [`locate`]. Not inlined: it would be in every loop over slots, of stores without a tier
+    /// too.
     #[inline(never)]
     fn locate(&self, space: &Space, stamp: u64, holding: &Holding, location: u64) -> Option<Here> {
         if self.is_in_memory(space.window_of(location), stamp) {
@@ -206,7 +211,8 @@ impl Tier {
         Some(Here { at, is_copy: true })
     }
 
-    /// Where an entry probably is, to be prefetched; `None`: on the device alone. As `locate`, not inlined.
+    /// Where an entry probably is, to be prefetched; `None`: on the device alone. As `locate`, not
+    /// inlined.
     #[inline(never)]
     fn probably_at(&self, space: &Space, location: u64) -> Option<*const u8> {
         if self.is_cold(space.window_of(location)) {
@@ -227,7 +233,8 @@ impl Tier {
     }
 }
 
-/// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: on the device alone.
+/// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: on
+/// the device alone.
 #[inline(always)]
 pub(crate) fn locate(
     space: &Space,
@@ -244,8 +251,8 @@ pub(crate) fn locate(
     }
 }
 
-/// For who is pinned by `stamp` and may wait for the device: the bytes of an entry that the index points to. A copy lives as
-/// long as `holding` does.
+/// For who is pinned by `stamp` and may wait for the device: the bytes of an entry that the index
+/// points to. A copy lives as long as `holding` does.
 pub(crate) fn locate_now(
     core: &Core,
     stamp: u64,
@@ -281,8 +288,8 @@ impl Guard<'_> {
         }
     }
 
-    /// An entry is on the device alone. Waits for it, or, if this session parks its requests, says what it lacks; but in
-    /// the middle of an atomic step it waits in any case.
+    /// An entry is on the device alone. Waits for it, or, if this session parks its requests, says
+    /// what it lacks; but in the middle of an atomic step it waits in any case.
     ///
     /// # Errors
     /// [`Error::Cold`], [`Error::FlashFailed`].
@@ -301,7 +308,8 @@ impl Guard<'_> {
         tier.fetch(&self.core.space, &self.carried.holding, cold)
     }
 
-    /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not for the first time.
+    /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
+    /// for the first time.
     #[cold]
     pub(crate) fn served_copy(&self, slot: Slot, here: Here) {
         let Some(tier) = &self.core.space.tier else {
@@ -323,7 +331,8 @@ impl Guard<'_> {
         }
     }
 
-    /// What must be read from the flash device before an operation on this key can be done; `None`: nothing.
+    /// What must be read from the flash device before an operation on this key can be done; `None`:
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -346,12 +355,14 @@ impl Guard<'_> {
         Ok(missing.map(|location| tier.cold(&self.core.space, location, guess)))
     }
 
-    /// What operations of this session lacked since the last call: each that returned [`Error::Cold`] has added its own.
+    /// What operations of this session lacked since the last call: each that returned
+    /// [`Error::Cold`] has added its own.
     pub fn take_colds(&self) -> Vec<Cold> {
         self.carried.holding.colds.take()
     }
 
-    /// Hands in what was read for [`Cold::span`], to be held until [`forget_fetched`](Self::forget_fetched).
+    /// Hands in what was read for [`Cold::span`], to be held until
+    /// [`forget_fetched`](Self::forget_fetched).
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
@@ -379,8 +390,8 @@ fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<F
 }
 
 impl Session {
-    /// Who uses this session reads from the flash device itself: operations return [`Error::Cold`], having done nothing,
-    /// where they would otherwise wait for the device.
+    /// Who uses this session reads from the flash device itself: operations return [`Error::Cold`],
+    /// having done nothing, where they would otherwise wait for the device.
     pub fn set_parks(&mut self, parks: bool) {
         self.holding().parks.set(parks);
     }

@@ -1,22 +1,27 @@
-//! What is read often, told by the hashes of its keys, so that memory can be filled with it again after a restart.
+//! What is read often, told by the hashes of its keys, so that memory can be filled with it again
+//! after a restart.
 //!
-//! A hash outlives what places do not: the key may have been written again, its segment compacted or cleaned. [`Heat`] tells
-//! the keys of promoted copies, by how often each was read lately, and which segments are in memory. [`Refill`] is told such
-//! keys in a later life of the store, and copies those whose entries lie on flash.
+//! A hash outlives what places do not: the key may have been written again, its segment compacted
+//! or cleaned. [`Heat`] tells the keys of promoted copies, by how often each was read lately, and
+//! which segments are in memory. [`Refill`] is told such keys in a later life of the store, and
+//! copies those whose entries lie on flash.
 //!
 //! **Invariants**
-//! - W1: what is told is advice. A key is copied only if the index points to an entry on flash for its hash now, and only the
-//!   entry that was read and verified there (F3, F7), which has that table and that hash. So a wrong or old hint costs reads
-//!   of the device, and nothing else.
-//! - W2: a refill pushes nothing out: it takes room that copies may have (P4) and do not, and stops when there is none.
-//! - W3: nobody is pinned while it waits for the device, for room, or while the caller is shown anything.
-//! - W4: while others read from the device, a refill leaves it to them for as long as it has used it itself.
+//! - W1: what is told is advice. A key is copied only if the index points to an entry on flash for
+//!   its hash now, and only the entry that was read and verified there (F3, F7), which has that
+//!   table and that hash. So a wrong or old hint costs reads of the device, and nothing else.
+//! - W2: a refill pushes nothing out: it takes room that copies may have (P4) and do not, and stops
+//!   when there is none.
+//! - W3: nobody is pinned while it waits for the device, for room, or while the caller is shown
+//!   anything.
+//! - W4: while others read from the device, a refill leaves it to them for as long as it has used
+//!   it itself.
 //!
-//! **Concurrency**: both are one thread's, beside any number of others; neither is called by threads that serve. A refill waits
-//! for the device, and sleeps while cleaner threads make room.
+//! **Concurrency**: both are one thread's, beside any number of others; neither is called by
+//! threads that serve. A refill waits for the device, and sleeps while cleaner threads make room.
 //!
-//! Paper: 40-flash.md "restart refills DRAM with the hottest data first"; differs from a list of places (segment and
-//! offset), which compaction in memory makes wrong without any cleaning.
+//! Paper: 40-flash.md "restart refills DRAM with the hottest data first"; differs from a list of
+//! places (segment and offset), which compaction in memory makes wrong without any cleaning.
 
 use super::fetch::{Read, bytes_of};
 use super::promoted::{HEAT_MAX, Put};
@@ -48,11 +53,13 @@ const GUESS_PART: u32 = 8;
 const YIELD_MAX: Duration = Duration::from_millis(50);
 /// Sets of the table that are looked at under one pin.
 const SETS_PER_PIN: usize = 128;
-/// How long a refill looks for room at most: while cleaner threads find some, and while copies may have no more.
+/// How long a refill looks for room at most: while cleaner threads find some, and while copies may
+/// have no more.
 const LATER_PATIENCE: Duration = Duration::from_secs(20);
 const FULL_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// What counts at most as time between two looks: a machine that stood still says nothing about the others.
+/// What counts at most as time between two looks: a machine that stood still says nothing about the
+/// others.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
 
 /// Memory that a refill of a store with this budget works with, in bytes.
@@ -152,7 +159,8 @@ impl Heat {
         counts
     }
 
-    /// Shows the keys of one heat, some at a time, until `show` says false. None twice, but for what changes meanwhile.
+    /// Shows the keys of one heat, some at a time, until `show` says false. None twice, but for
+    /// what changes meanwhile.
     pub fn each(&mut self, heat: u8, mut show: impl FnMut(&[HotKey]) -> bool) {
         let mut some = Vec::new();
         for sets in self.pins() {
@@ -250,8 +258,8 @@ impl Refill {
         self.keys_max.max(1)
     }
 
-    /// Copies the entries of these keys that lie on flash alone, as such that were read so often; what cannot be copied is
-    /// not. `stop` ends it early.
+    /// Copies the entries of these keys that lie on flash alone, as such that were read so often;
+    /// what cannot be copied is not. `stop` ends it early.
     pub fn copy(&mut self, heat: u8, keys: &[HotKey], stop: &dyn Fn() -> bool) -> Refilled {
         let mut done = Refilled::default();
         for some in keys.chunks(self.keys_max()) {
@@ -424,7 +432,8 @@ impl Refill {
             return; // W1: another key with the same tag
         }
         let length = u32::try_from(words.len() * size_of::<u64>()).unwrap_or(u32::MAX);
-        // Longer than most: what is read in vain costs less than to read again. What is much longer is read alone.
+        // Longer than most: what is read in vain costs less than to read again. What is much longer
+        // is read alone.
         let most = self.memory_bytes as u32 / GUESS_PART;
         let guess = self.guess - self.guess / 8 + length / 7;
         self.guess = guess.clamp(GUESS_BYTES_MIN, most);
@@ -457,7 +466,8 @@ fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> 
     }
 }
 
-/// Copies a verified entry, once there is room (W2). Anything but [`Put::Done`]: there will be none.
+/// Copies a verified entry, once there is room (W2). Anything but [`Put::Done`]: there will be
+/// none.
 fn keep(
     core: &Core,
     tier: &Tier,

@@ -1,12 +1,15 @@
-//! Work on the device that nobody waits for: how much of it there may be, and which segments it is for.
+//! Work on the device that nobody waits for: how much of it there may be, and which segments it is
+//! for.
 //!
-//! What dies on flash (deleted, cleared, expired) is dead by the counters alone; its slot of the device, and of what expired
-//! its slots of the index, come free when its segment is looked at. While flash is short that is cleaning's business. Otherwise
-//! a cleaner thread reads segments of which much has expired (`cleaner::expire`), and cleans those in which next to nothing
-//! lives (*hollow*), but rests three times as long as it has read.
+//! What dies on flash (deleted, cleared, expired) is dead by the counters alone; its slot of the
+//! device, and of what expired its slots of the index, come free when its segment is looked at.
+//! While flash is short that is cleaning's business. Otherwise a cleaner thread reads segments of
+//! which much has expired (`cleaner::expire`), and cleans those in which next to nothing lives
+//! (*hollow*), but rests three times as long as it has read.
 //!
 //! **Invariants**
-//! - F8: such work takes at most a quarter of the time of one reader of the device, in bursts of some segments.
+//! - F8: such work takes at most a quarter of the time of one reader of the device, in bursts of
+//!   some segments.
 
 use super::Tier;
 use crate::core::Core;
@@ -15,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Rest after so much reading, in times of it (F8).
 const REST: u32 = 3;
-/// A read that was slower than this was so because the machine stood still, which is no reason to rest, in bytes per ms.
+/// A read that was slower than this was so because the machine stood still, which is no reason to
+/// rest, in bytes per ms.
 const SLOWEST_BYTES_PER_MS: u64 = 20_000;
 /// No rest is longer.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -140,7 +144,8 @@ impl Expiries {
         self.bytes[octave as usize * STEPS + step] += entry_bytes as u64;
     }
 
-    /// When half of it will have expired; all, if it is next to nothing of the segment. `u64::MAX`: nothing expires.
+    /// When half of it will have expired; all, if it is next to nothing of the segment. `u64::MAX`:
+    /// nothing expires.
     fn due_ms(&self, segment_bytes: usize) -> u64 {
         let all: u64 = self.expired_bytes + self.bytes.iter().sum::<u64>();
         let few = all <= segment_bytes as u64 / HOLLOW_PART;
@@ -200,7 +205,8 @@ mod tests {
         };
         assert_eq!(due(&[]), u64::MAX);
         assert_eq!(due(&[(0, 1 << 20)]), u64::MAX);
-        // A few keys that last have no say; and never before half has expired, nor a quarter of the time too late.
+        // A few keys that last have no say; and never before half has expired, nor a quarter of the
+        // time too late.
         let most = due(&[
             (NOW + 1000, 700_000),
             (u64::MAX, 1),

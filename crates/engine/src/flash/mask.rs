@@ -1,12 +1,15 @@
-//! What goes to the device goes under a number of its own, so that nothing else that ever lay there is taken for it.
+//! What goes to the device goes under a number of its own, so that nothing else that ever lay there
+//! is taken for it.
 //!
-//! A device may answer with what it was given earlier: a write was lost, or went to another place. Then the bytes are whole
-//! entries with right checksums, of other keys (so that a key would look absent) or of an older value. So a segment is written
-//! xored with words that follow from a seed of that one write and from the place on the device. Read with any other seed, or
-//! at any other place, no entry has a right checksum (but one in 2^32).
+//! A device may answer with what it was given earlier: a write was lost, or went to another place.
+//! Then the bytes are whole entries with right checksums, of other keys (so that a key would look
+//! absent) or of an older value. So a segment is written xored with words that follow from a seed
+//! of that one write and from the place on the device. Read with any other seed, or at any other
+//! place, no entry has a right checksum (but one in 2^32).
 //!
 //! **Invariants**
-//! - F7: no seed is used for two writes of this process, nor, but by a chance of 2^-64, by another process for the same file.
+//! - F7: no seed is used for two writes of this process, nor, but by a chance of 2^-64, by another
+//!   process for the same file.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,8 +57,8 @@ impl Mask {
         self.0.wrapping_add(number.wrapping_mul(STRIDE))
     }
 
-    /// Words of the device from byte `offset` on, a multiple of 8, as they are written or were meant. What is less than a word
-    /// is left out.
+    /// Words of the device from byte `offset` on, a multiple of 8, as they are written or were
+    /// meant. What is less than a word is left out.
     pub(super) fn words(self, offset: u64, bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         debug_assert!(offset.is_multiple_of(WORD_BYTES as u64));
         let first = offset / WORD_BYTES as u64;
@@ -70,7 +73,8 @@ impl Mask {
         u64::from_ne_bytes(word) ^ self.word(number)
     }
 
-    /// Fills `to` with what is to be written of `from`, of the same length, at byte `offset` of the device.
+    /// Fills `to` with what is to be written of `from`, of the same length, at byte `offset` of the
+    /// device.
     pub(super) fn copy(self, offset: u64, from: &[u8], to: &mut [u8]) {
         assert!(from.len() == to.len() && from.len().is_multiple_of(WORD_BYTES));
         let (words, _) = to.as_chunks_mut::<WORD_BYTES>();

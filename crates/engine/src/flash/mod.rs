@@ -1,34 +1,41 @@
 //! The flash tier: segments whose bytes lie on a flash device while their memory serves others.
 //!
-//! A segment goes to flash as a whole, and its *locations stay what they are*: the region has windows for what memory and
-//! flash hold together, and of a **cold** window the device has the bytes instead of memory. So index slots, counts of
-//! live bytes, segment ids, tombstones, positions and the log's rules are untouched by a demotion; only who wants to look
-//! at the bytes has to ask first where they are ([`Guard::memory_of`](crate::Guard), `fetch`).
+//! A segment goes to flash as a whole, and its *locations stay what they are*: the region has
+//! windows for what memory and flash hold together, and of a **cold** window the device has the
+//! bytes instead of memory. So index slots, counts of live bytes, segment ids, tombstones,
+//! positions and the log's rules are untouched by a demotion; only who wants to look at the bytes
+//! has to ask first where they are ([`Guard::memory_of`](crate::Guard), `fetch`).
 //!
 //! **Invariants**
-//! - F1: a window turns cold only after all its bytes were written to a slot of the device that is its alone, and only if
-//!   nothing else may need its memory: it is closed; with a log, durably closed and written. Nobody but its claimer cleans it
-//!   meanwhile; one that is held by a side log stays so (D8).
-//! - F2: a window's memory is given back when every session that may not have seen it turn cold has left. That it
-//!   turned cold is stored before the stamp of that is taken; who was pinned before still has the memory, unless the window
-//!   is gone. That is stored before the last look for such sessions: one that took its stamp long before it showed it (a pin
-//!   is two steps) either shows it before that look, and the memory stays, or finds the window gone (`warmth`).
-//! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody finds its entries any
-//!   more. What was read from the device counts only if the window is the same incarnation and still has the slot *after*
-//!   the read, and if the entry's own checksum says so under the mask of that one write (F7, `mask`): a device that answers
-//!   with what lay there before, or elsewhere, is found out.
-//! - F4: entries never change, so a copy of one (held by a session, or promoted) is as good as the entry for as long as
-//!   the index points to its location in the same incarnation of the window. Copies are never part of the log.
-//! - F5: a device that fails to write is written to no more; what is on it is read as long as it can be. A segment that
-//!   cannot be read is never cleaned; its keys answer with [`Error::FlashFailed`](crate::Error::FlashFailed).
-//! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold victim back, what a refill
-//!   reads into) is part of the budget.
+//! - F1: a window turns cold only after all its bytes were written to a slot of the device that is
+//!   its alone, and only if nothing else may need its memory: it is closed; with a log, durably
+//!   closed and written. Nobody but its claimer cleans it meanwhile; one that is held by a side log
+//!   stays so (D8).
+//! - F2: a window's memory is given back when every session that may not have seen it turn cold has
+//!   left. That it turned cold is stored before the stamp of that is taken; who was pinned before
+//!   still has the memory, unless the window is gone. That is stored before the last look for such
+//!   sessions: one that took its stamp long before it showed it (a pin is two steps) either shows
+//!   it before that look, and the memory stays, or finds the window gone (`warmth`).
+//! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody
+//!   finds its entries any more. What was read from the device counts only if the window is the
+//!   same incarnation and still has the slot *after* the read, and if the entry's own checksum says
+//!   so under the mask of that one write (F7, `mask`): a device that answers with what lay there
+//!   before, or elsewhere, is found out.
+//! - F4: entries never change, so a copy of one (held by a session, or promoted) is as good as the
+//!   entry for as long as the index points to its location in the same incarnation of the window.
+//!   Copies are never part of the log.
+//! - F5: a device that fails to write is written to no more; what is on it is read as long as it
+//!   can be. A segment that cannot be read is never cleaned; its keys answer with
+//!   [`Error::FlashFailed`](crate::Error::FlashFailed).
+//! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold
+//!   victim back, what a refill reads into) is part of the budget.
 //!
-//! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it until its memory is given
-//! back. Only cleaner threads and who loads wait for the device; sessions that park their requests do not.
+//! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it
+//! until its memory is given back. Only cleaner threads and who loads wait for the device; sessions
+//! that park their requests do not.
 //!
-//! Paper: [Badam11 §3] for what is demoted (whole, log-structured, sequential writes); differs: one log over memory and
-//! flash, no object tables: owners are the index slots that exist anyway.
+//! Paper: [Badam11 §3] for what is demoted (whole, log-structured, sequential writes); differs: one
+//! log over memory and flash, no object tables: owners are the index slots that exist anyway.
 
 mod bulk;
 mod demote;
@@ -81,7 +88,8 @@ struct Window {
     mask: AtomicU64,
     /// It could not be read back (F5).
     bad: AtomicBool,
-    /// Advice: it was in memory before a restart, so it goes to the device after those that were not.
+    /// Advice: it was in memory before a restart, so it goes to the device after those that were
+    /// not.
     kept: AtomicBool,
     /// When the expiry pass is to read it (`leisure`).
     due_ms: AtomicU64,
@@ -111,10 +119,12 @@ pub(crate) struct Tier {
     slots: u32,
     free: Mutex<Vec<u32>>,
     free_count: AtomicU32,
-    /// Windows whose memory waits for the readers that may look at it (F2): stamp and window, oldest first.
+    /// Windows whose memory waits for the readers that may look at it (F2): stamp and window,
+    /// oldest first.
     leaving: Mutex<VecDeque<(u64, u32)>>,
     leaving_count: AtomicU64,
-    /// A segment is to make room although there is some for segments: the index lacks memory, or a writer, or promoted copies.
+    /// A segment is to make room although there is some for segments: the index lacks memory, or a
+    /// writer, or promoted copies.
     pressed: AtomicBool,
     pressed_for_copies: AtomicBool,
     /// When the index or a writer lacked memory the last time, in ms.
@@ -129,7 +139,8 @@ pub(crate) struct Tier {
     gain: (AtomicU64, AtomicU64),
     /// The device failed to write (F5).
     failed: AtomicBool,
-    /// Bytes of the windows that cleaners read cold victims back into, and of what they write segments from.
+    /// Bytes of the windows that cleaners read cold victims back into, and of what they write
+    /// segments from.
     warm_bytes: u64,
     /// Bytes that a refill works with, if the store has a log.
     refill_bytes: u64,
@@ -216,7 +227,8 @@ impl Tier {
         self.windows[window as usize].kept.load(Ordering::Relaxed)
     }
 
-    /// The window goes to the device after those of which this was not said, until it is said of none or the window is another's.
+    /// The window goes to the device after those of which this was not said, until it is said of
+    /// none or the window is another's.
     pub(crate) fn keep(&self, window: u32) {
         self.windows[window as usize]
             .kept
@@ -265,7 +277,8 @@ impl Tier {
             .store(leaving.len() as u64, Ordering::Relaxed);
     }
 
-    /// Nobody finds anything of the window any more (S3, F3): its slot is free. For windows of either kind.
+    /// Nobody finds anything of the window any more (S3, F3): its slot is free. For windows of
+    /// either kind.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
         known.kept.store(false, Ordering::Relaxed);
@@ -284,7 +297,8 @@ impl Tier {
         }
         loop {
             let mut leaving = self.leaving.lock().expect("windows that turn cold");
-            // Pushed by several threads, the stamps may be a little out of order: that only delays one.
+            // Pushed by several threads, the stamps may be a little out of order: that only delays
+            // one.
             let Some((stamp, window)) = leaving.front().copied() else {
                 return;
             };
@@ -314,7 +328,8 @@ impl Tier {
         !self.has_failed() && self.free_count.load(Ordering::Relaxed) > spare
     }
 
-    /// Asks for one segment to be demoted for the index or a writer, whatever there is for segments.
+    /// Asks for one segment to be demoted for the index or a writer, whatever there is for
+    /// segments.
     pub(crate) fn press(&self, now_ms: u64) {
         self.pressed_ms.store(now_ms, Ordering::Relaxed);
         self.pressed.store(true, Ordering::Relaxed);
@@ -329,7 +344,8 @@ impl Tier {
         self.pressed_for_copies.store(false, Ordering::Relaxed);
     }
 
-    /// True if somebody else lacks memory, or has just got some and may need more: copies take none.
+    /// True if somebody else lacks memory, or has just got some and may need more: copies take
+    /// none.
     pub(crate) fn others_come_first(&self, now_ms: u64) -> bool {
         self.pressed.load(Ordering::Relaxed)
             || now_ms < self.pressed_ms.load(Ordering::Relaxed) + OTHERS_FIRST_MS

@@ -1,23 +1,25 @@
 //! Promoted entries: copies in memory of cold entries that are read again and again.
 //!
-//! Copies lie in windows of the store's own region, appended one after the other; a table finds them by the entry's
-//! location. An entry is copied when it is fetched for the second time within about as many fetches as copies have room
-//! (`Seen`), or for the third while nearly all that is copied goes on being read: what is read once, however much of it there is,
-//! pushes nothing out. When their part of the memory is full, the oldest window is given up, and what was read of it since it was
-//! filled moves on to a new one, which is taken first, beside their part.
+//! Copies lie in windows of the store's own region, appended one after the other; a table finds
+//! them by the entry's location. An entry is copied when it is fetched for the second time within
+//! about as many fetches as copies have room (`Seen`), or for the third while nearly all that is
+//! copied goes on being read: what is read once, however much of it there is, pushes nothing out.
+//! When their part of the memory is full, the oldest window is given up, and what was read of it
+//! since it was filled moves on to a new one, which is taken first, beside their part.
 //!
 //! **Invariants**
-//! - P1: a window is retired only after no slot of the table points into it; who found a slot is pinned (S3, E2).
-//! - P2: the table and the windows are changed by who holds `shelf`; a reader's count is a compare-and-swap that fails if
-//!   the slot was changed, so nothing comes back that was taken out.
+//! - P1: a window is retired only after no slot of the table points into it; who found a slot is
+//!   pinned (S3, E2).
+//! - P2: the table and the windows are changed by who holds `shelf`; a reader's count is a
+//!   compare-and-swap that fails if the slot was changed, so nothing comes back that was taken out.
 //! - P3: a copy counts only for the location *and* incarnation that it was made of (F4).
-//! - P4: copies take what memory the index, the open segments and their reserve leave, and give it back when these grow; half
-//!   of the budget at most while more is written than copies serve.
-//! - P5: memory that is given back is that of the least read copies among the oldest windows; that something else is wanted pushes
-//!   out only what is oldest, and what was read of that moves on.
+//! - P4: copies take what memory the index, the open segments and their reserve leave, and give it
+//!   back when these grow; half of the budget at most while more is written than copies serve.
+//! - P5: memory that is given back is that of the least read copies among the oldest windows; that
+//!   something else is wanted pushes out only what is oldest, and what was read of that moves on.
 //!
-//! Paper: [Yang23 S3-FIFO] FIFO queues, lazy counts, a memory of what was read once; differs: that memory is all there is of
-//! the small queue, for what it would hold is on flash anyway.
+//! Paper: [Yang23 S3-FIFO] FIFO queues, lazy counts, a memory of what was read once; differs: that
+//! memory is all there is of the small queue, for what it would hold is on flash anyway.
 
 use crate::epoch::Epochs;
 use crate::space::segment::State;
@@ -26,7 +28,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Part of the budget that copies may take in any case, and the most that they are prepared for (P4).
+/// Part of the budget that copies may take in any case, and the most that they are prepared for
+/// (P4).
 const MEMORY_PART: f64 = 0.5;
 const MEMORY_PART_MAX: f64 = 0.9;
 /// Bytes of copies for each slot of the table.
@@ -39,7 +42,8 @@ const SEEN_BITS: u32 = u64::BITS / SEEN_PER_WORD as u32;
 /// Of these, how often it was seen takes so many.
 const SIGHTINGS_BITS: u32 = 2;
 const SIGHTINGS_MAX: u64 = (1 << SIGHTINGS_BITS) - 1;
-/// Fetches after which an entry is copied; and while of a window that is given up all but one of so many parts move on.
+/// Fetches after which an entry is copied; and while of a window that is given up all but one of so
+/// many parts move on.
 const SIGHTINGS: u64 = 2;
 const SIGHTINGS_CROWDED: u64 = 3;
 const CROWDED_PART: usize = 4;
@@ -66,12 +70,14 @@ fn heat_of(slot: u64) -> u8 {
 }
 
 pub(crate) struct Promoted {
-    /// Sets of `WAYS` slots: tag of the entry's location, times read, location of the copy; 0 = empty.
+    /// Sets of `WAYS` slots: tag of the entry's location, times read, location of the copy; 0 =
+    /// empty.
     table: Box<[AtomicU64]>,
     shelf: Mutex<Shelf>,
     seen: Seen,
     segment_bytes: usize,
-    /// Windows that may be taken now (P4), that the table is made for, and that are always allowed as far as there is room.
+    /// Windows that may be taken now (P4), that the table is made for, and that are always allowed
+    /// as far as there is room.
     most: AtomicU64,
     prepared: u64,
     modest: u64,
@@ -87,7 +93,8 @@ pub(crate) struct Promoted {
     /// Copies made, and their bytes.
     copies: AtomicU64,
     copied_bytes: AtomicU64,
-    /// Bytes copied, or asked to be, for what was known before, since that was asked last: as good as served.
+    /// Bytes copied, or asked to be, for what was known before, since that was asked last: as good
+    /// as served.
     refilled_bytes: AtomicU64,
     /// Hits and appended bytes when it was last asked which of them is more.
     weighed: Mutex<(u64, u64)>,
@@ -108,12 +115,13 @@ pub(super) enum Put {
 #[repr(align(128))]
 struct Hits(AtomicU64);
 
-/// Entries that were fetched, until as many others were that fall into the same word: four marks, the newest lowest, each with how
-/// often it was seen below it.
+/// Entries that were fetched, until as many others were that fall into the same word: four marks,
+/// the newest lowest, each with how often it was seen below it.
 struct Seen(Box<[AtomicU64]>);
 
 impl Seen {
-    /// How often this entry was met since it is remembered, this time included; as many as are counted.
+    /// How often this entry was met since it is remembered, this time included; as many as are
+    /// counted.
     fn meet(&self, location: u64, incarnation: u32) -> u64 {
         let entry = location | u64::from(incarnation) << LOCATION_BITS;
         let mixed = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -246,7 +254,8 @@ impl Promoted {
             && self.windows.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
-    /// Decides how many windows copies may take (P4), of `room`. `appended`: bytes that were written since the start.
+    /// Decides how many windows copies may take (P4), of `room`. `appended`: bytes that were
+    /// written since the start.
     pub(super) fn weigh(&self, room: u64, appended: u64) {
         let mut weighed = self.weighed.lock().expect("what copies serve");
         let hits = self.hits();
@@ -274,8 +283,9 @@ impl Promoted {
     /// True if the copy there is of this entry.
     fn is_of(space: &Space, copy: u64, location: u64, incarnation: u32) -> bool {
         let label = space.at(copy).cast::<u64>();
-        // SAFETY: a slot of the table points there: a label and a copy, complete before the slot was stored (Release), and
-        // not reused before the caller's pin ends (P1), or under the shelf's lock.
+        // SAFETY: a slot of the table points there: a label and a copy, complete before the slot
+        // was stored (Release), and not reused before the caller's pin ends (P1), or under the
+        // shelf's lock.
         unsafe { *label == location && *label.add(1) == u64::from(incarnation) }
     }
 
@@ -338,7 +348,8 @@ impl Promoted {
         self.table.len() / WAYS
     }
 
-    /// Shows the copies of a set: how often each was read lately, 0 to [`HEAT_MAX`], and its entry. The caller is pinned.
+    /// Shows the copies of a set: how often each was read lately, 0 to [`HEAT_MAX`], and its entry.
+    /// The caller is pinned.
     pub(super) fn each_in(&self, space: &Space, set: usize, mut show: impl FnMut(u8, *const u8)) {
         for place in &self.table[set * WAYS..][..WAYS] {
             let slot = place.load(Ordering::Acquire);
@@ -349,7 +360,8 @@ impl Promoted {
         }
     }
 
-    /// True if there is a copy of the entry. That is not counted as a read of it. The caller is pinned, or has the shelf.
+    /// True if there is a copy of the entry. That is not counted as a read of it. The caller is
+    /// pinned, or has the shelf.
     pub(super) fn has(&self, space: &Space, location: u64, incarnation: u32) -> bool {
         let (set, tag) = self.set_of(location);
         set.iter().any(|place| {
@@ -360,7 +372,8 @@ impl Promoted {
         })
     }
 
-    /// Keeps a copy of an entry that was hot before, as one that was read so often. It takes only room that nobody has.
+    /// Keeps a copy of an entry that was hot before, as one that was read so often. It takes only
+    /// room that nobody has.
     pub(super) fn put_hot(
         &self,
         space: &Space,
@@ -381,7 +394,8 @@ impl Promoted {
         }
         if shelf.spare.is_none() && !shelf.fits(bytes) {
             if self.windows.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed) {
-                // Wanting a window would give up one of copies. What waits counts as served, or `weigh` never heard of it.
+                // Wanting a window would give up one of copies. What waits counts as served, or
+                // `weigh` never heard of it.
                 self.refilled_bytes
                     .fetch_add(entry.len() as u64, Ordering::Relaxed);
                 return Put::Full;
@@ -420,7 +434,8 @@ impl Promoted {
             return false;
         };
         let at = space.at(copy);
-        // SAFETY: bytes just taken in a window that the shelf's holder alone appends to; nobody was told of them yet.
+        // SAFETY: bytes just taken in a window that the shelf's holder alone appends to; nobody was
+        // told of them yet.
         unsafe {
             let label = at.cast::<u64>();
             *label = location;
@@ -469,7 +484,8 @@ impl Promoted {
         self.modest
     }
 
-    /// Gives a window back: what is read in it most is lost, so one of little heat (P5). By a cleaner thread.
+    /// Gives a window back: what is read in it most is lost, so one of little heat (P5). By a
+    /// cleaner thread.
     pub(super) fn give_up(&self, space: &Space, epochs: &Epochs) {
         let mut shelf = self.shelf.lock().expect("promoted entries");
         if let Some(spare) = shelf.spare.take() {
@@ -480,8 +496,8 @@ impl Promoted {
         }
     }
 
-    /// Makes room for copies if some are wanted: takes a window, and gives the oldest up for it if copies have all they may. By a
-    /// cleaner thread.
+    /// Makes room for copies if some are wanted: takes a window, and gives the oldest up for it if
+    /// copies have all they may. By a cleaner thread.
     pub(super) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
         let most = self.most.load(Ordering::Relaxed);
         if !self.wants.load(Ordering::Relaxed) || most == 0 {
@@ -494,7 +510,8 @@ impl Promoted {
             if self.windows.load(Ordering::Relaxed) < most {
                 self.crowded.store(false, Ordering::Relaxed);
             } else {
-                // What moves on needs the new window. Without one it is lost, and the next round has this one's memory.
+                // What moves on needs the new window. Without one it is lost, and the next round
+                // has this one's memory.
                 let victim = match window {
                     Some(_) => 0,
                     None => self.coldest(space, &shelf),
@@ -523,8 +540,8 @@ impl Promoted {
         heat.min().map_or(0, |(_, place)| place)
     }
 
-    /// Retires a full window, given by its place from the oldest on. What was read of it since it was filled moves on, but leaves
-    /// room for what is wanted.
+    /// Retires a full window, given by its place from the oldest on. What was read of it since it
+    /// was filled moves on, but leaves room for what is wanted.
     fn give_up_one(&self, space: &Space, shelf: &mut Shelf, place: usize, epochs: &Epochs) {
         if shelf.full.is_empty()
             && let Some(open) = shelf.current.take()
@@ -560,7 +577,8 @@ impl Promoted {
         self.retire(space, window, epochs);
     }
 
-    /// Takes the copies of a window out of the table, and returns those that were read and may be read again.
+    /// Takes the copies of a window out of the table, and returns those that were read and may be
+    /// read again.
     fn take_out(&self, space: &Space, window: u32, end: usize) -> Vec<Kept> {
         let mut kept = Vec::new();
         self.each_copy(space, window, end, |copy| {
@@ -585,7 +603,8 @@ impl Promoted {
         while at < end {
             let copy = Space::location(at);
             let label = space.at(copy).cast::<u64>();
-            // SAFETY: the window was filled with labels and copies up to `end`, and is the shelf's, which the caller holds.
+            // SAFETY: the window was filled with labels and copies up to `end`, and is the shelf's,
+            // which the caller holds.
             let (location, incarnation, bytes) = unsafe {
                 let entry = duramen_format::entry::header_trusted(label.add(2).cast());
                 (*label, *label.add(1) as u32, entry.padded_bytes())

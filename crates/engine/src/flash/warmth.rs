@@ -1,5 +1,5 @@
-//! Whether a window's bytes are in memory, for whom: the one protocol of the tier between readers and who takes memory away
-//! (F2). Model-checked in `tests/schedules/demotion.rs`.
+//! Whether a window's bytes are in memory, for whom: the one protocol of the tier between readers
+//! and who takes memory away (F2). Model-checked in `tests/schedules/demotion.rs`.
 
 use crate::epoch::Epochs;
 use duramen_base::sync::{AtomicU64, Ordering};
@@ -7,7 +7,8 @@ use duramen_base::sync::{AtomicU64, Ordering};
 /// Nobody finds the bytes in memory, whenever they were pinned.
 const GONE: u64 = 1;
 
-/// 0: the bytes are in memory. Otherwise sessions pinned after this stamp must not look there, nor any if it is `GONE`.
+/// 0: the bytes are in memory. Otherwise sessions pinned after this stamp must not look there, nor
+/// any if it is `GONE`.
 pub struct Warmth(AtomicU64);
 
 impl Default for Warmth {
@@ -44,7 +45,8 @@ impl Warmth {
             return false;
         }
         self.0.store(GONE, Ordering::SeqCst);
-        // Who took an old stamp and shows it only now either is seen here, or sees that they are gone.
+        // Who took an old stamp and shows it only now either is seen here, or sees that they are
+        // gone.
         stamp < epochs.quiet_before()
     }
 

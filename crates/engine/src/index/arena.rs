@@ -1,7 +1,9 @@
-//! Memory of all indexes: ranges of cache lines in one region backed by huge pages, charged to the budget.
+//! Memory of all indexes: ranges of cache lines in one region backed by huge pages, charged to the
+//! budget.
 //!
-//! **Invariant A1**: every 2 MiB page that a range touches is charged; a page is given back only when no range touches it.
-//! **Concurrency**: one lock, taken when a partition changes size, never on the path of an operation.
+//! **Invariant A1**: every 2 MiB page that a range touches is charged; a page is given back only
+//! when no range touches it. **Concurrency**: one lock, taken when a partition changes size, never
+//! on the path of an operation.
 
 use super::bucket::Bucket;
 use crate::Error;
@@ -52,7 +54,8 @@ impl Arena {
     /// `charge` charges bytes to the budget, or refuses.
     pub fn allocate(&self, lines: usize, charge: impl FnOnce(u64) -> bool) -> Option<*mut Bucket> {
         let mut state = self.state.lock().expect("index arena");
-        // First fit: keeps the indexes at the low end, so that pages at the high end empty and can go back.
+        // First fit: keeps the indexes at the low end, so that pages at the high end empty and can
+        // go back.
         let first = state
             .free
             .iter()
@@ -118,7 +121,8 @@ impl Arena {
         }
     }
 
-    /// Gives free pages back to the system while more than a thirty-second of the committed memory is free.
+    /// Gives free pages back to the system while more than a thirty-second of the committed memory
+    /// is free.
     pub fn trim(&self, budget: &Budget) {
         let mut state = self.state.lock().expect("index arena");
         let committed = self.committed.load(Ordering::Relaxed);
@@ -157,7 +161,8 @@ impl Arena {
             .any(|(_, length)| *length >= lines)
     }
 
-    /// The end of the lowest hole of at least `lines` that ends at what the caller can move: that keeps it from growing.
+    /// The end of the lowest hole of at least `lines` that ends at what the caller can move: that
+    /// keeps it from growing.
     pub fn end_of_lowest_hole(
         &self,
         lines: usize,

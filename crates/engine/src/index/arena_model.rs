@@ -1,5 +1,6 @@
-//! The arena as a model checker sees it: each view is an allocation of its own, because the checker's atomics are more
-//! than their bits and cannot be made by zeroing memory. What is freed is emptied at once, as its next user would.
+//! The arena as a model checker sees it: each view is an allocation of its own, because the
+//! checker's atomics are more than their bits and cannot be made by zeroing memory. What is freed
+//! is emptied at once, as its next user would.
 
 use super::bucket::Bucket;
 use crate::Error;

@@ -8,21 +8,26 @@
 //! ```
 //!
 //! **Invariants**
-//! - B1: a key's slot is changed only by the holder of the lock of the key's *home* bucket, wherever the slot lies. An
-//!   empty slot is claimed by compare-and-swap, because holders of other homes may want it too.
-//! - B2: no key is moved between slots within a view. So a reader that scans home and overflow and does not find the key
-//!   has a moment in between at which the key was absent; it needs no version check, only single-word loads.
-//! - B3: readers wait for a bucket whose TRANSACTION bit is set: what the transaction has published so far is not yet visible.
-//!   `serial` counts transactions (modulo 256), so that a reader notices one that began while it was looking.
-//! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is copied to the next view;
-//!   the view's slots never change again.
-//! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps along the probe sequence. Both
-//!   stay at their largest values once they are there: "as many or more", and "anywhere". A view that is rebuilt counts anew.
-//! - B6: a bucket takes any number of keys. Whoever writes for a client looks first whether it is crowded, and what was
-//!   acknowledged elsewhere is taken whatever it is.
+//! - B1: a key's slot is changed only by the holder of the lock of the key's *home* bucket,
+//!   wherever the slot lies. An empty slot is claimed by compare-and-swap, because holders of other
+//!   homes may want it too.
+//! - B2: no key is moved between slots within a view. So a reader that scans home and overflow and
+//!   does not find the key has a moment in between at which the key was absent; it needs no version
+//!   check, only single-word loads.
+//! - B3: readers wait for a bucket whose TRANSACTION bit is set: what the transaction has published
+//!   so far is not yet visible. `serial` counts transactions (modulo 256), so that a reader notices
+//!   one that began while it was looking.
+//! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is
+//!   copied to the next view; the view's slots never change again.
+//! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps
+//!   along the probe sequence. Both stay at their largest values once they are there: "as many or
+//!   more", and "anywhere". A view that is rebuilt counts anew.
+//! - B6: a bucket takes any number of keys. Whoever writes for a client looks first whether it is
+//!   crowded, and what was acknowledged elsewhere is taken whatever it is.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: by B2 a
-//! reader need not retry because of a writer, only because of a transaction (B3); tags make a miss cost one line.
+//! reader need not retry because of a writer, only because of a transaction (B3); tags make a miss
+//! cost one line.
 
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_base::waits::{LongWait, Resource};
@@ -47,8 +52,9 @@ const REACH_SHIFT: u32 = 32;
 const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
 /// Anywhere in the view (B5).
 const REACH_MAX: usize = 0xffff;
-/// Keys outside of their home bucket that make it crowded. Seven are usual and thirty are unheard of: so many take a hash that
-/// is broken, or a seed that is known. Each costs who looks for one of them a look at an entry.
+/// Keys outside of their home bucket that make it crowded. Seven are usual and thirty are unheard
+/// of: so many take a hash that is broken, or a seed that is known. Each costs who looks for one of
+/// them a look at an entry.
 const CROWD: u64 = 1000;
 const _: () = assert!(CROWD < OVERFLOW_MASK >> OVERFLOW_SHIFT);
 const SERIAL_SHIFT: u32 = 56;
@@ -154,7 +160,8 @@ impl<'a> View<'a> {
         self.buckets.len()
     }
 
-    /// Home bucket of a tag. Monotonic in the tag, so order of buckets is order of hashes at every size.
+    /// Home bucket of a tag. Monotonic in the tag, so order of buckets is order of hashes at every
+    /// size.
     #[inline(always)]
     pub fn home(self, tag: u64) -> usize {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
@@ -170,8 +177,9 @@ impl<'a> View<'a> {
         &raw const self.buckets[bucket]
     }
 
-    /// The `distance`-th bucket of a key's probe sequence: home, its neighbour in the same aligned pair of lines (which
-    /// the processor tends to fetch along), then the pairs that follow, cyclically.
+    /// The `distance`-th bucket of a key's probe sequence: home, its neighbour in the same aligned
+    /// pair of lines (which the processor tends to fetch along), then the pairs that follow,
+    /// cyclically.
     #[inline(always)]
     fn probe(self, home: usize, distance: usize) -> usize {
         if distance < 2 {
@@ -185,8 +193,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Finds the slot with this tag for which `is_it` holds, reading optimistically (B2). `me` is the reader's owner
-    /// number: it need not wait for its own transaction (B3).
+    /// Finds the slot with this tag for which `is_it` holds, reading optimistically (B2). `me` is
+    /// the reader's owner number: it need not wait for its own transaction (B3).
     #[inline(always)]
     pub fn find(
         self,
@@ -195,14 +203,16 @@ impl<'a> View<'a> {
         mut is_it: impl FnMut(Slot) -> bool,
     ) -> Option<(&'a AtomicU64, Slot)> {
         let home = self.home(tag);
-        // Acquire pairs with Release in `unlock`: an overflowed key's count is seen if its writer has finished.
+        // Acquire pairs with Release in `unlock`: an overflowed key's count is seen if its writer
+        // has finished.
         let mut control = self.buckets[home].control.load(Ordering::Acquire);
         loop {
             if control & TRANSACTION != 0 && owner_of(control) != me {
                 control = self.wait_for_transaction(home);
             }
             let found = self.find_from(home, control, tag, &mut is_it);
-            // Slots were loaded with Acquire, so who has seen a transaction's slot sees here that it began (B3).
+            // Slots were loaded with Acquire, so who has seen a transaction's slot sees here that
+            // it began (B3).
             let after = self.buckets[home].control.load(Ordering::Acquire);
             if (control ^ after) & SERIAL_MASK == 0 {
                 return found;
@@ -211,7 +221,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// True if `place`, found in this view for a key of this home, still points where it did, and the view is current.
+    /// True if `place`, found in this view for a key of this home, still points where it did, and
+    /// the view is current.
     #[inline(always)]
     pub fn still_holds(self, home: usize, place: &AtomicU64, slot: Slot) -> bool {
         let now = Slot(place.load(Ordering::Acquire));
@@ -220,8 +231,9 @@ impl<'a> View<'a> {
         now.with_access(0) == slot.with_access(0) && control & MOVED == 0
     }
 
-    /// Finds the slot that points to `location`, without waiting for transactions: for cleaners, who only ask whether
-    /// an entry is referenced, and must not wait for a transaction that may be waiting for them.
+    /// Finds the slot that points to `location`, without waiting for transactions: for cleaners,
+    /// who only ask whether an entry is referenced, and must not wait for a transaction that may be
+    /// waiting for them.
     pub fn find_location(self, tag: u64, location: u64) -> Option<(&'a AtomicU64, Slot)> {
         let home = self.home(tag);
         let control = self.buckets[home].control.load(Ordering::Acquire);
@@ -276,7 +288,8 @@ impl<'a> View<'a> {
         let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin]);
         loop {
             let control = self.buckets[bucket].control.load(Ordering::Acquire);
-            // A moved view is frozen: what it shows is the state before the move, which precedes every later change.
+            // A moved view is frozen: what it shows is the state before the move, which precedes
+            // every later change.
             if control & TRANSACTION == 0 || control & MOVED != 0 {
                 return control;
             }
@@ -284,8 +297,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Location of the first slot with this tag, for a prefetch: a guess, not an answer. It looks as far as `find` would,
-    /// because the misses of a few displaced keys overlap here, between other prefetches, and would not there.
+    /// Location of the first slot with this tag, for a prefetch: a guess, not an answer. It looks
+    /// as far as `find` would, because the misses of a few displaced keys overlap here, between
+    /// other prefetches, and would not there.
     #[inline(always)]
     pub fn peek(self, tag: u64) -> Option<u64> {
         let home = self.home(tag);
@@ -346,7 +360,8 @@ impl<'a> View<'a> {
         self.take_lock::<true>(bucket, me)
     }
 
-    /// As [`lock`](Self::lock), but gives up when a transaction of another session holds the bucket.
+    /// As [`lock`](Self::lock), but gives up when a transaction of another session holds the
+    /// bucket.
     #[inline]
     pub fn try_lock(self, bucket: usize, me: u16) -> Locking {
         self.take_lock::<false>(bucket, me)
@@ -423,16 +438,17 @@ impl<'a> View<'a> {
         control.store(control.load(Ordering::Relaxed) | MOVED, Ordering::Release);
     }
 
-    /// Puts a new key's slot into its home bucket or the nearest later one with room. The caller holds the home's lock.
-    /// False: every slot is taken.
+    /// Puts a new key's slot into its home bucket or the nearest later one with room. The caller
+    /// holds the home's lock. False: every slot is taken.
     pub fn insert(self, tag: u64, slot: Slot) -> bool {
         let home = self.home(tag);
         for d in 0..self.buckets.len() {
             let bucket = &self.buckets[self.probe(home, d)];
             for place in &bucket.slots {
                 if place.load(Ordering::Relaxed) == 0
-                    // Release pairs with Acquire in `find`: the entry's bytes are seen before its location. Acquire: what was
-                    // noted before the slot was emptied is handed on to who finds this key in it and no longer the other.
+                    // Release pairs with Acquire in `find`: the entry's bytes are seen before its
+                    // location. Acquire: what was noted before the slot was emptied is handed on to
+                    // who finds this key in it and no longer the other.
                     && place.compare_exchange(0, slot.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 {
                     if d > 0 {
@@ -475,11 +491,14 @@ impl<'a> View<'a> {
         bucket.control.store(word, Ordering::Release);
     }
 
-    /// Copies every slot into `to`, which is empty and which nobody else sees yet. Returns false if `to` has no room.
+    /// Copies every slot into `to`, which is empty and which nobody else sees yet. Returns false if
+    /// `to` has no room.
     pub fn copy_into(self, to: View<'_>) -> bool {
-        // Slots taken per bucket: a fresh view fills without holes, so no bucket is searched for room.
+        // Slots taken per bucket: a fresh view fills without holes, so no bucket is searched for
+        // room.
         let mut taken = vec![0u8; to.len()];
-        // In bucket order, which is (but for overflow) the order of the new buckets: both sides run through memory.
+        // In bucket order, which is (but for overflow) the order of the new buckets: both sides run
+        // through memory.
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
         slots
             .map(|slot| Slot(slot.load(Ordering::Relaxed)))
@@ -586,7 +605,8 @@ mod tests {
         assert!(view.find(tag, 1, |_| true).is_none());
     }
 
-    /// Keys that were chosen to land in one bucket ended the server by an assertion, and then each server that took them over.
+    /// Keys that were chosen to land in one bucket ended the server by an assertion, and then each
+    /// server that took them over.
     #[test]
     fn a_bucket_takes_any_number_of_keys() {
         let (small, large) = (buckets(800), buckets(900));

@@ -1,15 +1,18 @@
-//! Keeps the indexes' memory dense: moves views down into holes, so that pages at the high end go back to the system.
+//! Keeps the indexes' memory dense: moves views down into holes, so that pages at the high end go
+//! back to the system.
 //!
-//! All partitions of a table grow at about the same time and each leaves a hole a little too small for the next one's
-//! larger view. Two moves close such holes: the highest view goes into a hole that it fits, and where none fits, the view
-//! just above the lowest hole goes elsewhere, so that the hole grows. A little per call; the effort ends when the spare
-//! memory is a small part of the whole.
+//! All partitions of a table grow at about the same time and each leaves a hole a little too small
+//! for the next one's larger view. Two moves close such holes: the highest view goes into a hole
+//! that it fits, and where none fits, the view just above the lowest hole goes elsewhere, so that
+//! the hole grows. A little per call; the effort ends when the spare memory is a small part of the
+//! whole.
 
 use super::bucket::Bucket;
 use super::{Index, Partition, Resize, Resources};
 use std::collections::BTreeMap;
 
-/// Holes are closed from an eighth of a view on (what growth leaves behind); when there is none such, smaller ones.
+/// Holes are closed from an eighth of a view on (what growth leaves behind); when there is none
+/// such, smaller ones.
 const HOLES_WORTH_CLOSING: [usize; 3] = [8, 16, 64];
 
 /// Spare memory that is left alone: a part of what is committed, and a huge page.
@@ -29,9 +32,9 @@ impl Resources<'_> {
         committed.saturating_sub(self.arena.allocated_bytes()) / tolerated(committed)
     }
 
-    /// Moves one view of this index and returns its bytes; 0: there is nothing to do, or it can't be done now. The caller
-    /// is pinned, and leaves before it calls again, so that the range that the view left becomes a hole; `me` is its lock
-    /// owner number.
+    /// Moves one view of this index and returns its bytes; 0: there is nothing to do, or it can't
+    /// be done now. The caller is pinned, and leaves before it calls again, so that the range that
+    /// the view left becomes a hole; `me` is its lock owner number.
     pub fn defragment(self, index: &Index, me: u16) -> usize {
         if !self.is_fragmented() {
             return 0;

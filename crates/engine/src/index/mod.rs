@@ -1,22 +1,26 @@
 //! The index of one table: hash → location, in partitions that grow and shrink one by one.
 //!
-//! A partition is a range of hashes; its buckets are ordered by hash at every size, so the position of a scan is a hash
-//! and survives any growth. A partition is rebuilt from its slots alone (a slot's tag *is* the hash below the
-//! partition's bits), a few tens of thousands of slots at a time: no pause that p99.9 sees, never two whole tables.
+//! A partition is a range of hashes; its buckets are ordered by hash at every size, so the position
+//! of a scan is a hash and survives any growth. A partition is rebuilt from its slots alone (a
+//! slot's tag *is* the hash below the partition's bits), a few tens of thousands of slots at a
+//! time: no pause that p99.9 sees, never two whole tables.
 //!
 //! **Invariants**
-//! - X1: `count` is at least the number of slots in use and `count + reserved` at most the slots of the view, less a
-//!   twentieth; so an insert that has counted itself finds room.
+//! - X1: `count` is at least the number of slots in use and `count + reserved` at most the slots of
+//!   the view, less a twentieth; so an insert that has counted itself finds room.
 //! - X2: a view is retired only after `view` points to its successor, and freed by reclaim epoch.
-//! - X3: `floor` is larger than the object version of every deleted key of the partition: a re-created key starts there.
-//! - X4: a removal is counted before the key can be found absent because of it; counts never wrap and outlive every view.
+//! - X3: `floor` is larger than the object version of every deleted key of the partition: a
+//!   re-created key starts there.
+//! - X4: a removal is counted before the key can be found absent because of it; counts never wrap
+//!   and outlive every view.
 //!
-//! **Concurrency**: readers load `view` and read optimistically; writers and cleaners lock home buckets (`bucket`);
-//! a resizer holds `resizing` and then the locks of all buckets of the view (B4). Order: `resizing`, then buckets; a
-//! holder of a bucket lock never waits for `resizing`.
+//! **Concurrency**: readers load `view` and read optimistically; writers and cleaners lock home
+//! buckets (`bucket`); a resizer holds `resizing` and then the locks of all buckets of the view
+//! (B4). Order: `resizing`, then buckets; a holder of a bucket lock never waits for `resizing`.
 //!
-//! Paper: [Merritt17 §3.1] resizes one table by doubling; differs: partitions that grow by an eighth keep the load
-//! factor above three quarters at all times (11.3 bytes per object at most), which doubling cannot.
+//! Paper: [Merritt17 §3.1] resizes one table by doubling; differs: partitions that grow by an
+//! eighth keep the load factor above three quarters at all times (11.3 bytes per object at most),
+//! which doubling cannot.
 
 #[cfg_attr(any(loom, shuttle), path = "arena_model.rs")]
 pub mod arena;
@@ -39,26 +43,31 @@ use old::OldViews;
 const LOAD_MAX: f64 = 0.90;
 /// Load after growing or shrinking; (64 / 7) / 0.81 = 11.3 bytes per object.
 const LOAD_AFTER: f64 = 0.81;
-/// Who has made views larger for what was to come, and is through, moves those below this load: 12.2 bytes per object.
+/// Who has made views larger for what was to come, and is through, moves those below this load:
+/// 12.2 bytes per object.
 const LOAD_ROOMY: f64 = 0.75;
 /// Shrink below this load: half way to emptiness it would thrash, nearer it would waste memory.
 const LOAD_MIN: f64 = 0.62;
-/// Partitions of at most this many bytes of budget each: about 30,000 objects of 100 bytes, rebuilt in 0.2 ms.
+/// Partitions of at most this many bytes of budget each: about 30,000 objects of 100 bytes, rebuilt
+/// in 0.2 ms.
 const BUDGET_PER_PARTITION: u64 = 4 << 20;
 const PARTITIONS_MIN: u64 = 16;
 const PARTITIONS_MAX: u64 = 1 << 18;
-/// Counters of removals in a partition: as many as fill its four lines. Of the removals of others only these few make a key
-/// look as if it had come and gone.
+/// Counters of removals in a partition: as many as fill its four lines. Of the removals of others
+/// only these few make a key look as if it had come and gone.
 const REMOVAL_CLASSES: usize = 20;
 /// Bits of a packed view that hold the number of buckets.
 const COUNT_BITS: u32 = 22;
 
-/// A range of hashes and its buckets. First the line that readers read, then those that inserts and deletes write.
+/// A range of hashes and its buckets. First the line that readers read, then those that inserts and
+/// deletes write.
 #[repr(align(128))]
 pub struct Partition {
-    /// Address of the first bucket (a multiple of 64) and number of buckets, packed; 0 = no buckets yet.
+    /// Address of the first bucket (a multiple of 64) and number of buckets, packed; 0 = no buckets
+    /// yet.
     view: AtomicU64,
-    /// With a log: not 0 if the last removals from this partition can still be lost, as far as known (`log::order`).
+    /// With a log: not 0 if the last removals from this partition can still be lost, as far as
+    /// known (`log::order`).
     last_removed: AtomicU64,
     counts: Counts,
 }
@@ -69,7 +78,8 @@ struct Counts {
     reserved: AtomicI64,
     floor: AtomicU64,
     resizing: AtomicU32,
-    /// Removals since the start, by tag, for who wants to know whether an absent key has come and gone (X4).
+    /// Removals since the start, by tag, for who wants to know whether an absent key has come and
+    /// gone (X4).
     removals: [AtomicU64; REMOVAL_CLASSES],
 }
 
@@ -121,7 +131,8 @@ impl Partition {
         self.counts.floor.load(Ordering::Relaxed)
     }
 
-    /// 0: no removal from this partition can be lost. Whoever found a key absent sees here that it may have been removed.
+    /// 0: no removal from this partition can be lost. Whoever found a key absent sees here that it
+    /// may have been removed.
     #[inline(always)]
     pub fn last_removed(&self) -> u64 {
         self.last_removed.load(Ordering::Acquire)
@@ -150,7 +161,8 @@ impl Partition {
     #[inline]
     pub fn count_insert(&self, buckets: usize, reserved_before: bool) -> bool {
         let counts = &self.counts;
-        // SeqCst here and in `reserve`: of an insert and a reservation at once, one at least sees the other.
+        // SeqCst here and in `reserve`: of an insert and a reservation at once, one at least sees
+        // the other.
         let count = counts.count.fetch_add(1, Ordering::SeqCst) + 1;
         let fits = if reserved_before {
             count <= (buckets * SLOTS) as i64 // more only if a transaction writes keys that it did not name
@@ -172,8 +184,9 @@ impl Partition {
         self.counts.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Removals of keys that this one is counted with. Who asks before it looks for the key, and again later, knows from two
-    /// equal answers that a key absent both times was absent all the time.
+    /// Removals of keys that this one is counted with. Who asks before it looks for the key, and
+    /// again later, knows from two equal answers that a key absent both times was absent all the
+    /// time.
     pub fn removals(&self, tag: u64) -> u64 {
         self.class_of(tag).load(Ordering::Acquire)
     }
@@ -193,7 +206,8 @@ impl Partition {
         false
     }
 
-    /// True if what was set aside fits in the present view. The caller holds a bucket of it, so it stays.
+    /// True if what was set aside fits in the present view. The caller holds a bucket of it, so it
+    /// stays.
     pub fn has_its_room(&self) -> bool {
         self.fits(self.view().len())
     }
@@ -226,11 +240,13 @@ impl Partition {
         let keys =
             (self.count().max(0) + self.counts.reserved.load(Ordering::Relaxed) + extra) as f64;
         let buckets = (keys / (LOAD_AFTER * SLOTS as f64)).ceil() as usize;
-        // Whole pairs of lines. Small views get slack: a few keys more than average in one bucket are the rule there.
+        // Whole pairs of lines. Small views get slack: a few keys more than average in one bucket
+        // are the rule there.
         (if buckets < 8 { buckets + 1 } else { buckets }).next_multiple_of(2)
     }
 
-    /// Locks the home bucket of a tag in the current view, making the first bucket if there is none.
+    /// Locks the home bucket of a tag in the current view, making the first bucket if there is
+    /// none.
     #[inline(always)]
     pub fn lock(
         &self,
@@ -261,7 +277,8 @@ impl Partition {
         }
     }
 
-    /// Moves the partition to a view with room for its keys and `extra` more. The caller is pinned and holds no bucket lock.
+    /// Moves the partition to a view with room for its keys and `extra` more. The caller is pinned
+    /// and holds no bucket lock.
     #[cold]
     pub fn resize(&self, extra: i64, me: u16, with: Resources<'_>) -> Resize {
         self.exclude_resizers(|| {
@@ -274,7 +291,8 @@ impl Partition {
         })
     }
 
-    /// Moves the partition to another place at the same size. The caller is pinned and holds no bucket lock.
+    /// Moves the partition to another place at the same size. The caller is pinned and holds no
+    /// bucket lock.
     pub fn replace(&self, me: u16, with: Resources<'_>) -> Resize {
         self.exclude_resizers(|| match self.view().len() {
             0 => Resize::Done,
@@ -362,7 +380,8 @@ fn allocate(buckets: usize, with: Resources<'_>) -> Option<*mut Bucket> {
 
 /// A view of memory that the arena just gave.
 fn view_of<'a>(memory: *mut Bucket, buckets: usize) -> View<'a> {
-    // SAFETY: `allocate` gave zeroed memory for this many buckets, and zeroed buckets are empty ones; nobody else has it.
+    // SAFETY: `allocate` gave zeroed memory for this many buckets, and zeroed buckets are empty
+    // ones; nobody else has it.
     View::new(unsafe { std::slice::from_raw_parts(memory, buckets) })
 }
 
@@ -371,7 +390,8 @@ fn room(buckets: usize) -> i64 {
     (buckets * SLOTS - (buckets * SLOTS).div_ceil(20)) as i64
 }
 
-/// Locks every bucket, or none if a transaction holds one (it may itself be waiting for this resize).
+/// Locks every bucket, or none if a transaction holds one (it may itself be waiting for this
+/// resize).
 fn lock_all(view: View<'_>, me: u16) -> bool {
     for bucket in 0..view.len() {
         if view.try_lock(bucket, me) != Locking::Taken {
@@ -398,8 +418,8 @@ fn unpack<'a>(packed: u64) -> &'a [Bucket] {
         return &[];
     }
     let address = (packed >> COUNT_BITS << 6) as *const Bucket;
-    // SAFETY: packed by `resize` from arena memory of that many buckets, which stays mapped while the store lives and
-    // is reused only when no pinned session can hold this view (X2).
+    // SAFETY: packed by `resize` from arena memory of that many buckets, which stays mapped while
+    // the store lives and is reused only when no pinned session can hold this view (X2).
     unsafe { std::slice::from_raw_parts(address, (packed & ((1 << COUNT_BITS) - 1)) as usize) }
 }
 
@@ -477,8 +497,8 @@ impl Index {
         })
     }
 
-    /// Forgets every key; re-created ones get versions from `floor`; `removed` is the number of this change in the log. The
-    /// caller is alone in the store.
+    /// Forgets every key; re-created ones get versions from `floor`; `removed` is the number of
+    /// this change in the log. The caller is alone in the store.
     pub fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
         let old = self.take(floor, removed);
         (0..old.len()).for_each(|partition| old.give_back(partition, with));
@@ -492,7 +512,8 @@ impl Index {
         OldViews::new(views.collect(), self.shift)
     }
 
-    /// The number of the change that cleared the table last. Whoever is inside came after it (pairs with `take`).
+    /// The number of the change that cleared the table last. Whoever is inside came after it (pairs
+    /// with `take`).
     pub fn cleared(&self) -> u64 {
         self.cleared.load(Ordering::Acquire)
     }

@@ -1,5 +1,5 @@
-//! The buckets that a table had when it was cleared: kept until what they point to is counted as dead (`cleared`). No key is
-//! added or moved; a slot is emptied by whoever counts its entry.
+//! The buckets that a table had when it was cleared: kept until what they point to is counted as
+//! dead (`cleared`). No key is added or moved; a slot is emptied by whoever counts its entry.
 //!
 //! **Concurrency**: as with the views of a table, who looks is pinned (X2).
 
@@ -28,7 +28,8 @@ impl OldViews {
         View::new(unpack(self.views[partition].load(Ordering::Acquire)))
     }
 
-    /// Takes the slot that points to this location, if there is one. False: there is none, or somebody else took it.
+    /// Takes the slot that points to this location, if there is one. False: there is none, or
+    /// somebody else took it.
     pub fn take(&self, hash: KeyHash, location: u64) -> bool {
         let view = self.view((hash.0 >> self.shift) as usize);
         if view.len() == 0 {

@@ -1,9 +1,11 @@
-//! Restart: segments are adopted as they are, and the index is built from them, on all cores at once.
+//! Restart: segments are adopted as they are, and the index is built from them, on all cores at
+//! once.
 //!
 //! **Invariants**
-//! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing (90-traps.md §0.1).
-//! - R2: every entry of a segment is verified before the first one of it is shown to the index: a segment is adopted wholly
-//!   or not at all (§0.8).
+//! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing
+//!   (90-traps.md §0.1).
+//! - R2: every entry of a segment is verified before the first one of it is shown to the index: a
+//!   segment is adopted wholly or not at all (§0.8).
 //! - R3: per key the highest version wins, whatever the order of segments; between versions that
 //!   are equal, a tombstone. A tombstone takes a slot of the index while segments are loaded, and
 //!   is taken out at the end. One whose victim is not needed (D1, D4) keeps nothing away but what
@@ -14,17 +16,19 @@
 //!   says, and its value takes no memory. On disk it stays as it is, so that a crash amid the load
 //!   changes nothing. If the clock was put back, and it would live by the clock of now, it keeps
 //!   its kind and its time: it is to be removed for good (`revived`).
-//! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to when it lost, under a pin.
-//! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that left the index would let
-//!   an older version in.
-//! - R6: the index is made as large as it will be in few steps, by what the segments so far had; what it has too much goes back
-//!   at the end, or as soon as memory is short.
+//! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to
+//!   when it lost, under a pin.
+//! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that
+//!   left the index would let an older version in.
+//! - R6: the index is made as large as it will be in few steps, by what the segments so far had;
+//!   what it has too much goes back at the end, or as soon as memory is short.
 //!
-//! **Concurrency**: `adopt` may be called by several threads; each entry is settled under its bucket's lock. Groups of
-//! entries have first their buckets, then the entries found there fetched ahead.
+//! **Concurrency**: `adopt` may be called by several threads; each entry is settled under its
+//! bucket's lock. Groups of entries have first their buckets, then the entries found there fetched
+//! ahead.
 //!
-//! Paper: [Ousterhout15 §4.4-4.5] replays into a new log; differs: a restart in place keeps the segments and their ids, so
-//! nothing is written.
+//! Paper: [Ousterhout15 §4.4-4.5] replays into a new log; differs: a restart in place keeps the
+//! segments and their ids, so nothing is written.
 
 mod revived;
 mod settle;
@@ -49,7 +53,8 @@ use std::time::{Duration, Instant};
 
 /// A load gives up when it has no memory and nothing has moved for so long.
 const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
-/// What counts at most as time between two looks: a machine that stood still says nothing about the others.
+/// What counts at most as time between two looks: a machine that stood still says nothing about the
+/// others.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
 /// A load gives up when so many times its memory was compacted and no segment more was adopted.
 const SCANS_IN_VAIN_MAX: u64 = 4;
@@ -80,7 +85,8 @@ pub enum LoadError<E> {
         found: SegmentId,
         log: u64,
     },
-    /// The store's segments are smaller than those it is given: open it with the size they were written with.
+    /// The store's segments are smaller than those it is given: open it with the size they were
+    /// written with.
     #[error("segment {segment} has {length} bytes, where {capacity} are the most")]
     Length {
         segment: SegmentId,
@@ -127,7 +133,8 @@ struct Totals {
     revived: AtomicU64,
 }
 
-/// Fills a fresh store from the segments of its log. No session may be used before [`finish`](Loader::finish).
+/// Fills a fresh store from the segments of its log. No session may be used before
+/// [`finish`](Loader::finish).
 pub struct Loader {
     store: Arc<Store>,
     /// Listed and not yet adopted; the value is the segment's rank by age.
@@ -148,8 +155,8 @@ pub struct Loader {
 }
 
 impl Store {
-    /// Begins to load the log that consists of exactly `listed`; `passes` are the cleaning passes that the last life of
-    /// the log announced and did not end. Tables must have been restored.
+    /// Begins to load the log that consists of exactly `listed`; `passes` are the cleaning passes
+    /// that the last life of the log announced and did not end. Tables must have been restored.
     ///
     /// # Panics
     /// If the store has no log.
@@ -215,9 +222,10 @@ impl Drop for Visitor<'_> {
     }
 }
 
-/// How long to look for memory: as long as something moves, and a while after that. Other threads may be about to end
-/// what the memory is in: another segment that is adopted, a compaction, a reader. But compaction can move for ever what
-/// all is alive: it ends when it has been over the memory several times and not one segment was adopted.
+/// How long to look for memory: as long as something moves, and a while after that. Other threads
+/// may be about to end what the memory is in: another segment that is adopted, a compaction, a
+/// reader. But compaction can move for ever what all is alive: it ends when it has been over the
+/// memory several times and not one segment was adopted.
 pub(super) struct Patience {
     seen: Movement,
     looked: Instant,
@@ -283,8 +291,9 @@ impl Loader {
         self.core().log.as_deref().expect("a store with a log")
     }
 
-    /// If memory has not room for all, these segments should be in it, and those that are newer than all of them: advice, until
-    /// [`Store::end_refill`]. Where all segments just fit there is no choice, and no advice is taken.
+    /// If memory has not room for all, these segments should be in it, and those that are newer
+    /// than all of them: advice, until [`Store::end_refill`]. Where all segments just fit there is
+    /// no choice, and no advice is taken.
     pub fn keep(&mut self, segments: &[SegmentId]) {
         let core = self.core();
         let room = core.flash_capacity() + core.segment_budget() / 2;
@@ -296,12 +305,12 @@ impl Loader {
         self.kept_from = newest.map_or(u64::MAX, |newest| newest.saturating_add(1));
     }
 
-    /// Adopts one segment of `length` bytes, which `fill` puts into the memory it is given. Best called newest segment
-    /// first. Returns how many entries it has.
+    /// Adopts one segment of `length` bytes, which `fill` puts into the memory it is given. Best
+    /// called newest segment first. Returns how many entries it has.
     ///
     /// # Errors
-    /// [`LoadError`]. Nothing of the segment was adopted then, and it may be tried again, but for want of memory: then the
-    /// load has failed.
+    /// [`LoadError`]. Nothing of the segment was adopted then, and it may be tried again, but for
+    /// want of memory: then the load has failed.
     pub fn adopt<E>(
         &self,
         segment: SegmentId,
@@ -345,7 +354,8 @@ impl Loader {
         let slot = core.epochs.register().map_err(memory)?;
         let visitor = Visitor { core, slot };
         let (node, window) = self.window_for(length).map_err(memory)?;
-        // SAFETY: the window was just acquired with this many bytes backed; nobody else touches it before it is closed.
+        // SAFETY: the window was just acquired with this many bytes backed; nobody else touches it
+        // before it is closed.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(
                 core.space.at(Space::location(core.space.offset_of(window))),
@@ -491,7 +501,8 @@ impl Loader {
             && entry.expires_at_ms <= self.expired_until_ms
     }
 
-    /// A window for a segment of this length, compacting what was adopted before if memory is short.
+    /// A window for a segment of this length, compacting what was adopted before if memory is
+    /// short.
     fn window_for(&self, length: u32) -> Result<(usize, u32), Error> {
         let core = self.core();
         let nodes = core.space.nodes();
@@ -515,7 +526,8 @@ impl Loader {
         }
     }
 
-    /// Compacts a step, or lets others finish theirs. False: nothing has helped for long. The caller is outside.
+    /// Compacts a step, or lets others finish theirs. False: nothing has helped for long. The
+    /// caller is outside.
     pub(super) fn make_room(&self, patience: &mut Patience) -> bool {
         let core = self.core();
         let total = core.contexts.len();

@@ -77,8 +77,8 @@ impl<'a> Arrival<'a> {
 struct Unreadable;
 
 impl Visitor<'_> {
-    /// The slot with this tag of whose entry `is_it` holds, and where the entry is: read from flash if need be, for as long as
-    /// `holding` is kept.
+    /// The slot with this tag of whose entry `is_it` holds, and where the entry is: read from flash
+    /// if need be, for as long as `holding` is kept.
     fn find<'i>(
         &self,
         holding: &mut Holding,
@@ -119,7 +119,8 @@ impl Loader {
             core.epochs.unpin(visitor.slot);
             let done = done?;
             if done == at {
-                // Nothing of a segment that is half shown could be taken back: the load as a whole has failed then.
+                // Nothing of a segment that is half shown could be taken back: the load as a whole
+                // has failed then.
                 let patience = patience.get_or_insert_with(|| Patience::new(self));
                 if !self.make_room(patience) {
                     return Err(core.out_of_memory());
@@ -136,7 +137,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Settles a group of entries from `from`; returns how far it came: not at all if the index has no memory to grow.
+    /// Settles a group of entries from `from`; returns how far it came: not at all if the index has
+    /// no memory to grow.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: a rival cannot be read.
@@ -157,7 +159,8 @@ impl Loader {
                 break;
             }
             let location = Space::location(at);
-            // SAFETY: the window was verified from its header to its end (R2) and is this loader's until it is closed.
+            // SAFETY: the window was verified from its header to its end (R2) and is this loader's
+            // until it is closed.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
             *place = Some(Arrival::new(core, entry, location, &needs, careless));
@@ -208,7 +211,8 @@ impl Loader {
         }
         match entry.kind {
             Kind::Tombstone => {
-                // Alive in its segment until a cleaner meets it; no part of the live bytes of objects.
+                // Alive in its segment until a cleaner meets it; no part of the live bytes of
+                // objects.
                 counters.note_tombstone(entry.padded_bytes);
                 self.totals.tombstones.fetch_add(1, Ordering::Relaxed);
                 if arrival.is_spare && !won {
@@ -293,8 +297,8 @@ impl Loader {
                 }
                 return Ok(Some(true));
             };
-            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused; or a verified
-            // copy of it, which `holding` has.
+            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
+            // entry, not reused; or a verified copy of it, which `holding` has.
             let rival = unsafe { entry::parse_trusted(at) };
             let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
             if wins {
@@ -421,9 +425,11 @@ fn remove_marked(partition: &Partition, me: u16) {
     }
 }
 
-/// True if the entry there has this key: one that the index points to under the caller's pin, or a verified copy of it.
+/// True if the entry there has this key: one that the index points to under the caller's pin, or a
+/// verified copy of it.
 pub(crate) fn key_is(at: *const u8, key: &[u8]) -> bool {
-    // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part; or it is a verified copy.
+    // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part; or
+    // it is a verified copy.
     unsafe {
         let header = entry::header_trusted(at);
         header.key_bytes == key.len()

@@ -3,10 +3,11 @@
 //! A group that knows beforehand how long it gets has its room set aside (`room`), and is never
 //! moved. For others:
 //!
-//! A group (a transaction, or what an exclusive guard writes) is collected as a whole and lies in one segment, under one
-//! certificate, so a crash keeps all of it or nothing. When its segment is full, its entries so far are copied to the start
-//! of the next one and cut off the old. Nobody else has seen them: readers of their keys wait for the transaction, and
-//! the consumer is not shown an open group.
+//! A group (a transaction, or what an exclusive guard writes) is collected as a whole and lies in
+//! one segment, under one certificate, so a crash keeps all of it or nothing. When its segment is
+//! full, its entries so far are copied to the start of the next one and cut off the old. Nobody
+//! else has seen them: readers of their keys wait for the transaction, and the consumer is not
+//! shown an open group.
 
 use super::Log;
 use super::planted::Bug;
@@ -35,7 +36,8 @@ pub(crate) fn roll(
     }
     let is_full = core.refuses(Purpose::Head);
     if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
-        // The reserve for tombstones is whole again, in memory and on disk: the window becomes an ordinary one.
+        // The reserve for tombstones is whole again, in memory and on disk: the window becomes an
+        // ordinary one.
         let is_spare = core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose);
         tail.set_for_deletes(!is_spare);
         return Ok(is_spare);
@@ -74,8 +76,9 @@ impl Log {
         let group = tail.group();
         let old = tail.window();
         // Before the old window is closed: the memory of its tail may go back to the system then.
-        // SAFETY: source: what this head appended to its own window; target: a fresh window of its own, where the group is
-        // going to be taken below. A group is shorter than a window (checked by who calls).
+        // SAFETY: source: what this head appended to its own window; target: a fresh window of its
+        // own, where the group is going to be taken below. A group is shorter than a window
+        // (checked by who calls).
         unsafe {
             let to = core.space.offset_of(window) + SEGMENT_HEADER_BYTES;
             let from = core.space.at(Space::location(group.start));
@@ -179,8 +182,8 @@ fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize
     head.counters.move_dead(old as usize, new as usize, dead);
 }
 
-/// Makes the slot that points to `from` point to `to`. False: there is none, the entry is dead. The guard holds the locks
-/// of the keys of its group, or is alone.
+/// Makes the slot that points to `from` point to `to`. False: there is none, the entry is dead. The
+/// guard holds the locks of the keys of its group, or is alone.
 fn point_to(core: &Core, entry: &Entry<'_>, from: u64, to: u64) -> bool {
     let Ok(index) = core.tables.index(TableId(entry.table)) else {
         return false;

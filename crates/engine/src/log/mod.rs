@@ -1,23 +1,28 @@
 //! The log as its writer sees it: what the heads appended, in order, and how much of it is durable.
 //!
 //! **Invariants**
-//! - L1: the bytes of a segment are the bytes of its window, offset for offset. They stay in place until the segment is
-//!   durably closed: only then may a cleaner take the window.
-//! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group are collected together.
-//!   All of a group lies in one segment, but for one that has set aside more (`room`).
-//! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8 more, which stand for its
-//!   closing; so "durable up to" says of data and of closings alike what is durable.
-//! - L4: `appended` of a stream is stored before the index points to the entry: who sees a version dead sees a position
-//!   that covers what killed it (90-traps.md §0.3).
-//! - L5: an entry is appended over its predecessor, or a key created again after its removal, only if that predecessor is
-//!   durable or lies before it in the same stream (90-traps.md §B). So of a key's versions a prefix survives, and each
-//!   version's killer names the segment of the version just below it.
+//! - L1: the bytes of a segment are the bytes of its window, offset for offset. They stay in place
+//!   until the segment is durably closed: only then may a cleaner take the window.
+//! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group
+//!   are collected together. All of a group lies in one segment, but for one that has set aside
+//!   more (`room`).
+//! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8
+//!   more, which stand for its closing; so "durable up to" says of data and of closings alike what
+//!   is durable.
+//! - L4: `appended` of a stream is stored before the index points to the entry: who sees a version
+//!   dead sees a position that covers what killed it (90-traps.md §0.3).
+//! - L5: an entry is appended over its predecessor, or a key created again after its removal, only
+//!   if that predecessor is durable or lies before it in the same stream (90-traps.md §B). So of a
+//!   key's versions a prefix survives, and each version's killer names the segment of the version
+//!   just below it.
 //! - L6: a change of a table is collected no later than any entry that was written after it.
 //!
-//! **Concurrency**: `appended` and `shippable` are stored by who holds the head's lock. `collect` takes no head's lock: a
-//! roll holds the stream's queue for an instant. One consumer calls `collect` and `complete`.
+//! **Concurrency**: `appended` and `shippable` are stored by who holds the head's lock. `collect`
+//! takes no head's lock: a roll holds the stream's queue for an instant. One consumer calls
+//! `collect` and `complete`.
 //!
-//! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are vectors.
+//! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are
+//! vectors.
 
 mod group;
 #[cfg(any(loom, shuttle))]
@@ -128,9 +133,10 @@ impl Memory {
     fn slice(&self, window: u32, offset: u32, bytes: u32) -> &[u8] {
         let at = window as usize * self.segment_bytes + offset as usize;
         assert!(offset as usize + bytes as usize <= self.segment_bytes);
-        // SAFETY: inside the region, which lives as long as the log. Entries were whole up to `shippable` (Acquire in
-        // `collect`), a head never changes what it appended, and the window is not cleaned before it is durably closed
-        // (L1), hence not before `complete` took the `Collected` that this was asked with.
+        // SAFETY: inside the region, which lives as long as the log. Entries were whole up to
+        // `shippable` (Acquire in `collect`), a head never changes what it appended, and the window
+        // is not cleaned before it is durably closed (L1), hence not before `complete` took the
+        // `Collected` that this was asked with.
         unsafe { std::slice::from_raw_parts(self.start.wrapping_add(at), bytes as usize) }
     }
 }
@@ -287,7 +293,8 @@ impl Log {
             .store(segment.0, Ordering::Relaxed);
     }
 
-    /// Gives a head's fresh window a new id, and writes the segment's header into it. The caller alone has the window.
+    /// Gives a head's fresh window a new id, and writes the segment's header into it. The caller
+    /// alone has the window.
     pub(crate) fn open_window(&self, space: &Space, window: u32, head: usize) {
         let segment = self.new_segment_id();
         self.swaps.opened(segment);
@@ -295,8 +302,9 @@ impl Log {
         self.durable[window as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Makes a window that of `segment`, and writes its header. The caller alone has the window. Whatever a cleaner puts
-    /// there are copies of durable entries, so all of it counts as durable from the start.
+    /// Makes a window that of `segment`, and writes its header. The caller alone has the window.
+    /// Whatever a cleaner puts there are copies of durable entries, so all of it counts as durable
+    /// from the start.
     pub(crate) fn give_window(
         &self,
         space: &Space,
@@ -327,7 +335,8 @@ impl Log {
         self.may_leave_memory(window) && !self.swaps.is_held(window)
     }
 
-    /// True if nobody needs the memory of a closed window for its bytes: they are durable. Of a side log's, too (D8).
+    /// True if nobody needs the memory of a closed window for its bytes: they are durable. Of a
+    /// side log's, too (D8).
     pub(crate) fn may_leave_memory(&self, window: u32) -> bool {
         self.is_durably_closed(window as usize)
             && (self.swaps.is_written(window) || self.has_bug(Bug::UnwrittenLeavesMemory))
@@ -352,7 +361,8 @@ impl Log {
         base
     }
 
-    /// The segment in which an entry lies that is to be replaced or removed, unless it is in `window` itself.
+    /// The segment in which an entry lies that is to be replaced or removed, unless it is in
+    /// `window` itself.
     #[inline(always)]
     pub(crate) fn victim(&self, space: &Space, location: u64, window: Option<u32>) -> SegmentId {
         let found = space.window_of(location);
@@ -436,8 +446,9 @@ impl Log {
             .sum()
     }
 
-    /// Called whenever the engine needs something durable soon, and possibly waits for it, with locks held: the hook must
-    /// not enter the store, but it may collect and complete. Only the first hook counts.
+    /// Called whenever the engine needs something durable soon, and possibly waits for it, with
+    /// locks held: the hook must not enter the store, but it may collect and complete. Only the
+    /// first hook counts.
     pub fn on_demand(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.demand.set(Box::new(hook));
     }
@@ -454,8 +465,9 @@ impl Log {
         self.refuse(FULL, is_full);
     }
 
-    /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. What must not be lost is written
-    /// before: [`Store::alone`](crate::Store::alone) says when no write is under way.
+    /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. What
+    /// must not be lost is written before: [`Store::alone`](crate::Store::alone) says when no write
+    /// is under way.
     pub fn closed(&self, is_closed: bool) {
         self.refuse(CLOSED, is_closed);
     }
@@ -470,7 +482,8 @@ impl Log {
         self.wake();
     }
 
-    /// The disk has no space for survivors: who waits for memory that they would free waits in vain.
+    /// The disk has no space for survivors: who waits for memory that they would free waits in
+    /// vain.
     pub fn cannot_clean(&self, is_full: bool) {
         self.cannot_clean.store(is_full, Ordering::Release);
     }
@@ -567,7 +580,8 @@ impl Log {
         changes.queue.push((number, change));
     }
 
-    /// A number for a change that an exclusive guard is going to publish when it ends; also its position.
+    /// A number for a change that an exclusive guard is going to publish when it ends; also its
+    /// position.
     pub(crate) fn reserve_change(&self) -> (u16, u64) {
         let mut changes = self.changes.lock().expect("table changes");
         changes.last += CHANGE_STEP;
@@ -576,7 +590,8 @@ impl Log {
         (self.changes_stream(), number)
     }
 
-    /// Publishes what an exclusive guard did to tables, together with its entries: `publish_entries` makes them shippable.
+    /// Publishes what an exclusive guard did to tables, together with its entries:
+    /// `publish_entries` makes them shippable.
     pub(crate) fn publish_alone(
         &self,
         made: Vec<(u64, TableChange)>,

@@ -1,16 +1,19 @@
 //! Where a guard may append, and what its replies depend on.
 //!
-//! **Order** (L5): an entry may follow a predecessor that can still be lost only in the same head. So a guard that finds one
-//! in another head goes there for its next appends; in the middle of a group, where it cannot, it waits for a commit. What
-//! precedes the creation of a key is its last removal: the class of its hash knows where that may be (`removals`).
+//! **Order** (L5): an entry may follow a predecessor that can still be lost only in the same head.
+//! So a guard that finds one in another head goes there for its next appends; in the middle of a
+//! group, where it cannot, it waits for a commit. What precedes the creation of a key is its last
+//! removal: the class of its hash knows where that may be (`removals`).
 //!
-//! **Waits** (N1): a guard goes to another head, or waits for a commit, with nothing in its hands: no bucket, no head, no pin.
-//! A transaction finds out about its keys when they are locked, lets go of them and comes again. What is left waits with its
-//! keys locked, a few times in a million; it waits for a commit of what is collectable, and a commit waits for nobody in the
-//! store (`on_demand`). Nobody can wait for the end of a group, because its positions are not shown before (M1).
+//! **Waits** (N1): a guard goes to another head, or waits for a commit, with nothing in its hands:
+//! no bucket, no head, no pin. A transaction finds out about its keys when they are locked, lets go
+//! of them and comes again. What is left waits with its keys locked, a few times in a million; it
+//! waits for a commit of what is collectable, and a commit waits for nobody in the store
+//! (`on_demand`). Nobody can wait for the end of a group, because its positions are not shown
+//! before (M1).
 //!
-//! **Observation**: whatever a guard was shown (objects, absences, failed conditions) joins its position if it can still be
-//! lost (90-traps.md §0.4).
+//! **Observation**: whatever a guard was shown (objects, absences, failed conditions) joins its
+//! position if it can still be lost (90-traps.md §0.4).
 
 use super::planted::Bug;
 use super::{Log, Position};
@@ -26,7 +29,8 @@ use duramen_format::entry::NewTombstone;
 
 /// Bits of a packed place that hold a position in units of 8 bytes.
 const END_BITS: u32 = 54;
-/// Heads of a store with or without a log: their numbers, and that of the table changes, fit a packed place.
+/// Heads of a store with or without a log: their numbers, and that of the table changes, fit a
+/// packed place.
 pub(crate) const HEADS_MAX: usize = (1 << (64 - END_BITS)) - 2;
 
 /// Packs a place: not zero, as no entry ends at position 0. No two removals have the same.
@@ -64,8 +68,9 @@ impl Log {
 }
 
 impl<'s> Guard<'s> {
-    /// Everything that was written, and seen though it could still be lost, since the guard began or since the last
-    /// [`take_position`](Self::take_position). A reply is true once this position has reached the level it promises.
+    /// Everything that was written, and seen though it could still be lost, since the guard began
+    /// or since the last [`take_position`](Self::take_position). A reply is true once this position
+    /// has reached the level it promises.
     pub fn position(&self) -> Position {
         let mut position = self.observed.borrow().clone();
         if let Some((end, level)) = self.own {
@@ -74,7 +79,8 @@ impl<'s> Guard<'s> {
         position
     }
 
-    /// As [`position`](Self::position), and starts anew: for guards that serve several clients in turn.
+    /// As [`position`](Self::position), and starts anew: for guards that serve several clients in
+    /// turn.
     pub fn take_position(&mut self) -> Position {
         self.keep_own();
         self.seen.set(false);
@@ -87,7 +93,8 @@ impl<'s> Guard<'s> {
         self.own.is_some() || self.seen.get()
     }
 
-    /// Makes the position cover everything that anybody did so far: for replies about the store as a whole.
+    /// Makes the position cover everything that anybody did so far: for replies about the store as
+    /// a whole.
     pub fn observe_everything(&self) {
         if let Some(log) = &self.core.log {
             self.seen.set(true);
@@ -178,8 +185,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// A table is going to change under this exclusive guard; returns its number, for who finds keys absent
-    /// because of it.
+    /// A table is going to change under this exclusive guard; returns its number, for who finds
+    /// keys absent because of it.
     pub(crate) fn note_change(&self, index: &Index, change: TableChange) -> u64 {
         let Some(log) = &self.core.log else {
             return 0;
@@ -192,7 +199,8 @@ impl<'s> Guard<'s> {
         number
     }
 
-    /// The end of an exclusive guard: its changes of tables and its entries become collectable at once.
+    /// The end of an exclusive guard: its changes of tables and its entries become collectable at
+    /// once.
     pub(crate) fn publish_alone(&mut self) {
         let Some(log) = self.core.log.as_deref() else {
             return;
@@ -206,7 +214,8 @@ impl<'s> Guard<'s> {
         });
     }
 
-    /// L5: makes this guard one that may append over what was found. False: the bucket was unlocked, look again.
+    /// L5: makes this guard one that may append over what was found. False: the bucket was
+    /// unlocked, look again.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]; the bucket is unlocked then.
@@ -241,8 +250,9 @@ impl<'s> Guard<'s> {
     /// Goes to the head where the predecessors are, or waits for them.
     #[cold]
     fn settle(&mut self, log: &Log, hash: KeyHash, locked: &Locked<'s>) -> Result<bool, Error> {
-        // R1: all that can precede was waited for before room was granted, and the key is locked since. A removal that is found
-        // by hash now is of another key. Waiting for it could fail in the middle of the step.
+        // R1: all that can precede was waited for before room was granted, and the key is locked
+        // since. A removal that is found by hash now is of another key. Waiting for it could fail
+        // in the middle of the step.
         if self.granted && (locked.in_transaction || self.alone) {
             return Ok(true);
         }
@@ -251,7 +261,8 @@ impl<'s> Guard<'s> {
                 .undurable_entry(&self.core.space, slot.location())
                 .into_iter()
                 .collect(),
-            // A change of a table is not among them: it is collected before whatever is appended now (L6).
+            // A change of a table is not among them: it is collected before whatever is appended
+            // now (L6).
             None => log.undurable_removals(hash).collect(),
         };
         let own = self.head.number as u16;
@@ -274,8 +285,9 @@ impl<'s> Guard<'s> {
         self.follow(log, &places).map(|()| false)
     }
 
-    /// Goes to the head of one of these places, its own if it is among them, and waits for the others. No bucket is locked,
-    /// and what was read may not be used again. Who is alone keeps its head, where its group is.
+    /// Goes to the head of one of these places, its own if it is among them, and waits for the
+    /// others. No bucket is locked, and what was read may not be used again. Who is alone keeps its
+    /// head, where its group is.
     fn follow(&mut self, log: &Log, places: &[(u16, u64)]) -> Result<(), Error> {
         let own = self.head.number as u16;
         let keeps = self.alone || places.iter().any(|(stream, _)| *stream == own);
@@ -317,14 +329,15 @@ impl<'s> Guard<'s> {
         waited
     }
 
-    /// Before a transaction locks its keys, or when it has let go of them again: goes to the head where their predecessors
-    /// are, and waits for those in others.
+    /// Before a transaction locks its keys, or when it has let go of them again: goes to the head
+    /// where their predecessors are, and waits for those in others.
     pub(crate) fn settle_before(&mut self, keys: &[(TableId, KeyHash)]) {
         let Some(log) = self.core.log.as_deref() else {
             return;
         };
         let places = self.predecessors(log, keys);
-        // If nothing can be written now, whoever wants to write is told so. Reading transactions go on.
+        // If nothing can be written now, whoever wants to write is told so. Reading transactions go
+        // on.
         let _ = self.follow(log, &places);
     }
 
@@ -357,7 +370,8 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// As [`settle_locked`](Self::settle_locked), of a guard that is alone in the store: for all that others have appended.
+    /// As [`settle_locked`](Self::settle_locked), of a guard that is alone in the store: for all
+    /// that others have appended.
     pub(crate) fn settle_alone(&mut self) -> Result<(), Error> {
         let Some(log) = self.core.log.as_deref() else {
             return Ok(());
@@ -374,8 +388,9 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Where the predecessors of writes to these keys are, as far as they can still be lost. By hashes alone: among them
-    /// may be those of other keys, and a removal is left out where there is an object.
+    /// Where the predecessors of writes to these keys are, as far as they can still be lost. By
+    /// hashes alone: among them may be those of other keys, and a removal is left out where there
+    /// is an object.
     fn predecessors(&self, log: &Log, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
         let mut places: Vec<(u16, u64)> = Vec::new();
         let mut note =
@@ -406,14 +421,16 @@ impl<'s> Guard<'s> {
         places
     }
 
-    /// Makes removals known whose entries may be collected now, before anybody can find the keys absent (M1, M2).
+    /// Makes removals known whose entries may be collected now, before anybody can find the keys
+    /// absent (M1, M2).
     fn note_removal(&self, log: &Log, hash: KeyHash, partition: &Partition, end: u64) {
         let head = self.head.number;
         log.removals.note(hash.0, head, end);
         partition.note_removal(pack_place(head as u16, end));
     }
 
-    /// The group of a transaction has ended, its keys are still locked: its removals become known (M1, M2).
+    /// The group of a transaction has ended, its keys are still locked: its removals become known
+    /// (M1, M2).
     pub(crate) fn note_removals(&self, log: &Log, removed: &[(&'s Partition, KeyHash)]) {
         let Some(tail) = self.tail.as_ref().filter(|_| !removed.is_empty()) else {
             return;
@@ -423,8 +440,9 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Appends the tombstone of an object that is about to leave the index, and records where. The bucket is locked. A key
-    /// that is absent needs one if it may have been evicted and can still come back from disk.
+    /// Appends the tombstone of an object that is about to leave the index, and records where. The
+    /// bucket is locked. A key that is absent needs one if it may have been evicted and can still
+    /// come back from disk.
     ///
     /// # Errors
     /// [`Error::GroupTooLarge`].
@@ -471,7 +489,8 @@ impl<'s> Guard<'s> {
             });
         }
         let offset = tail.take(bytes);
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes while its lock is held.
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes
+        // while its lock is held.
         tombstone.write_to(unsafe {
             std::slice::from_raw_parts_mut(space.at(Space::location(offset)), bytes)
         });

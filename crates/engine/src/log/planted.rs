@@ -1,4 +1,5 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none, but for random schedules.
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
+//! none, but for random schedules.
 
 /// A way to get it wrong that a paper or its code has been caught with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +10,8 @@ pub enum Bug {
     MissesDoNotWait,
     /// Trap 5: an entry follows a predecessor in another head that can still be lost.
     AnyHead,
-    /// Removals of an open group are known before it ends, so that others wait for a group that may be waiting for them.
+    /// Removals of an open group are known before it ends, so that others wait for a group that may
+    /// be waiting for them.
     RemovalsShownEarly,
     /// Entries of a transaction may be collected one by one.
     GroupsInParts,

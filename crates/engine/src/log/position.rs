@@ -1,14 +1,16 @@
 //! Positions: how far the log must be durable for a reply to be true.
 //!
-//! Every head has a stream: the bytes of its segments one after the other, counted from the start of the store, and one
-//! more stream counts the changes of tables. A position names an offset in each of some streams.
+//! Every head has a stream: the bytes of its segments one after the other, counted from the start
+//! of the store, and one more stream counts the changes of tables. A position names an offset in
+//! each of some streams.
 
 use duramen_base::ids::Level;
 
 /// Streams that a position names without allocating.
 const INLINE: usize = 4;
 
-/// What a guard has written and observed: it has reached a level when every stream named has reached it up to here.
+/// What a guard has written and observed: it has reached a level when every stream named has
+/// reached it up to here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     level: Level0,
@@ -36,7 +38,8 @@ impl Position {
         self.used == 0
     }
 
-    /// The highest level among the tables that were written, or in which something not yet durable was seen.
+    /// The highest level among the tables that were written, or in which something not yet durable
+    /// was seen.
     pub fn level(&self) -> Level {
         self.level.0
     }

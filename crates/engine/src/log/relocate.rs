@@ -1,13 +1,15 @@
-//! Segments that have to leave their place on disk, whatever cleaning them would gain: their replica is damaged.
+//! Segments that have to leave their place on disk, whatever cleaning them would gain: their
+//! replica is damaged.
 //!
-//! Memory holds everything of them that is needed, so the remedy is a cleaning pass: what is needed goes to survivors, a
-//! Swap replaces the segment, its replica is freed (docs/protocols.md, "Damage at rest").
+//! Memory holds everything of them that is needed, so the remedy is a cleaning pass: what is needed
+//! goes to survivors, a Swap replaces the segment, its replica is freed (docs/protocols.md, "Damage
+//! at rest").
 //!
 //! **Invariants**
-//! - R1: a segment stays wanted until a pass has it as a victim; every pass ends in a Swap. So a wanted segment that is
-//!   no longer listed has been replaced, durably.
-//! - R2: a pass for wanted segments takes one at a time: full segments of large entries may need more survivors than there
-//!   are victims, and one survivor is always to be had.
+//! - R1: a segment stays wanted until a pass has it as a victim; every pass ends in a Swap. So a
+//!   wanted segment that is no longer listed has been replaced, durably.
+//! - R2: a pass for wanted segments takes one at a time: full segments of large entries may need
+//!   more survivors than there are victims, and one survivor is always to be had.
 //!
 //! **Concurrency**: the set has a lock of its own, taken last.
 
@@ -34,7 +36,8 @@ pub enum Relocation {
     Done,
     /// It waits for its turn, for room, or for a Swap.
     Waiting,
-    /// It is part of the log and memory has nothing of it: only its replica could say what was in it.
+    /// It is part of the log and memory has nothing of it: only its replica could say what was in
+    /// it.
     NoSource,
 }
 
@@ -76,8 +79,9 @@ impl Relocations {
 }
 
 impl Store {
-    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that gains. Said again: nothing
-    /// new. An open segment is taken when it is closed ([`close_heads`](Store::close_heads)).
+    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
+    /// gains. Said again: nothing new. An open segment is taken when it is closed
+    /// ([`close_heads`](Store::close_heads)).
     pub fn relocate(&self, segment: SegmentId) {
         let Some(log) = self.log() else {
             return;
@@ -94,7 +98,8 @@ impl Store {
             return Relocation::Done;
         };
         let swaps = log.swaps();
-        // A pass that begins meanwhile moves a segment from one of these places to another: it is looked for first.
+        // A pass that begins meanwhile moves a segment from one of these places to another: it is
+        // looked for first.
         let has_source = swaps.is_at_work()
             || swaps.is_victim(segment)
             || swaps.is_emptied(segment)
@@ -121,7 +126,8 @@ impl Store {
         asks && self.core().cleaners() == 0 && self.clean_step(quota_bytes)
     }
 
-    /// Ends the segment if a head appends to it, unless somebody does so right now: then nothing is done.
+    /// Ends the segment if a head appends to it, unless somebody does so right now: then nothing is
+    /// done.
     pub fn close_head_of(&self, segment: SegmentId) {
         let Some(log) = self.log() else {
             return;

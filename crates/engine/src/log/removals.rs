@@ -1,20 +1,24 @@
-//! Where the last removals of keys are recorded: what a creation has to follow (L5), and what "absent" depends on.
+//! Where the last removals of keys are recorded: what a creation has to follow (L5), and what
+//! "absent" depends on.
 //!
-//! Keys are put into classes by their hashes. Each class knows for each head where its last removal there ends. So a key that
-//! is created meets removals of its own class alone, which are those of other keys only by chance.
+//! Keys are put into classes by their hashes. Each class knows for each head where its last removal
+//! there ends. So a key that is created meets removals of its own class alone, which are those of
+//! other keys only by chance.
 //!
 //! **Invariants**
-//! - M1: an end is noted when its entries may be collected, never from inside an open group: whoever finds it may wait for
-//!   it, and that wait ends without the group's guard.
+//! - M1: an end is noted when its entries may be collected, never from inside an open group:
+//!   whoever finds it may wait for it, and that wait ends without the group's guard.
 //! - M2: it is noted before anybody else can find the key absent.
-//! - M3: ends only grow, and a class has room for every head: noting one never waits and never fails.
+//! - M3: ends only grow, and a class has room for every head: noting one never waits and never
+//!   fails.
 //!
-//! **Concurrency**: an end is stored by who holds its head's lock. Whoever finds a key absent has loaded a slot with Acquire
-//! that was emptied with Release after that (M2), and so sees the end.
+//! **Concurrency**: an end is stored by who holds its head's lock. Whoever finds a key absent has
+//! loaded a slot with Acquire that was emptied with Release after that (M2), and so sees the end.
 
 use duramen_base::sync::{AtomicU64, Ordering, Padded};
 
-/// The table of all classes takes this part of the memory budget at most: of 256 MiB with two heads, 16,384 classes.
+/// The table of all classes takes this part of the memory budget at most: of 256 MiB with two
+/// heads, 16,384 classes.
 const MEMORY_PART: u64 = 1024;
 /// Fewer would make strangers wait for each other in a store of a few megabytes.
 const CLASSES_MIN: u64 = 64;
@@ -51,7 +55,8 @@ impl Removals {
         &self.ends[first..first + heads]
     }
 
-    /// A key with this hash was removed; the removal ends there in the stream of this head, whose lock the caller holds.
+    /// A key with this hash was removed; the removal ends there in the stream of this head, whose
+    /// lock the caller holds.
     pub(crate) fn note(&self, hash: u64, head: usize, end: u64) {
         // Release pairs with Acquire in `of_class` and `last`.
         self.row(hash)[head].store(end, Ordering::Release);

@@ -6,7 +6,8 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_base::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::VecDeque;
 
-/// What the holder of a head's lock writes, and how far the consumer has got: on lines of their own.
+/// What the holder of a head's lock writes, and how far the consumer has got: on lines of their
+/// own.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(super) written: Written,
@@ -156,12 +157,14 @@ impl Collected {
         self.pieces.is_empty() && self.changes.is_empty() && self.passes.is_empty()
     }
 
-    /// Changes of tables, in order. Their records belong before the data, or in the same atomic commit.
+    /// Changes of tables, in order. Their records belong before the data, or in the same atomic
+    /// commit.
     pub fn changes(&self) -> &[TableChange] {
         &self.changes
     }
 
-    /// Cleaning passes that began. Their records belong before the data, or in the same atomic commit.
+    /// Cleaning passes that began. Their records belong before the data, or in the same atomic
+    /// commit.
     pub fn passes(&self) -> &[Pass] {
         &self.passes
     }
@@ -180,18 +183,20 @@ impl Collected {
 }
 
 impl Log {
-    /// Adds to `out` what is new since the last call. Takes no lock that anybody holds for longer than an instant.
+    /// Adds to `out` what is new since the last call. Takes no lock that anybody holds for longer
+    /// than an instant.
     pub fn collect(&self, out: &mut Collected) {
         self.collect_part(out, u64::MAX);
     }
 
-    /// As [`collect`](Self::collect), up to about so many bytes in `out`: no segment is begun when there are so many. Returns
-    /// whether something was left for the next call. Each head's part is a prefix of its stream,
-    /// cut between segments that share no group, so none is cut (L2) and no version comes before
-    /// the one below it (L5). With changes of tables everything is taken: entries that were
-    /// published together with them stay together.
+    /// As [`collect`](Self::collect), up to about so many bytes in `out`: no segment is begun when
+    /// there are so many. Returns whether something was left for the next call. Each head's part is
+    /// a prefix of its stream, cut between segments that share no group, so none is cut (L2) and no
+    /// version comes before the one below it (L5). With changes of tables everything is taken:
+    /// entries that were published together with them stay together.
     pub fn collect_part(&self, out: &mut Collected, bytes_max: u64) -> bool {
-        // While it is held nobody publishes changes together with entries: both are found, or neither (L6).
+        // While it is held nobody publishes changes together with entries: both are found, or
+        // neither (L6).
         let mut changes = self.changes.lock().expect("table changes");
         let before = changes.reserved.unwrap_or(u64::MAX);
         let ready = changes
@@ -227,8 +232,9 @@ impl Log {
         })
     }
 
-    /// Bytes `from..to` of a head's segment, whenever they were collected; `None` if it is durably closed, or has not been
-    /// collected so far. For the consumer alone: they stay as they are until it completes the segment's closing.
+    /// Bytes `from..to` of a head's segment, whenever they were collected; `None` if it is durably
+    /// closed, or has not been collected so far. For the consumer alone: they stay as they are
+    /// until it completes the segment's closing.
     pub fn unclosed_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
         let window = self.streams.iter().find_map(|stream| {
             let queue = stream.queue.lock().expect("stream of a head");
@@ -239,8 +245,8 @@ impl Log {
         Some(self.memory.slice(window, from, to - from))
     }
 
-    /// What is in `collected` has reached `level`, and everything collected before it: positions advance, and `collected`
-    /// is emptied.
+    /// What is in `collected` has reached `level`, and everything collected before it: positions
+    /// advance, and `collected` is emptied.
     pub fn complete(&self, collected: &mut Collected, level: Level) {
         for (stream, end) in &collected.ends {
             self.advance(*stream, *end, level);
@@ -280,7 +286,8 @@ impl Log {
 }
 
 impl Stream {
-    /// Takes what is new, segment by segment until `out` has so many bytes; returns whether something was left.
+    /// Takes what is new, segment by segment until `out` has so many bytes; returns whether
+    /// something was left.
     fn collect(&self, number: u16, out: &mut Collected, bytes_max: u64) -> bool {
         let end = self.written.shippable.load(Ordering::Acquire);
         let mut queue = self.queue.lock().expect("stream of a head");
@@ -316,8 +323,8 @@ impl Stream {
         false
     }
 
-    /// Forgets segments that are durably closed before `end`; tells `set` how much of each window is durable, `u32::MAX`
-    /// for those.
+    /// Forgets segments that are durably closed before `end`; tells `set` how much of each window
+    /// is durable, `u32::MAX` for those.
     fn note_durable(&self, end: u64, mut set: impl FnMut(u32, u32)) {
         let mut queue = self.queue.lock().expect("stream of a head");
         while let Some(open) = queue.segments.front()

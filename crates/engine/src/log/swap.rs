@@ -1,38 +1,47 @@
 //! Which segments the log consists of on disk, and how a cleaning pass replaces some by others.
 //!
-//! A pass takes victims and fills survivors. Its way: *announced* (its record goes with the data that may name its
-//! survivors) → *scanned* (survivors closed, positions recorded) → survivors written to frames → *proposed* as a [`Swap`]
-//! → *swapped*: the record is durable, the victims are no longer part of the log and their frames may go.
+//! A pass takes victims and fills survivors. Its way: *announced* (its record goes with the data
+//! that may name its survivors) → *scanned* (survivors closed, positions recorded) → survivors
+//! written to frames → *proposed* as a [`Swap`] → *swapped*: the record is durable, the victims are
+//! no longer part of the log and their frames may go.
 //!
 //! **Invariants**
-//! - D1: a segment is listed from its opening until the Swap that removes it is durable. A tombstone (embedded or not) is
-//!   needed as long as its victim is listed: dropping it earlier would let the victim's copy come back after a crash.
-//! - D2: a Swap is proposed only when all its survivors are closed and durable (90-traps.md §0.9), and when every append
-//!   that the pass may have taken for a reason to drop something is itself durable (§0.3).
-//! - D3: a survivor may be a victim only after its own Swap is durable: the victims that it was filled from are gone then.
-//!   Otherwise the killer of an entry in the survivor, which names the survivor, could be dropped before the copy in the
-//!   victim is gone. (D5 alone has the same effect; this keeps it true should swaps ever overtake one another.)
-//! - D4: a crash between the copying and the Swap leaves killers that name a survivor which was never listed. The pass's
-//!   announcement is durable before such a killer is, so that after a restart they are needed as long as one of the
-//!   pass's victims is listed.
+//! - D1: a segment is listed from its opening until the Swap that removes it is durable. A
+//!   tombstone (embedded or not) is needed as long as its victim is listed: dropping it earlier
+//!   would let the victim's copy come back after a crash.
+//! - D2: a Swap is proposed only when all its survivors are closed and durable (90-traps.md §0.9),
+//!   and when every append that the pass may have taken for a reason to drop something is itself
+//!   durable (§0.3).
+//! - D3: a survivor may be a victim only after its own Swap is durable: the victims that it was
+//!   filled from are gone then. Otherwise the killer of an entry in the survivor, which names the
+//!   survivor, could be dropped before the copy in the victim is gone. (D5 alone has the same
+//!   effect; this keeps it true should swaps ever overtake one another.)
+//! - D4: a crash between the copying and the Swap leaves killers that name a survivor which was
+//!   never listed. The pass's announcement is durable before such a killer is, so that after a
+//!   restart they are needed as long as one of the pass's victims is listed.
 //! - D5: passes are swapped in the order in which their scans ended.
-//! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its windows are *held*: no cleaner
-//!   and no expiry touches them, so that they can be given up as a whole. What the consumer was handed stays in place until
-//!   the consumer has reported it, whatever became of the side log.
-//! - D7: what a side log wrote can be had from memory, or from flash, as it was closed, until its Swap is durable: should all its
-//!   replicas be lost before, there is no other copy of these bytes, and the Swap would wait for them for ever.
-//! - D8: a held window may turn cold as soon as its frame is durable, and no sooner: until then the consumer reads it. It stays
-//!   held: only its memory goes. Who gives the side log up claims each of its windows first, so that nobody is at work on one
-//!   (F2) when its entries are taken out of the index and it is retired, and so that none turns cold afterwards.
-//! - D9: heads take room for a segment before they open it. So however many windows a group sets aside, and however many heads
-//!   open one at the same time, the reserves of survivors and of removals stay.
+//! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its
+//!   windows are *held*: no cleaner and no expiry touches them, so that they can be given up as a
+//!   whole. What the consumer was handed stays in place until the consumer has reported it,
+//!   whatever became of the side log.
+//! - D7: what a side log wrote can be had from memory, or from flash, as it was closed, until its
+//!   Swap is durable: should all its replicas be lost before, there is no other copy of these
+//!   bytes, and the Swap would wait for them for ever.
+//! - D8: a held window may turn cold as soon as its frame is durable, and no sooner: until then the
+//!   consumer reads it. It stays held: only its memory goes. Who gives the side log up claims each
+//!   of its windows first, so that nobody is at work on one (F2) when its entries are taken out of
+//!   the index and it is retired, and so that none turns cold afterwards.
+//! - D9: heads take room for a segment before they open it. So however many windows a group sets
+//!   aside, and however many heads open one at the same time, the reserves of survivors and of
+//!   removals stay.
 //! - D10: a log that was found longer than it may be now becomes shorter: survivors and removals
 //!   get their reserves beyond the segments that were found, as far as the disk has room for them.
 //!   What was found counts less with each Swap, and never more.
 //!
-//! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
-//! lock may be taken under the queue's, never the other way round.
-//! Paper: [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names the first).
+//! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
+//! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
+//! [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names
+//! the first).
 
 mod disk_room;
 
@@ -52,7 +61,8 @@ pub struct Pass {
     pub first: SegmentId,
     /// … so many in a row at most.
     pub count: u32,
-    /// What is removed by its Swap; while one of them is listed, who names a survivor of this pass is needed.
+    /// What is removed by its Swap; while one of them is listed, who names a survivor of this pass
+    /// is needed.
     pub victims: Vec<SegmentId>,
 }
 
@@ -82,7 +92,8 @@ pub struct Swap {
 /// How a segment came into the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Opened by a head, or its Swap is durable: it may be a victim as far as this file is concerned.
+    /// Opened by a head, or its Swap is durable: it may be a victim as far as this file is
+    /// concerned.
     Settled,
     /// A survivor whose Swap is not durable yet (D3).
     Unswapped,
@@ -91,7 +102,8 @@ enum Life {
 #[derive(Default)]
 struct List {
     segments: HashMap<u64, Life>,
-    /// Passes announced and not yet swapped, those included that a crash cut off in an earlier life of this store (D4).
+    /// Passes announced and not yet swapped, those included that a crash cut off in an earlier life
+    /// of this store (D4).
     passes: Vec<Pass>,
 }
 
@@ -199,7 +211,8 @@ pub struct Needs<'a> {
 }
 
 impl Needs<'_> {
-    /// True if a tombstone with this victim must be kept, `leaving` being removed by the same Swap as it (D1, D4).
+    /// True if a tombstone with this victim must be kept, `leaving` being removed by the same Swap
+    /// as it (D1, D4).
     pub fn tombstone(&self, victim: SegmentId, leaving: &[SegmentId]) -> bool {
         let stays =
             |id: u64| self.list.segments.contains_key(&id) && !leaving.contains(&SegmentId(id));
@@ -254,7 +267,8 @@ impl Swaps {
         list
     }
 
-    /// Changes with every change of the list. Read before the list is, it says how old an answer is at least.
+    /// Changes with every change of the list. Read before the list is, it says how old an answer is
+    /// at least.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.serial.load(Ordering::Acquire)
@@ -298,7 +312,8 @@ impl Swaps {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// True if something of the cleaners waits for the consumer: then waiting for memory makes sense.
+    /// True if something of the cleaners waits for the consumer: then waiting for memory makes
+    /// sense.
     pub fn is_waiting(&self) -> bool {
         let queues = self.queues();
         !queues.survivors.is_empty() || !queues.pending.is_empty()
@@ -327,7 +342,8 @@ impl Swaps {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Compaction left nothing of a segment: it has no window any more, and waits to be removed by a pass.
+    /// Compaction left nothing of a segment: it has no window any more, and waits to be removed by
+    /// a pass.
     pub fn emptied(&self, segment: SegmentId) {
         self.queues().empty.push(segment);
     }
@@ -362,7 +378,8 @@ impl Swaps {
         queues.working.clone_from(&pass.victims);
         self.relocations.taken(&pass.victims);
         if evicts {
-            // What earlier passes evicted can still come back with their victims. One token stands for all of them.
+            // What earlier passes evicted can still come back with their victims. One token stands
+            // for all of them.
             let own = pass.victims.clone();
             let pending = queues.pending.iter().filter(|pending| pending.evicted);
             pass.victims
@@ -378,7 +395,8 @@ impl Swaps {
         queues.announced.push(pass);
     }
 
-    /// Moves the announcements made so far to `out`. The consumer calls it after it has fixed what data it takes.
+    /// Moves the announcements made so far to `out`. The consumer calls it after it has fixed what
+    /// data it takes.
     pub fn take_passes(&self, out: &mut Vec<Pass>) {
         out.append(&mut self.queues().announced);
     }
@@ -493,7 +511,8 @@ impl Swaps {
         self.windows[window as usize].held.load(Ordering::Acquire)
     }
 
-    /// A side log is complete, with the heads at `position`: it becomes part of the log by this Swap, and then `done` is set.
+    /// A side log is complete, with the heads at `position`: it becomes part of the log by this
+    /// Swap, and then `done` is set.
     pub fn side_scanned(
         &self,
         swap: Swap,
@@ -524,8 +543,9 @@ impl Swaps {
         waiting.filter(is_one).count()
     }
 
-    /// A side log is given up: nothing points to its entries any more. Returns the windows that are free at once; the others
-    /// come by way of [`take_released`](Self::take_released), when the consumer has done with them.
+    /// A side log is given up: nothing points to its entries any more. Returns the windows that are
+    /// free at once; the others come by way of [`take_released`](Self::take_released), when the
+    /// consumer has done with them.
     pub fn abandon(&self, segments: &[(SegmentId, u32)]) -> Vec<u32> {
         let mut queues = self.queues();
         let mut free = Vec::new();
@@ -564,14 +584,16 @@ impl Swaps {
         known.held.store(false, Ordering::Release);
     }
 
-    /// Windows of abandoned side logs that nobody reads any more, for their memory to be given back.
+    /// Windows of abandoned side logs that nobody reads any more, for their memory to be given
+    /// back.
     pub fn take_released(&self) -> Vec<u32> {
         let released = std::mem::take(&mut self.queues().released);
         released.iter().for_each(|window| self.let_go(*window));
         released
     }
 
-    /// The window of a side log's segment that is durable and not swapped in yet (D7). It may be given up at any time.
+    /// The window of a side log's segment that is durable and not swapped in yet (D7). It may be
+    /// given up at any time.
     pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
         self.queues().written.get(&segment.0).copied()
     }
@@ -661,7 +683,8 @@ impl Swaps {
         }
     }
 
-    /// Passes that a crash cut off, as the control log remembers them (D4). Before anything is loaded.
+    /// Passes that a crash cut off, as the control log remembers them (D4). Before anything is
+    /// loaded.
     pub fn restore(&self, passes: &[Pass]) {
         let mut list = self.change_list();
         list.passes.extend_from_slice(passes);
@@ -674,7 +697,8 @@ impl Log {
         self.swaps().is_listed(segment)
     }
 
-    /// The next closed survivor that has no frame yet; the same until [`survivor_durable`](Self::survivor_durable).
+    /// The next closed survivor that has no frame yet; the same until
+    /// [`survivor_durable`](Self::survivor_durable).
     pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
         let ready = {
             let mut queues = self.swaps.queues();
@@ -688,8 +712,8 @@ impl Log {
         })
     }
 
-    /// A closed survivor that was not handed out yet: whoever writes several at once. Each comes once, and is
-    /// [`survivor_durable`](Self::survivor_durable) in whatever order.
+    /// A closed survivor that was not handed out yet: whoever writes several at once. Each comes
+    /// once, and is [`survivor_durable`](Self::survivor_durable) in whatever order.
     pub fn another_survivor(&self) -> Option<SurvivorReady<'_>> {
         let ready = {
             let mut queues = self.swaps.queues();
@@ -704,12 +728,14 @@ impl Log {
         })
     }
 
-    /// Segments of side logs that were given up since the last call: whoever wrote frames of them frees those.
+    /// Segments of side logs that were given up since the last call: whoever wrote frames of them
+    /// frees those.
     pub fn take_abandoned(&self) -> Vec<SegmentId> {
         std::mem::take(&mut self.swaps.queues().abandoned)
     }
 
-    /// The survivor's frame is closed and durable; or it was abandoned meanwhile, and nobody reads its bytes any more.
+    /// The survivor's frame is closed and durable; or it was abandoned meanwhile, and nobody reads
+    /// its bytes any more.
     pub fn survivor_durable(&self, segment: SegmentId) {
         let _ = self.swaps.durable(segment); // said twice: nothing new
     }
@@ -735,7 +761,8 @@ impl Log {
         self.swaps().finished(swap);
     }
 
-    /// What the creation of an absent key names as victim while evicted objects can still come back from disk: 0 = nothing.
+    /// What the creation of an absent key names as victim while evicted objects can still come back
+    /// from disk: 0 = nothing.
     pub fn eviction_victim(&self) -> SegmentId {
         SegmentId(self.swaps().eviction_victim.load(Ordering::Acquire))
     }

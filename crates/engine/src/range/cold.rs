@@ -52,7 +52,8 @@ impl ColdSegments {
         Look::Lacking
     }
 
-    /// Reads what was met last and lacking, if that is not done yet. Waits for the device; the caller is outside (F9).
+    /// Reads what was met last and lacking, if that is not done yet. Waits for the device; the
+    /// caller is outside (F9).
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: the next call tries again.
@@ -66,8 +67,8 @@ impl ColdSegments {
         Ok(())
     }
 
-    /// Shows entries of the segment that was read, `most` at most, dead ones too, until `show` refuses one. The caller is pinned.
-    /// True: nothing is left of it, and the walk may go on.
+    /// Shows entries of the segment that was read, `most` at most, dead ones too, until `show`
+    /// refuses one. The caller is pinned. True: nothing is left of it, and the walk may go on.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: it is read once more.

@@ -1,5 +1,6 @@
-//! Taking ranges of a table out of the index at once: they belong to another server now. All of them in one pass, for what of them
-//! lies on flash must be read, which takes as long for one range as for all.
+//! Taking ranges of a table out of the index at once: they belong to another server now. All of
+//! them in one pass, for what of them lies on flash must be read, which takes as long for one range
+//! as for all.
 
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
@@ -70,7 +71,8 @@ impl Leaving {
 }
 
 impl Store {
-    /// Begins to take every object of these ranges out of a table. No guard may write to them any more.
+    /// Begins to take every object of these ranges out of a table. No guard may write to them any
+    /// more.
     pub fn begin_purge(self: &Arc<Self>, table: TableId, ranges: &[KeyRange]) -> Purge {
         Purge {
             store: self.clone(),
@@ -82,11 +84,12 @@ impl Store {
         }
     }
 
-    /// Takes every object of a range out of a table, and returns when it is done. No guard may write to the range any more. Reads
-    /// all segments that are on flash.
+    /// Takes every object of a range out of a table, and returns when it is done. No guard may
+    /// write to the range any more. Reads all segments that are on flash.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: a part of them is still there, try again later.
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: a part of them is still there, try again
+    /// later.
     pub fn purge(self: &Arc<Self>, table: TableId, range: KeyRange) -> Result<Purged, Error> {
         let mut purge = self.begin_purge(table, &[range]);
         while purge.step()? {}
@@ -97,7 +100,8 @@ impl Store {
 /// What became of a bucket.
 enum Bucket {
     Done,
-    /// The view has been replaced, a transaction holds the bucket, or something must be read from flash first.
+    /// The view has been replaced, a transaction holds the bucket, or something must be read from
+    /// flash first.
     Again,
 }
 
@@ -233,7 +237,8 @@ impl Purge {
         leaving.sort_unstable();
         leaving.dedup();
         for tag in leaving {
-            // A cleaner may have moved what was seen, so it is looked for anew; it may have turned cold, too.
+            // A cleaner may have moved what was seen, so it is looked for anew; it may have turned
+            // cold, too.
             while let Some((place, slot)) = view.find(tag, me, |slot| is_leaving(slot, &mut lacks))
             {
                 let entry = entry_at(core, slot.location());

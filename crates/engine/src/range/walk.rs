@@ -21,10 +21,11 @@ const STEP_BUCKETS: usize = 128;
 const STEP_ENTRIES: usize = 512;
 /// Equal parts of the space of route hashes that statistics tell apart: 64 slots each.
 pub const RANGE_PARTS: usize = 256;
-/// Objects looked at for the statistics of a table: some 250 per part, so that a part is known to 7 %.
+/// Objects looked at for the statistics of a table: some 250 per part, so that a part is known to 7
+/// %.
 const SAMPLES: u64 = 64 << 10;
-/// Of those that are on flash so many are read, so many at once, and no more than so many bytes: the others are taken to be like
-/// them. That is some 16 per part, in some ten milliseconds.
+/// Of those that are on flash so many are read, so many at once, and no more than so many bytes:
+/// the others are taken to be like them. That is some 16 per part, in some ten milliseconds.
 const COLD_SAMPLES: usize = 4 << 10;
 const COLD_SAMPLES_AT_ONCE: usize = 64;
 const COLD_SAMPLE_BYTES: usize = 32 << 20;
@@ -54,12 +55,13 @@ pub struct RangeStatistics {
 }
 
 impl Guard<'_> {
-    /// Shows about `count` objects of a range from `cursor` (0 = start) in the order of the index; `None` = that was the end.
-    /// An object that is there for the whole walk is shown exactly once, whatever grows or moves meanwhile; objects of equal
-    /// hash are shown by one call.
+    /// Shows about `count` objects of a range from `cursor` (0 = start) in the order of the index;
+    /// `None` = that was the end. An object that is there for the whole walk is shown exactly once,
+    /// whatever grows or moves meanwhile; objects of equal hash are shown by one call.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted all of it, in the same order.
+    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted
+    /// all of it, in the same order.
     pub fn scan_range(
         &self,
         table: TableId,
@@ -71,8 +73,8 @@ impl Guard<'_> {
         self.scan_range_as((table, range), cursor, count, false, show)
     }
 
-    /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object that lies on flash, if it has come further than
-    /// `cursor`.
+    /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object that lies on
+    /// flash, if it has come further than `cursor`.
     ///
     /// # Errors
     /// As there.
@@ -152,8 +154,9 @@ impl Walk {
         }
     }
 
-    /// Calls `visit` with the entries of some buckets. What lacks entries that are on flash is visited by the next step, and all
-    /// that it lacks is read at the end of this one. False: that was the end.
+    /// Calls `visit` with the entries of some buckets. What lacks entries that are on flash is
+    /// visited by the next step, and all that it lacks is read at the end of this one. False: that
+    /// was the end.
     fn step(&mut self, mut visit: impl FnMut(&Core, &Entry<'_>)) -> Result<bool, Error> {
         let store = self.store.clone();
         let core = store.core();
@@ -183,8 +186,9 @@ impl Walk {
                 ahead = ahead.after(view, bucket);
                 if !self.cold.lacks() {
                     for at in &homed {
-                        // SAFETY: the index pointed to it under our pin, a whole entry, not reused and in memory as long (E2,
-                        // S3, F2); or a verified copy of it (F4), which is held until the end of the step.
+                        // SAFETY: the index pointed to it under our pin, a whole entry, not reused
+                        // and in memory as long (E2, S3, F2); or a verified copy of it (F4), which
+                        // is held until the end of the step.
                         visit(core, &unsafe { entry::parse_trusted(*at) });
                     }
                     self.place = ahead;
@@ -215,7 +219,8 @@ pub struct Export {
 }
 
 impl Store {
-    /// Counts what there is of a range. Visits the whole table, in short steps, and reads each entry that is on flash.
+    /// Counts what there is of a range. Visits the whole table, in short steps, and reads each
+    /// entry that is on flash.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::FlashFailed`].
@@ -239,7 +244,8 @@ impl Store {
         }
     }
 
-    /// Begins to export a range: what is in memory in the order of the index, and each segment on flash when it is met (G4).
+    /// Begins to export a range: what is in memory in the order of the index, and each segment on
+    /// flash when it is met (G4).
     pub fn export(self: &Arc<Self>, table: TableId, range: KeyRange) -> Export {
         Export {
             store: self.clone(),
@@ -251,8 +257,8 @@ impl Store {
         }
     }
 
-    /// Appends what there is now of these keys to `out`, as entries: the object, or a tombstone of the version that the key
-    /// is known to have had ([`Watch::take`](crate::Watch::take)).
+    /// Appends what there is now of these keys to `out`, as entries: the object, or a tombstone of
+    /// the version that the key is known to have had ([`Watch::take`](crate::Watch::take)).
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: what `out` got is not all.
@@ -295,9 +301,10 @@ impl Store {
         Ok(())
     }
 
-    /// How a table's objects are spread over the hash space: of a large table, from a sample, in some ten milliseconds. It is
-    /// made when it is asked for, and not counted by writers: the slot of a key is costly, and only recovery asks. Of what is on
-    /// flash a smaller sample is read, at most 32 MiB; what cannot be read is taken to be spread evenly.
+    /// How a table's objects are spread over the hash space: of a large table, from a sample, in
+    /// some ten milliseconds. It is made when it is asked for, and not counted by writers: the slot
+    /// of a key is costly, and only recovery asks. Of what is on flash a smaller sample is read, at
+    /// most 32 MiB; what cannot be read is taken to be spread evenly.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -421,8 +428,8 @@ impl Sample {
 }
 
 impl Export {
-    /// Appends entries to `out` until it has about `bytes_max` bytes; a bucket is never cut. Returns early for others' sake, and
-    /// may read a segment from flash. False: that was the end.
+    /// Appends entries to `out` until it has about `bytes_max` bytes; a bucket is never cut.
+    /// Returns early for others' sake, and may read a segment from flash. False: that was the end.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: the next step tries again.
@@ -517,7 +524,8 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     object.write_to(&mut out[start..]);
 }
 
-/// Writes what there is of a key. False: something must be read from flash first, and nothing was written.
+/// Writes what there is of a key. False: something must be read from flash first, and nothing was
+/// written.
 fn export_key(
     visitor: &Visitor<'_>,
     index: &Index,
@@ -538,8 +546,9 @@ fn export_key(
                 lacks = true;
                 return false;
             };
-            // SAFETY: the index pointed to it under our pin: a whole entry, not reused and in memory as long (E2, S3, F2); or a
-            // verified copy of it (F4), which is held until it is forgotten outside.
+            // SAFETY: the index pointed to it under our pin: a whole entry, not reused and in
+            // memory as long (E2, S3, F2); or a verified copy of it (F4), which is held until it is
+            // forgotten outside.
             let entry = unsafe { entry::parse_trusted(at) };
             let is_it = entry.key == &**key;
             if is_it {

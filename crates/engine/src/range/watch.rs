@@ -1,15 +1,17 @@
 //! What is written to a range while it is copied elsewhere: the dirty keys of a migration.
 //!
 //! **Invariants**
-//! - W1: from the return of [`Store::watch_range`] on, every write and removal of a key of the range is marked before its
-//!   guard ends and after it can be seen, with the version that it gave or took: who has taken the mark finds what it is of, or
-//!   something newer. (Within a transaction before: who looks for the key waits for its end.) So after [`Store::quiesce`] the
-//!   marks of everything that began before are there.
-//! - W2: a mark outlives the object: a key that is absent when its mark is looked at was removed, or has expired, at the
-//!   marked version or later.
-//! - W3: marks are bounded by their bytes, and that bound is charged to the memory budget before the watch begins, twice: once for
-//!   those that are taken and being sent. What cannot be marked (too many, or the table was cleared) makes the whole copy void:
-//!   [`Dirty::start_again`]. A further pass would not do, for it does not show what has gone.
+//! - W1: from the return of [`Store::watch_range`] on, every write and removal of a key of the
+//!   range is marked before its guard ends and after it can be seen, with the version that it gave
+//!   or took: who has taken the mark finds what it is of, or something newer. (Within a transaction
+//!   before: who looks for the key waits for its end.) So after [`Store::quiesce`] the marks of
+//!   everything that began before are there.
+//! - W2: a mark outlives the object: a key that is absent when its mark is looked at was removed,
+//!   or has expired, at the marked version or later.
+//! - W3: marks are bounded by their bytes, and that bound is charged to the memory budget before
+//!   the watch begins, twice: once for those that are taken and being sent. What cannot be marked
+//!   (too many, or the table was cleared) makes the whole copy void: [`Dirty::start_again`]. A
+//!   further pass would not do, for it does not show what has gone.
 //!
 //! Without a watch a write pays one load of a line that is never written.
 
@@ -28,14 +30,17 @@ use std::sync::{Arc, RwLock};
 /// One if schedules are explored: they differ in nothing but their number.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// What a mark takes beside its key, in bytes: a place in the map (at most half empty), the allocation.
+/// What a mark takes beside its key, in bytes: a place in the map (at most half empty), the
+/// allocation.
 pub const MARK_BYTES: usize = 96;
-/// Marks may take one of so many parts of the memory budget, as long as they are being made: a table of small objects can be
-/// rewritten by a twentieth before a round has to interrupt the copying.
+/// Marks may take one of so many parts of the memory budget, as long as they are being made: a
+/// table of small objects can be rewritten by a twentieth before a round has to interrupt the
+/// copying.
 const MARKS_PART: u64 = 64;
 /// More is of no use: with marks of half a million keys the rounds are too long already.
 const BYTES_MAX: u64 = 64 << 20;
-/// In a full store a watch begins with less, but not with less than this: about what a page of the index takes.
+/// In a full store a watch begins with less, but not with less than this: about what a page of the
+/// index takes.
 const BYTES_MIN: usize = 64 << 10;
 
 /// The watches of a store, and what else guards look at while ranges come and go.
@@ -97,9 +102,9 @@ impl Store {
         (self.core().space.budget.limit() / MARKS_PART).min(BYTES_MAX) as usize
     }
 
-    /// Begins to mark what is written to a range, between two calls of [`Watch::take`] so many bytes of marks at most, or fewer if
-    /// there is no memory for so many. Waits for guards that began before ([`quiesce`](Self::quiesce)); must not be called with a
-    /// guard held.
+    /// Begins to mark what is written to a range, between two calls of [`Watch::take`] so many
+    /// bytes of marks at most, or fewer if there is no memory for so many. Waits for guards that
+    /// began before ([`quiesce`](Self::quiesce)); must not be called with a guard held.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`].
@@ -145,10 +150,11 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Waits until every guard that began before has ended or has been outside; nobody is held up. Writes of guards that have
-    /// been outside meanwhile, in search of memory or of a head, are refused with [`Error::TryAgain`]. So if somebody changes
-    /// what decides whether a write is allowed, and then calls this, no write that was allowed before follows it. Must not
-    /// be called with a guard held.
+    /// Waits until every guard that began before has ended or has been outside; nobody is held up.
+    /// Writes of guards that have been outside meanwhile, in search of memory or of a head, are
+    /// refused with [`Error::TryAgain`]. So if somebody changes what decides whether a write is
+    /// allowed, and then calls this, no write that was allowed before follows it. Must not be
+    /// called with a guard held.
     pub fn quiesce(&self) {
         self.core()
             .watches
@@ -298,16 +304,18 @@ impl Drop for Watch {
 }
 
 impl Guard<'_> {
-    /// What the caller finds from now on about what it may write is new enough for this guard's further writes, whatever has
-    /// been changed since it began: for guards that serve several requests. See [`Store::quiesce`].
+    /// What the caller finds from now on about what it may write is new enough for this guard's
+    /// further writes, whatever has been changed since it began: for guards that serve several
+    /// requests. See [`Store::quiesce`].
     #[inline(always)]
     pub fn renew(&mut self) {
         self.generation = self.core.watches.generation.load(Ordering::SeqCst);
         self.left = false;
     }
 
-    /// What others found about what they may write is out of date: those that are outside, in search of memory or of a head, or waiting for
-    /// this guard, are refused with [`Error::TryAgain`] when they write or lock keys. For a guard that is alone in the store.
+    /// What others found about what they may write is out of date: those that are outside, in
+    /// search of memory or of a head, or waiting for this guard, are refused with
+    /// [`Error::TryAgain`] when they write or lock keys. For a guard that is alone in the store.
     pub fn outdate_others(&self) {
         assert!(self.alone, "others are outside only while one is alone");
         self.core.watches.generation.fetch_add(1, Ordering::SeqCst);

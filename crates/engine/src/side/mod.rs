@@ -1,30 +1,37 @@
-//! A side log: entries of another server's log, brought together beside the own one and taken over at one instant.
+//! A side log: entries of another server's log, brought together beside the own one and taken over
+//! at one instant.
 //!
-//! A recovery master replays what it is given of a dead server's segments, a migration's target what it is sent. Each
-//! version of a key that wins is copied into a segment of survivor kind outside of any head. Full segments go to frames as
-//! cleaning survivors do, each byte once; then one Swap that removes nothing makes all of them part of the log, or the side
-//! log is given up and no trace of it is left.
+//! A recovery master replays what it is given of a dead server's segments, a migration's target
+//! what it is sent. Each version of a key that wins is copied into a segment of survivor kind
+//! outside of any head. Full segments go to frames as cleaning survivors do, each byte once; then
+//! one Swap that removes nothing makes all of them part of the log, or the side log is given up and
+//! no trace of it is left.
 //!
 //! **Invariants**
-//! - S1: per key the highest version wins, whatever the order, and however often something comes: an object enters if its
-//!   version is above that in the index and above every tombstone met. Tombstones are remembered until the end; what has
-//!   expired counts as a tombstone.
-//! - S2: what replaces or kills an entry that is in a segment already names that segment, like any other killer does
-//!   (`log::swap`, D1); what the dead log's entries named is dropped: its segments are no part of this log.
-//! - S3: nobody is served from it before its Swap is durable. So nothing in the heads names its segments before, and it
-//!   needs no announcement (D4). Until then its segments are held (D6): nothing cleans them and nothing in them expires. But
-//!   they may go to flash (D8), so it may be larger than memory.
-//! - S4: versions go on above everything replayed, tombstones and what lost included, before anybody can write; the Swap's
-//!   record says so too.
-//! - S6: what it is compared with may lie on flash: it is read first, with no lock held and outside, and compared under the lock
-//!   if it is still where it was.
-//! - S5: its segments get their ids after its beginning, so they lie above a position that [`Store::roll_heads`] gave before.
+//! - S1: per key the highest version wins, whatever the order, and however often something comes:
+//!   an object enters if its version is above that in the index and above every tombstone met.
+//!   Tombstones are remembered until the end; what has expired counts as a tombstone.
+//! - S2: what replaces or kills an entry that is in a segment already names that segment, like any
+//!   other killer does (`log::swap`, D1); what the dead log's entries named is dropped: its
+//!   segments are no part of this log.
+//! - S3: nobody is served from it before its Swap is durable. So nothing in the heads names its
+//!   segments before, and it needs no announcement (D4). Until then its segments are held (D6):
+//!   nothing cleans them and nothing in them expires. But they may go to flash (D8), so it may be
+//!   larger than memory.
+//! - S4: versions go on above everything replayed, tombstones and what lost included, before
+//!   anybody can write; the Swap's record says so too.
+//! - S6: what it is compared with may lie on flash: it is read first, with no lock held and
+//!   outside, and compared under the lock if it is still where it was.
+//! - S5: its segments get their ids after its beginning, so they lie above a position that
+//!   [`Store::roll_heads`] gave before.
 //!
-//! **Concurrency**: `replay` may be called by several threads: each fills a segment of its own, and settles a key under
-//! its bucket's lock, where the tombstones of that key are looked up too. Lock order: bucket, then tombstones.
+//! **Concurrency**: `replay` may be called by several threads: each fills a segment of its own, and
+//! settles a key under its bucket's lock, where the tombstones of that key are looked up too. Lock
+//! order: bucket, then tombstones.
 //!
-//! Paper: [Ousterhout15 §7.4] side logs; differs: the winner's own entry carries what in RAMCloud is a synthetic tombstone
-//! (8 bytes instead of an entry), and replay does not depend on the order of segments.
+//! Paper: [Ousterhout15 §7.4] side logs; differs: the winner's own entry carries what in RAMCloud
+//! is a synthetic tombstone (8 bytes instead of an entry), and replay does not depend on the order
+//! of segments.
 
 mod replay;
 mod tombstones;
@@ -59,7 +66,8 @@ const SHRINK_GROUP: usize = 64;
 /// What is known of the log that is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct SidePlan {
-    /// Entries of these tables with a version below are none of the table's: it was dropped or cleared since.
+    /// Entries of these tables with a version below are none of the table's: it was dropped or
+    /// cleared since.
     pub floors: Vec<(TableId, u64)>,
     /// No version at or below this one may be given again.
     pub version_floor: u64,
@@ -68,7 +76,8 @@ pub struct SidePlan {
 /// Why a side log cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
-    /// The bytes are not entries. What came before them counts; replay those of another replica, from the start.
+    /// The bytes are not entries. What came before them counts; replay those of another replica,
+    /// from the start.
     #[error("no whole entry at byte {offset}: {damage}")]
     Damaged { offset: usize, damage: Damage },
     /// Abort, and let another server do it.
@@ -169,8 +178,9 @@ impl Store {
         }
     }
 
-    /// Bytes `from..to` of what a side log wrote that is durable and not swapped in yet (D7), from memory; or, if the caller may
-    /// wait for the device, from flash. `None`: it is not, or cannot be read.
+    /// Bytes `from..to` of what a side log wrote that is durable and not swapped in yet (D7), from
+    /// memory; or, if the caller may wait for the device, from flash. `None`: it is not, or cannot
+    /// be read.
     pub fn unswapped_bytes(
         &self,
         segment: SegmentId,
@@ -184,7 +194,8 @@ impl Store {
         // Nobody is waited for: the caller may be whom the one waits for that is alone.
         core.try_enter(visitor.slot, true);
         let stamp = core.epochs.stamp_of(visitor.slot);
-        // Found under the pin: should it be given up now, or cleaned after its Swap, its memory stays until the pin ends.
+        // Found under the pin: should it be given up now, or cleaned after its Swap, its memory
+        // stays until the pin ends.
         let window = log.swaps().written_window(segment);
         let here = window.and_then(|window| {
             let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
@@ -201,9 +212,10 @@ impl Store {
         image.verified(from as usize, to as usize)
     }
 
-    /// Ends the segments of all heads and returns a position between: whatever is appended from now on lies in segments with
-    /// higher ids, and what was appended before in lower ones. For the creation of a tablet on this server: what was there of
-    /// an earlier time on it is below. (A cleaning pass at work has lower ids, and copies nothing that comes later.)
+    /// Ends the segments of all heads and returns a position between: whatever is appended from now
+    /// on lies in segments with higher ids, and what was appended before in lower ones. For the
+    /// creation of a tablet on this server: what was there of an earlier time on it is below. (A
+    /// cleaning pass at work has lower ids, and copies nothing that comes later.)
     ///
     /// # Panics
     /// If the store has no log.
@@ -250,12 +262,14 @@ impl SideLog {
         }
     }
 
-    /// No version at or below this one may be given again: what the source of a migration says at its end.
+    /// No version at or below this one may be given again: what the source of a migration says at
+    /// its end.
     pub fn raise_version_floor(&self, version: u64) {
         self.version_floor.fetch_max(version, Ordering::Relaxed);
     }
 
-    /// About so many objects are still to come, of one table: its index grows for them in few steps. If fewer come it shrinks at the end.
+    /// About so many objects are still to come, of one table: its index grows for them in few
+    /// steps. If fewer come it shrinks at the end.
     pub fn expect(&self, objects: u64) {
         self.expected.store(objects, Ordering::Relaxed);
     }
@@ -277,8 +291,9 @@ impl SideLog {
         self.log().swaps().unwritten_of(&state.segments)
     }
 
-    /// Ends the segments that nobody is filling now: they are written, though they are not full. When nothing is
-    /// [unwritten](Self::unwritten) any more, all that was replayed before is durable.
+    /// Ends the segments that nobody is filling now: they are written, though they are not full.
+    /// When nothing is [unwritten](Self::unwritten) any more, all that was replayed before is
+    /// durable.
     pub fn settle(&self) {
         let (core, log) = (self.core(), self.log());
         let mut state = self.state();
@@ -288,8 +303,8 @@ impl SideLog {
         log.demand();
     }
 
-    /// Hands the last segments out to be written, and proposes the Swap. What was replayed may be served, and written to,
-    /// when the answer says that it is durable.
+    /// Hands the last segments out to be written, and proposes the Swap. What was replayed may be
+    /// served, and written to, when the answer says that it is durable.
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -359,9 +374,9 @@ impl SideLog {
         }
     }
 
-    /// Takes everything back: the index is as it was before, memory and flash are free (but what the log's consumer is reading: that
-    /// follows), and frames of its segments are named by [`Log::take_abandoned`]. Reads what is on flash. Must not be called with
-    /// a guard held.
+    /// Takes everything back: the index is as it was before, memory and flash are free (but what
+    /// the log's consumer is reading: that follows), and frames of its segments are named by
+    /// [`Log::take_abandoned`]. Reads what is on flash. Must not be called with a guard held.
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -412,8 +427,8 @@ impl SideLog {
             core.as_guest(|counters| {
                 while at < end && looked < ABORT_GROUP {
                     let location = Space::location(at);
-                    // SAFETY: a held window has whole entries from its header to `appended`, and is nobody else's (D6); it is in
-                    // memory, and stays there (D8).
+                    // SAFETY: a held window has whole entries from its header to `appended`, and is
+                    // nobody else's (D6); it is in memory, and stays there (D8).
                     let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
                     if !take_back(&visitor, counters, location, &entry) {
                         break; // a transaction holds the bucket: once more, when it may be over
@@ -448,8 +463,9 @@ impl SideLog {
         Ok(())
     }
 
-    /// Takes everything out of the index that lies in these windows, which cannot be read. How long an entry was, and whether it
-    /// would have expired, is not known then: live bytes are less by the tombstones there, and the count of what expires is not.
+    /// Takes everything out of the index that lies in these windows, which cannot be read. How long
+    /// an entry was, and whether it would have expired, is not known then: live bytes are less by
+    /// the tombstones there, and the count of what expires is not.
     fn sweep(&self, windows: &HashSet<u32>) {
         let core = self.core();
         let floor = self.totals.version_max.load(Ordering::Relaxed);
@@ -493,8 +509,8 @@ impl SideLog {
     }
 }
 
-/// Claims a window of a side log that is given up (D8); what is not closed is nobody else's anyway. The caller is outside, for
-/// whoever demotes it waits for those inside.
+/// Claims a window of a side log that is given up (D8); what is not closed is nobody else's anyway.
+/// The caller is outside, for whoever demotes it waits for those inside.
 fn claim(core: &Core, window: u32) {
     let known = &core.space.segments[window as usize];
     // Without a tier nobody else claims what is held.
@@ -516,7 +532,8 @@ fn take_back(visitor: &Visitor<'_>, counters: &Counters, location: u64, entry: &
     true
 }
 
-/// Empties the slots of a bucket that point into one of these windows; how many. `None`: its lock is not to be had.
+/// Empties the slots of a bucket that point into one of these windows; how many. `None`: its lock
+/// is not to be had.
 fn sweep_bucket(
     visitor: &Visitor<'_>,
     partition: &Partition,

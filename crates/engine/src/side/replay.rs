@@ -22,7 +22,8 @@ use std::sync::atomic::Ordering;
 const GROUP: usize = 32;
 /// How often one entry asks for memory for the index: more than it can need.
 const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash for it: a device may stand still for ten seconds, as a disk may.
+/// The same while segments go to flash for it: a device may stand still for ten seconds, as a disk
+/// may.
 const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 
 /// What an entry needs before it can be settled; to be had with no lock held, and outside.
@@ -80,8 +81,9 @@ struct Replay<'a> {
 }
 
 impl SideLog {
-    /// Replays entries, one after the other without gaps: a segment's bytes without its header, or any choice of them. Each is
-    /// verified. Returns their number. May be called by several threads; the same entries may come again.
+    /// Replays entries, one after the other without gaps: a segment's bytes without its header, or
+    /// any choice of them. Each is verified. Returns their number. May be called by several
+    /// threads; the same entries may come again.
     ///
     /// # Errors
     /// [`SideError`].
@@ -205,7 +207,8 @@ impl Replay<'_> {
         settled
     }
 
-    /// Notes what the arrivals from `first` on may lack, to be read together with what the one before lacks. Pinned.
+    /// Notes what the arrivals from `first` on may lack, to be read together with what the one
+    /// before lacks. Pinned.
     fn look_ahead(&mut self, arrivals: &[Option<Arrival<'_, '_>>], first: usize) {
         let core = self.core;
         let stamp = core.epochs.stamp_of(self.visitor.slot);
@@ -307,7 +310,8 @@ impl Replay<'_> {
         }
     }
 
-    /// For how many more keys a partition of the index is made larger: its share of what is to come, but at most as many as it has.
+    /// For how many more keys a partition of the index is made larger: its share of what is to
+    /// come, but at most as many as it has.
     fn room_for(&self, arrival: &Arrival<'_, '_>, partition: &Partition) -> i64 {
         let expected = self.side.expected.load(Ordering::Relaxed);
         let share = expected / arrival.index.partitions().len() as u64;
@@ -336,8 +340,9 @@ impl Replay<'_> {
             key_is(at, arrival.entry.key)
         });
         match found {
-            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused, and in memory as
-            // long (F2); or a verified copy of it, which is not forgotten before the pin ends.
+            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
+            // entry, not reused, and in memory as long (F2); or a verified copy of it, which is not
+            // forgotten before the pin ends.
             Some((place, slot)) => Ok(Some((place, slot, unsafe { entry::parse_trusted(rival) }))),
             None if lacks => Err(Need::Flash),
             None => Ok(None),
@@ -489,7 +494,8 @@ impl Replay<'_> {
     fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> u64 {
         let location = Space::location(self.tail.take(bytes));
         let at = self.core.space.at(location);
-        // SAFETY: bytes that this call just took in its own segment, which nobody else writes or reads before `record`.
+        // SAFETY: bytes that this call just took in its own segment, which nobody else writes or
+        // reads before `record`.
         write(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         self.tail.record(&self.core.space);
         self.kept_bytes += bytes as u64;

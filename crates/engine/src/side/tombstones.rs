@@ -1,7 +1,7 @@
 //! The tombstones that a side log has met: what keeps an older object out that comes after them.
 //!
-//! **Concurrency**: a key's tombstone is looked up and stored under the lock of the key's bucket, so the shards' locks only
-//! protect the maps. Its memory is charged to the store's budget.
+//! **Concurrency**: a key's tombstone is looked up and stored under the lock of the key's bucket,
+//! so the shards' locks only protect the maps. Its memory is charged to the store's budget.
 
 use crate::space::Space;
 use crate::{KeyHash, TableId};

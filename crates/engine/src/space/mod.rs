@@ -1,20 +1,24 @@
-//! The memory of a store: one reserved region of windows, a hard budget, and who holds which window.
+//! The memory of a store: one reserved region of windows, a hard budget, and who holds which
+//! window.
 //!
 //! **Invariants**
-//! - S1: `budget.used()` is at least what the region and the index arena can have resident; it never exceeds the limit.
-//! - S2: a window is in exactly one state; only its holder moves it on:
-//!   `Unbacked → Head | Survivor → Closed → Victim → Retired → Backed (or Unbacked) → …`; who demotes a segment to flash
-//!   claims it as a victim, and closes it again when its memory is gone.
-//! - S3: a retired window is handed out again only when no session pinned before its retirement is still inside (E2).
-//! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start. With a log, the windows
-//!   just before these go to survivors and tombstones, so that deletes need not wait for anybody's cleaning.
+//! - S1: `budget.used()` is at least what the region and the index arena can have resident; it
+//!   never exceeds the limit.
+//! - S2: a window is in exactly one state; only its holder moves it on: `Unbacked → Head | Survivor
+//!   → Closed → Victim → Retired → Backed (or Unbacked) → …`; who demotes a segment to flash claims
+//!   it as a victim, and closes it again when its memory is gone.
+//! - S3: a retired window is handed out again only when no session pinned before its retirement is
+//!   still inside (E2).
+//! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
+//!   With a log, the windows just before these go to survivors and tombstones, so that deletes need
+//!   not wait for anybody's cleaning.
 //!
-//! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the segment's size, so an
-//! address alone tells its segment. The first [`SEGMENT_HEADER_BYTES`] of each window stay free for the segment's header,
-//! so no entry has location 0.
+//! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the
+//! segment's size, so an address alone tells its segment. The first [`SEGMENT_HEADER_BYTES`] of
+//! each window stay free for the segment's header, so no entry has location 0.
 //!
-//! Paper: [Rumble14 §5.1] seglets; differs: segments are contiguous virtual windows and seglets the unit of backing, so
-//! an entry never straddles and a reader gets a plain slice.
+//! Paper: [Rumble14 §5.1] seglets; differs: segments are contiguous virtual windows and seglets the
+//! unit of backing, so an entry never straddles and a reader gets a plain slice.
 
 pub mod budget;
 pub mod pool;
@@ -43,7 +47,8 @@ const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
 /// Enough segments that heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
-/// Windows, in times of the budget, that a log on a large disk gets at most: the segment table is part of the budget.
+/// Windows, in times of the budget, that a log on a large disk gets at most: the segment table is
+/// part of the budget.
 const DISK_EXPANSION_MAX: u64 = 8;
 /// Locations have 38 bits of 8-byte units.
 const REGION_BYTES_MAX: u64 = 8 << 38;
@@ -63,8 +68,8 @@ pub enum Purpose {
     Head,
     /// A head that has none left, for tombstones alone: deletes go on when writes cannot.
     Tombstones,
-    /// A head, for what replaces about as much: it goes on in memory when other writes cannot, up to
-    /// a segment of live data more.
+    /// A head, for what replaces about as much: it goes on in memory when other writes cannot, up
+    /// to a segment of live data more.
     Rewrite,
     Survivor,
     /// What compaction keeps of a segment, which has its place on disk.
@@ -87,11 +92,13 @@ pub struct Space {
     region: Region,
     pub budget: Budget,
     pub segments: Box<[Segment]>,
-    /// With a log: bytes of each window that are durable, `u32::MAX` = all, and none will follow. Without: empty.
+    /// With a log: bytes of each window that are durable, `u32::MAX` = all, and none will follow.
+    /// Without: empty.
     pub durable: Arc<[AtomicU32]>,
     /// Windows per node that tombstones, and what is rewritten, may take beyond what heads may.
     tombstone_reserve: usize,
-    /// Segments are being loaded: what is kept for writers may be used, and fills up again afterwards.
+    /// Segments are being loaded: what is kept for writers may be used, and fills up again
+    /// afterwards.
     loading: AtomicBool,
     pools: Box<[Pool]>,
     segment_bytes: usize,
@@ -128,8 +135,9 @@ impl Space {
             bytes.clamp(minimum, SEGMENT_BYTES_MAX)
         };
         let nodes = topology.nodes();
-        // Twice the budget in address space: compacted segments leave the tails of their windows unbacked.
-        // With a log more: of every segment on disk memory may keep a short rest in a window.
+        // Twice the budget in address space: compacted segments leave the tails of their windows
+        // unbacked. With a log more: of every segment on disk memory may keep a short rest in a
+        // window.
         let addressed = match &options.log {
             None => 2 * bytes,
             Some(log) => log
@@ -230,7 +238,8 @@ impl Space {
     #[inline(always)]
     pub fn is_undurable(&self, location: u64) -> bool {
         match self.durable.get(self.window_of(location)) {
-            // Relaxed: whoever found the location has seen its window opened. Later values only say more.
+            // Relaxed: whoever found the location has seen its window opened. Later values only say
+            // more.
             Some(durable) => self.offset_in_window(location) >= durable.load(Ordering::Relaxed),
             None => false,
         }
@@ -257,7 +266,8 @@ impl Space {
         first..first + self.windows_per_node
     }
 
-    /// Windows that a head on this node could take now without touching the reserve; the measure of memory pressure.
+    /// Windows that a head on this node could take now without touching the reserve; the measure of
+    /// memory pressure.
     pub fn free_windows(&self, node: usize) -> usize {
         self.free_windows_for(node, Purpose::Head)
     }
@@ -283,7 +293,8 @@ impl Space {
         self.pools[node].backed() + unbacked
     }
 
-    /// Takes a window for a head or a survivor, fully backed and charged. `None`: none is free (now).
+    /// Takes a window for a head or a survivor, fully backed and charged. `None`: none is free
+    /// (now).
     pub fn acquire(
         &self,
         node: usize,
@@ -313,7 +324,8 @@ impl Space {
         Some(window)
     }
 
-    /// Takes a window that backs only `bytes` (rounded up to seglets): for compaction when no whole window is left.
+    /// Takes a window that backs only `bytes` (rounded up to seglets): for compaction when no whole
+    /// window is left.
     pub fn acquire_partial(
         &self,
         node: usize,
@@ -378,7 +390,8 @@ impl Space {
         (missing * self.segment_bytes) as u64
     }
 
-    /// Charges what is no part of a segment (index, tables); leaves the reserve alone, but for what is loaded.
+    /// Charges what is no part of a segment (index, tables); leaves the reserve alone, but for what
+    /// is loaded.
     #[must_use]
     pub fn charge_beside_segments(&self, bytes: u64) -> bool {
         let loading = self.loading.load(Ordering::Relaxed);
@@ -389,12 +402,14 @@ impl Space {
         self.budget.charge_leaving(bytes, spare.sum())
     }
 
-    /// Gives memory of a free window back to the budget, if there is one beyond the reserve. True if it did.
+    /// Gives memory of a free window back to the budget, if there is one beyond the reserve. True
+    /// if it did.
     pub fn release_one(&self, node: usize) -> bool {
         self.trim(node, self.reserve(node, Purpose::Head), 1) > 0
     }
 
-    /// Gives memory of free windows back to the budget, for segments of other lengths that are loaded; keeps one.
+    /// Gives memory of free windows back to the budget, for segments of other lengths that are
+    /// loaded; keeps one.
     pub fn release_for_loading(&self, node: usize) {
         self.trim(node, 1, usize::MAX);
     }
@@ -412,7 +427,8 @@ impl Space {
         window
     }
 
-    /// Touches the memory of one free window ahead of its use, so that no writer pays for first touches. True if it did.
+    /// Touches the memory of one free window ahead of its use, so that no writer pays for first
+    /// touches. True if it did.
     pub fn prepare_one(&self, node: usize, wanted: usize) -> bool {
         let pool = &self.pools[node];
         if pool.backed() >= wanted || self.free_windows(node) <= wanted {
@@ -458,7 +474,8 @@ impl Space {
         })
     }
 
-    /// Gives the memory of free windows beyond `keep` back to the system, at most `limit` of them. Returns how many.
+    /// Gives the memory of free windows beyond `keep` back to the system, at most `limit` of them.
+    /// Returns how many.
     pub fn trim(&self, node: usize, keep: usize, limit: usize) -> usize {
         let pool = &self.pools[node];
         let mut trimmed = 0;
@@ -482,7 +499,8 @@ impl Space {
     pub fn bytes_of(&self, window: u32, length: usize) -> &[u8] {
         assert!(length <= self.segments[window as usize].committed_bytes() as usize);
         let at = self.region.at(self.offset_of(window));
-        // SAFETY: the segment is closed, so its bytes do not change, and claimed by the caller, so its memory stays.
+        // SAFETY: the segment is closed, so its bytes do not change, and claimed by the caller, so
+        // its memory stays.
         unsafe { std::slice::from_raw_parts(at, length) }
     }
 
@@ -507,7 +525,8 @@ impl Space {
             .decommit(self.offset_of(window), self.segment_bytes);
     }
 
-    /// A claimed segment's bytes are on flash, and nobody looks at its memory any more: the memory goes, the claim ends.
+    /// A claimed segment's bytes are on flash, and nobody looks at its memory any more: the memory
+    /// goes, the claim ends.
     pub fn forget_memory(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes();
@@ -536,7 +555,8 @@ impl Space {
         self.budget.release(committed as u64);
     }
 
-    /// Decommits the unused tail of a segment that nobody appends to any more, in seglets. Called by its holder (S2).
+    /// Decommits the unused tail of a segment that nobody appends to any more, in seglets. Called
+    /// by its holder (S2).
     pub fn cut_tail(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes() as usize;

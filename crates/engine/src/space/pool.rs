@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Windows by what they need before they can be used again. Locked once per segment, never per entry.
+/// Windows by what they need before they can be used again. Locked once per segment, never per
+/// entry.
 pub struct Pool {
     lists: Mutex<Lists>,
     /// Held while somebody looks at what is free and takes of it.
@@ -89,7 +90,8 @@ impl Pool {
         });
     }
 
-    /// Frees what was retired before `quiet`; `restore` tells whether the window stays backed. Returns how many.
+    /// Frees what was retired before `quiet`; `restore` tells whether the window stays backed.
+    /// Returns how many.
     pub fn reap(&self, quiet: u64, mut restore: impl FnMut(u32) -> bool) -> usize {
         self.with(|lists| {
             let mut reaped = 0;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A huge page of x86-64 and of most 64-bit Arm configurations.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A private anonymous mapping, aligned to huge pages, of which nothing is resident until it is touched.
+/// A private anonymous mapping, aligned to huge pages, of which nothing is resident until it is
+/// touched.
 pub struct Region {
     mapping: *mut c_void,
     mapping_bytes: usize,
@@ -18,7 +19,8 @@ pub struct Region {
     page_bytes: AtomicU64,
 }
 
-// SAFETY: the region is raw memory; the modules that hand out parts of it say who may touch which (`space`, `index`).
+// SAFETY: the region is raw memory; the modules that hand out parts of it say who may touch which
+// (`space`, `index`).
 unsafe impl Send for Region {}
 // SAFETY: as above; the methods here only compute addresses or call the kernel.
 unsafe impl Sync for Region {}
@@ -49,7 +51,8 @@ impl Region {
         } else {
             Advice::LinuxNoHugepage
         };
-        // SAFETY: [base, base + bytes) lies inside the mapping just made. A kernel without huge pages refuses: no harm.
+        // SAFETY: [base, base + bytes) lies inside the mapping just made. A kernel without huge
+        // pages refuses: no harm.
         let _ = unsafe { madvise(base.cast(), bytes, advice) };
         // Secrets in the store stay out of core files, and a crash does not write gigabytes.
         // SAFETY: as above.
@@ -72,11 +75,13 @@ impl Region {
     /// Makes `bytes` at `offset` resident now.
     pub fn populate(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
-        // SAFETY: inside the mapping. On kernels before 5.14 it fails, and the first touch populates instead.
+        // SAFETY: inside the mapping. On kernels before 5.14 it fails, and the first touch
+        // populates instead.
         let _ = unsafe { madvise(self.at(offset).cast(), bytes, Advice::LinuxPopulateWrite) };
     }
 
-    /// Gives the memory of `bytes` at `offset` back; the range reads as zero afterwards. Nobody may use it meanwhile.
+    /// Gives the memory of `bytes` at `offset` back; the range reads as zero afterwards. Nobody may
+    /// use it meanwhile.
     pub fn decommit(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: inside the mapping; the caller owns the range.
@@ -84,8 +89,9 @@ impl Region {
             .expect("MADV_DONTNEED on own memory");
     }
 
-    /// Backs the last of `bytes` at `offset`, and nothing behind it up to `all_bytes`: a huge page there would reach beyond
-    /// what is charged. The caller owns the range, and nothing of it is resident.
+    /// Backs the last of `bytes` at `offset`, and nothing behind it up to `all_bytes`: a huge page
+    /// there would reach beyond what is charged. The caller owns the range, and nothing of it is
+    /// resident.
     pub fn back_no_more(&self, offset: usize, bytes: usize, all_bytes: usize) {
         assert!(0 < bytes && bytes <= all_bytes && offset + all_bytes <= self.bytes);
         if bytes < all_bytes {
@@ -95,7 +101,8 @@ impl Region {
         }
     }
 
-    /// The page size that the kernel really gave: 2 MiB if any part of the region is backed by huge pages.
+    /// The page size that the kernel really gave: 2 MiB if any part of the region is backed by huge
+    /// pages.
     pub fn page_bytes(&self) -> u64 {
         let known = self.page_bytes.load(Ordering::Relaxed);
         if known != 0 {
@@ -137,7 +144,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: made by `reserve`, unmapped once; whoever held parts of it is gone with the store.
+        // SAFETY: made by `reserve`, unmapped once; whoever held parts of it is gone with the
+        // store.
         let _ = unsafe { munmap(self.mapping, self.mapping_bytes) };
     }
 }

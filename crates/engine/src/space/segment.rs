@@ -1,7 +1,9 @@
-//! SegmentInfo: what is known of the segment in each window, one cache line per segment [Merritt17 §3.4].
+//! SegmentInfo: what is known of the segment in each window, one cache line per segment [Merritt17
+//! §3.4].
 //!
-//! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count what they kill in their own
-//! counters (`counters`), so no line here is written on the path of an overwrite.
+//! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count what
+//! they kill in their own counters (`counters`), so no line here is written on the path of an
+//! overwrite.
 
 use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -89,7 +91,8 @@ impl Segment {
     }
 
     pub fn state(&self) -> State {
-        // Acquire pairs with Release in `set_state`: who sees Closed sees every entry of the segment published.
+        // Acquire pairs with Release in `set_state`: who sees Closed sees every entry of the
+        // segment published.
         State::of(self.state.load(Ordering::Acquire))
     }
 
@@ -124,9 +127,11 @@ impl Segment {
         self.appended.store(bytes, Ordering::Release);
     }
 
-    /// Called by the segment's one appender for an entry that expires, after it was recorded as appended.
+    /// Called by the segment's one appender for an entry that expires, after it was recorded as
+    /// appended.
     pub fn note_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
-        // AcqRel pairs with `expiring_bytes` and `reset_expiry`: who sees the sum sees the entry as appended.
+        // AcqRel pairs with `expiring_bytes` and `reset_expiry`: who sees the sum sees the entry as
+        // appended.
         self.expiring.fetch_add(entry_bytes, Ordering::AcqRel);
         let first = self
             .expires_first_ms
@@ -148,7 +153,8 @@ impl Segment {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     }
 
-    /// Bytes that have expired by `now_ms`, if expiry times spread evenly between the first and the last.
+    /// Bytes that have expired by `now_ms`, if expiry times spread evenly between the first and the
+    /// last.
     pub fn expired_estimate(&self, now_ms: u64) -> u32 {
         let expiring = self.expiring.load(Ordering::Relaxed);
         let first = self.expires_first_ms.load(Ordering::Relaxed);
@@ -163,8 +169,9 @@ impl Segment {
         }
     }
 
-    /// The expiry pass has looked at every entry that was counted in `seen_bytes`: `left_bytes` of them wait, for
-    /// `first_ms` at the earliest. If more were appended meanwhile, it has to look again at `again_ms`.
+    /// The expiry pass has looked at every entry that was counted in `seen_bytes`: `left_bytes` of
+    /// them wait, for `first_ms` at the earliest. If more were appended meanwhile, it has to look
+    /// again at `again_ms`.
     pub fn reset_expiry(&self, seen_bytes: u32, left_bytes: u32, first_ms: u64, again_ms: u64) {
         // The time first: an append that is counted after the exchange lowers it again.
         self.expires_first_ms.store(first_ms, Ordering::Relaxed);

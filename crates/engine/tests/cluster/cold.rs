@@ -1,5 +1,5 @@
-//! Ranges of which most lies on flash: exports, counts and purges leave nothing out, whatever is demoted and cleaned meanwhile,
-//! and say so when the device fails.
+//! Ranges of which most lies on flash: exports, counts and purges leave nothing out, whatever is
+//! demoted and cleaned meanwhile, and say so when the device fails.
 
 use crate::flash::{Flash, MIB, check_budget, key, value, write};
 use crate::world::{Consumer, Random, TABLE, hook_up};
@@ -291,10 +291,11 @@ fn content(tiered: &mut Tiered) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// A range is copied while its keys, and others, are written, demoted and cleaned: what was exported, and what was marked, is in
-/// the end what is there.
+/// A range is copied while its keys, and others, are written, demoted and cleaned: what was
+/// exported, and what was marked, is in the end what is there.
 fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
-    // Marks for every key, however late this thread takes them; their memory comes on top of what the data has.
+    // Marks for every key, however late this thread takes them; their memory comes on top of what
+    // the data has.
     let room = KEYS as usize * (key(KEYS).len() + MARK_BYTES);
     let mut tiered = Tiered::new(6 * MIB + 2 * room as u64, 64 * MIB, 1, bug);
     let watch = tiered.store.watch_range(TABLE, RANGE, room).unwrap();
@@ -354,7 +355,8 @@ fn a_walk_that_leaves_out_what_is_on_flash_is_found() {
     assert!(copy_beside_writers(Some(Bug::WalkLeavesColdOut)).is_err());
 }
 
-/// A member that is drained, or whose table is spread anew, purges many ranges at once. Each of them read all of flash.
+/// A member that is drained, or whose table is spread anew, purges many ranges at once. Each of
+/// them read all of flash.
 #[test]
 fn many_ranges_are_purged_in_one_pass_over_flash() {
     let slots = |first: u16, last: u16| {

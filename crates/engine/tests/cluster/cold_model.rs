@@ -1,4 +1,5 @@
-//! Ranges and side logs of a store that is mostly on flash, against a map: random steps, each judged at once.
+//! Ranges and side logs of a store that is mostly on flash, against a map: random steps, each
+//! judged at once.
 
 use crate::cold::{Copied, Tiered, alive, take_over};
 use crate::dead_log::{object, tombstone};
@@ -163,7 +164,8 @@ impl World {
         self.purged = true;
     }
 
-    /// Entries of another log come, in pieces, with a life between. What is given up came to keys that were not there.
+    /// Entries of another log come, in pieces, with a life between. What is given up came to keys
+    /// that were not there.
     fn side_log(&mut self) {
         let gives_up = self.random.below(3) == 0;
         let side = self.tiered.store.side_log(SidePlan::default());
@@ -176,7 +178,8 @@ impl World {
                 if gives_up && self.model.contains_key(&n) {
                     continue;
                 }
-                // A key that was here and is not any more comes back above all that it ever was (`roll_heads`, W2).
+                // A key that was here and is not any more comes back above all that it ever was
+                // (`roll_heads`, W2).
                 let version = match self.model.contains_key(&n) {
                     true => 1 + self.random.below(versions + 20),
                     false => versions + 1 + self.random.below(20),
@@ -193,7 +196,8 @@ impl World {
                     }
                     None => piece.extend(tombstone(&name, version)),
                 }
-                // The first of its version is as good as the second, but a tombstone is better than both.
+                // The first of its version is as good as the second, but a tombstone is better than
+                // both.
                 let known = came.entry(n).or_default();
                 let rank = |version: u64, dead: bool| (version, dead);
                 if rank(version, value.is_none()) > rank(known.0, known.1.is_none() && known.0 > 0)

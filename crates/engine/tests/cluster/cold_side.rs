@@ -1,5 +1,6 @@
-//! Side logs that are larger than memory: what they replay, what they are compared with, and what is taken back when they are given
-//! up lies on flash for the most part. And writers that wait for flash while a range changes hands.
+//! Side logs that are larger than memory: what they replay, what they are compared with, and what
+//! is taken back when they are given up lies on flash for the most part. And writers that wait for
+//! flash while a range changes hands.
 
 use crate::cold::Tiered;
 use crate::dead_log::DeadLog;
@@ -14,7 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Versions and values of the keys that there must be; `None`: absent, or left out of the judgement.
+/// Versions and values of the keys that there must be; `None`: absent, or left out of the
+/// judgement.
 type Expected = BTreeMap<Name, (u64, Option<State>)>;
 
 const KEYS: u64 = 14_000;
@@ -278,7 +280,8 @@ fn an_abort_that_forgets_what_is_on_flash_is_found() {
     assert!(wrong.contains("are counted"), "{wrong}");
 }
 
-/// A device that cannot be read, or a store with no room in memory and on flash, ends the attempt with nothing lost.
+/// A device that cannot be read, or a store with no room in memory and on flash, ends the attempt
+/// with nothing lost.
 #[test]
 fn a_side_log_that_cannot_go_on_is_given_up() {
     let mut random = Random::new(7);
@@ -343,8 +346,9 @@ fn what_is_held_on_flash_can_be_replicated_again() {
 /// A counter under each key, which lies on flash when it is asked for.
 const COUNTERS: u64 = 3_000;
 
-/// Writers that ask, under their guard, whether they may write, as servers do: some wait for flash in it, others park. After the
-/// lock and `quiesce` nothing that was allowed before follows. True: something did.
+/// Writers that ask, under their guard, whether they may write, as servers do: some wait for flash
+/// in it, others park. After the lock and `quiesce` nothing that was allowed before follows. True:
+/// something did.
 fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
     let mut tiered = Tiered::new(6 * MIB, 64 * MIB, 1, bug);
     for n in 0..COUNTERS {

@@ -90,7 +90,8 @@ fn clean(world: &mut World, steps: u64) {
     }
 }
 
-/// Scenario 31: through cleaning, a crash, a side log, and another crash the answers stay, until they are acknowledged.
+/// Scenario 31: through cleaning, a crash, a side log, and another crash the answers stay, until
+/// they are acknowledged.
 #[test]
 fn scenario_31_answers_stay_until_they_are_acknowledged() {
     let mut world = World::new(1, 2, None);

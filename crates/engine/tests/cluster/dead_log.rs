@@ -48,7 +48,8 @@ pub fn tombstone(name: &Name, version: u64) -> Vec<u8> {
 }
 
 impl DeadLog {
-    /// `keys` keys with some versions each, of which any but the last may be missing (as after cleaning).
+    /// `keys` keys with some versions each, of which any but the last may be missing (as after
+    /// cleaning).
     pub fn new(random: &mut Random, keys: u64, value_bytes: u64, now_ms: u64) -> DeadLog {
         let mut entries: Vec<Vec<u8>> = Vec::new();
         let mut expected = BTreeMap::new();

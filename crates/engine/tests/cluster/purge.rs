@@ -1,4 +1,5 @@
-//! Purges: exactly the range goes, whatever else happens, and what comes back is told from what was.
+//! Purges: exactly the range goes, whatever else happens, and what comes back is told from what
+//! was.
 
 use crate::dead_log::object;
 use crate::disk::Name;
@@ -113,8 +114,8 @@ fn a_purge_that_skips_is_found() {
     assert!((0..4).any(|seed| purge_beside_writers(seed, Some(Bug::PurgeSkips)).is_err()));
 }
 
-/// Scenario 35: a tablet leaves, its keys are removed elsewhere, it comes back, the old log is cleaned: at no moment does a
-/// crash bring back what was here the first time.
+/// Scenario 35: a tablet leaves, its keys are removed elsewhere, it comes back, the old log is
+/// cleaned: at no moment does a crash bring back what was here the first time.
 #[test]
 fn scenario_35_what_comes_back_is_told_from_what_was() {
     let mut world = World::new(35, 2, None);

@@ -31,8 +31,8 @@ fn keys_inside(seed: u64) -> impl Iterator<Item = Vec<u8>> {
         .filter(move |key| RANGE.contains(hasher.route(key)))
 }
 
-/// Scenario 36: what is there all the time is shown exactly once while the index grows and shrinks, other keys come and go,
-/// and objects are overwritten.
+/// Scenario 36: what is there all the time is shown exactly once while the index grows and shrinks,
+/// other keys come and go, and objects are overwritten.
 #[test]
 fn scenario_36_stable_objects_are_shown_exactly_once() {
     for seed in 0..4 {
@@ -156,7 +156,8 @@ fn write_while_allowed(
         };
         match done {
             Ok(()) => {}
-            // It was outside, in search of a head or of memory, while somebody waited for guards: nothing was written.
+            // It was outside, in search of a head or of memory, while somebody waited for guards:
+            // nothing was written.
             Err(Error::TryAgain) => continue,
             Err(error) => panic!("{error}"),
         }
@@ -249,7 +250,8 @@ fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     disk.listed.retain(|segment| *segment >= created.0);
     let (left, _) = replay(&disk);
     assert_eq!(left.len(), here.len());
-    // The source lets go; what the target creates anew has higher versions than the source ever gave.
+    // The source lets go; what the target creates anew has higher versions than the source ever
+    // gave.
     let safe = stores[0].version_floor();
     let purged = stores[0].purge(TABLE, RANGE).unwrap();
     assert_eq!(purged.objects, there.len() as u64);
@@ -292,8 +294,9 @@ fn late_write_is_seen(bug: Option<Bug>) -> bool {
             ended.store(true, Ordering::SeqCst);
             dirty
         });
-        // The other thread has every chance to go wrong before this one writes. If it does, it ends, however late it runs; if it
-        // waits as it must, only some patience shows that: so many turns, but on a busy machine each of them takes long.
+        // The other thread has every chance to go wrong before this one writes. If it does, it
+        // ends, however late it runs; if it waits as it must, only some patience shows that: so
+        // many turns, but on a busy machine each of them takes long.
         let began = Instant::now();
         let mut turns = 0;
         let is_patient = |turns: u32| match bug {

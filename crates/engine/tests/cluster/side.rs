@@ -207,7 +207,8 @@ fn what_is_replaced_without_being_named_is_found() {
     assert!(is_found(Bug::SideNamesNoVictim));
 }
 
-/// A crash before the Swap is durable leaves nothing, one after it everything; each step between is tried.
+/// A crash before the Swap is durable leaves nothing, one after it everything; each step between is
+/// tried.
 #[test]
 fn the_swap_is_the_one_moment() {
     for seed in 0..10 {
@@ -400,7 +401,8 @@ fn floors_damage_and_unknown_tables() {
     assert!(outcome.after.unwrap() > 77, "{outcome:?}");
 }
 
-/// Until the Swap is durable a cleaner keeps off, even if the side log is the emptiest thing there is.
+/// Until the Swap is durable a cleaner keeps off, even if the side log is the emptiest thing there
+/// is.
 fn cleaners_keep_off(bug: Option<Bug>) -> Result<(), String> {
     let mut world = World::new(5, 1, bug);
     let side = world.store.side_log(SidePlan::default());

@@ -1,4 +1,5 @@
-//! What survives: bytes of segments and changes of tables. And the replay of them, as plainly as the rule can be put.
+//! What survives: bytes of segments and changes of tables. And the replay of them, as plainly as
+//! the rule can be put.
 
 use duramen_base::ids::SegmentId;
 use duramen_engine::{Collected, Log, Pass, Piece, Swap, TableChange};
@@ -155,8 +156,8 @@ impl Disk {
         told
     }
 
-    /// A version of a key below the highest that is there, if one is missing. Cleaning leaves such gaps; a crash must not:
-    /// what was made of a version that is lost would be there without it.
+    /// A version of a key below the highest that is there, if one is missing. Cleaning leaves such
+    /// gaps; a crash must not: what was made of a version that is lost would be there without it.
     pub fn gap(&self, name: &Name) -> Option<u64> {
         let mut versions = BTreeSet::new();
         for (bytes, _) in self.segments.values() {
@@ -194,8 +195,9 @@ pub struct Recovered {
 /// Key with its table.
 pub type Name = (u32, Vec<u8>);
 
-/// The replay rule: the highest version wins; a tombstone of version v kills up to v; what lies below a table's floor is
-/// gone. Also the largest version seen. The order of segments does not matter, so they are taken as they come.
+/// The replay rule: the highest version wins; a tombstone of version v kills up to v; what lies
+/// below a table's floor is gone. Also the largest version seen. The order of segments does not
+/// matter, so they are taken as they come.
 pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
     let mut floors: BTreeMap<u32, u64> = BTreeMap::new();
     for change in &disk.changes {

@@ -165,8 +165,8 @@ impl Run {
         self.world.reply(position, vec![(name, place)]);
     }
 
-    /// Some keys written, removed and written again in one step; every few of them are larger than what their segment has
-    /// left, so that the group moves on.
+    /// Some keys written, removed and written again in one step; every few of them are larger than
+    /// what their segment has left, so that the group moves on.
     fn transaction(&mut self, session: usize) {
         let count = 2 + self.world.random.below(3);
         let mut names: Vec<Name> = (0..count).map(|_| self.any_name()).collect();
@@ -197,7 +197,8 @@ impl Run {
             });
             match result {
                 Ok(_) => done.push((name.clone(), value.clone())),
-                // More than a segment holds, if values are as large as here: what was done before stays.
+                // More than a segment holds, if values are as large as here: what was done before
+                // stays.
                 Err(Error::GroupTooLarge { .. }) => break,
                 Err(error) => panic!("{error}"),
             }
@@ -211,7 +212,8 @@ impl Run {
                 value,
                 expires_at_ms: None,
             });
-            // Removing what is not there leaves no trace, so it is no part of what must survive together.
+            // Removing what is not there leaves no trace, so it is no part of what must survive
+            // together.
             let changes = state.is_some() || self.world.exists(&name);
             if changes {
                 let place = self.world.push(&name, state);

@@ -198,7 +198,8 @@ fn scenario_11_heads_that_stall_independently_keep_the_order_of_a_key() {
         if n % 7 == 3 {
             world.collect();
         }
-        // Each head keeps another prefix of what was collected; no number may be there without those before it.
+        // Each head keeps another prefix of what was collected; no number may be there without
+        // those before it.
         for _ in 0..8 {
             let disk = {
                 let consumer = world.consumer.lock().unwrap();
@@ -320,7 +321,8 @@ fn a_group_larger_than_a_segment_is_refused_and_a_whole_one_moves_on() {
     let mut world = World::new(3, 1, None);
     let large = vec![7; 900_000];
     let keys = ["a", "b", "c"];
-    // Of segments of 2 MiB, the first is half full when the group begins, and the group fills a second one.
+    // Of segments of 2 MiB, the first is half full when the group begins, and the group fills a
+    // second one.
     put(&mut world, 0, "before", &large);
     let (results, position) = step(&mut world, 0, |guard| {
         let hashes = keys.map(|key| guard.hash(key.as_bytes()));
@@ -384,8 +386,8 @@ fn a_group_with_room_goes_over_segments_and_is_kept_whole() {
     assert_eq!(stats.live_bytes, world.store.memory_report().live_bytes);
 }
 
-/// A backlog is committed in parts that are cut between segments: a group that lies in several would
-/// be cut too, and a crash between two parts would keep one half of it.
+/// A backlog is committed in parts that are cut between segments: a group that lies in several
+/// would be cut too, and a crash between two parts would keep one half of it.
 #[test]
 fn a_backlog_is_not_cut_inside_a_group() {
     let store = Store::new(Options {

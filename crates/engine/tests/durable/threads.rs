@@ -1,5 +1,5 @@
-//! The same promises with real threads: writers and readers at work while a consumer commits and looks at what a crash
-//! would leave at that moment.
+//! The same promises with real threads: writers and readers at work while a consumer commits and
+//! looks at what a crash would leave at that moment.
 
 use crate::disk::{Disk, replay};
 use crate::world::{Consumer, Random, hook_up, start};
@@ -19,7 +19,8 @@ const PAIRS: usize = 4;
 struct Told {
     counters: [AtomicU64; COUNTERS],
     pairs: [AtomicU64; PAIRS],
-    /// Pairs that were left to themselves when memory was short: such a pair may be absent, and begins anew.
+    /// Pairs that were left to themselves when memory was short: such a pair may be absent, and
+    /// begins anew.
     given_up: [AtomicBool; PAIRS],
 }
 
@@ -62,7 +63,8 @@ fn count(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Rando
     }
 }
 
-/// Writes the same number to both keys of a pair in one step, or removes both and writes them again.
+/// Writes the same number to both keys of a pair in one step, or removes both and writes them
+/// again.
 fn pair_up(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Random, large: bool) {
     let store = session.store().clone();
     while !stop.load(Ordering::Relaxed) {
@@ -91,7 +93,8 @@ fn pair_up(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Ran
             }
             match guard.write(TABLE, hash, key, &value, None) {
                 Ok(_) => {}
-                // For how long a transaction waits for memory depends on who else comes to run. Removals need none.
+                // For how long a transaction waits for memory depends on who else comes to run.
+                // Removals need none.
                 Err(Error::OutOfMemory { .. }) => {
                     told.given_up[n].store(true, Ordering::SeqCst);
                     for (key, hash) in keys.iter().zip(hashes) {
@@ -145,8 +148,9 @@ fn judge(disk: &Disk, counters: &[u64], pairs: &[u64], told: &Told) -> Result<()
 /// Crashes that each run looks at, however slow the machine is.
 const CRASHES_MIN: u32 = 4;
 
-/// Commits, cleans, and crashes in thought, until the time is over. How many crashes were looked at.
-/// With `clean`, there is much to clean; without, nothing, and no version of a counter may be missing below another.
+/// Commits, cleans, and crashes in thought, until the time is over. How many crashes were looked
+/// at. With `clean`, there is much to clean; without, nothing, and no version of a counter may be
+/// missing below another.
 pub fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32, String> {
     let clock = Arc::new(AtomicU64::new(1_000_000));
     let (store, consumer) = start(seed, HEADS, bug, &clock, LogOptions::new(7));
@@ -200,7 +204,8 @@ fn commit_or_crash(
             store.clean_step(1 << 20);
         }
         _ => {
-            // Nothing is completed while the consumer is locked, so what was told by now is in there.
+            // Nothing is completed while the consumer is locked, so what was told by now is in
+            // there.
             let read = |numbers: &[AtomicU64]| -> Vec<u64> {
                 let numbers = numbers.iter();
                 numbers
@@ -243,7 +248,8 @@ fn a_group_in_parts_under_threads_is_found() {
     assert!((0..60).any(|seed| run(seed, Some(Bug::GroupsInParts), 0.5, true).is_err()));
 }
 
-/// Old keys of each guard, half as many new ones: so few among so many others that no bucket has keys of both.
+/// Old keys of each guard, half as many new ones: so few among so many others that no bucket has
+/// keys of both.
 const CROSSING: usize = 16;
 const OTHERS: usize = 30_000;
 
@@ -251,7 +257,8 @@ fn old_key(whose: usize, n: usize) -> String {
     format!("old-{whose}-{n}")
 }
 
-/// A key that is known to be absent only when the removal of `other` is durable: their hashes end alike (`log::removals`).
+/// A key that is known to be absent only when the removal of `other` is durable: their hashes end
+/// alike (`log::removals`).
 fn key_like(guard: &Guard<'_>, other: &str, whose: usize) -> String {
     let class = |key: &str| {
         let hash = guard.hash(key.as_bytes());
@@ -261,8 +268,8 @@ fn key_like(guard: &Guard<'_>, other: &str, whose: usize) -> String {
     names.find(|name| class(name) == class(other)).unwrap()
 }
 
-/// Removes half of its keys in one group, waits until the other has done so too, and removes the other half then, with new
-/// keys in between that are like those which the other has removed.
+/// Removes half of its keys in one group, waits until the other has done so too, and removes the
+/// other half then, with new keys in between that are like those which the other has removed.
 fn cross(mut session: Session, mine: usize, barrier: &Barrier) -> Result<(), Error> {
     let mut guard = session.pin();
     let half = CROSSING / 2;
@@ -321,10 +328,11 @@ fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
     ends && store.stats().objects as usize == CROSSING + OTHERS
 }
 
-/// Two clients sent `DEL` of 500 old keys each, again and again, and after about 20 commands no connection was answered any
-/// more. A removal of a group was known to the whole partition before the group had ended, and whoever wanted to remove or
-/// create something in that partition waited for it to be durable, in the middle of a group of its own. So two groups
-/// waited for each other's end.
+/// Two clients sent `DEL` of 500 old keys each, again and again, and after about 20 commands no
+/// connection was answered any more. A removal of a group was known to the whole partition before
+/// the group had ended, and whoever wanted to remove or create something in that partition waited
+/// for it to be durable, in the middle of a group of its own. So two groups waited for each other's
+/// end.
 #[test]
 fn groups_whose_removals_cross_end() {
     assert!(crossing_ends(None, Duration::from_secs(60)));

@@ -1,5 +1,5 @@
-//! A store with a log, sessions on different heads, a consumer, and the history of every key: what may be there after a
-//! crash, and what must.
+//! A store with a log, sessions on different heads, a consumer, and the history of every key: what
+//! may be there after a crash, and what must.
 
 use crate::disk::{Commit, Disk, Heads, Name, Recovered, replay};
 use duramen_base::ids::Level;
@@ -147,7 +147,8 @@ impl Consumer {
         }
     }
 
-    /// One step for the cleaner: a frame, the record of a Swap, or what follows it. False: there was nothing to do.
+    /// One step for the cleaner: a frame, the record of a Swap, or what follows it. False: there
+    /// was nothing to do.
     pub fn clean_one(&mut self, store: &Store) -> bool {
         let log = store.log().expect("a log");
         if let Some(swap) = self.swap.take() {
@@ -166,7 +167,8 @@ impl Consumer {
         true
     }
 
-    /// What a crash leaves: of the pending commits each head keeps a prefix; with `whole` commits, all keep the same.
+    /// What a crash leaves: of the pending commits each head keeps a prefix; with `whole` commits,
+    /// all keep the same.
     pub fn crash(&self, random: &mut Random, whole: bool) -> Disk {
         let mut disk = self.disk.clone();
         let mut prefix = || random.below(self.pending.len() as u64 + 1);
@@ -465,8 +467,9 @@ impl World {
         self.judge(&recovered, whole)
     }
 
-    /// Compares what is there after a restart with what was promised. Unless commits are `whole`, a table may have been
-    /// cleared though something before it is lost, so an absence says nothing of the group that made it.
+    /// Compares what is there after a restart with what was promised. Unless commits are `whole`, a
+    /// table may have been cleared though something before it is lost, so an absence says nothing
+    /// of the group that made it.
     pub fn judge(&self, recovered: &BTreeMap<Name, Recovered>, whole: bool) -> Result<(), String> {
         let now_ms = self.clock.load(Ordering::Relaxed);
         let mut places = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! A cache with a tier: what memory has no room for goes to flash, and what flash has none for is evicted.
+//! A cache with a tier: what memory has no room for goes to flash, and what flash has none for is
+//! evicted.
 
 use super::device::*;
 use duramen_engine::{Mode, Options, Store};

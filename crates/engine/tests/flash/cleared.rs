@@ -90,7 +90,8 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
     });
 }
 
-/// Everything but what is cleared goes on meanwhile, cleaning of flash included; and the room comes back.
+/// Everything but what is cleared goes on meanwhile, cleaning of flash included; and the room comes
+/// back.
 #[test]
 fn tables_are_cleared_again_and_again_while_others_are_written() {
     let flash = Flash::new(24 * MIB);
@@ -148,7 +149,8 @@ fn tables_are_cleared_again_and_again_while_others_are_written() {
     );
 }
 
-/// A large table beside another one, without flash: counting it held everybody up, 0.1 s per million objects.
+/// A large table beside another one, without flash: counting it held everybody up, 0.1 s per
+/// million objects.
 #[test]
 fn a_large_table_is_counted_after_its_clear() {
     let store = Store::new(Options {

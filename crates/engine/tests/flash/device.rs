@@ -119,7 +119,8 @@ pub fn read(session: &mut Session, key: &[u8]) -> Result<Option<Vec<u8>>, Error>
     Ok(found.map(|object| object.value.to_vec()))
 }
 
-/// Runs an operation in a session that parks: what it lacks is read outside of the guard, and handed in.
+/// Runs an operation in a session that parks: what it lacks is read outside of the guard, and
+/// handed in.
 pub fn parked<T>(
     session: &mut Session,
     flash: &Flash,

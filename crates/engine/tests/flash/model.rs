@@ -1,4 +1,5 @@
-//! The tier against a model: random operations on ten times as much data as memory holds, cleaning step by step.
+//! The tier against a model: random operations on ten times as much data as memory holds, cleaning
+//! step by step.
 
 use super::device::*;
 use duramen_engine::{Clock, Error, Options, Store};

@@ -140,7 +140,8 @@ fn hints_that_mean_nothing_copy_nothing() {
     assert_eq!(store.stats().flash.read_errors, 0);
 }
 
-/// A store in which the hot keys are copied and were read often, and then all that memory takes of the rest.
+/// A store in which the hot keys are copied and were read often, and then all that memory takes of
+/// the rest.
 fn refilled_with_everything(
     memory: u64,
     flash: &Arc<Flash>,

@@ -91,7 +91,8 @@ fn who_parks_is_told_all_that_it_lacks() {
     for (n, found) in found.unwrap().into_iter().enumerate() {
         assert_eq!(found.unwrap(), value(n as u64 * 7, 0, VALUE_BYTES));
     }
-    // Once in vain, once because entries were longer than expected, once for good; more only for what a cleaner moves meanwhile.
+    // Once in vain, once because entries were longer than expected, once for good; more only for
+    // what a cleaner moves meanwhile.
     assert!(runs < 20, "{runs} runs for {} keys", keys.len());
     // A write of a cold key did nothing when it said so.
     let mut attempts = 0;
@@ -211,7 +212,8 @@ fn copies_take_what_memory_has_and_give_it_back() {
     }
 }
 
-/// P4: what is read moves on when its window is given up, and what is read seldom does not push it out.
+/// P4: what is read moves on when its window is given up, and what is read seldom does not push it
+/// out.
 #[test]
 fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
     let flash = Flash::new(64 * MIB);
@@ -225,8 +227,9 @@ fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
         let expected = value(n, 0, VALUE_BYTES);
         assert_eq!(read(&mut session, &key(n)).unwrap().unwrap(), expected);
     };
-    // Every round reads the hot keys, some 4 MB, and as many of all the others by chance, of which some are copied: each comes in
-    // seven rounds once. What is read as often as the hot keys would stay with the same right.
+    // Every round reads the hot keys, some 4 MB, and as many of all the others by chance, of which
+    // some are copied: each comes in seven rounds once. What is read as often as the hot keys would
+    // stay with the same right.
     let mut random = 1u64;
     let mut round = || {
         let before = store.stats().flash.fetches;

@@ -1,4 +1,5 @@
-//! Many threads, demotion and cleaning at work: every value read is one that was written, and no newer one is missed.
+//! Many threads, demotion and cleaning at work: every value read is one that was written, and no
+//! newer one is missed.
 
 use super::device::*;
 use duramen_engine::{Options, Store};

@@ -33,7 +33,8 @@ fn share(visit: impl Fn(&World) + Copy + Send + Sync + 'static) {
     });
 }
 
-/// One attempt to enter: a checker is not fair, and would let who is alone and who knocks wait for each other for ever.
+/// One attempt to enter: a checker is not fair, and would let who is alone and who knocks wait for
+/// each other for ever.
 fn visit(world: &World, inside: impl Fn(&World)) {
     if world
         .exclusive

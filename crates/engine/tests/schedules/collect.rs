@@ -1,4 +1,5 @@
-//! A head that appends, rolls and groups while its log is collected: the real `Tail`, `Space` and `Log`.
+//! A head that appends, rolls and groups while its log is collected: the real `Tail`, `Space` and
+//! `Log`.
 
 use super::{Arc, Content, check, epochs, thread};
 use duramen_base::ids::Level;
@@ -90,7 +91,8 @@ impl World {
     }
 }
 
-/// `write` appends 1, 2, 3, 4 while its log is collected; `judge` sees what came with each collection.
+/// `write` appends 1, 2, 3, 4 while its log is collected; `judge` sees what came with each
+/// collection.
 fn while_collecting(
     write: impl Fn(&World) + Copy + Send + Sync + 'static,
     judge: impl Fn(&[u64]) + Copy + Send + Sync + 'static,

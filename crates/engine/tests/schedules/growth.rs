@@ -1,4 +1,5 @@
-//! Growth of a partition under readers, writers, cleaners and transactions: the real `Partition`, its views switched.
+//! Growth of a partition under readers, writers, cleaners and transactions: the real `Partition`,
+//! its views switched.
 
 use super::{Arc, check, epochs, thread};
 use duramen_base::sync::{Backoff, Ordering};
@@ -196,7 +197,8 @@ fn broken_a_relocation_during_growth_without_the_home_lock() {
     );
 }
 
-/// A transaction holds a bucket while another thread wants to grow: the resizer gives way, and both end.
+/// A transaction holds a bucket while another thread wants to grow: the resizer gives way, and both
+/// end.
 #[test]
 fn a_transaction_and_a_resizer_do_not_wait_for_each_other() {
     while_growing(

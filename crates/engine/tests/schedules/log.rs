@@ -1,5 +1,5 @@
-//! Append, roll, close, clean, retire and reuse of windows: the real `Space`, `Tail` and segment table. Each entry takes a
-//! window of its own, so that every append rolls.
+//! Append, roll, close, clean, retire and reuse of windows: the real `Space`, `Tail` and segment
+//! table. Each entry takes a window of its own, so that every append rolls.
 
 use super::{Arc, Content, buckets, check, epochs, locked, thread};
 use duramen_base::sync::Ordering;
@@ -155,7 +155,8 @@ fn the_index_never_dangles() {
     });
 }
 
-/// Nibble's put (90-traps.md §B): the segment is rolled and closed between the append and the index's update.
+/// Nibble's put (90-traps.md §B): the segment is rolled and closed between the append and the
+/// index's update.
 #[test]
 #[should_panic(expected = "the index points to another's entry")]
 fn broken_a_segment_closed_before_its_entry_is_published() {

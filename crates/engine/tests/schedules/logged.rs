@@ -1,5 +1,6 @@
-//! A whole store with a log under random schedules: sessions on two heads over the same few keys, and a consumer. After each
-//! collection any of the heads may have been lost: what is left must be in order and whole.
+//! A whole store with a log under random schedules: sessions on two heads over the same few keys,
+//! and a consumer. After each collection any of the heads may have been lost: what is left must be
+//! in order and whole.
 
 use super::disk::{Disk, Heads, replay};
 use super::thread;

@@ -1,4 +1,5 @@
-//! One key is overwritten or removed while it is copied elsewhere by its marks: the copy is what is there in the end (W1).
+//! One key is overwritten or removed while it is copied elsewhere by its marks: the copy is what is
+//! there in the end (W1).
 
 use super::{Arc, buckets, check, locked, thread};
 use duramen_engine::parts::Marks;
@@ -69,7 +70,8 @@ impl Source {
     }
 }
 
-/// One writes, one sends what is marked: once beside it, and once more when nobody may write any longer.
+/// One writes, one sends what is marked: once beside it, and once more when nobody may write any
+/// longer.
 fn copied_while(write: impl Fn(&Source) + Copy + Send + Sync + 'static) {
     check(move || {
         let source = Arc::new(Source::new());

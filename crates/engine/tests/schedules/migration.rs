@@ -1,5 +1,6 @@
-//! A whole store under random schedules: sessions that write, overwrite, remove, let expire and transact, and beside them a
-//! migration that sends what is there, then what is marked. The copy is what the source has in the end.
+//! A whole store under random schedules: sessions that write, overwrite, remove, let expire and
+//! transact, and beside them a migration that sends what is there, then what is marked. The copy is
+//! what the source has in the end.
 
 use super::thread;
 use duramen_base::ids::KeyRange;
@@ -154,7 +155,8 @@ fn the_copy_is_what_the_source_has() {
     shuttle::check_pct(move || migrate(None, 3, deeds), 300, 3);
 }
 
-/// W1, turned back: whoever takes the mark finds the key as it was. Each of twelve keys is changed once.
+/// W1, turned back: whoever takes the mark finds the key as it was. Each of twelve keys is changed
+/// once.
 fn is_found(deeds: &'static [Deed; 6]) {
     let explore = || {
         let scenario = move || migrate(Some(Bug::MarkedBeforeSeen), 12, deeds);

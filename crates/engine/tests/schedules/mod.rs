@@ -1,5 +1,6 @@
-//! Scenarios of a few threads over the engine's real parts, for loom and shuttle to interleave. Beside each stands the
-//! same scenario with one rule broken, which must fail: so we know that the checker sees what the rule is for.
+//! Scenarios of a few threads over the engine's real parts, for loom and shuttle to interleave.
+//! Beside each stands the same scenario with one rule broken, which must fail: so we know that the
+//! checker sees what the rule is for.
 
 mod alone;
 mod collect;
@@ -35,8 +36,8 @@ pub use loom::{sync::Arc, thread};
 #[cfg(shuttle)]
 pub use shuttle::{sync::Arc, thread};
 
-/// Explores the schedules of a scenario: all with few preemptions, where almost every known bug of this kind shows, then
-/// any for a few seconds.
+/// Explores the schedules of a scenario: all with few preemptions, where almost every known bug of
+/// this kind shows, then any for a few seconds.
 #[cfg(loom)]
 pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
     let scenario = std::sync::Arc::new(scenario);

@@ -9,7 +9,8 @@ const KEY: u64 = 77;
 const GARBAGE: u64 = 0;
 const CLEANER: u16 = 9;
 
-/// A log of four places: the key's entry is in the first, a survivor has room in the second, a head in the third.
+/// A log of four places: the key's entry is in the first, a survivor has room in the second, a head
+/// in the third.
 struct World {
     memory: Vec<Bucket>,
     log: [Content; 4],

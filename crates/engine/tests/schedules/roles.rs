@@ -1,8 +1,9 @@
 //! Reclaiming with a thread for each role: one unlinks and retires, another reaps, a third reads.
 //!
-//! A reaper once took its bound before it locked the list of what was retired, and the bound was "anything" while all were
-//! outside. A reader pinned itself then and found a segment, the segment was retired, and the reaper freed it under the
-//! reader. The models of that time did not see it: who reaped was also who retired.
+//! A reaper once took its bound before it locked the list of what was retired, and the bound was
+//! "anything" while all were outside. A reader pinned itself then and found a segment, the segment
+//! was retired, and the reaper freed it under the reader. The models of that time did not see it:
+//! who reaped was also who retired.
 
 use super::{Arc, Content, epochs, exhaust, thread};
 use duramen_base::sync::{AtomicU64, Ordering};

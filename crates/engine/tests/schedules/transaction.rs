@@ -16,7 +16,8 @@ fn get(view: View<'_>, tag: u64) -> u64 {
     slot.location()
 }
 
-/// The writer sets the first key twice and the second once; the reader reads the first, then the second.
+/// The writer sets the first key twice and the second once; the reader reads the first, then the
+/// second.
 fn read_during(lock: impl Fn(View<'_>, usize) + Copy + Send + Sync + 'static) {
     check(move || {
         let memory: Arc<Vec<Bucket>> = Arc::new(buckets(2));

@@ -1,9 +1,11 @@
-//! The whole engine with a log under random schedules: three sessions with a head each, whose transactions cross partitions in
-//! opposite order, a consumer of the log, and a thread that cleans and reaps. The oracle: what is read is what the model
-//! says, a version is given once, and every operation ends.
+//! The whole engine with a log under random schedules: three sessions with a head each, whose
+//! transactions cross partitions in opposite order, a consumer of the log, and a thread that cleans
+//! and reaps. The oracle: what is read is what the model says, a version is given once, and every
+//! operation ends.
 //!
-//! Transactions remove, create and rename; all their keys are of one class of `log::removals`, where the positions of a group
-//! would be seen first. Keys that stand alone are written, incremented and removed beside them.
+//! Transactions remove, create and rename; all their keys are of one class of `log::removals`,
+//! where the positions of a group would be seen first. Keys that stand alone are written,
+//! incremented and removed beside them.
 
 use super::disk::{Disk, Heads};
 use super::thread;
@@ -23,7 +25,8 @@ const KEYS: usize = 6;
 const HASH_BITS: u32 = 50;
 /// Two stores' worth of classes: of this size, and with these heads.
 const CLASSES: u64 = 1 << 12;
-/// Keys in each partition that are never touched: views of several buckets, which grow now and then.
+/// Keys in each partition that are never touched: views of several buckets, which grow now and
+/// then.
 const FILLERS: usize = 24;
 
 /// Names with their places chosen: by partition, part of the partition, and class.
@@ -132,7 +135,8 @@ fn remove(guard: &mut Guard<'_>, key: &str) {
     guard.remove(TABLE, hash, key.as_bytes()).expect("a table");
 }
 
-/// Of these keys, in this order: what is there goes, what is not there comes. Or the first is renamed to the second.
+/// Of these keys, in this order: what is there goes, what is not there comes. Or the first is
+/// renamed to the second.
 fn transact(world: &World, guard: &mut Guard<'_>, keys: [usize; 2], value: u64, renames: bool) {
     let names = keys.map(|key| names().keys[key].as_str());
     let hashes = names.map(|name| (TABLE, guard.hash(name.as_bytes())));

@@ -1,5 +1,5 @@
-//! The whole store under random schedules: sessions that write, read, delete and transact in so little memory that they
-//! clean all the time. No background thread: whoever writes cleans.
+//! The whole store under random schedules: sessions that write, read, delete and transact in so
+//! little memory that they clean all the time. No background thread: whoever writes cleans.
 
 use super::thread;
 use duramen_engine::{Error, Options, Session, Store, TableId};

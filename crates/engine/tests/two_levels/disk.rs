@@ -1,5 +1,6 @@
-//! A log writer and its disk, simulated: what is durable is exactly what this module has been told, and a restart goes
-//! through the real loader. Steps are separate, so that a test can lose power between any two of them.
+//! A log writer and its disk, simulated: what is durable is exactly what this module has been told,
+//! and a restart goes through the real loader. Steps are separate, so that a test can lose power
+//! between any two of them.
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::{
@@ -113,7 +114,8 @@ impl Writer {
         true
     }
 
-    /// Takes the next Swap, makes its record durable, or tells the engine, one at a time. False: there is none.
+    /// Takes the next Swap, makes its record durable, or tells the engine, one at a time. False:
+    /// there is none.
     pub fn swap(&mut self, log: &Log) -> bool {
         if let Some(swap) = self.proposed.take() {
             if swap
@@ -173,7 +175,8 @@ impl Device {
         let passes = self.passes.iter();
         let reserved = passes.map(|pass| pass.first.0 + u64::from(pass.count));
         let used = self.frames.keys().map(|id| id + 1);
-        // A control log would remember the highest id given; frames that were lost to the crash had higher ones.
+        // A control log would remember the highest id given; frames that were lost to the crash had
+        // higher ones.
         reserved
             .chain(used)
             .max()
@@ -196,7 +199,8 @@ pub struct Setup {
     pub now_ms: Arc<AtomicU64>,
     /// What the clock said when the store was written last, as a restart is told.
     pub expired_until_ms: u64,
-    /// Loads as a restart does, so that what is dead is known to be dead at once; else in an order of no sense.
+    /// Loads as a restart does, so that what is dead is known to be dead at once; else in an order
+    /// of no sense.
     pub newest_first: bool,
     /// Planted before anything is loaded.
     #[cfg(feature = "planted")]
@@ -249,7 +253,8 @@ impl Setup {
         store
     }
 
-    /// Starts a store from what the device holds, through the real loader, with a writer that goes on from there.
+    /// Starts a store from what the device holds, through the real loader, with a writer that goes
+    /// on from there.
     pub fn start(&self, mut device: Device, mistake: Mistake, threads: usize) -> Running {
         let store = self.open(&device);
         store
@@ -322,7 +327,8 @@ impl Running {
                 return;
             };
             writer.demands += 1;
-            // Not at once: who asks must be able to wait, and what is not durable yet is what these tests are about.
+            // Not at once: who asks must be able to wait, and what is not durable yet is what these
+            // tests are about.
             if writer.demands.is_multiple_of(3) {
                 let log = store.log().unwrap();
                 writer.commit(log);

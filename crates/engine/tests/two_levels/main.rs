@@ -1,4 +1,5 @@
-//! Two-level cleaning and restart, against a simulated log writer: nothing acknowledged is lost, nothing comes back.
+//! Two-level cleaning and restart, against a simulated log writer: nothing acknowledged is lost,
+//! nothing comes back.
 
 mod disk;
 mod model;

@@ -151,7 +151,8 @@ impl History {
         }
     }
 
-    /// After a restart every key is in one of the states since the last acknowledged one; that is its state from now on.
+    /// After a restart every key is in one of the states since the last acknowledged one; that is
+    /// its state from now on.
     fn recover(&mut self, session: &mut Session) {
         let guard = session.pin();
         let now_ms = guard.now_ms();
@@ -159,13 +160,15 @@ impl History {
         for key in keys {
             let shown = self.shown(&guard, key);
             if self.is_cache && shown.is_none() {
-                // It may have been evicted, and may still come back as it was last. What was not durable gave versions in vain.
+                // It may have been evicted, and may still come back as it was last. What was not
+                // durable gave versions in vain.
                 let known = self.keys.get_mut(&key).unwrap();
                 known.versions = vec![known.versions[0]; known.versions.len()];
                 continue;
             }
             let known = self.keys.get_mut(&key).unwrap();
-            // The first of those that look alike: what came after it may be lost, and with it the versions given.
+            // The first of those that look alike: what came after it may be lost, and with it the
+            // versions given.
             let found = known
                 .states
                 .iter()
@@ -273,7 +276,8 @@ fn act(
 ) {
     let session = random.below(sessions.len() as u64) as usize;
     let session = &mut sessions[session];
-    // A few keys are written all the time, the others now and then: segments of all ages keep something alive.
+    // A few keys are written all the time, the others now and then: segments of all ages keep
+    // something alive.
     let key = random.below(plan.keys).min(random.below(plan.keys));
     match random.below(100) {
         0..38 => {

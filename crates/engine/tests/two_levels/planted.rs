@@ -1,4 +1,5 @@
-//! Mistakes that the random histories must find: a test that cannot fail proves nothing. By number as in 90-traps.md §0.
+//! Mistakes that the random histories must find: a test that cannot fail proves nothing. By number
+//! as in 90-traps.md §0.
 
 use crate::disk::Mistake;
 use crate::model::{Plan, run};

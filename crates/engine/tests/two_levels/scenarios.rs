@@ -114,8 +114,9 @@ fn scenario_08_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
     assert_eq!(shown, cleaned);
 }
 
-/// D4: a crash cuts a pass off after a tombstone that names its survivor became durable. The tombstone must stay as long as a
-/// victim of that pass does. Returns what a key shows that was deleted.
+/// D4: a crash cuts a pass off after a tombstone that names its survivor became durable. The
+/// tombstone must stay as long as a victim of that pass does. Returns what a key shows that was
+/// deleted.
 pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>> {
     let setup = Setup::small();
     let running = setup.start(Device::default(), mistake, 1);
@@ -145,7 +146,8 @@ pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>
         assert_eq!(writer.device.listed.len(), 3, "two victims, and a head");
     });
     drop(session);
-    // Everything beside the tombstone dies, and beside the short victim: both segments leave the disk.
+    // Everything beside the tombstone dies, and beside the short victim: both segments leave the
+    // disk.
     let running = setup.start(running.crash(), mistake, 1);
     let mut session = running.store.session().unwrap();
     assert_eq!(get(&mut session, b"deleted"), None);
@@ -284,8 +286,8 @@ fn scenario_13_a_full_store_takes_deletes_and_then_writes() {
     });
 }
 
-/// Passes alone have to free what is overwritten, although ten segments of what they find free none, and a writer that waits
-/// cannot begin one itself.
+/// Passes alone have to free what is overwritten, although ten segments of what they find free
+/// none, and a writer that waits cannot begin one itself.
 #[test]
 fn one_level_goes_on_when_segments_are_nearly_full() {
     let setup = Setup {
@@ -438,7 +440,8 @@ fn scenario_17_writers_rolls_and_both_levels_at_once() {
                     let mut session = store.session().unwrap();
                     let mut random = Random(writer);
                     for n in 0..150_000u64 {
-                        // Mostly one's own keys, which nobody else writes; what was written last must be there.
+                        // Mostly one's own keys, which nobody else writes; what was written last
+                        // must be there.
                         let key = writer * KEYS + random.below(KEYS);
                         let known = &last[key as usize];
                         let found = get(&mut session, &key.to_le_bytes());
@@ -637,8 +640,9 @@ fn fill_and_change(session: &mut Session, keys: &mut u32, life: u8, bytes: usize
     }
 }
 
-/// What was written must open with the same budget, however full memory and disk are. In the order of a restart: what has
-/// been overwritten by something smaller may not fit beside all else, if the overwrite is loaded after it.
+/// What was written must open with the same budget, however full memory and disk are. In the order
+/// of a restart: what has been overwritten by something smaller may not fit beside all else, if the
+/// overwrite is loaded after it.
 #[test]
 fn a_full_store_opens_again() {
     let setup = Setup {
@@ -667,7 +671,8 @@ fn a_full_store_opens_again() {
     setup.start(device, Mistake::None, 3);
 }
 
-/// Loads all of a device with three threads into so much memory. False: there is too little. It fails if that takes for ever.
+/// Loads all of a device with three threads into so much memory. False: there is too little. It
+/// fails if that takes for ever.
 fn fits(setup: &Setup, device: &Arc<Device>, memory_bytes: u64) -> bool {
     // In an order of no sense: what is dead is thought to be alive for a while.
     let smaller = Setup {
@@ -694,9 +699,10 @@ fn fits(setup: &Setup, device: &Arc<Device>, memory_bytes: u64) -> bool {
     }
 }
 
-/// A load that has too little memory says so: it does not compact for ever what all is alive. Less memory than what is alive
-/// certainly is too little; what the log was written with may well do. From the one to the other each load ends somehow, also
-/// where memory nearly does: there most is to be compacted and least is gained.
+/// A load that has too little memory says so: it does not compact for ever what all is alive. Less
+/// memory than what is alive certainly is too little; what the log was written with may well do.
+/// From the one to the other each load ends somehow, also where memory nearly does: there most is
+/// to be compacted and least is gained.
 #[test]
 fn a_load_that_does_not_fit_ends() {
     const TOO_LITTLE: u64 = 64 << 20;
@@ -755,7 +761,8 @@ fn a_missing_segment_is_refused() {
     assert_eq!(missing.0, [SegmentId(5), SegmentId(9)]);
 }
 
-/// Not a test but a measurement: `cargo test --profile bench-dev --test two_levels -- --ignored --nocapture speed`.
+/// Not a test but a measurement: `cargo test --profile bench-dev --test two_levels -- --ignored
+/// --nocapture speed`.
 #[test]
 #[ignore = "a measurement"]
 fn speed_of_loading() {

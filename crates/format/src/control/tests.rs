@@ -207,7 +207,8 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
     }
 }
 
-/// A record whose CRC holds can still lie about counts (a bug, or an attacker with the disk): no panic, no giant vector.
+/// A record whose CRC holds can still lie about counts (a bug, or an attacker with the disk): no
+/// panic, no giant vector.
 #[test]
 fn sealed_lies_are_refused() {
     for (record, _) in examples() {

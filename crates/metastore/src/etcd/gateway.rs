@@ -1,4 +1,5 @@
-//! Questions to etcd's endpoints, one at a time: another endpoint is asked when one does not answer.
+//! Questions to etcd's endpoints, one at a time: another endpoint is asked when one does not
+//! answer.
 //!
 //! **Concurrency** one owner. A leader has two: one for its state, one for its signs of life.
 

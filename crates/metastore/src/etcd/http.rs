@@ -1,8 +1,8 @@
 //! One HTTP/1.1 connection to etcd's JSON gateway, for one question at a time.
 //!
 //! **Invariants**
-//! - W1: the other side's silence is waited for no longer than the timeout, also by a process that is stopped and goes on meanwhile;
-//!   nothing that it sends takes more memory than the limits.
+//! - W1: the other side's silence is waited for no longer than the timeout, also by a process that
+//!   is stopped and goes on meanwhile; nothing that it sends takes more memory than the limits.
 //! - W2: after any error the connection is dropped: a late answer never meets another question.
 
 use base64::Engine;
@@ -219,7 +219,8 @@ mod tests {
         assert_eq!((parts.status, &parts.body["a"][0]), (503, &Value::from(1)));
     }
 
-    /// A name with ::1 and 127.0.0.1 never led to an etcd that listens at one of them: only the first was tried.
+    /// A name with ::1 and 127.0.0.1 never led to an etcd that listens at one of them: only the
+    /// first was tried.
     #[test]
     fn every_address_of_a_name_is_tried() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

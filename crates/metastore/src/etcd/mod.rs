@@ -13,22 +13,26 @@
 //! ```
 //!
 //! **Invariants**
-//! - T1: every transaction of a leader compares the revision at which `leader` was written by it. Whoever takes over writes
-//!   `leader`, so nothing of a deposed leader is applied after that, however late it arrives (M1).
-//! - T2: a leader is deposed by whoever has seen the same `beat` for as long as the lease, by its own clock. Were that clock
-//!   wrong, a leader would be deposed early, and nothing else.
-//! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that mean nothing until `commit` is written in
-//!   one transaction; from then on they are applied, by the next leader if need be, before anything else is read or written. Each
-//!   is applied in one transaction with the note that it is: the next leader goes on behind it.
-//! - T4: a change of the state compares `step` and raises it. So one that is tried again takes effect once, and one that was on its way
-//!   for long does not come after younger ones (M2).
+//! - T1: every transaction of a leader compares the revision at which `leader` was written by it.
+//!   Whoever takes over writes `leader`, so nothing of a deposed leader is applied after that,
+//!   however late it arrives (M1).
+//! - T2: a leader is deposed by whoever has seen the same `beat` for as long as the lease, by its
+//!   own clock. Were that clock wrong, a leader would be deposed early, and nothing else.
+//! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that mean
+//!   nothing until `commit` is written in one transaction; from then on they are applied, by the
+//!   next leader if need be, before anything else is read or written. Each is applied in one
+//!   transaction with the note that it is: the next leader goes on behind it.
+//! - T4: a change of the state compares `step` and raises it. So one that is tried again takes
+//!   effect once, and one that was on its way for long does not come after younger ones (M2).
 //!
-//! Not an etcd lease, because etcd 3.4 gives none below two seconds, and T1 does not need one. Not the crate `etcd-client`: it brings
-//! tonic and some hundred other crates, and needs `protoc` to be built; these few questions need a connection and JSON. TLS and
-//! users of etcd are not supported: put it on a network of its own.
+//! Not an etcd lease, because etcd 3.4 gives none below two seconds, and T1 does not need one. Not
+//! the crate `etcd-client`: it brings tonic and some hundred other crates, and needs `protoc` to be
+//! built; these few questions need a connection and JSON. TLS and users of etcd are not supported:
+//! put it on a network of its own.
 //!
-//! **Concurrency** one thread, blocking calls, each bounded by its timeouts. Signs of life ([`renewal`]) come from another one, on a
-//! connection of their own: loading, applying and storing may take longer than a lease.
+//! **Concurrency** one thread, blocking calls, each bounded by its timeouts. Signs of life
+//! ([`renewal`]) come from another one, on a connection of their own: loading, applying and storing
+//! may take longer than a lease.
 
 mod gateway;
 mod http;
@@ -46,7 +50,8 @@ use std::time::{Duration, Instant};
 const LEASE: Duration = Duration::from_millis(1200);
 /// A single question is answered in this time, or the connection is dropped.
 const TIMEOUT: Duration = Duration::from_millis(1000);
-/// A change is made within this time, or it is unknown whether it was: so long a restart of etcd is not noticed.
+/// A change is made within this time, or it is unknown whether it was: so long a restart of etcd is
+/// not noticed.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// etcd takes 128 operations and 1.5 MiB per transaction, unless told otherwise.
 const OPERATIONS_MAX: usize = 100;
@@ -85,7 +90,8 @@ struct Seen {
 }
 
 impl Etcd {
-    /// The store of a cluster on these endpoints (`host:port`, one at least), seen by the coordinator of that name.
+    /// The store of a cluster on these endpoints (`host:port`, one at least), seen by the
+    /// coordinator of that name.
     ///
     /// # Panics
     /// If there is no endpoint.
@@ -103,7 +109,8 @@ impl Etcd {
         }
     }
 
-    /// Another silence after which others take over. All coordinators of a cluster must agree on it.
+    /// Another silence after which others take over. All coordinators of a cluster must agree on
+    /// it.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Etcd {
         self.lease = lease;

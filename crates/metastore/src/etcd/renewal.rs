@@ -1,15 +1,17 @@
-//! A leader's signs of life, and what it does beside them: etcd keeps every revision of every key until it is told not to.
+//! A leader's signs of life, and what it does beside them: etcd keeps every revision of every key
+//! until it is told not to.
 //!
 //! **Invariants** T1 of [`super`], and
-//! - Y1: what is younger than [`COMPACT_EVERY`] is not compacted: others who use the same etcd may be reading it.
+//! - Y1: what is younger than [`COMPACT_EVERY`] is not compacted: others who use the same etcd may
+//!   be reading it.
 
 use super::gateway::{Gateway, has_held, revision, transaction};
 use duramen_cluster::coordinator::store::{Error, Renewal};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// A leader writes 5 signs of life a second, 28 MB a day; etcd's default quota is 2 GB. Kubernetes' own server compacts its etcd as
-/// often, so who shares one with others is used to it.
+/// A leader writes 5 signs of life a second, 28 MB a day; etcd's default quota is 2 GB. Kubernetes'
+/// own server compacts its etcd as often, so who shares one with others is used to it.
 pub(super) const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
 /// See the module.

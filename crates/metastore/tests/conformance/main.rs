@@ -1,6 +1,7 @@
 //! One suite for every store: what `duramen_cluster::coordinator::store` promises.
 //!
-//! etcd is started by the tests, on free ports; they need Debian's etcd-server (`cargo xtask test` installs it).
+//! etcd is started by the tests, on free ports; they need Debian's etcd-server (`cargo xtask test`
+//! installs it).
 
 mod server;
 
@@ -25,7 +26,8 @@ fn lead(store: &mut dyn MetaStore) -> Term {
     panic!("it never led");
 }
 
-/// What comes of it when the store can be reached: a machine that stands still for longer than a question may take is no answer.
+/// What comes of it when the store can be reached: a machine that stands still for longer than a
+/// question may take is no answer.
 fn steady<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -211,12 +213,13 @@ fn a_restart_of_etcd_is_not_noticed_and_a_longer_absence_is_said() {
     assert!(steady(|| one.load()).expect("it leads").len() >= 2);
 }
 
-/// A change is tried again through another endpoint, as its answer does not come; the leader goes on. When the first try arrives, it
-/// must not undo what is younger (T4).
+/// A change is tried again through another endpoint, as its answer does not come; the leader goes
+/// on. When the first try arrives, it must not undo what is younger (T4).
 #[test]
 fn a_change_that_arrives_late_changes_nothing() {
     let server = Server::start();
-    // A machine that stands still makes it turn to the other endpoint before its time now and then; then nothing is kept back.
+    // A machine that stands still makes it turn to the other endpoint before its time now and then;
+    // then nothing is kept back.
     let kept = (0..20).any(|round| {
         let held = Holding::before(&server);
         let endpoints = [held.endpoint(), server.endpoint()];
@@ -235,12 +238,14 @@ fn a_change_that_arrives_late_changes_nothing() {
     assert!(kept, "nothing was ever kept back");
 }
 
-/// The parts of a large batch are applied by the next leader, if the one that committed them is gone (T3).
+/// The parts of a large batch are applied by the next leader, if the one that committed them is
+/// gone (T3).
 #[test]
 fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
     let server = Server::start();
     let mut applied = 0;
-    // Each part is a question, and more are asked if the disk is slow: the first limit is too low, the last is none.
+    // Each part is a question, and more are asked if the disk is slow: the first limit is too low,
+    // the last is none.
     for limit in [3, 8, 13, 18, 24, usize::MAX] {
         let cluster = format!("c{limit}");
         let held = Holding::before(&server);
@@ -271,8 +276,8 @@ fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
     );
 }
 
-/// `table create --servers 16384` took longer than the lease, which nobody renewed meanwhile: the leader was deposed, and its client
-/// was told at last that the table exists.
+/// `table create --servers 16384` took longer than the lease, which nobody renewed meanwhile: the
+/// leader was deposed, and its client was told at last that the table exists.
 #[test]
 fn a_leader_keeps_its_lease_during_a_large_batch() {
     let server = Server::start();

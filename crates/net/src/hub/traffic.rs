@@ -19,7 +19,8 @@ use rustix::net::Shutdown;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
-/// Why a connection that stood does not any more. Nothing but the other side's reset is its doing for certain.
+/// Why a connection that stood does not any more. Nothing but the other side's reset is its doing
+/// for certain.
 fn broken(errno: Errno) -> Reason {
     match errno {
         Errno::CONNRESET | Errno::PIPE => Reason::Reset,
@@ -325,7 +326,8 @@ impl<M: Send + 'static> Hub<M> {
             Flushed::All => {
                 connection.moved = self.now;
                 if matches!(connection.phase, Phase::Closing { .. }) {
-                    // It reads the end behind the reason; until then what it sends is thrown away, or the reason might be lost.
+                    // It reads the end behind the reason; until then what it sends is thrown away,
+                    // or the reason might be lost.
                     let _ = rustix::net::shutdown(&connection.fd, Shutdown::Write);
                 }
             }

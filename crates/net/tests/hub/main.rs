@@ -141,8 +141,8 @@ fn here(token: &[u8]) -> Credentials<'_> {
     Credentials { cluster, token }
 }
 
-/// A peer by hand: connects, and goes through the handshake while the hub is polled. Returns it, and the
-/// last proof, which it has not sent yet. `None`: the hub ended it.
+/// A peer by hand: connects, and goes through the handshake while the hub is polled. Returns it,
+/// and the last proof, which it has not sent yet. `None`: the hub ended it.
 fn shake(
     hub: &mut TestHub,
     address: SocketAddr,
@@ -262,7 +262,8 @@ fn has_ended(peer: &mut TcpStream) -> bool {
     }
 }
 
-/// Every byte of the last proof and of a frame, with several of its bits turned: the connection ends, and the hub lives.
+/// Every byte of the last proof and of a frame, with several of its bits turned: the connection
+/// ends, and the hub lives.
 #[test]
 fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
     let (mut server, address) = server(limits());
@@ -432,7 +433,8 @@ fn who_takes_no_answers_is_not_read_from_and_then_cut() {
         while let Ok(bytes) = peer.write(&question) {
             if bytes < question.len() {
                 peer.set_nonblocking(false).unwrap();
-                // The rest goes once the server reads again, at the latest when it cuts the connection.
+                // The rest goes once the server reads again, at the latest when it cuts the
+                // connection.
                 break;
             }
         }
@@ -612,7 +614,8 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
     });
 }
 
-/// A server that listens at the second address of its name was never reached, and was taken for dead: only the first was tried.
+/// A server that listens at the second address of its name was never reached, and was taken for
+/// dead: only the first was tried.
 #[test]
 fn every_address_of_a_name_is_tried() {
     let (mut server, address) = server(limits());
@@ -649,7 +652,8 @@ fn is_told(client: &mut TestHub, is: impl Fn(&Reason) -> bool) {
     });
 }
 
-/// A coordinator took each of these for the end of a server's process, and called the server crashed.
+/// A coordinator took each of these for the end of a server's process, and called the server
+/// crashed.
 #[test]
 fn only_a_refused_connection_or_an_end_behind_the_hello_is_a_sign_of_death() {
     let mut client = hub(Role::Server, "here", limits());

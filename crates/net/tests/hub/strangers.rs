@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The story: whoever connected to a cluster with a token and said nothing had the token in the first bytes that came.
+/// The story: whoever connected to a cluster with a token and said nothing had the token in the
+/// first bytes that came.
 #[test]
 fn a_stranger_hears_nothing_before_it_has_proved_itself() {
     let token = b"a token of this cluster".to_vec();
@@ -63,7 +64,8 @@ fn a_stranger_hears_nothing_before_it_has_proved_itself() {
     });
 }
 
-/// The story: 4,096 connections on which nothing was ever said kept every member out of the native port.
+/// The story: 4,096 connections on which nothing was ever said kept every member out of the native
+/// port.
 #[test]
 fn silent_connections_keep_nobody_out_who_proves_itself() {
     let (mut server, address) = server(Limits {

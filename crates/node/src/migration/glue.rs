@@ -126,7 +126,8 @@ impl Node {
         }
     }
 
-    /// What can go on goes on; then a purge and an order of the list, if nothing stands in their way (M4).
+    /// What can go on goes on; then a purge and an order of the list, if nothing stands in their
+    /// way (M4).
     pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
             |migrations, around, said| migrations.follow(around.told, said),

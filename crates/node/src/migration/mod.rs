@@ -1,28 +1,37 @@
 //! Tablets on their way from this server to another one, and from another one to this.
 //!
-//! What begins and what is over is said by the list of tablets alone. Within that, [`source`] sends what there is, and [`target`]
-//! puts it into a side log and reports.
+//! What begins and what is over is said by the list of tablets alone. Within that, [`source`] sends
+//! what there is, and [`target`] puts it into a side log and reports.
 //!
 //! **Invariants** (docs/protocols.md, Moving a tablet)
-//! - M1: from before its last look at what was written the source serves nothing of the range, no reads either, until a newer list
-//!   says that the migration is over, or the target says that it has failed (M8), or it gives up itself before it has sent the last
-//!   message (M3). No other answer, no silence and no time unlocks it.
-//! - M2: a migration is what the newest list says: outgoing here, or incoming. One that is not listed is over, whatever comes of it.
-//! - M3: what the target reports as complete is all messages up to the last one, and durably part of its own log.
-//! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back before an order of the list runs,
-//!   before another migration and before a recovery of the range begins. Nothing comes over what is here ([`crate::here`]).
-//! - M5: messages may be lost, repeated and late, in any order. Each is replayed as often as it comes, until all are there.
-//! - M6: versions that the target gives are above all that the source has given, removed keys included.
+//! - M1: from before its last look at what was written the source serves nothing of the range, no
+//!   reads either, until a newer list says that the migration is over, or the target says that it
+//!   has failed (M8), or it gives up itself before it has sent the last message (M3). No other
+//!   answer, no silence and no time unlocks it.
+//! - M2: a migration is what the newest list says: outgoing here, or incoming. One that is not
+//!   listed is over, whatever comes of it.
+//! - M3: what the target reports as complete is all messages up to the last one, and durably part
+//!   of its own log.
+//! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back
+//!   before an order of the list runs, before another migration and before a recovery of the range
+//!   begins. Nothing comes over what is here ([`crate::here`]).
+//! - M5: messages may be lost, repeated and late, in any order. Each is replayed as often as it
+//!   comes, until all are there.
+//! - M6: versions that the target gives are above all that the source has given, removed keys
+//!   included.
 //! - M7: completion records go when they are durable, with the last entries.
-//! - M8: a target that has refused (`MigrationRefused`) never reports complete: no list makes it the owner.
-//! - M9: the source locks only when what was sent before is durable at the target, and the coordinator has just answered; the target
-//!   reports only when the coordinator has just answered. Else, or if that takes long, it fails. So who cannot store, or a coordinator
-//!   that is away, is found while the source serves, or ends the lock soon.
+//! - M8: a target that has refused (`MigrationRefused`) never reports complete: no list makes it
+//!   the owner.
+//! - M9: the source locks only when what was sent before is durable at the target, and the
+//!   coordinator has just answered; the target reports only when the coordinator has just answered.
+//!   Else, or if that takes long, it fails. So who cannot store, or a coordinator that is away, is
+//!   found while the source serves, or ends the lock soon.
 //!
-//! **Concurrency** none: one owner, the node. What walks the index, waits for guards or replays is a job.
+//! **Concurrency** none: one owner, the node. What walks the index, waits for guards or replays is
+//! a job.
 //!
-//! Paper: [Ousterhout15 §8], 90-traps.md §F; differs: dirty keys instead of a scan of the log, safe versions and completion records
-//! go along, a lock ends by the list, or by the target's failure.
+//! Paper: [Ousterhout15 §8], 90-traps.md §F; differs: dirty keys instead of a scan of the log, safe
+//! versions and completion records go along, a lock ends by the list, or by the target's failure.
 
 mod glue;
 mod source;
@@ -53,9 +62,11 @@ const REST_US: u64 = 50_000;
 const LOOK_US: u64 = 5_000;
 /// A question to the coordinator whether it is there is asked again after this time.
 const ASK_US: u64 = 500_000;
-/// After the last message the target has this time to store everything and to reach the coordinator, or it fails.
+/// After the last message the target has this time to store everything and to reach the
+/// coordinator, or it fails.
 const SETTLE_US: u64 = 3_000_000;
-/// A source that has locked, and does not hear from the target for so long that this is over, asks for the migration's end.
+/// A source that has locked, and does not hear from the target for so long that this is over, asks
+/// for the migration's end.
 const LOCK_US: u64 = 5_000_000;
 /// Migrations that leave at once; the others wait for their turn.
 const SOURCES_MAX: usize = 2;
@@ -256,7 +267,8 @@ impl Migrations {
             Some(target) => {
                 target.arrived(now_us, request, sender, message, entries, around, said);
             }
-            // It is over, or this side has not heard of it: the source hears from the coordinator which.
+            // It is over, or this side has not heard of it: the source hears from the coordinator
+            // which.
             None => said.answer(
                 request,
                 PeerAnswer::NotYet {

@@ -1,4 +1,5 @@
-//! The target of a migration: what comes goes into a side log, which becomes part of the log when all of it is there.
+//! The target of a migration: what comes goes into a side log, which becomes part of the log when
+//! all of it is there.
 
 use super::{
     ASK_US, Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said, What,
@@ -16,13 +17,15 @@ use std::sync::Arc;
 
 /// Messages that may be ahead of the first one that is missing.
 const AHEAD_MAX: u64 = 64;
-/// Segments of the side log that may wait to be written before the source is held up: what is left to write when it has locked.
+/// Segments of the side log that may wait to be written before the source is held up: what is left
+/// to write when it has locked.
 const UNWRITTEN_MAX: usize = 2;
 /// Of the memory for segments that may be in use when everything is there, in percent.
 const FULL_PERCENT: u64 = 90;
 /// Of memory, what the keys of entries on flash may take, in percent.
 const INDEX_PERCENT: u64 = 60;
-/// An index that takes less than one of so many parts of memory says nothing about how much keys need.
+/// An index that takes less than one of so many parts of memory says nothing about how much keys
+/// need.
 const INDEX_TELLS_PART: u64 = 16;
 /// What the source is told when this side is not ready.
 const NOT_YET_MS: u32 = 10;
@@ -64,7 +67,8 @@ pub(super) struct Target {
     /// All below are replayed.
     whole: u64,
     last: Option<u64>,
-    /// Replayed; answered when there is not too much to be written, and in the end when it is known what came of all of it.
+    /// Replayed; answered when there is not too much to be written, and in the end when it is known
+    /// what came of all of it.
     held: Vec<(RequestId, u64)>,
     /// An empty message: answered when all before it is durable (M9).
     settling: Option<u64>,
@@ -329,7 +333,8 @@ impl Target {
             .push((names.fresh(), self.progress(around, phase)));
     }
 
-    /// Lets the source go on, if the disks of this side keep up, and when it is known what came of it.
+    /// Lets the source go on, if the disks of this side keep up, and when it is known what came of
+    /// it.
     fn answer(&mut self, said: &mut Said) {
         if let Some(reason) = &self.refused {
             for (request, _) in self.held.drain(..) {
@@ -415,7 +420,8 @@ impl Target {
         })
     }
 
-    /// The list does not have it any more. What is committed belongs to the log: it is served, or purged by the list's order.
+    /// The list does not have it any more. What is committed belongs to the log: it is served, or
+    /// purged by the list's order.
     pub fn end(mut self, said: &mut Said) -> Option<Leftover> {
         let after_ms = NOT_YET_MS;
         let replaying = self
@@ -463,8 +469,9 @@ impl Leftover {
     }
 }
 
-/// Live bytes that there may be when everything is there: in memory, and on flash as far as the index, which stays in memory, has
-/// room for their keys. Those of other tables or ranges may be longer or shorter: about.
+/// Live bytes that there may be when everything is there: in memory, and on flash as far as the
+/// index, which stays in memory, has room for their keys. Those of other tables or ranges may be
+/// longer or shorter: about.
 pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
     let memory = stats.segment_budget_bytes;
     let flash = &stats.flash;
@@ -475,7 +482,8 @@ pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
     };
     let both = memory.saturating_add(on_flash) * FULL_PERCENT / 100;
     let for_keys = (memory + stats.index_bytes) * INDEX_PERCENT / 100;
-    // A small index has pages that a few keys, or none any more, have filled: it says nothing about keys to come.
+    // A small index has pages that a few keys, or none any more, have filled: it says nothing about
+    // keys to come.
     if stats.index_bytes <= memory / INDEX_TELLS_PART {
         return both;
     }

@@ -94,8 +94,8 @@ fn emptying(planted: Planted) {
     purged(&mut owned, &[(5, 9)]);
 }
 
-/// A range leaves and comes back: what it brings is not served before the purge of what was here is over. Orders and ranges that
-/// have nothing to do with it wait for none of that.
+/// A range leaves and comes back: what it brings is not served before the purge of what was here is
+/// over. Orders and ranges that have nothing to do with it wait for none of that.
 fn coming_back(planted: Planted) {
     let mut owned = Owned {
         planted,
@@ -209,8 +209,8 @@ fn a_lock_that_any_list_lets_go_is_found() {
     is_found(Bug::LockLetGo, locking);
 }
 
-/// A table with a name that engines refused: its order failed, was tried again for ever, and no newer list took its place, not even
-/// one without the table. No recovery began meanwhile.
+/// A table with a name that engines refused: its order failed, was tried again for ever, and no
+/// newer list took its place, not even one without the table. No recovery began meanwhile.
 #[test]
 fn an_order_that_fails_gives_way_to_the_newest_list() {
     let mut owned = Owned::default();

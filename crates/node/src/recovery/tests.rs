@@ -249,7 +249,8 @@ fn tables(planted: Planted) {
     assert!(held, "R4");
 }
 
-/// A replica turns out to be damaged while pieces of it are being replayed: only those of the next one count.
+/// A replica turns out to be damaged while pieces of it are being replayed: only those of the next
+/// one count.
 fn turned(planted: Planted) {
     let mut rig = Rig::new(planted);
     let asked = rig.poll().asked.pop().unwrap();
@@ -357,7 +358,8 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
 }
 
 #[cfg(feature = "planted")]
-/// A master that could not reach its backups kept a share of a dead server's keys from everybody, as long as that lasted.
+/// A master that could not reach its backups kept a share of a dead server's keys from everybody,
+/// as long as that lasted.
 #[test]
 fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     let mut rig = Rig::new(Planted::default());

@@ -1,7 +1,8 @@
 //! Which backups are there, but do not do what they are asked (Q8).
 //!
-//! A backup whose disk hangs still answers pings, and one that this server alone cannot reach answers everybody else's. Neither is
-//! ever called crashed, and each would hold up this log for ever.
+//! A backup whose disk hangs still answers pings, and one that this server alone cannot reach
+//! answers everybody else's. Neither is ever called crashed, and each would hold up this log for
+//! ever.
 //!
 //! **Concurrency** none: one owner, the way to the backups.
 

@@ -6,7 +6,8 @@ use duramen_cluster::replication::Send;
 const ME: ServerId = ServerId::new(0, 1);
 const HOLDER: BackupId = BackupId(7);
 
-/// A control segment's bytes are sent, nobody answers, and they are sent again: then the first answer comes.
+/// A control segment's bytes are sent, nobody answers, and they are sent again: then the first
+/// answer comes.
 fn a_late_answer(planted: Planted) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
@@ -70,7 +71,8 @@ fn a_lease_from_a_repeated_question_is_found() {
     assert!(std::panic::catch_unwind(planted).is_err());
 }
 
-/// Replicas of many closed segments were on a backup that has died: their bytes are asked of others.
+/// Replicas of many closed segments were on a backup that has died: their bytes are asked of
+/// others.
 fn copies(count: u64) -> (Remote, Vec<Asked>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
@@ -151,7 +153,8 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
     assert_eq!(heard, []);
 }
 
-/// How many times a backup was asked in vain, one question every `every_us`, until it is silent; None: it never is.
+/// How many times a backup was asked in vain, one question every `every_us`, until it is silent;
+/// None: it never is.
 fn silent_after(every_us: u64, hears_others: bool) -> Option<usize> {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());

@@ -116,8 +116,8 @@ impl Servant {
         }
     }
 
-    /// Appends the answer. Nothing was appended if it is an error. An answer ends before what lies on flash; one that would begin
-    /// with that waits for it, if it may (X8).
+    /// Appends the answer. Nothing was appended if it is an error. An answer ends before what lies
+    /// on flash; one that would begin with that waits for it, if it may (X8).
     pub(super) fn enumerate(
         &mut self,
         guard: &mut Guard<'_>,
@@ -166,8 +166,9 @@ impl Servant {
         Ok(())
     }
 
-    /// The first step of an answer has met what lies on flash (which the guard has noted): answers with what comes before it, if
-    /// there is anything, and returns where to go on; else notes as much of what follows as can be read at once.
+    /// The first step of an answer has met what lies on flash (which the guard has noted): answers
+    /// with what comes before it, if there is anything, and returns where to go on; else notes as
+    /// much of what follows as can be read at once.
     fn begin_cold(
         &mut self,
         guard: &Guard<'_>,

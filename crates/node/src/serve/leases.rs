@@ -1,5 +1,5 @@
-//! Asks the coordinator whose leases last: requests of clients are executed only while theirs does, and records of those that have
-//! none are forgotten (rifl L5, L8).
+//! Asks the coordinator whose leases last: requests of clients are executed only while theirs does,
+//! and records of those that have none are forgotten (rifl L5, L8).
 
 use super::Clients;
 use crate::member::Token;

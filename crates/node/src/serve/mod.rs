@@ -1,29 +1,35 @@
 //! Executes what native clients ask: routing, conditions, enumerations, exactly once.
 //!
-//! A [`Servant`] belongs to a thread and has no clock. It appends the whole reply to a request, and says what must be durable
-//! before that reply leaves ([`Servant::take_wait`]); who drives it also looks at the read lease after the request was executed
-//! (`ReadUntil`), and tells it after each commit what has become durable ([`Servant::settle`]).
+//! A [`Servant`] belongs to a thread and has no clock. It appends the whole reply to a request, and
+//! says what must be durable before that reply leaves ([`Servant::take_wait`]); who drives it also
+//! looks at the read lease after the request was executed (`ReadUntil`), and tells it after each
+//! commit what has become durable ([`Servant::settle`]).
 //!
 //! **Invariants**
-//! - X1: the view is looked at for each operation, after the guard was renewed: who takes a range away waits for the guards of
-//!   before (`Store::quiesce`), so nothing is read or written by an older view.
-//! - X2: an operation whose map is older than this server's tenure of the key is not executed (rifl L10).
-//! - X3: effect and completion record are in one group of the log; if there is no effect for want of something, there is no record,
-//!   and the request may come again.
-//! - X4: what was found out (a condition that failed, a value that is no number) is recorded as an effect is: a late copy must not
-//!   find out something else.
-//! - X5: a request is finished, and so its repetitions answered, only when effect and record have the level that was asked for,
-//!   whatever became of the connection meanwhile (rifl L2).
-//! - X6: of an enumeration, what an answer left out is at or after its cursor, and what it holds before; keys of equal hash are
-//!   never parted. Work and bytes of an answer are bounded.
+//! - X1: the view is looked at for each operation, after the guard was renewed: who takes a range
+//!   away waits for the guards of before (`Store::quiesce`), so nothing is read or written by an
+//!   older view.
+//! - X2: an operation whose map is older than this server's tenure of the key is not executed (rifl
+//!   L10).
+//! - X3: effect and completion record are in one group of the log; if there is no effect for want
+//!   of something, there is no record, and the request may come again.
+//! - X4: what was found out (a condition that failed, a value that is no number) is recorded as an
+//!   effect is: a late copy must not find out something else.
+//! - X5: a request is finished, and so its repetitions answered, only when effect and record have
+//!   the level that was asked for, whatever became of the connection meanwhile (rifl L2).
+//! - X6: of an enumeration, what an answer left out is at or after its cursor, and what it holds
+//!   before; keys of equal hash are never parted. Work and bytes of an answer are bounded.
 //! - X7: nothing is allocated for a read but room in the output.
-//! - X8: a request that meets what lies on flash has done nothing, and left no record, when it says so ([`Servant::take_wanted`]): it
-//!   is shown again as it is, and then goes by the view and the tenure of then. What a part of several meets later has done nothing
-//!   either, and is answered with `Retry`.
+//! - X8: a request that meets what lies on flash has done nothing, and left no record, when it says
+//!   so ([`Servant::take_wanted`]): it is shown again as it is, and then goes by the view and the
+//!   tenure of then. What a part of several meets later has done nothing either, and is answered
+//!   with `Retry`.
 //!
-//! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held while the store is entered.
+//! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held
+//! while the store is entered.
 //!
-//! Paper: [Ousterhout15 §3]; RIFL [Lee15 §3-4]; differs: results are kept by the tracker, failed conditions are recorded too.
+//! Paper: [Ousterhout15 §3]; RIFL [Lee15 §3-4]; differs: results are kept by the tracker, failed
+//! conditions are recorded too.
 
 mod enumerate;
 pub(crate) mod leases;
@@ -156,7 +162,8 @@ pub struct Servant {
 }
 
 impl Servant {
-    /// Its sessions wait for flash themselves, unless it is told what else to do ([`when_cold`](Self::when_cold)).
+    /// Its sessions wait for flash themselves, unless it is told what else to do
+    /// ([`when_cold`](Self::when_cold)).
     pub fn new(clients: Arc<Clients>) -> Servant {
         Servant {
             clients,
@@ -176,7 +183,8 @@ impl Servant {
         self.when_cold = Some(then);
     }
 
-    /// What the last request needs of flash: it was not answered and did nothing (X8). Empty: it was answered.
+    /// What the last request needs of flash: it was not answered and did nothing (X8). Empty: it
+    /// was answered.
     #[inline]
     pub fn take_wanted(&mut self) -> Vec<Cold> {
         std::mem::take(&mut self.wanted)
@@ -197,7 +205,8 @@ impl Servant {
         !self.pending.is_empty()
     }
 
-    /// The level that what waits for [`settle`](Self::settle) needs at most; `Memory`: nothing waits.
+    /// The level that what waits for [`settle`](Self::settle) needs at most; `Memory`: nothing
+    /// waits.
     pub fn level_wanted(&self) -> Level {
         let levels = self.pending.iter().map(|pending| pending.position.level());
         levels.max().unwrap_or(Level::Memory)
@@ -215,7 +224,8 @@ impl Servant {
         });
     }
 
-    /// Executes a request and appends the reply, a whole frame; or says what it needs of flash. `now_us`: the node's clock.
+    /// Executes a request and appends the reply, a whole frame; or says what it needs of flash.
+    /// `now_us`: the node's clock.
     pub fn serve(
         &mut self,
         guard: &mut Guard<'_>,
@@ -333,8 +343,9 @@ impl Servant {
         answer.finish();
     }
 
-    /// X8: whether parts of a request have to wait for flash, all of it together with them: those that were done could not be done
-    /// again. Beyond what may be read at once they do not wait, and are to be sent again.
+    /// X8: whether parts of a request have to wait for flash, all of it together with them: those
+    /// that were done could not be done again. Beyond what may be read at once they do not wait,
+    /// and are to be sent again.
     fn lacks_for(&mut self, guard: &mut Guard<'_>, parts: Parts<'_>) -> bool {
         let Some(WhenCold::Waits { bytes_max }) = self.when_cold else {
             return false;
@@ -354,7 +365,8 @@ impl Servant {
         !self.wanted.is_empty()
     }
 
-    /// One operation; calls `answer` once. `Err`: this lies on flash; nothing was done (X8), and `answer` was not called.
+    /// One operation; calls `answer` once. `Err`: this lies on flash; nothing was done (X8), and
+    /// `answer` was not called.
     #[inline]
     fn single(
         &mut self,
@@ -461,7 +473,8 @@ impl Servant {
                     reason: "what was recorded for this request is no outcome",
                 },
             },
-            // A copy of this very frame may be what is being executed: it must not look as if nothing had been done.
+            // A copy of this very frame may be what is being executed: it must not look as if
+            // nothing had been done.
             Begin::InProgress => Problem::InProgress { after_ms: SOON_MS },
             Begin::AskLease => Problem::Retry { after_ms: SOON_MS },
             Begin::Stale => Problem::Stale,

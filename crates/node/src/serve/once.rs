@@ -31,7 +31,8 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
     }
 }
 
-/// All clients of a life's store. Given to the store when it is opened, so that records in its log are met and kept.
+/// All clients of a life's store. Given to the store when it is opened, so that records in its log
+/// are met and kept.
 pub struct Clients {
     shards: Box<[Mutex<Tracker>]>,
     /// Somebody waits for the answer to a question that was not asked yet.
@@ -85,8 +86,9 @@ impl Clients {
         self.of(rpc.client).abandon(rpc);
     }
 
-    /// The records of a range that another master takes over, as they stand in a log, one after the other; nothing of the range
-    /// begins any more. `None`: something of it is not durable yet. Ask again after a commit, and `Servant::settle` by each thread.
+    /// The records of a range that another master takes over, as they stand in a log, one after the
+    /// other; nothing of the range begins any more. `None`: something of it is not durable yet. Ask
+    /// again after a commit, and `Servant::settle` by each thread.
     pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for tracker in self.each() {

@@ -1,4 +1,5 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
+//! none.
 
 /// A rule that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,8 @@ pub enum Bug {
     CutIsSkipped,
     /// X8: what waits for flash counts as being executed.
     ColdIsNotAbandoned,
-    /// X8: the parts of a request that meet nothing on flash are done before it waits for the others, and again after it.
+    /// X8: the parts of a request that meet nothing on flash are done before it waits for the
+    /// others, and again after it.
     PartsBeforeTheyWait,
 }
 

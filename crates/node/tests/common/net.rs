@@ -1,5 +1,5 @@
-//! Whole nodes with real engines and real backups on disks, and the real coordinator, over a network that loses, repeats and
-//! reorders.
+//! Whole nodes with real engines and real backups on disks, and the real coordinator, over a
+//! network that loses, repeats and reorders.
 
 use crate::coordinator::{Dice, coordinator};
 use duramen::Store;
@@ -160,8 +160,8 @@ impl Net {
         self.events.insert((self.now_us + delay_us, number), event);
     }
 
-    /// On its way for up to 20 ms, so in any order; perhaps lost, perhaps twice. Pings are quick and safe: one that is lost breaks
-    /// a connection in the field, and is noticed.
+    /// On its way for up to 20 ms, so in any order; perhaps lost, perhaps twice. Pings are quick
+    /// and safe: one that is lost breaks a connection in the field, and is noticed.
     pub fn send(&mut self, from: usize, to: usize, event: Event, is_ping: bool) {
         if self.cut.contains(&(from, to)) && !(is_ping && self.do_pings_pass) {
             return;

@@ -1,5 +1,6 @@
-//! Tablets move between whole nodes while clients read, write and remove, over a network that loses, repeats and reorders, and
-//! whoever takes part may crash at any moment: who acknowledged something keeps it, and nobody is shown anything old.
+//! Tablets move between whole nodes while clients read, write and remove, over a network that
+//! loses, repeats and reorders, and whoever takes part may crash at any moment: who acknowledged
+//! something keeps it, and nobody is shown anything old.
 
 #[path = "../common/coordinator.rs"]
 mod coordinator;

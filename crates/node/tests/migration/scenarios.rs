@@ -10,7 +10,8 @@ use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MigrationPhase, Refusal,
 };
 
-/// Moves everything from its owner to another server, under clients. The world, the owner and the other one.
+/// Moves everything from its owner to another server, under clients. The world, the owner and the
+/// other one.
 pub fn moving(seed: u64, bug: Option<Bug>) -> (World, usize, usize) {
     let mut world = World::new(seed, 4, 24);
     if let Some(bug) = bug {
@@ -90,8 +91,8 @@ fn a_target_that_reaches_no_backups_owns_nothing() {
     without_backups(81, None).expect_right("the source went on");
 }
 
-/// The target cannot store anything: its links to backups are cut, and it is well otherwise. The source used to lock all the
-/// same, and nobody served the tablet for as long as that lasted.
+/// The target cannot store anything: its links to backups are cut, and it is well otherwise. The
+/// source used to lock all the same, and nobody served the tablet for as long as that lasted.
 #[test]
 fn a_target_that_stores_nothing_is_found_before_the_source_locks() {
     for seed in 101..=103 {
@@ -113,7 +114,8 @@ pub fn stores_nothing_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
     assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
     world.net.lost_percent = 0; // each takes seconds to be repeated
     world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
-    // No list tells anybody that it is over, and the coordinator hears nothing of it before it can be told otherwise.
+    // No list tells anybody that it is over, and the coordinator hears nothing of it before it can
+    // be told otherwise.
     world.net.cut(to, [COORDINATOR]);
     world.net.cut(from, [COORDINATOR]);
     world.net.do_pings_pass = true;
@@ -132,8 +134,8 @@ fn a_source_whose_target_stores_nothing_serves_again_after_some_seconds() {
     }
 }
 
-/// The coordinator dies beside a migration and stays away. A tablet that was locked stayed so, although source and target were
-/// well, and one that was not locked yet was locked then.
+/// The coordinator dies beside a migration and stays away. A tablet that was locked stayed so,
+/// although source and target were well, and one that was not locked yet was locked then.
 #[test]
 fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
     for seed in 121..=126 {
@@ -244,7 +246,8 @@ fn scenario_18_versions_grow_though_what_had_them_is_gone() {
     removed_before(31, None).expect_right("removed, moved, written");
 }
 
-/// A request was executed at the source; whether the target, and then who recovers it, knows the answer.
+/// A request was executed at the source; whether the target, and then who recovers it, knows the
+/// answer.
 pub fn with_an_answer(seed: u64, bug: Option<Bug>) -> World {
     let mut world = World::new(seed, 4, 4);
     if let Some(bug) = bug {

@@ -1,4 +1,5 @@
-//! Clients of a cluster whose tablets move: who asks whom, what may be answered, and what must be there at the end.
+//! Clients of a cluster whose tablets move: who asks whom, what may be answered, and what must be
+//! there at the end.
 
 use crate::coordinator::Dice;
 use crate::net::{Net, Server, TABLE, settings};
@@ -282,7 +283,8 @@ impl World {
         false
     }
 
-    /// As `work_until`, but stops after so many events; whether it was so before, and how many there were.
+    /// As `work_until`, but stops after so many events; whether it was so before, and how many
+    /// there were.
     pub fn work_for_events(
         &mut self,
         events: usize,
@@ -332,7 +334,8 @@ impl World {
         self.net.coordinator.status().migrations_ended
     }
 
-    /// Nothing is lost any more, everybody has come to rest, and then: each key is with one server, as it was acknowledged or later.
+    /// Nothing is lost any more, everybody has come to rest, and then: each key is with one server,
+    /// as it was acknowledged or later.
     pub fn check(&mut self) {
         self.net.cut.clear();
         self.net.do_pings_pass = false;
@@ -342,7 +345,8 @@ impl World {
         let until_us = self.net.now_us + REST_US;
         let is_at_rest = |world: &World| {
             let status = world.net.coordinator.status();
-            // Who was cut off may have a view that serves until it hears that it is no member: the coordinator knows better.
+            // Who was cut off may have a view that serves until it hears that it is no member: the
+            // coordinator knows better.
             let quiet = status.migrations.is_empty();
             let is_served = status.tablets.iter().all(|tablet| tablet.served);
             quiet && is_served && hashes.iter().all(|hash| world.servers_of(*hash).len() == 1)

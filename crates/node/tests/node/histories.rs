@@ -1,6 +1,7 @@
-//! Random histories: writes and reads go on while servers are killed at any output, restarted on their disks, stand still and are
-//! cut off, all at once too, and coordinators change. What was acknowledged, or read, is there ever after; a key has one owner at a
-//! time; in the end all is served, every segment has its replicas, and nothing else is left on the disks.
+//! Random histories: writes and reads go on while servers are killed at any output, restarted on
+//! their disks, stand still and are cut off, all at once too, and coordinators change. What was
+//! acknowledged, or read, is there ever after; a key has one owner at a time; in the end all is
+//! served, every segment has its replicas, and nothing else is left on the disks.
 //!
 //! `DURAMEN_NODE_SEED` and `DURAMEN_NODE_RUNS` choose others.
 
@@ -359,7 +360,8 @@ impl History {
         text
     }
 
-    /// What is not as it should be in the end: a segment with too few replicas, or with too many, or of a log that is gone.
+    /// What is not as it should be in the end: a segment with too few replicas, or with too many,
+    /// or of a log that is gone.
     fn wrong_replicas(&self) -> Option<String> {
         let replicas = self.net.settings.replicas as usize;
         let servers = &self.net.servers;

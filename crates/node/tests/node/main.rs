@@ -1,5 +1,5 @@
-//! Whole nodes over a network that loses, repeats and reorders: what is acknowledged is on the disks of others, whoever crashes;
-//! who is cut off reads nothing.
+//! Whole nodes over a network that loses, repeats and reorders: what is acknowledged is on the
+//! disks of others, whoever crashes; who is cut off reads nothing.
 
 #[path = "../common/coordinator.rs"]
 mod coordinator;

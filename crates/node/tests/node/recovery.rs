@@ -60,7 +60,8 @@ fn who_crashed_is_recovered_by_others_with_all_that_it_acknowledged() {
         let is_recovered = net.run(20_000_000, everything_is_served);
         assert!(is_recovered, "seed {seed}: the first is not recovered");
         assert!(served(&net) == model, "seed {seed}");
-        // What was recovered is in the logs of its new owners: one of them may crash at once, with what was written since.
+        // What was recovered is in the logs of its new owners: one of them may crash at once, with
+        // what was written since.
         let owners: Vec<usize> = (0..5).filter(|n| net.serves_some(*n)).collect();
         owners_max = owners_max.max(owners.len());
         let second = net.owner_of(b"key 0");

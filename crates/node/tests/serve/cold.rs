@@ -1,4 +1,5 @@
-//! Requests that meet what lies on flash (X8): they have done nothing, wait, and are executed once, by the view of then.
+//! Requests that meet what lies on flash (X8): they have done nothing, wait, and are executed once,
+//! by the view of then.
 
 use crate::enumerate::single;
 use crate::world::{Got, SINCE, World, reply, rpc, view};
@@ -85,7 +86,8 @@ fn cold_number(world: &mut World, from: u64) -> (u64, Vec<Cold>) {
     cold.expect("most of it lies on flash")
 }
 
-/// Increments, conditions and removals of keys on flash, each repeated while it waits and after it. `Err`: one was not done once.
+/// Increments, conditions and removals of keys on flash, each repeated while it waits and after it.
+/// `Err`: one was not done once.
 pub(crate) fn each_operation_once(bug: Option<Bug>) -> Result<(), String> {
     let mut world = filled(bug);
     let mut at = 1;
@@ -210,8 +212,8 @@ fn multi(singles: &[Single<'_>]) -> Vec<u8> {
     out
 }
 
-/// Increments of many keys in one request, of which some lie on flash, more than may be read at once. None has an id. `Err`: one was
-/// not done exactly once.
+/// Increments of many keys in one request, of which some lie on flash, more than may be read at
+/// once. None has an id. `Err`: one was not done exactly once.
 pub(crate) fn parts_once(bug: Option<Bug>) -> Result<(), String> {
     let mut world = filled(bug);
     world.fetch_bytes = 8 << 10;

@@ -1,7 +1,9 @@
-//! Random histories of one client against a model that knows what each operation does, and that each takes effect once.
+//! Random histories of one client against a model that knows what each operation does, and that
+//! each takes effect once.
 //!
-//! A request is sent again at any time: at once, when it is durable, after others of the same key, after its answer was
-//! acknowledged. Copies come by old maps, for keys that are not here, and to the master that has replayed what this one had durable.
+//! A request is sent again at any time: at once, when it is durable, after others of the same key,
+//! after its answer was acknowledged. Copies come by old maps, for keys that are not here, and to
+//! the master that has replayed what this one had durable.
 
 use crate::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
 use duramen_base::ids::{KeyRange, RouteHash};
@@ -270,7 +272,8 @@ impl History {
         self.check(right, "a copy was answered otherwise")
     }
 
-    /// A copy that was led here by a map from before this master owned the key: it may have been executed by somebody else.
+    /// A copy that was led here by a map from before this master owned the key: it may have been
+    /// executed by somebody else.
     fn send_late(&mut self) -> Verdict {
         let key = self.key();
         let operation = self.operation(&key);

@@ -1,4 +1,5 @@
-//! What native clients ask of a master, against a model; and the same with one rule broken, which must be noticed.
+//! What native clients ask of a master, against a model; and the same with one rule broken, which
+//! must be noticed.
 
 mod cold;
 mod enumerate;

@@ -1,4 +1,5 @@
-//! Exactly once, rule by rule: leases, levels, several operations, and records beside their effects.
+//! Exactly once, rule by rule: leases, levels, several operations, and records beside their
+//! effects.
 
 use crate::world::{Got, SINCE, TABLE, World, entries_of, rpc};
 use duramen_base::ids::Level;
@@ -126,7 +127,8 @@ fn records_move_with_their_range_when_all_of_it_is_durable() {
     );
 }
 
-/// X3: whatever a commit takes while requests run, it takes effects with their records. `Err`: it did not.
+/// X3: whatever a commit takes while requests run, it takes effects with their records. `Err`: it
+/// did not.
 pub(crate) fn groups_are_whole(requests: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut world = World::new(bug);
     world.lease(&[1]);

@@ -237,7 +237,8 @@ impl World {
         self.clients.answered(0, &asked, &alive);
     }
 
-    /// The whole reply to a request that came by a map of this version. What it waits for of flash is brought.
+    /// The whole reply to a request that came by a map of this version. What it waits for of flash
+    /// is brought.
     pub(crate) fn frame(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
         let mut lent = Vec::new();
         loop {
@@ -270,7 +271,8 @@ impl World {
         }
     }
 
-    /// Shows a request once: its reply, or what it waits for. `lent`: what was brought for it before.
+    /// Shows a request once: its reply, or what it waits for. `lent`: what was brought for it
+    /// before.
     pub(crate) fn show(
         &mut self,
         map: u64,

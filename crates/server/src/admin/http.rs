@@ -21,13 +21,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// Connections at once. One more ends the oldest, so that a probe is answered beside any number of clients that never finish
-/// their request.
+/// Connections at once. One more ends the oldest, so that a probe is answered beside any number of
+/// clients that never finish their request.
 const CONNECTIONS_MAX: usize = 32;
 /// A request's headers must be there within this time, and fit this many bytes.
 const HEADERS_WITHIN: Duration = Duration::from_secs(2);
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// A connection is for one request and lives no longer, so that peers that do not read keep no place from others for long.
+/// A connection is for one request and lives no longer, so that peers that do not read keep no
+/// place from others for long.
 const CONNECTION_FOR: Duration = Duration::from_secs(5);
 
 const INDEX: &str = "\

@@ -560,7 +560,8 @@ fn latency(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result 
     Ok(())
 }
 
-/// Shortest and longest bucket that the page shows, in nanoseconds; what is beyond goes into the first, or into infinity.
+/// Shortest and longest bucket that the page shows, in nanoseconds; what is beyond goes into the
+/// first, or into infinity.
 const SHOWN_NS: std::ops::RangeInclusive<u64> = 256..=1 << 33;
 
 /// One bucket per power of two: a quarter of the resolution, and of the series.

@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FOLDER: &str = "backup";
-/// Frames that are there beyond what the disk's share asks for: control segments, and what is being replaced.
+/// Frames that are there beyond what the disk's share asks for: control segments, and what is being
+/// replaced.
 const FRAMES_EXTRA: u64 = 16;
 
 /// See the file's head.

@@ -1,4 +1,5 @@
-//! The file in which a member keeps its identity: its cluster, its disk, and the id of its last life.
+//! The file in which a member keeps its identity: its cluster, its disk, and the id of its last
+//! life.
 //!
 //! **Layout** two slots of 4 KiB, each one line filled with blanks:
 //!
@@ -6,13 +7,15 @@
 //! version cluster disk last turn checksum
 //! ```
 //!
-//! `last` is slot.generation, or `-`. The valid slot with the higher turn counts. Before 0.1.0 the file was one line of version 1
-//! without turn and checksum, and each change wrote a new file; that form is read, and replaced.
+//! `last` is slot.generation, or `-`. The valid slot with the higher turn counts. Before 0.1.0 the
+//! file was one line of version 1 without turn and checksum, and each change wrote a new file; that
+//! form is read, and replaced.
 //!
 //! **Invariants**
-//! - I1: a change overwrites one slot in place. A disk that is full has room for it (unless its file system writes elsewhere what
-//!   is overwritten, as btrfs does).
-//! - I2: what counts is durable before the other slot is overwritten: a write that is torn leaves one of both.
+//! - I1: a change overwrites one slot in place. A disk that is full has room for it (unless its
+//!   file system writes elsewhere what is overwritten, as btrfs does).
+//! - I2: what counts is durable before the other slot is overwritten: a write that is torn leaves
+//!   one of both.
 
 use duramen_base::ids::ServerId;
 use duramen_format::checksum::crc32c;
@@ -212,7 +215,8 @@ mod tests {
         assert!(!dir.path().join(FRESH).exists());
     }
 
-    /// Each byte of a slot's line may be the first that a power cut kept from the disk, or the first that it let through.
+    /// Each byte of a slot's line may be the first that a power cut kept from the disk, or the
+    /// first that it let through.
     #[test]
     fn a_torn_write_leaves_the_identity_before_or_the_new_one() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -1,12 +1,13 @@
 //! The keeper's thread: what is kept for other masters, on connections of its own.
 //!
-//! A round: receive from everybody, stage what they write, one commit for all, answer all. So the disk is written once for many
-//! masters, and nobody's ping waits for it.
+//! A round: receive from everybody, stage what they write, one commit for all, answer all. So the
+//! disk is written once for many masters, and nobody's ping waits for it.
 //!
 //! **Invariants**
 //! - Z1: nothing is done for who asks another life of this server, or after its end.
 //!
-//! **Concurrency** the thread owns the backup's service; the node's thread gives it tasks by mail, in order.
+//! **Concurrency** the thread owns the backup's service; the node's thread gives it tasks by mail,
+//! in order.
 
 use super::clock::Clock;
 use super::life::{Mail, prefer};

@@ -1,11 +1,14 @@
-//! One life of a member: from asking the coordinator who leads, to the end that somebody says or wants.
+//! One life of a member: from asking the coordinator who leads, to the end that somebody says or
+//! wants.
 //!
 //! **Invariants**
 //! - A1: it listens before it enlists: pings come at once.
-//! - A2: what one life has open (ports but that of RESP, directory, threads) is closed before the next one begins.
+//! - A2: what one life has open (ports but that of RESP, directory, threads) is closed before the
+//!   next one begins.
 //!
-//! **Concurrency** threads: the node's (all connections but those for replicas), the keeper's (those), workers, the disk's chores;
-//! and those of the store and of the reactors, which know the node only by [`Membership`](super::Membership).
+//! **Concurrency** threads: the node's (all connections but those for replicas), the keeper's
+//! (those), workers, the disk's chores; and those of the store and of the reactors, which know the
+//! node only by [`Membership`](super::Membership).
 
 use super::clock::Clock;
 use super::home::{self, Home, Size};
@@ -46,8 +49,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 /// Of threads whose delay others notice; has an effect only with the right to it.
 const NICE: i32 = -10;
-/// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the budget, beside which they are, within
-/// these bounds.
+/// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the
+/// budget, beside which they are, within these bounds.
 const AHEAD_BYTES_MIN: u64 = 8 * MIB;
 const AHEAD_BYTES_MAX: u64 = 256 * MIB;
 
@@ -91,7 +94,8 @@ pub(crate) struct Ports {
 }
 
 impl Lifeline {
-    /// Listens on the native port (A1) and begins; the result comes when clients are served, or can't be.
+    /// Listens on the native port (A1) and begins; the result comes when clients are served, or
+    /// can't be.
     ///
     /// # Errors
     /// [`ServerError::Listen`], [`ServerError::System`]; the token can't be read.
@@ -250,7 +254,8 @@ fn ask_settings(
             }
         }
         let why = why.unwrap_or_else(|| "no answer".to_owned());
-        // No patience makes another cluster of one; but somebody else in the list may know this one.
+        // No patience makes another cluster of one; but somebody else in the list may know this
+        // one.
         if coordinators.iter().all(|one| foreign.contains(one)) {
             let (coordinator, reason) = (address, why);
             return Some(Err(ServerError::Foreign {

@@ -1,12 +1,15 @@
 //! What the reactors of a member look at: who serves which key, and until when they may answer.
 //!
 //! **Invariants**
-//! - M1: a request is executed by a view that was current when its guard was pinned or renewed: who takes a range away waits for
-//!   the guards from before (`Store::quiesce` of the engine), and so for every request that went by an older view.
-//! - M2: no reply leaves unless [`Membership::may_reply`] says so after the request was executed. A reply that may not leave waits:
-//!   a lease that is granted later proves that nobody else served the key meanwhile, and a life that ends closes the connection.
+//! - M1: a request is executed by a view that was current when its guard was pinned or renewed: who
+//!   takes a range away waits for the guards from before (`Store::quiesce` of the engine), and so
+//!   for every request that went by an older view.
+//! - M2: no reply leaves unless [`Membership::may_reply`] says so after the request was executed. A
+//!   reply that may not leave waits: a lease that is granted later proves that nobody else served
+//!   the key meanwhile, and a life that ends closes the connection.
 //!
-//! **Concurrency** the node's thread writes, everybody reads. Release in `publish`, pairs with Acquire in [`ViewCache::get`].
+//! **Concurrency** the node's thread writes, everybody reads. Release in `publish`, pairs with
+//! Acquire in [`ViewCache::get`].
 //!
 //! Paper: [Ousterhout15 §3, §7.4].
 
@@ -29,7 +32,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Before the first view: nothing is served. All of the same node, and `clients` as they came with its store.
+    /// Before the first view: nothing is served. All of the same node, and `clients` as they came
+    /// with its store.
     pub fn new(clock: Clock, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
         Membership {
             clock,
@@ -76,7 +80,8 @@ impl Membership {
     }
 }
 
-/// One thread's copy of the view, refreshed when it changes: reading it costs one load of a line that is seldom written.
+/// One thread's copy of the view, refreshed when it changes: reading it costs one load of a line
+/// that is seldom written.
 #[derive(Default)]
 pub struct ViewCache {
     generation: u64,
@@ -84,7 +89,8 @@ pub struct ViewCache {
 }
 
 impl ViewCache {
-    /// Whether [`get`](Self::get) would return the view that it returned last: then a guard need not be renewed (M1).
+    /// Whether [`get`](Self::get) would return the view that it returned last: then a guard need
+    /// not be renewed (M1).
     #[inline]
     pub fn is_current(&self, membership: &Membership) -> bool {
         self.generation == membership.generation.load(Ordering::Acquire)

@@ -1,13 +1,14 @@
 //! The node's thread: drives the node, and all connections but those for replicas.
 //!
 //! **Invariants**
-//! - X1: nothing here takes more than about a millisecond: pings are answered in time, whatever the server does. What takes longer
-//!   goes to workers and to the keeper.
+//! - X1: nothing here takes more than about a millisecond: pings are answered in time, whatever the
+//!   server does. What takes longer goes to workers and to the keeper.
 //! - X2: each question that comes in is answered once, also if the node has nothing to say to it.
 //!
 //! **Concurrency** one owner of node and hub; others tell it by [`Mail`].
 //!
-//! Paper: [Ousterhout15 §6] a dispatch thread, workers beside it; differs: requests of clients do not come by here.
+//! Paper: [Ousterhout15 §6] a dispatch thread, workers beside it; differs: requests of clients do
+//! not come by here.
 
 use super::clock::Clock;
 use super::home::Home;
@@ -189,8 +190,8 @@ impl NodeThread {
         }
     }
 
-    /// X2: a newer question has taken the place of an older one, which the node never answers. Who asked has given it up long ago;
-    /// the connection must not run out of room for others.
+    /// X2: a newer question has taken the place of an older one, which the node never answers. Who
+    /// asked has given it up long ago; the connection must not run out of room for others.
     fn give_up_old(&mut self, now_us: u64) {
         let is_old = |waiting: &Waiting| waiting.since_us + ANSWER_US_MAX < now_us;
         let old = self.questions.iter().filter(|(_, one)| is_old(one));

@@ -1,4 +1,5 @@
-//! What people may see of a member: the node's thread writes it down now and then, INFO and admin HTTP show it.
+//! What people may see of a member: the node's thread writes it down now and then, INFO and admin
+//! HTTP show it.
 
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
 use duramen_node::{HeldHint, Node, PartitionProgress};
@@ -18,10 +19,12 @@ pub struct MemberStatus {
     pub tablets_version: TabletsVersion,
     /// Replicas of each segment, as the cluster's settings say.
     pub replicas: u32,
-    /// Servers in the list that are up, this one included, and those that have crashed and are not recovered yet.
+    /// Servers in the list that are up, this one included, and those that have crashed and are not
+    /// recovered yet.
     pub servers_up: usize,
     pub servers_crashed: usize,
-    /// Whether there are enough others for all replicas of what is written now: if not, writes wait.
+    /// Whether there are enough others for all replicas of what is written now: if not, writes
+    /// wait.
     pub enough_backups: bool,
     /// Whether the own disk has no room for other members' replicas: what they write waits.
     pub backup_full: bool,

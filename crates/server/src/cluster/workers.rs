@@ -45,7 +45,8 @@ pub(super) fn spawn(
     })
 }
 
-/// A few threads that do what is given to them. Dropping it waits for what is being done; what was not begun is dropped.
+/// A few threads that do what is given to them. Dropping it waits for what is being done; what was
+/// not begun is dropped.
 pub(super) struct Workers {
     bench: Arc<Bench>,
     threads: Vec<JoinHandle<()>>,
@@ -108,8 +109,8 @@ impl Drop for Workers {
 
 /// How often the disk is looked at for work.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What is only buffered is synced when it is so much, before a closing or a second that has passed asks for it: masters wait for
-/// those.
+/// What is only buffered is synced when it is so much, before a closing or a second that has passed
+/// asks for it: masters wait for those.
 const SYNC_AHEAD_BYTES: u64 = 256 << 10;
 /// After a step that could not be done (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);

@@ -1,7 +1,8 @@
 //! `duramen.toml`: what it says, and how `CONFIG REWRITE` changes it.
 //!
 //! **Invariants**
-//! 1. A rewrite replaces values where they stand and adds lines at the end; every other byte stays as it is.
+//! 1. A rewrite replaces values where they stand and adds lines at the end; every other byte stays
+//!    as it is.
 //! 2. The old file stays in its place, whole, until the new one is on disk: no error loses it.
 //! 3. A secret is never written, so the file's own stays.
 //!
@@ -100,7 +101,8 @@ pub fn written(setting: &Setting, value: String) -> String {
 /// The file that a server was started with.
 pub struct ConfigFile {
     path: PathBuf,
-    /// Names of the settings that `CONFIG SET` has changed since the start. Taken before the lock of the settings.
+    /// Names of the settings that `CONFIG SET` has changed since the start. Taken before the lock
+    /// of the settings.
     changed: Mutex<BTreeSet<&'static str>>,
 }
 
@@ -124,12 +126,12 @@ impl ConfigFile {
         changed.insert(setting.name);
     }
 
-    /// Writes the settings that `CONFIG SET` changed into the file where it says something else. `running` gives the
-    /// settings of now. Blocks until the file is on disk.
+    /// Writes the settings that `CONFIG SET` changed into the file where it says something else.
+    /// `running` gives the settings of now. Blocks until the file is on disk.
     ///
     /// # Errors
-    /// [`ServerError::File`] or [`ServerError::Config`]: the file is as it was, or new and whole; mend what the text
-    /// names and try again.
+    /// [`ServerError::File`] or [`ServerError::Config`]: the file is as it was, or new and whole;
+    /// mend what the text names and try again.
     pub(crate) fn rewrite(
         &self,
         running: impl FnOnce() -> Arc<ServerConfig>,

@@ -1,4 +1,5 @@
-//! Settings: every default parses, errors name what is allowed, and texts come back as they went in.
+//! Settings: every default parses, errors name what is allowed, and texts come back as they went
+//! in.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! What stands between a request and its command: unknown names, missing passwords, MULTI, pauses, monitors, silence.
-//! Only requests that cannot go the short way come here.
+//! What stands between a request and its command: unknown names, missing passwords, MULTI, pauses,
+//! monitors, silence. Only requests that cannot go the short way come here.
 
 use super::client::{Client, Db, Verdict, gate};
 use super::local::Local;
@@ -38,7 +38,8 @@ pub(super) fn is_silent(client: &Client) -> bool {
     client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT) != 0
 }
 
-/// Moves `CLIENT REPLY SKIP` on to the request it was meant for; `true` = this request may be silent.
+/// Moves `CLIENT REPLY SKIP` on to the request it was meant for; `true` = this request may be
+/// silent.
 pub(super) fn begin_silence(client: &mut Client) -> bool {
     if client.gate & gate::REPLY_SKIP_NEXT != 0 {
         client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;

@@ -26,10 +26,11 @@ pub enum Verdict {
     Paused {
         until_ms: u64,
     },
-    /// Requests from `Turn::executed` on were not run and must be shown again when what is wanted of flash was fetched
-    /// (`Client::take_wanted`).
+    /// Requests from `Turn::executed` on were not run and must be shown again when what is wanted
+    /// of flash was fetched (`Client::take_wanted`).
     Cold,
-    /// As open, but requests from `Turn::executed` on are shown again when the wait is over (`WAITAOF`, `SAVE`).
+    /// As open, but requests from `Turn::executed` on are shown again when the wait is over
+    /// (`WAITAOF`, `SAVE`).
     Held,
 }
 
@@ -112,7 +113,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// `record` is the connection's entry in the client registry; `CLIENT SETNAME` etc. write there.
+    /// `record` is the connection's entry in the client registry; `CLIENT SETNAME` etc. write
+    /// there.
     pub fn new(record: Arc<ClientRecord>) -> Client {
         Client {
             record,

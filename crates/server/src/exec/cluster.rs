@@ -1,8 +1,10 @@
-//! CLUSTER: what Redis Cluster's clients and tools ask, answered from what this member knows of the cluster.
+//! CLUSTER: what Redis Cluster's clients and tools ask, answered from what this member knows of the
+//! cluster.
 //!
-//! Nodes are servers of the coordinator's list, and slots are the tablets of the table `db0`. Every node is a master: replicas
-//! of the data lie with other members as segments of the log, which serve no requests, so there are none of Redis's replicas.
-//! What changes a Redis Cluster is refused, for here the coordinator decides it.
+//! Nodes are servers of the coordinator's list, and slots are the tablets of the table `db0`. Every
+//! node is a master: replicas of the data lie with other members as segments of the log, which
+//! serve no requests, so there are none of Redis's replicas. What changes a Redis Cluster is
+//! refused, for here the coordinator decides it.
 
 use super::cold::Walk;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
@@ -21,7 +23,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// For who asks for the map: clients take an empty one for that of the whole cluster, and ask again, or somebody else, after this.
+/// For who asks for the map: clients take an empty one for that of the whole cluster, and ask
+/// again, or somebody else, after this.
 const NO_MAP: Failure = Failure::Text(
     "CLUSTERDOWN this member knows of no slot: it is new and has not heard of any, or there is no table db0",
 );
@@ -70,7 +73,8 @@ fn known(ctx: &mut Context<'_>) -> Result<Known, Failure> {
     })
 }
 
-/// The id of a server, as clients of Redis Cluster expect it: 40 hexadecimal digits, the same for all of a server's life.
+/// The id of a server, as clients of Redis Cluster expect it: 40 hexadecimal digits, the same for
+/// all of a server's life.
 pub(super) fn node_id(server: ServerId) -> String {
     format!("{:08x}{:08x}{:024x}", server.slot, server.generation, 0)
 }
@@ -335,7 +339,8 @@ fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
     ))
 }
 
-/// Counts the keys of a range that are served here, up to `most`, and encodes them if they are wanted.
+/// Counts the keys of a range that are served here, up to `most`, and encodes them if they are
+/// wanted.
 fn walk(
     ctx: &mut Context<'_>,
     way: Way<'_, '_>,
@@ -438,8 +443,9 @@ pub(super) fn decided_elsewhere(ctx: &mut Context<'_>) -> Done {
     .into())
 }
 
-/// READONLY, READWRITE, ASKING: accepted, for there is nothing that they would change. No replica serves reads; and there is
-/// no `ASK`, because a tablet on its way is served by its source until its target serves it.
+/// READONLY, READWRITE, ASKING: accepted, for there is nothing that they would change. No replica
+/// serves reads; and there is no `ASK`, because a tablet on its way is served by its source until
+/// its target serves it.
 pub(super) fn accept(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
     ctx.ok()

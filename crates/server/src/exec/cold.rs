@@ -1,16 +1,21 @@
-//! Requests that meet entries on flash: what they need is noted, and they are shown again when it is there.
+//! Requests that meet entries on flash: what they need is noted, and they are shown again when it
+//! is there.
 //!
-//! **How.** An operation of the engine that needs an entry on flash says so (`Error::Cold`) and does nothing. Then all keys of the
-//! request are looked for, so that their entries are fetched side by side, and those of the requests behind it on its connection
-//! too. The reactor fetches them ([`Client::take_wanted`]), lends them to the session, and shows the request again.
+//! **How.** An operation of the engine that needs an entry on flash says so (`Error::Cold`) and
+//! does nothing. Then all keys of the request are looked for, so that their entries are fetched
+//! side by side, and those of the requests behind it on its connection too. The reactor fetches
+//! them ([`Client::take_wanted`]), lends them to the session, and shows the request again.
 //!
 //! **Invariants**
-//! - C1: a request that parks has had no effect. A command that changes several keys asks for all of them, under their locks, before
-//!   it changes the first ([`Context::warm`]); a key that is locked and not on flash, or was lent, stays so.
+//! - C1: a request that parks has had no effect. A command that changes several keys asks for all
+//!   of them, under their locks, before it changes the first ([`Context::warm`]); a key that is
+//!   locked and not on flash, or was lent, stays so.
 //! - C2: requests behind one that parks have not run.
-//! - C3: what a request needs at once is bounded ([`Tier::fetch_bytes`]); needing more is an error, but a walk takes smaller steps.
-//! - C4: a request that is shown again comes further, unless others change the same keys meanwhile: it is lent all that it asked for, and before,
-//!   draws no other number, and does not begin its walk anew.
+//! - C3: what a request needs at once is bounded ([`Tier::fetch_bytes`]); needing more is an error,
+//!   but a walk takes smaller steps.
+//! - C4: a request that is shown again comes further, unless others change the same keys meanwhile:
+//!   it is lent all that it asked for, and before, draws no other number, and does not begin its
+//!   walk anew.
 //!
 //! [`Tier::fetch_bytes`]: crate::tier::Tier::fetch_bytes
 
@@ -24,11 +29,13 @@ use duramen_engine::flash::{Cold, first_within};
 use duramen_engine::{Error, Guard, KeyHash, TableId};
 use duramen_node::WhenCold;
 
-/// Of what may be fetched at once, one of so many parts may be for requests behind the one that parks.
+/// Of what may be fetched at once, one of so many parts may be for requests behind the one that
+/// parks.
 const AHEAD_PART: usize = 8;
 /// Entries that a walk in parts asks for at once.
 const PART_ENTRIES_MAX: usize = 16;
-/// A request gives up what it was lent so often. Entries that are cleaned meanwhile have moved, and their old copies are of no use.
+/// A request gives up what it was lent so often. Entries that are cleaned meanwhile have moved, and
+/// their old copies are of no use.
 const GIVEN_UP_MAX: u32 = 16;
 
 /// How far KEYS has come.
@@ -71,7 +78,8 @@ pub(crate) struct Parking {
     monitored: bool,
     /// Bytes that were lent for it.
     lent: usize,
-    /// A walk that lacks more than may be fetched at once: it asks for the first of it, and takes a part of that.
+    /// A walk that lacks more than may be fetched at once: it asks for the first of it, and takes a
+    /// part of that.
     in_parts: bool,
     /// How often what was lent for it was given up, as there was no room for more beside it.
     given_up: u32,
@@ -85,7 +93,8 @@ impl Client {
             .is_some_and(|parking| parking.in_parts)
     }
 
-    /// As [`takes_part`](Self::takes_part), of a walk that is shown; it says so anew if it parks again.
+    /// As [`takes_part`](Self::takes_part), of a walk that is shown; it says so anew if it parks
+    /// again.
     pub(super) fn take_in_parts(&mut self) -> bool {
         let parking = self.parking.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
@@ -98,15 +107,16 @@ impl Client {
         }
     }
 
-    /// The request gives up the entries that it was lent, to make room. It asks again for those that it needs. False: it has given
-    /// up too often.
+    /// The request gives up the entries that it was lent, to make room. It asks again for those
+    /// that it needs. False: it has given up too often.
     pub(crate) fn may_give_up(&mut self) -> bool {
         let parking = self.parking.get_or_insert_default();
         parking.given_up += 1;
         parking.given_up <= GIVEN_UP_MAX
     }
 
-    /// What must be fetched before the verdict [`Verdict::Cold`] is over: for the request that parks, and for those behind it.
+    /// What must be fetched before the verdict [`Verdict::Cold`] is over: for the request that
+    /// parks, and for those behind it.
     pub(crate) fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
         let Some(parking) = &mut self.parking else {
             return (Vec::new(), Vec::new());
@@ -160,7 +170,8 @@ impl Client {
         self.parking.get_or_insert_default().progressed = true;
     }
 
-    /// Whether the request that parked has come further before: what it was lent is of no use to it any more.
+    /// Whether the request that parked has come further before: what it was lent is of no use to it
+    /// any more.
     pub(crate) fn take_progress(&mut self) -> bool {
         let parking = self.parking.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
@@ -188,7 +199,8 @@ impl Client {
         parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
     }
 
-    /// Before the requests of its turn: it waits for nothing. For native clients, whose requests run elsewhere.
+    /// Before the requests of its turn: it waits for nothing. For native clients, whose requests
+    /// run elsewhere.
     #[inline]
     pub(crate) fn begin_native(&mut self) {
         if self.verdict == Verdict::Cold {
@@ -207,15 +219,16 @@ impl Client {
         parking.failed.clear(); // of an earlier time
     }
 
-    /// Bytes that were lent for the first request of its turn; nothing for those behind it (`executed`).
+    /// Bytes that were lent for the first request of its turn; nothing for those behind it
+    /// (`executed`).
     #[inline]
     pub(crate) fn lent_bytes(&self, executed: usize) -> usize {
         let parking = self.parking.as_ref().filter(|_| executed == 0);
         parking.map_or(0, |parking| parking.lent)
     }
 
-    /// A native request waits for these. `Some`: it may not, as they could not be fetched, or are too many beside what it was lent
-    /// (C3, C4): it is to be answered so.
+    /// A native request waits for these. `Some`: it may not, as they could not be fetched, or are
+    /// too many beside what it was lent (C3, C4): it is to be answered so.
     #[cold]
     pub(crate) fn park_native(
         &mut self,
@@ -292,14 +305,16 @@ impl Local {
 }
 
 impl Context<'_> {
-    /// C1: fails if one of the keys lies on flash, and notes all that do. Without a second tier it does nothing.
+    /// C1: fails if one of the keys lies on flash, and notes all that do. Without a second tier it
+    /// does nothing.
     #[inline]
     pub(super) fn warm<'k>(
         &mut self,
         guard: &Guard<'_>,
         keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
     ) -> Done {
-        // EXEC has asked for all keys before it ran the first command. What went to flash since is waited for.
+        // EXEC has asked for all keys before it ran the first command. What went to flash since is
+        // waited for.
         if !self.local.has_tier() || self.local.in_exec {
             return Ok(());
         }
@@ -333,8 +348,8 @@ impl Context<'_> {
         )
     }
 
-    /// Notes what a step of a walk met on flash: all of it, or the first of it if all is too much at once (C3), or was for the steps
-    /// before (`in_parts`, [`Client::take_in_parts`]).
+    /// Notes what a step of a walk met on flash: all of it, or the first of it if all is too much
+    /// at once (C3), or was for the steps before (`in_parts`, [`Client::take_in_parts`]).
     pub(super) fn note_colds<T>(
         &mut self,
         guard: &Guard<'_>,
@@ -360,7 +375,8 @@ impl Context<'_> {
         step
     }
 
-    /// Parks the request if it failed for want of what lies on flash. `Some`: it has failed for good, for this reason.
+    /// Parks the request if it failed for want of what lies on flash. `Some`: it has failed for
+    /// good, for this reason.
     #[cold]
     pub(super) fn park(
         &mut self,

@@ -1,6 +1,8 @@
-//! The rows of the command table, in the order of the groups, and the commands that are refused by name.
+//! The rows of the command table, in the order of the groups, and the commands that are refused by
+//! name.
 //!
-//! Names, arities, flags and key positions are those of Redis, because clients read them (`COMMAND`).
+//! Names, arities, flags and key positions are those of Redis, because clients read them
+//! (`COMMAND`).
 
 use super::keys as key_space;
 use super::table::Run::{self, Alone, Atomic, Data, Plain, Refused, Store};
@@ -319,7 +321,8 @@ const fn is_sub(name: &[u8]) -> bool {
     false
 }
 
-/// A command that clients may know but that does not exist here. It takes any arguments, so that the reason is what they read.
+/// A command that clients may know but that does not exist here. It takes any arguments, so that
+/// the reason is what they read.
 const fn no(name: &'static str, why: &'static str) -> Spec {
     row(
         name,

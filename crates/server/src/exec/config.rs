@@ -62,7 +62,8 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
         .into_iter()
         .filter_map(|text| Some((text, Pattern::new(text, true)?)))
         .collect();
-    // The name as the first pattern that means it has it: a pattern without wildcards is a name, in the client's own case.
+    // The name as the first pattern that means it has it: a pattern without wildcards is a name, in
+    // the client's own case.
     let wanted = |name: &str| -> Option<String> {
         let (pattern, _) = patterns
             .iter()
@@ -190,7 +191,8 @@ pub(super) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// Waits for the disk on the thread of the client, as Redis does: it is rare, and `+OK` must mean that it is written.
+/// Waits for the disk on the thread of the client, as Redis does: it is rare, and `+OK` must mean
+/// that it is written.
 pub(super) fn rewrite(ctx: &mut Context<'_>) -> Done {
     let shared = ctx.shared;
     let Some(file) = &shared.config_file else {

@@ -117,12 +117,14 @@ pub(crate) struct Context<'a> {
     pub(crate) local: &'a mut Local,
     /// The table that the client has selected.
     pub(crate) table: TableId,
-    /// Its keys are locked, or nobody else is in the store: it runs inside EXEC, or for the second time.
+    /// Its keys are locked, or nobody else is in the store: it runs inside EXEC, or for the second
+    /// time.
     pub(crate) locked: bool,
 }
 
 impl<'a> Context<'a> {
-    /// Argument `n` (0 is the name); empty if the request is shorter, which the arity rules out where it matters.
+    /// Argument `n` (0 is the name); empty if the request is shorter, which the arity rules out
+    /// where it matters.
     #[inline]
     pub(crate) fn arg(&self, n: usize) -> &'a [u8] {
         self.args.get(n).unwrap_or_default()
@@ -168,8 +170,8 @@ impl<'a> Context<'a> {
         self.local.level_of_table(self.shared, self.table)
     }
 
-    /// Ends a guard of the command's own: the replies wait for what was done and seen under it. Not within EXEC, which
-    /// does it for all its commands.
+    /// Ends a guard of the command's own: the replies wait for what was done and seen under it. Not
+    /// within EXEC, which does it for all its commands.
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>) {
         if guard.has_position() {
             let level = self.level();
@@ -177,8 +179,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The replies wait until everything that anybody did up to now is kept at the table's level: for what is seen
-    /// without a guard.
+    /// The replies wait until everything that anybody did up to now is kept at the table's level:
+    /// for what is seen without a guard.
     pub(crate) fn settle_all(&mut self) {
         if let Some(log) = self.shared.store().log() {
             let level = self.level();

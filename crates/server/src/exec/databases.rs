@@ -1,11 +1,14 @@
 //! Which table is behind which database (`SELECT`), beyond this process.
 //!
-//! Database *n* is table `db`*n* until `SWAPDB` exchanges two. What it exchanged is kept as one object in a table of our
-//! own, which no client sees; it is written in the step, alone in the store, in which they are exchanged.
+//! Database *n* is table `db`*n* until `SWAPDB` exchanges two. What it exchanged is kept as one
+//! object in a table of our own, which no client sees; it is written in the step, alone in the
+//! store, in which they are exchanged.
 //!
 //! **Invariants**
-//! 1. What the object says is what `State::dbs` says, so what is written to a database later is found there after a restart.
-//! 2. While the exchange can still be lost, every reply waits for it ([`observe`]): all that follows it may show it.
+//! 1. What the object says is what `State::dbs` says, so what is written to a database later is
+//!    found there after a restart.
+//! 2. While the exchange can still be lost, every reply waits for it ([`observe`]): all that
+//!    follows it may show it.
 
 use super::client::Client;
 use super::context::{Context, Failure};
@@ -36,8 +39,8 @@ pub(super) fn tables(shared: &Shared) -> Vec<TableInfo> {
     tables
 }
 
-/// Makes the table that swaps are written to, if there is none; None: nothing outlasts this process. Not while a guard
-/// is held.
+/// Makes the table that swaps are written to, if there is none; None: nothing outlasts this
+/// process. Not while a guard is held.
 pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
     if shared.store().log().is_none() {
         return Ok(None);
@@ -49,7 +52,8 @@ pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
     }
 }
 
-/// Exchanges two databases. The guard is alone in the store; the tables behind both, and our own, were made before.
+/// Exchanges two databases. The guard is alone in the store; the tables behind both, and our own,
+/// were made before.
 pub(super) fn exchange(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -116,8 +120,9 @@ pub(super) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
     }
 }
 
-/// In a cluster: takes the tables as the coordinator lists them, whenever the list changes. Database 0 is the table `db0`, and
-/// there is no other database, as in Redis Cluster. An empty list: none is known yet.
+/// In a cluster: takes the tables as the coordinator lists them, whenever the list changes.
+/// Database 0 is the table `db0`, and there is no other database, as in Redis Cluster. An empty
+/// list: none is known yet.
 pub fn adopt(shared: &Shared, tables: &[TableEntry]) {
     let first = tables.iter().find(|entry| entry.name == "db0");
     shared.commands.set_table(0, first.map(|entry| entry.table));
@@ -158,7 +163,8 @@ pub(crate) fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> 
     let is_placed = |table: &TableInfo| places.contains(&table.id.0);
     for (db, place) in places.iter().enumerate() {
         let table = if *place == NONE {
-            // It may have got a table of its own since. Its name may also be that of a table that another database has now.
+            // It may have got a table of its own since. Its name may also be that of a table that
+            // another database has now.
             let name = format!("db{db}");
             let own = tables.iter().find(|table| table.name == name);
             own.filter(|table| !is_placed(table))

@@ -1,8 +1,9 @@
-//! Commands about what survives: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, WAIT, WAITAOF, DURAMEN.SNAPSHOT,
-//! DURAMEN.SCRUB.
+//! Commands about what survives: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, WAIT, WAITAOF,
+//! DURAMEN.SNAPSHOT, DURAMEN.SCRUB.
 //!
-//! The log is the durable copy, and writing to it is part of every write: there is nothing to flush. So SAVE and BGSAVE
-//! make what else they are used for, a consistent copy in a directory of its own, while everybody goes on.
+//! The log is the durable copy, and writing to it is part of every write: there is nothing to
+//! flush. So SAVE and BGSAVE make what else they are used for, a consistent copy in a directory of
+//! its own, while everybody goes on.
 
 use super::client::Verdict;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -80,7 +81,8 @@ pub(super) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// `DURAMEN.SNAPSHOT directory`: a copy there, in the background; `INFO persistence` tells how far it is.
+/// `DURAMEN.SNAPSHOT directory`: a copy there, in the background; `INFO persistence` tells how far
+/// it is.
 pub(super) fn snapshot(ctx: &mut Context<'_>) -> Done {
     let text = String::from_utf8(ctx.arg(1).to_vec())
         .map_err(|_| Failure::Text("ERR the directory's name is not UTF-8"))?;
@@ -96,14 +98,15 @@ pub(super) fn snapshot(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// `DURAMEN.SCRUB`: all frames are read again and verified, in the background; `INFO persistence` tells how far it is.
+/// `DURAMEN.SCRUB`: all frames are read again and verified, in the background; `INFO persistence`
+/// tells how far it is.
 pub(super) fn scrub(ctx: &mut Context<'_>) -> Done {
     let frames = own_copy(ctx.shared)?.scrub();
     ctx.integer(frames as i64)
 }
 
-/// On how many other servers everything is that was written up to now. A server by itself has none, and never will: there is no
-/// point in waiting.
+/// On how many other servers everything is that was written up to now. A server by itself has none,
+/// and never will: there is no point in waiting.
 pub(super) fn wait(ctx: &mut Context<'_>) -> Done {
     let wanted = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     let timeout_ms = check_timeout(ctx.arg(2))?;
@@ -120,8 +123,8 @@ pub(super) fn wait(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// How many have everything that was written up to now on stable storage: this server, then others. A member of a cluster keeps
-/// nothing of its own log itself.
+/// How many have everything that was written up to now on stable storage: this server, then others.
+/// A member of a cluster keeps nothing of its own log itself.
 pub(super) fn waitaof(ctx: &mut Context<'_>) -> Done {
     let local = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     if !(0..=1).contains(&local) {

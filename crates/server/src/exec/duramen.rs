@@ -1,7 +1,7 @@
 //! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
 //!
-//! Every result has the object version; writes tell the level that they have reached. As a reply does not leave before
-//! that is true (`wait`), it is the level that was asked for.
+//! Every result has the object version; writes tell the level that they have reached. As a reply
+//! does not leave before that is true (`wait`), it is the level that was asked for.
 
 use super::client::Db;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};

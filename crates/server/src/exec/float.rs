@@ -1,7 +1,8 @@
 //! Floating-point numbers of `INCRBYFLOAT`.
 //!
-//! Decimal texts are added exactly where they fit (17 digits after the point, about 10^21 before it), which leaves none of
-//! the rounding noise that Redis's `long double` shows; beyond that the sum is one of `f64`.
+//! Decimal texts are added exactly where they fit (17 digits after the point, about 10^21 before
+//! it), which leaves none of the rounding noise that Redis's `long double` shows; beyond that the
+//! sum is one of `f64`.
 
 /// Digits that [`Float::Fixed`] keeps after the point: as many as Redis prints.
 const FRACTION_DIGITS: i32 = 17;

@@ -1,8 +1,8 @@
 //! Patterns of `KEYS`, `SCAN MATCH` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^a]`, `\x`, over bytes.
 //!
-//! A pattern is an automaton with one state for each element that matches a byte, and a `*` lets a state stay. All states are
-//! the bits of a few words and take a byte at once: the time for a text is its length times the words of the pattern,
-//! whatever the two are.
+//! A pattern is an automaton with one state for each element that matches a byte, and a `*` lets a
+//! state stay. All states are the bits of a few words and take a byte at once: the time for a text
+//! is its length times the words of the pattern, whatever the two are.
 
 /// Longest pattern in bytes: a byte of a key takes at most 16 steps.
 const PATTERN_BYTES_MAX: usize = 1024;
@@ -129,7 +129,8 @@ fn same(a: u8, b: u8, fold: bool) -> bool {
     a == b || fold && a.eq_ignore_ascii_case(&b)
 }
 
-/// What follows the class that starts after `[`. One that is not closed ends with the pattern, as in Redis.
+/// What follows the class that starts after `[`. One that is not closed ends with the pattern, as
+/// in Redis.
 fn class_end(class: &[u8]) -> &[u8] {
     class_items(class).1
 }
@@ -236,7 +237,8 @@ mod tests {
         }
     }
 
-    /// A pattern of 32 KB held a thread for minutes over keys of 64 KB: each `*` tried all places of the text.
+    /// A pattern of 32 KB held a thread for minutes over keys of 64 KB: each `*` tried all places
+    /// of the text.
     #[test]
     fn no_pattern_takes_long() {
         let text = "a".repeat(65_000).into_bytes();

@@ -52,7 +52,8 @@ pub(super) struct Group {
     ran: u64,
 }
 
-/// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are on their way; returns how many are.
+/// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are on their way; returns how
+/// many are.
 #[inline]
 fn hint_entries(
     guard: &Guard<'_>,
@@ -124,7 +125,8 @@ impl Group {
         next
     }
 
-    /// Takes requests from `position` on until the group is full; hashes their keys and hints the buckets.
+    /// Takes requests from `position` on until the group is full; hashes their keys and hints the
+    /// buckets.
     fn plan(
         &mut self,
         guard: &Guard<'_>,
@@ -504,7 +506,8 @@ impl Step<'_> {
         routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
     }
 
-    /// Whether a request runs here. If not, it is answered, or to be shown again. Not a part of what a single server runs.
+    /// Whether a request runs here. If not, it is answered, or to be shown again. Not a part of
+    /// what a single server runs.
     #[inline(never)]
     fn is_here(
         &self,
@@ -737,7 +740,8 @@ impl Context<'_> {
         );
     }
 
-    /// Whether the failure is that this member serves the keys no more, nothing was done, and the client has patience left.
+    /// Whether the failure is that this member serves the keys no more, nothing was done, and the
+    /// client has patience left.
     #[cold]
     fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
         let leaving = self.is_leaving(failure) && !self.locked;
@@ -748,7 +752,8 @@ impl Context<'_> {
         self.local.not_now
     }
 
-    /// The keys begin to move to another server, or the cluster takes this one for crashed, and its life ends in a moment.
+    /// The keys begin to move to another server, or the cluster takes this one for crashed, and its
+    /// life ends in a moment.
     fn is_leaving(&self, failure: &Failure) -> bool {
         let fenced = |failure: &Failure| matches!(failure, Failure::Engine(error) if matches!(**error, Error::DiskFailed));
         self.shared.membership().is_some() && (failure.is_moving() || fenced(failure))

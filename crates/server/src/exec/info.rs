@@ -1,4 +1,5 @@
-//! INFO: Redis's sections and field names, as far as they have a meaning here, and `duramen_*` fields for the rest.
+//! INFO: Redis's sections and field names, as far as they have a meaning here, and `duramen_*`
+//! fields for the rest.
 
 use super::cluster;
 use super::connection::REDIS_VERSION;
@@ -295,7 +296,8 @@ fn replication(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("repl_backlog_first_byte_offset", 0);
     fields.add("repl_backlog_histlen", 0);
     if let Some(durability) = ctx.shared.durability() {
-        // Of the log, with other members. They serve no requests, so none of Redis's fields counts them.
+        // Of the log, with other members. They serve no requests, so none of Redis's fields counts
+        // them.
         fields.add("duramen_replicas", durability.replicas());
     }
 }

@@ -1,7 +1,8 @@
-//! `INFO persistence`: Redis's fields, each with what comes closest to its meaning here, then our own.
+//! `INFO persistence`: Redis's fields, each with what comes closest to its meaning here, then our
+//! own.
 //!
-//! The append-only file stands for the log: it is on whenever there is a data directory, and what it says about writing and
-//! syncing is about the log. The RDB stands for snapshots (SAVE, BGSAVE).
+//! The append-only file stands for the log: it is on whenever there is a data directory, and what
+//! it says about writing and syncing is about the log. The RDB stands for snapshots (SAVE, BGSAVE).
 
 use super::context::Context;
 use super::info::Fields;

@@ -1,8 +1,9 @@
 //! Keys as such: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
 //!
-//! **Invariant** K1: the table behind a database is looked up under the guard under which the command uses it. SWAPDB
-//! is alone in the store, so no guard sees it happen, but one that was outside meanwhile, in search of memory or to let go of
-//! its keys: it is told so (`Error::TryAgain`), and the command looks again ([`Context::run`]).
+//! **Invariant** K1: the table behind a database is looked up under the guard under which the
+//! command uses it. SWAPDB is alone in the store, so no guard sees it happen, but one that was
+//! outside meanwhile, in search of memory or to let go of its keys: it is told so
+//! (`Error::TryAgain`), and the command looks again ([`Context::run`]).
 
 use super::admit;
 use super::client::Db;

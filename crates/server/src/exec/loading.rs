@@ -1,4 +1,5 @@
-//! Requests that come while the data is still being loaded: what needs no data is answered, the rest is told to wait.
+//! Requests that come while the data is still being loaded: what needs no data is answered, the
+//! rest is told to wait.
 
 use super::admit::{self, Admitted};
 use super::context::Context;
@@ -59,7 +60,8 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
             };
             context.run(Way::Nothing, &[]);
         }
-        // A stranger who turned out to need no password: next time it is refused for the right reason.
+        // A stranger who turned out to need no password: next time it is refused for the right
+        // reason.
         Admitted::Run(_) => return,
         Admitted::Answered => {}
         Admitted::Later => {

@@ -1,4 +1,5 @@
-//! What one executor owns beside its session: buffers that are reused, randomness, its view of the settings.
+//! What one executor owns beside its session: buffers that are reused, randomness, its view of the
+//! settings.
 
 use super::admit;
 use super::client::Client;
@@ -20,10 +21,11 @@ pub(crate) struct Local {
     config: ConfigCache,
     random: u64,
     slow_us: i64,
-    /// The command found no memory to lock its keys and is to run again, alone in the store, where it needs no locks.
+    /// The command found no memory to lock its keys and is to run again, alone in the store, where
+    /// it needs no locks.
     pub(crate) needs_alone: bool,
-    /// The command is to be shown again: it had no effect, as its keys are on their way to another server or from one, or it
-    /// does a part in each round.
+    /// The command is to be shown again: it had no effect, as its keys are on their way to another
+    /// server or from one, or it does a part in each round.
     pub(crate) not_now: bool,
     /// The server has a second tier.
     pub(super) tier: bool,

@@ -1,14 +1,18 @@
 //! Commands: runs the requests of all connections that became ready in one round as engine batches.
 //!
-//! **How.** Requests are taken in groups of up to `GROUP_KEYS` keys, over all connections. For a group every key is hashed and
-//! its bucket hinted, then every entry is hinted, then the requests run in order under one guard, so that the misses of one
-//! request overlap with those of the others. A command that locks several keys gets a guard of its own; one that changes
-//! tables runs between guards.
+//! **How.** Requests are taken in groups of up to `GROUP_KEYS` keys, over all connections. For a
+//! group every key is hashed and its bucket hinted, then every entry is hinted, then the requests
+//! run in order under one guard, so that the misses of one request overlap with those of the
+//! others. A command that locks several keys gets a guard of its own; one that changes tables runs
+//! between guards.
 //!
 //! **Invariants**
-//! 1. Requests of one connection run in the order they were sent, and their replies are appended in that order.
-//! 2. A request leaves exactly one reply (none after `CLIENT REPLY`): a command that fails half-way has its part of a reply cut off.
-//! 3. Nothing is allocated, locked or written to a shared cache line for a `GET` or `SET` but the index and the log.
+//! 1. Requests of one connection run in the order they were sent, and their replies are appended in
+//!    that order.
+//! 2. A request leaves exactly one reply (none after `CLIENT REPLY`): a command that fails half-way
+//!    has its part of a reply cut off.
+//! 3. Nothing is allocated, locked or written to a shared cache line for a `GET` or `SET` but the
+//!    index and the log.
 
 mod admit;
 mod client;
@@ -76,17 +80,17 @@ use local::Local;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Keys that one group hints before it runs: enough to overlap misses many times over, few enough to stay in the first
-/// level of the cache (64 keys × two lines).
+/// Keys that one group hints before it runs: enough to overlap misses many times over, few enough
+/// to stay in the first level of the cache (64 keys × two lines).
 const GROUP_KEYS: usize = 64;
-/// Keys whose entries are hinted ahead of the request that runs: about as many lines as a core can have under way, so that
-/// memory works while requests run instead of before.
+/// Keys whose entries are hinted ahead of the request that runs: about as many lines as a core can
+/// have under way, so that memory works while requests run instead of before.
 const ENTRIES_AHEAD: usize = 16;
 /// Requests in one group, for those without keys.
 const GROUP_REQUESTS: usize = 256;
 
-/// The executor stops a turn after the request that takes `Turn::out` beyond this many bytes, so that a pipeline of
-/// large reads cannot pile up replies that the client is not taking.
+/// The executor stops a turn after the request that takes `Turn::out` beyond this many bytes, so
+/// that a pipeline of large reads cannot pile up replies that the client is not taking.
 pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
 
 /// After this time a turn that has had a group ends with it, and its other requests are shown again
@@ -101,10 +105,10 @@ pub struct Turn<'a> {
     pub input: &'a [u8],
     /// Replies are appended here.
     pub out: &'a mut Vec<u8>,
-    /// How many of `requests` have run, of this round and those before. [`Executor::run`] goes on from here. Fewer than all
-    /// afterwards means: flush `out`, then show the rest again (`out` grew beyond
-    /// [`OUT_BYTES_PER_TURN`], the turn took longer than [`TURN_TIME`], a request does a part in
-    /// each round, or the verdict is [`Verdict::Paused`] or [`Verdict::Cold`]).
+    /// How many of `requests` have run, of this round and those before. [`Executor::run`] goes on
+    /// from here. Fewer than all afterwards means: flush `out`, then show the rest again (`out`
+    /// grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than [`TURN_TIME`], a request does
+    /// a part in each round, or the verdict is [`Verdict::Paused`] or [`Verdict::Cold`]).
     pub executed: usize,
 }
 
@@ -154,11 +158,12 @@ impl Executor {
         self.session.as_mut()
     }
 
-    /// Runs the requests of all turns and appends the replies. What must be reached before they go out is in each client's
-    /// [`take_wait`](Client::take_wait).
+    /// Runs the requests of all turns and appends the replies. What must be reached before they go
+    /// out is in each client's [`take_wait`](Client::take_wait).
     ///
     /// # Panics
-    /// If the engine has no room for a session of this thread: it has one for each of the server's threads.
+    /// If the engine has no room for a session of this thread: it has one for each of the server's
+    /// threads.
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
             turn.client.halted = false;

@@ -13,7 +13,8 @@ use duramen_engine::{
     Condition, Error, Guard, KeyHash, Object, ROOM_ATTEMPTS_MAX, Room, Seen, Stamp, TableId,
 };
 
-/// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they are used.
+/// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they
+/// are used.
 const BUCKETS_AHEAD: usize = 128;
 /// Readings without a lock before a reader takes one.
 const OPTIMISTIC_READINGS: usize = 3;
@@ -104,7 +105,8 @@ impl Context<'_> {
         }
     }
 
-    /// As [`locked`](Self::locked), where the keys must be locked for nothing but flash (`cold`, C1).
+    /// As [`locked`](Self::locked), where the keys must be locked for nothing but flash (`cold`,
+    /// C1).
     pub(super) fn locked_for_flash(
         &mut self,
         guard: &mut Guard<'_>,
@@ -120,8 +122,9 @@ impl Context<'_> {
         })
     }
 
-    /// Runs `run` with the keys locked, where what it writes is known only when they have been read: it notes that, and sets it
-    /// aside. Without memory it runs again, after memory was sought where that holds up nobody who wants the keys.
+    /// Runs `run` with the keys locked, where what it writes is known only when they have been
+    /// read: it notes that, and sets it aside. Without memory it runs again, after memory was
+    /// sought where that holds up nobody who wants the keys.
     pub(super) fn locked_for_room(
         &mut self,
         guard: &mut Guard<'_>,

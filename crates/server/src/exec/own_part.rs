@@ -1,11 +1,15 @@
-//! What concerns a whole table, in a cluster: every member does it with its own part (as the masters of a Redis Cluster do).
+//! What concerns a whole table, in a cluster: every member does it with its own part (as the
+//! masters of a Redis Cluster do).
 //!
 //! **Invariants**
-//! - P1: nothing is shown that this member does not serve: what it is still receiving, or has not purged yet, is not there.
-//! - P2: what FLUSHALL deletes, it deletes key by key, with tombstones. A floor for the whole table, as a single server writes it,
-//!   would also delete what comes later from other members with older versions; a purge would come back with a recovery.
-//! - P3: no round of the reactor is spent on a flush for longer than about a millisecond: it goes on when everybody else has had a
-//!   turn, and is answered when all that it did is durable. It goes on where it was, too, when it has waited for flash.
+//! - P1: nothing is shown that this member does not serve: what it is still receiving, or has not
+//!   purged yet, is not there.
+//! - P2: what FLUSHALL deletes, it deletes key by key, with tombstones. A floor for the whole
+//!   table, as a single server writes it, would also delete what comes later from other members
+//!   with older versions; a purge would come back with a recovery.
+//! - P3: no round of the reactor is spent on a flush for longer than about a millisecond: it goes
+//!   on when everybody else has had a turn, and is answered when all that it did is durable. It
+//!   goes on where it was, too, when it has waited for flash.
 
 use super::context::{Context, Done, Failure};
 use super::group::Way;
@@ -15,7 +19,8 @@ use duramen_engine::{Error, Guard, KeyHash, Object, Session, TableId};
 use duramen_node::View;
 use std::sync::Arc;
 
-/// Keys that a flush deletes under one guard: less than a millisecond, so that nobody waits long for this guard.
+/// Keys that a flush deletes under one guard: less than a millisecond, so that nobody waits long
+/// for this guard.
 const FLUSH_STEP: usize = 256;
 /// Such steps in one round (P3).
 const STEPS_PER_ROUND: usize = 4;
@@ -102,7 +107,8 @@ pub(super) fn flush(
     Ok(())
 }
 
-/// Goes on at `cursor` for at most `steps`; returns how it ended, and where it stopped, 0: it is done.
+/// Goes on at `cursor` for at most `steps`; returns how it ended, and where it stopped, 0: it is
+/// done.
 fn flush_table(
     ctx: &mut Context<'_>,
     member: &Membership,

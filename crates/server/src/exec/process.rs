@@ -53,7 +53,8 @@ fn never_less(told: &Told, now: (f64, f64)) -> (f64, f64) {
 /// The kernel counts user and system mode in ticks, and the sum of both to the nanosecond.
 fn divided(all: f64, stat: &str) -> (f64, f64) {
     let text = fs::read_to_string(stat).unwrap_or_default();
-    // The name, in parentheses, may contain anything: fields are counted after it. User time is field 14 of all.
+    // The name, in parentheses, may contain anything: fields are counted after it. User time is
+    // field 14 of all.
     let mut fields = text
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest)

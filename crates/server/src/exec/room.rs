@@ -38,8 +38,8 @@ pub(super) fn of_removals(args: &Args<'_>) -> Room {
 /// Adds up the commands of a transaction, in order. Their keys are locked.
 pub(super) struct Planner<'p, 'g, 'k> {
     guard: &'p Guard<'g>,
-    /// How long values may be by now, where a command before may have changed them. Only what takes effect for certain makes
-    /// one shorter.
+    /// How long values may be by now, where a command before may have changed them. Only what takes
+    /// effect for certain makes one shorter.
     values: HashMap<(TableId, &'k [u8]), usize>,
     pub(super) room: Room,
 }

@@ -1,16 +1,19 @@
-//! Whether this member of a cluster serves the keys of a request, and what a request is told whose keys it does not.
+//! Whether this member of a cluster serves the keys of a request, and what a request is told whose
+//! keys it does not.
 //!
 //! **Invariants**
-//! - M1 (`cluster::membership`): the view is looked at under the guard by which the request runs, and the guard is renewed first
-//!   if the view has changed since it was last looked at. So whoever takes a range away waits for this guard, or its writes fail
-//!   with `Error::TryAgain`; then the request, which had no effect, is looked at again.
-//! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of them: what is atomic never
-//!   spans servers.
-//! - R2: a request for keys that nobody serves at the moment (their tablet is being recovered or moved) waits here for up to
-//!   [`PATIENCE_MS`], because few clients repeat `TRYAGAIN` by themselves. It has not run, and neither has what follows it on
-//!   its connection.
+//! - M1 (`cluster::membership`): the view is looked at under the guard by which the request runs,
+//!   and the guard is renewed first if the view has changed since it was last looked at. So whoever
+//!   takes a range away waits for this guard, or its writes fail with `Error::TryAgain`; then the
+//!   request, which had no effect, is looked at again.
+//! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of
+//!   them: what is atomic never spans servers.
+//! - R2: a request for keys that nobody serves at the moment (their tablet is being recovered or
+//!   moved) waits here for up to [`PATIENCE_MS`], because few clients repeat `TRYAGAIN` by
+//!   themselves. It has not run, and neither has what follows it on its connection.
 //!
-//! There is no `ASK`: the source of a migration serves everything until it serves nothing (`Route` of `duramen_node`).
+//! There is no `ASK`: the source of a migration serves everything until it serves nothing (`Route`
+//! of `duramen_node`).
 
 use super::admit;
 use super::client::{Client, Verdict};
@@ -25,7 +28,8 @@ use duramen_node::{Route, View};
 use duramen_wire::resp::Args;
 use std::sync::Arc;
 
-/// How long a request waits for somebody to serve its keys, in milliseconds: shorter than the patience of client libraries.
+/// How long a request waits for somebody to serve its keys, in milliseconds: shorter than the
+/// patience of client libraries.
 const PATIENCE_MS: u64 = 1_000;
 /// When a waiting request is looked at again, unless a new view wakes it, in milliseconds.
 const AGAIN_MS: u64 = 2;
@@ -133,7 +137,8 @@ impl<'v> Search<'v> {
     pub(super) fn outcome(self) -> Result<(), Elsewhere> {
         match self.first {
             _ if self.crossed => Err(Elsewhere::Refused(CROSS_SLOT.into())),
-            // A slot that is moved or recovered in parts; if it stays cut, its parts cannot be used together.
+            // A slot that is moved or recovered in parts; if it stays cut, its parts cannot be used
+            // together.
             Some(_) if self.torn => Err(Elsewhere::NotNow(UNSERVED)),
             None | Some((_, _, Route::Serve)) => Ok(()),
             Some((table, hash, route)) => Err(elsewhere(route, table, hash)),
@@ -141,8 +146,8 @@ impl<'v> Search<'v> {
     }
 }
 
-/// Whether all keys of a request are served here. `hashes`: those of its keys, or none if there are too many to have been
-/// hashed before.
+/// Whether all keys of a request are served here. `hashes`: those of its keys, or none if there are
+/// too many to have been hashed before.
 pub(super) fn find(
     view: &View,
     guard: Option<&Guard<'_>>,
@@ -163,7 +168,8 @@ pub(super) fn find(
     search.outcome()
 }
 
-/// Whether a reply of this command tells of data, and so may leave only while this member may answer (M2).
+/// Whether a reply of this command tells of data, and so may leave only while this member may
+/// answer (M2).
 #[inline]
 pub(super) fn tells_of_data(spec: &Spec) -> bool {
     let alone = matches!(spec.run, Run::Alone(_)) && spec.name != "info";
@@ -171,8 +177,8 @@ pub(super) fn tells_of_data(spec: &Spec) -> bool {
 }
 
 impl Client {
-    /// A request of this client cannot run now: true = it is to be shown again, the verdict says when; false = it has
-    /// waited long enough.
+    /// A request of this client cannot run now: true = it is to be shown again, the verdict says
+    /// when; false = it has waited long enough.
     #[cold]
     pub(super) fn waits_for_owner(&mut self) -> bool {
         let now_ms = clock::now_ms();

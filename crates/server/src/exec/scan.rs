@@ -28,7 +28,8 @@ pub(super) const SCAN_OBJECTS_MAX: usize = 8_192;
 /// One SCAN ends after so many steps that found less than they looked for: each has passed a
 /// thousand empty buckets.
 const EMPTY_STEPS_MAX: usize = 16;
-/// One SCAN ends after the step that takes what it has found, or its steps of matching, beyond this; in bytes.
+/// One SCAN ends after the step that takes what it has found, or its steps of matching, beyond
+/// this; in bytes.
 const SCAN_BYTES_MAX: usize = 1 << 20;
 /// Objects that all walks of one EXEC may look at: about a second.
 const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
@@ -105,8 +106,9 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 }
 
 /// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
-/// finished. Of `per_step` objects and those of the bucket where they end all are shown, or if `in_parts` those before the first
-/// that lies on flash; `show` tells what the object took, in bytes kept or in steps of matching.
+/// finished. Of `per_step` objects and those of the bucket where they end all are shown, or if
+/// `in_parts` those before the first that lies on flash; `show` tells what the object took, in
+/// bytes kept or in steps of matching.
 pub(super) fn walk(
     guard: &Guard<'_>,
     table: TableId,

@@ -135,7 +135,8 @@ fn parse_time<'a>(
     Ok(Expiry::At(unit, rest.next().ok_or(SYNTAX)?))
 }
 
-/// The time that `text` means, in milliseconds since the Unix epoch; `command` is named in the error.
+/// The time that `text` means, in milliseconds since the Unix epoch; `command` is named in the
+/// error.
 pub(crate) fn expiry_ms(
     unit: Unit,
     text: &[u8],

@@ -1,12 +1,13 @@
 //! Who has which slots, as `CLUSTER SLOTS`, `SHARDS` and `NODES` tell it.
 //!
 //! **Invariants**
-//! - S1: every slot that the map knows is told, with exactly one server: clients fail at a slot that nobody has, but wait for one
-//!   that somebody has.
-//! - S2: a slot is told with the server of its first key. Who asks there for another key of a slot that is cut is redirected.
-//! - S3: a slot that nobody serves at the moment is told with a stand-in, a server that serves something: there a request waits
-//!   (`routing`, R2) and is then redirected to the new owner, whereas the dead one would not answer. All members tell the same
-//!   stand-in by the same map.
+//! - S1: every slot that the map knows is told, with exactly one server: clients fail at a slot
+//!   that nobody has, but wait for one that somebody has.
+//! - S2: a slot is told with the server of its first key. Who asks there for another key of a slot
+//!   that is cut is redirected.
+//! - S3: a slot that nobody serves at the moment is told with a stand-in, a server that serves
+//!   something: there a request waits (`routing`, R2) and is then redirected to the new owner,
+//!   whereas the dead one would not answer. All members tell the same stand-in by the same map.
 
 use duramen_base::ids::{RouteHash, ServerId, TableId};
 use duramen_format::hash::SLOTS;

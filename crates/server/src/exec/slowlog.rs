@@ -1,8 +1,9 @@
 //! The slow log: requests that took longer than `slowlog-log-slower-than`.
 //!
-//! Commands that can be slow by nature are timed one by one. The others are timed by the group, at the price of one clock
-//! reading per group instead of two per request; when a whole group exceeds the limit, its first request is logged and
-//! says so. With a limit below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
+//! Commands that can be slow by nature are timed one by one. The others are timed by the group, at
+//! the price of one clock reading per group instead of two per request; when a whole group exceeds
+//! the limit, its first request is logged and says so. With a limit below [`ONE_BY_ONE_BELOW_US`]
+//! every command is timed by itself.
 
 use super::client::Client;
 use super::context::{Context, Done, Failure};

@@ -1,7 +1,9 @@
-//! What the commands of all threads share beyond the store: databases, pauses, monitors, the slow log, command counters.
+//! What the commands of all threads share beyond the store: databases, pauses, monitors, the slow
+//! log, command counters.
 //!
-//! **Concurrency.** [`State::gate`] and [`State::dbs`] are read by every request and written by rare commands, so their lines
-//! stay shared in every core's cache. Counters have one writer each, their thread. The mutexes guard cold paths only.
+//! **Concurrency.** [`State::gate`] and [`State::dbs`] are read by every request and written by
+//! rare commands, so their lines stay shared in every core's cache. Counters have one writer each,
+//! their thread. The mutexes guard cold paths only.
 
 use super::commands::COMMANDS;
 use super::errors;
@@ -59,15 +61,16 @@ pub struct State {
     /// Levels of tables, by their ids' places: 0 = the server's, else one more than the level's
     /// number.
     levels: Box<[AtomicU8]>,
-    /// A write may have been answered before it was on disk. Relaxed: who is answered so has stored it before.
+    /// A write may have been answered before it was on disk. Relaxed: who is answered so has stored
+    /// it before.
     early: AtomicBool,
     /// End of `CLIENT PAUSE`, in milliseconds of the server's clock; 0 = none.
     pause_until_ms: AtomicU64,
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
-    /// Held while a database gets its table, and while two are exchanged: each table is behind at most
-    /// one database. Nothing is waited for under it but the log's memory, by the exchange.
+    /// Held while a database gets its table, and while two are exchanged: each table is behind at
+    /// most one database. Nothing is waited for under it but the log's memory, by the exchange.
     places: Mutex<()>,
     /// What the places of the databases depend on, until it is synced.
     exchanged: Mutex<Position>,
@@ -156,8 +159,8 @@ impl State {
         }
     }
 
-    /// Sets all databases at once; the caller is alone in the store, and so everybody else sees the gate with the places.
-    /// `position`: what is lost unless this is synced.
+    /// Sets all databases at once; the caller is alone in the store, and so everybody else sees the
+    /// gate with the places. `position`: what is lost unless this is synced.
     pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
         for (db, table) in (0..).zip(places) {
             if *table != self.table(db) {
@@ -179,7 +182,8 @@ impl State {
         exchanges.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// What a reply waits for that depends on which table is behind which database; `None`: nothing.
+    /// What a reply waits for that depends on which table is behind which database; `None`:
+    /// nothing.
     #[cold]
     pub(crate) fn awaited_exchange(&self, log: Option<&Log>) -> Option<Position> {
         let mut exchanged = self.exchanged();
@@ -220,7 +224,8 @@ impl State {
         }
     }
 
-    /// Whether a write may have been answered at level `memory` since the start: only then a stop can lose something.
+    /// Whether a write may have been answered at level `memory` since the start: only then a stop
+    /// can lose something.
     pub(crate) fn answered_early(&self) -> bool {
         self.early.load(Ordering::Relaxed)
     }

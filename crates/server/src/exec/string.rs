@@ -315,7 +315,8 @@ fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, by: i64) -> 
     ctx.integer(sum)
 }
 
-/// Adds to the integer under argument 1 (absent = 0), keeping its expiry; returns the sum and the object version.
+/// Adds to the integer under argument 1 (absent = 0), keeping its expiry; returns the sum and the
+/// object version.
 pub(super) fn add_integer(
     ctx: &Context<'_>,
     guard: &mut Guard<'_>,
@@ -353,7 +354,8 @@ pub(super) fn incrbyfloat(
     ctx.bulk(&text)
 }
 
-/// Adds argument 2 to the number under argument 1 (absent = 0), keeping its expiry; returns the sum's text and the object version.
+/// Adds argument 2 to the number under argument 1 (absent = 0), keeping its expiry; returns the
+/// sum's text and the object version.
 pub(super) fn add_float(
     ctx: &Context<'_>,
     guard: &mut Guard<'_>,

@@ -1,8 +1,9 @@
-//! The command table: what each command is called, how many arguments it takes, where its keys are and who runs it.
+//! The command table: what each command is called, how many arguments it takes, where its keys are
+//! and who runs it.
 //!
-//! **Lookup** is one hash of the name's first and last eight bytes (ASCII case folded by setting bit 5), one or two probes
-//! of a table built at compile time, and one comparison: no allocation, no lower-casing.
-//! Subcommands are rows of their own, called `container|sub`.
+//! **Lookup** is one hash of the name's first and last eight bytes (ASCII case folded by setting
+//! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
+//! no lower-casing. Subcommands are rows of their own, called `container|sub`.
 
 use super::commands::COMMANDS;
 use super::context::{Context, Done};
@@ -16,19 +17,22 @@ use duramen_wire::resp::Args;
 pub(crate) enum Run {
     /// Inside the batch's guard; gets the hashes of its keys in order.
     Data(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
-    /// As `Data`, but a guard of its own: it locks several keys, which must come before any other write of a guard.
+    /// As `Data`, but a guard of its own: it locks several keys, which must come before any other
+    /// write of a guard.
     Atomic(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
     /// Touches nothing but the connection.
     Plain(fn(&mut Context<'_>) -> Done),
     /// Asks the store as a whole (tables, counters): runs between guards.
     Store(fn(&mut Context<'_>) -> Done),
-    /// Needs the session itself, to enter the store alone or to change its tables; inside EXEC it gets the guard.
+    /// Needs the session itself, to enter the store alone or to change its tables; inside EXEC it
+    /// gets the guard.
     Alone(fn(&mut Context<'_>, Way<'_, '_>) -> Done),
     /// Known, but refused for this reason (a whole error if it begins with `ERR`).
     Refused(&'static str),
 }
 
-/// Where a command's keys are: `first`, `last` (negative: counted from the end), `step`. `first` 0 = no keys.
+/// Where a command's keys are: `first`, `last` (negative: counted from the end), `step`. `first` 0
+/// = no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) first: u8,
@@ -290,7 +294,8 @@ fn check_arity(spec: &'static Spec, args: usize) -> Resolved {
     }
 }
 
-/// Slots of the lookup table: over four times the number of commands, so that a probe nearly always ends at once.
+/// Slots of the lookup table: over four times the number of commands, so that a probe nearly always
+/// ends at once.
 const SLOTS: usize = 2048;
 const EMPTY: u16 = u16::MAX;
 
@@ -311,8 +316,8 @@ const fn build_index() -> [u16; SLOTS] {
     index
 }
 
-/// First and last eight bytes of a name, case folded, mixed with its length. `|0x20` folds letters; what else it folds
-/// together is told apart by the comparison.
+/// First and last eight bytes of a name, case folded, mixed with its length. `|0x20` folds letters;
+/// what else it folds together is told apart by the comparison.
 const fn hash_name(name: &[u8]) -> usize {
     let n = name.len();
     let (mut head, mut tail) = (0u64, 0u64);

@@ -1,11 +1,13 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks them together with the
-//! watched ones; a request that concerns a whole table makes it enter the store alone instead. Under the locks it compares
-//! the watched keys' stamps, then runs the queue in one guard. Nobody sees a part of it.
+//! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
+//! them together with the watched ones; a request that concerns a whole table makes it enter the
+//! store alone instead. Under the locks it compares the watched keys' stamps, then runs the queue
+//! in one guard. Nobody sees a part of it.
 //!
-//! In a cluster EXEC looks for the owner of all keys under its guard, before it locks them (`routing`, R1), whatever each request
-//! was told when it was queued; the locks keep the owner from changing.
+//! In a cluster EXEC looks for the owner of all keys under its guard, before it locks them
+//! (`routing`, R1), whatever each request was told when it was queued; the locks keep the owner
+//! from changing.
 
 use super::client::{Client, Db, Transaction, gate, shown};
 use super::context::{Context, Done, Failure};
@@ -279,7 +281,8 @@ fn run(
     done
 }
 
-/// The level of the whole transaction: the strictest of the tables it touches and of what its commands asked for.
+/// The level of the whole transaction: the strictest of the tables it touches and of what its
+/// commands asked for.
 fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
     let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
     let mut level = asked.max(ctx.level());
@@ -293,7 +296,8 @@ fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
     level
 }
 
-/// Hashes the keys of all requests, in the tables that they will be looked up in; in a cluster, looks who serves them.
+/// Hashes the keys of all requests, in the tables that they will be looked up in; in a cluster,
+/// looks who serves them.
 fn plan<'t>(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
@@ -404,7 +408,8 @@ fn since(view: Option<&View>, table: TableId, key: &[u8], hash: KeyHash) -> Opti
     view?.serves_since(table, hash.route(key))
 }
 
-/// Whether a watched key changed since it was watched. A key that was served by another member meanwhile may have.
+/// Whether a watched key changed since it was watched. A key that was served by another member
+/// meanwhile may have.
 fn changed(
     shared: &Shared,
     guard: &Guard<'_>,

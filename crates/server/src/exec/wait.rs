@@ -1,9 +1,9 @@
 //! What must come true before the replies of a turn may go out.
 //!
 //! **Invariants**
-//! 1. Whatever a request wrote, and everything it saw that a crash could still take back, is part of its client's wait
-//!    before the next request of another client runs under the same guard: nobody waits for another's writes, and no
-//!    reply shows what can vanish (trap 4).
+//! 1. Whatever a request wrote, and everything it saw that a crash could still take back, is part
+//!    of its client's wait before the next request of another client runs under the same guard:
+//!    nobody waits for another's writes, and no reply shows what can vanish (trap 4).
 //! 2. A request at level `memory` waits for nothing: its client knows that what it sees may vanish.
 
 use super::client::Client;
@@ -18,11 +18,13 @@ pub struct Wait {
     /// Must be reached at its level.
     position: Position,
     more: Option<Box<More>>,
-    /// The replies tell of data of a cluster's member: it must still be allowed to answer (`cluster::membership`, M2).
+    /// The replies tell of data of a cluster's member: it must still be allowed to answer
+    /// (`cluster::membership`, M2).
     leased: bool,
 }
 
-/// A wait of a command's own, beyond that for what it wrote: its reply is alone at the end of the turn.
+/// A wait of a command's own, beyond that for what it wrote: its reply is alone at the end of the
+/// turn.
 pub struct More {
     pub(crate) until: Until,
     /// The reply as it was written, in the hope that all goes well.
@@ -31,8 +33,8 @@ pub struct More {
 
 /// What a command waits for.
 pub(crate) enum Until {
-    /// WAIT, WAITAOF: everything that anybody wrote before it has this level, or the time is over. `deadline_ms` in milliseconds
-    /// of the server's clock, 0 = none.
+    /// WAIT, WAITAOF: everything that anybody wrote before it has this level, or the time is over.
+    /// `deadline_ms` in milliseconds of the server's clock, 0 = none.
     Reached {
         position: Position,
         level: Level,
@@ -158,7 +160,8 @@ impl Wait {
 }
 
 impl Client {
-    /// Makes the client's replies wait for what was done and seen under `guard` since the last call.
+    /// Makes the client's replies wait for what was done and seen under `guard` since the last
+    /// call.
     #[inline]
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
         if guard.has_position() {

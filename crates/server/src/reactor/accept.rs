@@ -1,4 +1,5 @@
-//! New connections: accepted by whichever thread the kernel wakes, owned by the thread that has the fewest.
+//! New connections: accepted by whichever thread the kernel wakes, owned by the thread that has the
+//! fewest.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
@@ -11,10 +12,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Most connections accepted per listener and round: a connection storm does not starve the clients that are there.
+/// Most connections accepted per listener and round: a connection storm does not starve the clients
+/// that are there.
 const ACCEPTS_MAX: usize = 64;
 
-/// A file descriptor held back, so that connections can be turned away properly when there are no others left.
+/// A file descriptor held back, so that connections can be turned away properly when there are no
+/// others left.
 pub(super) struct SpareFd(Option<OwnedFd>);
 
 impl SpareFd {
@@ -72,7 +75,8 @@ impl Reactor {
         let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
     }
 
-    /// Out of file descriptors: uses the spare one to tell one client so, instead of leaving all of them waiting.
+    /// Out of file descriptors: uses the spare one to tell one client so, instead of leaving all of
+    /// them waiting.
     fn turn_away_one(&mut self, listener: usize) {
         drop(self.spare.0.take());
         if let Some(socket) = self.listeners.get(listener)

@@ -1,4 +1,5 @@
-//! One connection: its socket, its partial request, its unsent replies, what the commands know about it.
+//! One connection: its socket, its partial request, its unsent replies, what the commands know
+//! about it.
 
 use super::flash::Parked;
 use super::hold::Held;
@@ -47,8 +48,8 @@ pub(super) struct Connection {
 pub(super) enum WaitsFor {
     /// Its socket must become readable: `input` holds no whole request.
     Input,
-    /// Nothing but the next round, and its held replies: `input` holds whole requests. Unless it is held, the reactor's
-    /// `again` list names it.
+    /// Nothing but the next round, and its held replies: `input` holds whole requests. Unless it is
+    /// held, the reactor's `again` list names it.
     Turn,
     /// Its client must take replies: `input` holds whole requests.
     Output,
@@ -70,7 +71,8 @@ pub(super) enum Sent {
     Failed,
 }
 
-/// Most bytes that one send hands to the kernel: enough for full speed, and other connections get their turn.
+/// Most bytes that one send hands to the kernel: enough for full speed, and other connections get
+/// their turn.
 const SEND_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
@@ -158,8 +160,8 @@ impl Connection {
         }
     }
 
-    /// Ends the stream so that the peer still gets the last reply: closing a socket with unread input resets it, which
-    /// may overtake the reply.
+    /// Ends the stream so that the peer still gets the last reply: closing a socket with unread
+    /// input resets it, which may overtake the reply.
     pub(super) fn say_goodbye(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         let mut unread = [0u8; 4096];

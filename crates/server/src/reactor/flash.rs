@@ -1,29 +1,36 @@
-//! Connections whose requests wait for flash: what they need is fetched side by side, then they go on.
+//! Connections whose requests wait for flash: what they need is fetched side by side, then they go
+//! on.
 //!
-//! A request that met entries on flash has not run (`exec::cold`). Its connection is parked: it asks for them, and for those that
-//! the requests behind it will need; everybody else goes on. When all have come, they are lent to the session and the requests are
-//! shown again, which are the connection's next turn: so the order of its replies stays.
+//! A request that met entries on flash has not run (`exec::cold`). Its connection is parked: it
+//! asks for them, and for those that the requests behind it will need; everybody else goes on. When
+//! all have come, they are lent to the session and the requests are shown again, which are the
+//! connection's next turn: so the order of its replies stays.
 //!
-//! **States of a connection** (with `WaitsFor`): queued → fetching → whole → shown again.
-//! Queued (`Flash` and its token in `queue`): more is under way than may be. Fetching (`Flash`, `missing > 0`): its reads are under
-//! way. Whole (`Turn`, `missing == 0`): the next round shows it again, if its replies are not held. Shown again: `parked` is gone
-//! when that has ended; but if the first request met something else on flash and came no further, what it was lent is kept for the
-//! next time (it would be needed again, and so on for ever).
+//! **States of a connection** (with `WaitsFor`): queued → fetching → whole → shown again. Queued
+//! (`Flash` and its token in `queue`): more is under way than may be. Fetching (`Flash`, `missing >
+//! 0`): its reads are under way. Whole (`Turn`, `missing == 0`): the next round shows it again, if
+//! its replies are not held. Shown again: `parked` is gone when that has ended; but if the first
+//! request met something else on flash and came no further, what it was lent is kept for the next
+//! time (it would be needed again, and so on for ever).
 //!
 //! **Invariants**
-//! - F1: what is fetched for connections that have not been shown again is at most `Tier::fetch_bytes`, or is for one alone.
-//! - F2: a connection is in `queue` once, or has `missing` fetches that name it; each ends exactly once, by its bytes or an error, and
-//!   then it is named by the reactor's `again`, or its release does that. So nobody is forgotten.
-//! - F3: what was fetched belongs to who waits for it: a connection that is closed gives back its part of F1, and fetches that find
-//!   nobody are dropped.
-//! - F4: what the session holds it forgets after the next group, and when nobody is left who waits: nothing is held for those who
-//!   have gone.
-//! - F5: replies of requests before one that waits are sent with its own, if others wait too: that saves the system calls and the
-//!   wake-up of their client, which cost more than the requests did. But they wait for [`CORK_MS`] at most, and only once.
-//! - F6: an entry that the first request needs is never given up as one of those that later requests need, even if both name
-//!   it: the first request would ask for it again without end.
+//! - F1: what is fetched for connections that have not been shown again is at most
+//!   `Tier::fetch_bytes`, or is for one alone.
+//! - F2: a connection is in `queue` once, or has `missing` fetches that name it; each ends exactly
+//!   once, by its bytes or an error, and then it is named by the reactor's `again`, or its release
+//!   does that. So nobody is forgotten.
+//! - F3: what was fetched belongs to who waits for it: a connection that is closed gives back its
+//!   part of F1, and fetches that find nobody are dropped.
+//! - F4: what the session holds it forgets after the next group, and when nobody is left who waits:
+//!   nothing is held for those who have gone.
+//! - F5: replies of requests before one that waits are sent with its own, if others wait too: that
+//!   saves the system calls and the wake-up of their client, which cost more than the requests did.
+//!   But they wait for [`CORK_MS`] at most, and only once.
+//! - F6: an entry that the first request needs is never given up as one of those that later
+//!   requests need, even if both name it: the first request would ask for it again without end.
 //!
-//! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll instance.
+//! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll
+//! instance.
 //!
 //! Paper: [Badam11 §4, Figure 2]: only many reads at once get what flash can give.
 
@@ -40,7 +47,8 @@ use std::sync::Arc;
 /// Reads of a thread that are under way at once: what a device needs to be busy.
 const READS_MAX: u32 = 128;
 
-/// See F5. Longer than a tick of the scheduler: a timer that is the next of all costs as much as what is saved.
+/// See F5. Longer than a tick of the scheduler: a timer that is the next of all costs as much as
+/// what is saved.
 const CORK_MS: u64 = 5;
 /// And only so many bytes of replies wait.
 const CORK_BYTES_MAX: usize = 16 << 10;
@@ -208,8 +216,8 @@ impl Flash {
 }
 
 impl Reactor {
-    /// The requests of a connection met entries on flash. It is out of its slot, and waits for flash from now on. `kept`: what its
-    /// first request was lent, if it came no further.
+    /// The requests of a connection met entries on flash. It is out of its slot, and waits for
+    /// flash from now on. `kept`: what its first request was lent, if it came no further.
     pub(super) fn park(&mut self, token: Token, connection: &mut Connection, mut kept: Vec<Come>) {
         let (needed, mut ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
@@ -336,7 +344,8 @@ impl Reactor {
         }
     }
 
-    /// Before the thread waits: lets those begin who are queued, begins reads, and gives them to the device.
+    /// Before the thread waits: lets those begin who are queued, begins reads, and gives them to
+    /// the device.
     pub(super) fn start_fetches(&mut self) {
         self.admit_queued(); // whoever went on, or was closed, has made room
         self.flash.submit();
@@ -432,7 +441,8 @@ impl Reactor {
         self.slots.put(token, connection);
     }
 
-    /// What was read of an entry shows that it is longer: it is read whole for those that F1 has room for.
+    /// What was read of an entry shows that it is longer: it is read whole for those that F1 has
+    /// room for.
     fn read_longer(&mut self, asked: Cold, cold: Cold, longer: Cold, waiters: Vec<Token>) {
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
         let more = longer.span().1 - cold.span().1;
@@ -468,8 +478,9 @@ impl Reactor {
         }
     }
 
-    /// All fetches for a connection have ended. What had no room is asked for anew, together with the rest, now that its length is
-    /// known: holding the rest meanwhile, connections could wait for each other's room for ever.
+    /// All fetches for a connection have ended. What had no room is asked for anew, together with
+    /// the rest, now that its length is known: holding the rest meanwhile, connections could wait
+    /// for each other's room for ever.
     fn all_ended(&mut self, token: Token, connection: &mut Connection) {
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
         let Some(parked) = &mut connection.parked else {
@@ -525,7 +536,8 @@ impl Reactor {
         }
     }
 
-    /// Before the requests of a connection are shown again: gives the session all that was fetched for them.
+    /// Before the requests of a connection are shown again: gives the session all that was fetched
+    /// for them.
     pub(super) fn lend_fetched(&mut self, connection: &mut Connection) {
         let Some(parked) = &mut connection.parked else {
             return;
@@ -546,7 +558,8 @@ impl Reactor {
         }
     }
 
-    /// After the requests of a connection were shown again: what they were lent, if the first of them needs it once more.
+    /// After the requests of a connection were shown again: what they were lent, if the first of
+    /// them needs it once more.
     pub(super) fn take_back(&mut self, connection: &mut Connection, executed: usize) -> Vec<Come> {
         match self.unpark(connection) {
             Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
@@ -557,7 +570,8 @@ impl Reactor {
         }
     }
 
-    /// The connection waits for flash no more: it is shown again, or it is closed, or its client does not take its replies.
+    /// The connection waits for flash no more: it is shown again, or it is closed, or its client
+    /// does not take its replies.
     pub(super) fn unpark(&mut self, connection: &mut Connection) -> Option<Box<Parked>> {
         let parked = connection.parked.take()?;
         self.flash.bytes -= parked.bytes;

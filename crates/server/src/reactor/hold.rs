@@ -1,23 +1,28 @@
 //! Replies that wait until the log has what they tell of.
 //!
-//! Requests run at once; what they wrote or saw becomes durable later. Until then the connection's replies stay in its
-//! output buffer and it is not read from, while everybody else goes on. After each round the thread asks the log writer
-//! for a commit; or, if everybody whom it served lately is held, commits by itself: it would sleep otherwise, and two
-//! threads need not be woken.
+//! Requests run at once; what they wrote or saw becomes durable later. Until then the connection's
+//! replies stay in its output buffer and it is not read from, while everybody else goes on. After
+//! each round the thread asks the log writer for a commit; or, if everybody whom it served lately
+//! is held, commits by itself: it would sleep otherwise, and two threads need not be woken.
 //!
 //! **Invariants**
-//! 1. No byte at or after [`Held::from`] is sent before its wait is over: see `Connection::sendable_bytes`.
-//! 2. A held connection is not received from; it holds at most one turn. Epoll goes on watching it for input until
-//!    there is some: most clients send nothing before they have their reply, and that saves two system calls.
-//! 3. Whoever is held is in [`Holds::tokens`] and is looked at after every commit; none is forgotten while the thread
-//!    sleeps (`shared::Commits`).
-//! 4. If the log fails, held replies become errors: what they told may not be true. But the log of a cluster's member only fails
-//!    when its life is over: then the connection is closed, and the client asks others.
-//! 5. In a cluster no reply that tells of data is sent unless this member was allowed to answer at some moment after the request
-//!    ran (`cluster::membership`, M2): the right is looked at once for each group, after it ran, and then each time that held
-//!    replies are looked at. Who gets the right back wakes this thread as a commit does; it also looks by itself.
-//! 6. In a cluster a RESP client waits for `reply-timeout` at most: then its replies become errors, which say that the outcome is
-//!    not known. What a command itself waits for (WAIT, SAVE) has its own end; native clients have a deadline of their own.
+//! 1. No byte at or after [`Held::from`] is sent before its wait is over: see
+//!    `Connection::sendable_bytes`.
+//! 2. A held connection is not received from; it holds at most one turn. Epoll goes on watching it
+//!    for input until there is some: most clients send nothing before they have their reply, and
+//!    that saves two system calls.
+//! 3. Whoever is held is in [`Holds::tokens`] and is looked at after every commit; none is
+//!    forgotten while the thread sleeps (`shared::Commits`).
+//! 4. If the log fails, held replies become errors: what they told may not be true. But the log of
+//!    a cluster's member only fails when its life is over: then the connection is closed, and the
+//!    client asks others.
+//! 5. In a cluster no reply that tells of data is sent unless this member was allowed to answer at
+//!    some moment after the request ran (`cluster::membership`, M2): the right is looked at once
+//!    for each group, after it ran, and then each time that held replies are looked at. Who gets
+//!    the right back wakes this thread as a commit does; it also looks by itself.
+//! 6. In a cluster a RESP client waits for `reply-timeout` at most: then its replies become errors,
+//!    which say that the outcome is not known. What a command itself waits for (WAIT, SAVE) has its
+//!    own end; native clients have a deadline of their own.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -28,7 +33,8 @@ use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 
 /// Replies of one turn that wait.
 pub(super) struct Held {
-    /// Where they begin in the connection's output, and how many bytes they are. Bytes after them were pushed later.
+    /// Where they begin in the connection's output, and how many bytes they are. Bytes after them
+    /// were pushed later.
     pub(super) from: usize,
     bytes: usize,
     wait: Wait,
@@ -46,20 +52,24 @@ impl Held {
 /// How often a thread says at most that it gives replies up, in milliseconds.
 const SAY_EVERY_MS: u64 = 10_000;
 
-/// After a reply that did not have to wait, this thread commits for nobody for this long, in milliseconds: whoever got it
-/// may ask again, and is not kept waiting by a commit that takes as long as the disk.
+/// After a reply that did not have to wait, this thread commits for nobody for this long, in
+/// milliseconds: whoever got it may ask again, and is not kept waiting by a commit that takes as
+/// long as the disk.
 const READERS_MS: u64 = 20;
 
-/// Replies of a connection wait so long, once others of it were given up, until some are acknowledged again.
+/// Replies of a connection wait so long, once others of it were given up, until some are
+/// acknowledged again.
 const AFTER_MS: u64 = 1_000;
-/// Replies that wait for this member's right to answer are looked at again after this time, in milliseconds.
+/// Replies that wait for this member's right to answer are looked at again after this time, in
+/// milliseconds.
 const LEASE_LOOK_MS: u64 = 2;
 
 /// The held connections of a thread.
 #[derive(Default)]
 pub(super) struct Holds {
     tokens: Vec<Token>,
-    /// Requests of native clients wait for the log, and must be finished although their connections may be gone.
+    /// Requests of native clients wait for the log, and must be finished although their connections
+    /// may be gone.
     pub(super) unfinished: bool,
     /// Nobody has asked for the commit that the newest of them need; at this level.
     demand: Option<Level>,
@@ -75,7 +85,8 @@ pub(super) struct Holds {
     oldest_ms: u64,
     /// When this thread may say again that it gives replies up.
     says_from_ms: u64,
-    /// Whether this member was allowed to answer, when that was last looked at; None: not since the group ran.
+    /// Whether this member was allowed to answer, when that was last looked at; None: not since the
+    /// group ran.
     may_reply: Option<bool>,
 }
 
@@ -108,8 +119,8 @@ impl Holds {
 }
 
 impl Reactor {
-    /// Holds back the replies that the last turn appended from `from` on, if they must wait. To be called when the
-    /// connection is out of its slot, before anything is sent.
+    /// Holds back the replies that the last turn appended from `from` on, if they must wait. To be
+    /// called when the connection is out of its slot, before anything is sent.
     pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
@@ -162,7 +173,8 @@ impl Reactor {
         self.now_ms + patience_ms.min(timeout_ms)
     }
 
-    /// Whether a member of a cluster may answer what ran up to now (I5). The clock is read once per group.
+    /// Whether a member of a cluster may answer what ran up to now (I5). The clock is read once per
+    /// group.
     fn may_reply(&mut self) -> bool {
         if let Some(known) = self.holds.may_reply {
             return known;
@@ -189,7 +201,8 @@ impl Reactor {
         }
     }
 
-    /// After each round: gets a commit on its way for what is held, and lets go of what is durable by now.
+    /// After each round: gets a commit on its way for what is held, and lets go of what is durable
+    /// by now.
     pub(super) fn tend_held(&mut self) {
         if self.holds.is_empty() {
             return;
@@ -218,7 +231,8 @@ impl Reactor {
         self.slots.put(token, connection);
     }
 
-    /// Before the thread sleeps: whether it may (I3). Otherwise there are replies to be released now.
+    /// Before the thread sleeps: whether it may (I3). Otherwise there are replies to be released
+    /// now.
     pub(super) fn may_sleep(&self) -> bool {
         self.holds.is_empty() || self.me().commits.may_sleep(self.holds.seen)
     }

@@ -1,4 +1,5 @@
-//! Receiving and parsing: from sockets into the thread's buffer, or into the connection's own if a request is long.
+//! Receiving and parsing: from sockets into the thread's buffer, or into the connection's own if a
+//! request is long.
 
 use super::connection::{Connection, WaitsFor};
 use super::round::{Ready, Recycled};
@@ -12,7 +13,8 @@ use std::sync::atomic::Ordering;
 
 /// Most bytes received from one connection in one round.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Partial requests up to this size are joined with their rest in the thread's buffer; longer ones grow where they are.
+/// Partial requests up to this size are joined with their rest in the thread's buffer; longer ones
+/// grow where they are.
 const JOIN_BYTES_MAX: usize = 16 << 10;
 /// Most room a long request asks for ahead of its bytes.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
@@ -74,7 +76,8 @@ enum Received {
 }
 
 impl Reactor {
-    /// Receives once from a readable connection and puts it into the group if that completed a request.
+    /// Receives once from a readable connection and puts it into the group if that completed a
+    /// request.
     pub(super) fn receive(&mut self, token: Token) {
         if self.ready_requests >= GROUP_REQUESTS || self.input.used >= GROUP_INPUT_BYTES {
             self.run_group();
@@ -85,7 +88,8 @@ impl Reactor {
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
             return self.mute(token, connection);
         }
-        // I4, for callers that did not ask epoll; and what a waiting connection has sent before comes first.
+        // I4, for callers that did not ask epoll; and what a waiting connection has sent before
+        // comes first.
         if !connection.interest.contains(EventFlags::IN) || connection.waits_for != WaitsFor::Input
         {
             return self.slots.put(token, connection);
@@ -165,7 +169,8 @@ impl Reactor {
             return self.settle(token, connection);
         }
         if connection.unsent_bytes() > self.config.get(&self.shared).output_pause_bytes {
-            // It takes its replies first; `writable` continues it. Nobody waits for that with what was fetched for it.
+            // It takes its replies first; `writable` continues it. Nobody waits for that with what
+            // was fetched for it.
             self.unpark(&mut connection);
             connection.waits_for = WaitsFor::Output;
             return self.settle(token, connection);

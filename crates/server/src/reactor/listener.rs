@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 /// The listeners of one thread.
 pub(crate) type Listeners = Vec<OwnedFd>;
 
-/// Binds `threads` listeners for each of the configured addresses; returns them by thread, and the real addresses.
+/// Binds `threads` listeners for each of the configured addresses; returns them by thread, and the
+/// real addresses.
 ///
 /// # Errors
 /// [`ServerError::Listen`] with the address.
@@ -24,7 +25,8 @@ pub(crate) fn bind(
     let mut port = config.port;
     for ip in &config.bind {
         let mut address = SocketAddr::new(*ip, port);
-        // Sockets with SO_REUSEPORT would quietly share a port with another server of the same user: look first.
+        // Sockets with SO_REUSEPORT would quietly share a port with another server of the same
+        // user: look first.
         if address.port() != 0 {
             drop(listen(address, config, false).map_err(refused(address))?);
         }
@@ -79,10 +81,12 @@ fn listen(address: SocketAddr, config: &ServerConfig, share: bool) -> Result<Own
     Ok(socket)
 }
 
-/// Descriptors the server needs beside its clients: listeners, epoll, mailboxes, log, admin connections.
+/// Descriptors the server needs beside its clients: listeners, epoll, mailboxes, log, admin
+/// connections.
 const OTHER_FILES: u64 = 128;
 
-/// Raises the limit of open files to what `maxclients` needs; returns how many clients fit if the system allows fewer.
+/// Raises the limit of open files to what `maxclients` needs; returns how many clients fit if the
+/// system allows fewer.
 pub(crate) fn raise_file_limit(maxclients: usize) -> Option<usize> {
     let wanted = maxclients as u64 + OTHER_FILES;
     let now = getrlimit(Resource::Nofile);

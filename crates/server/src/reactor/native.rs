@@ -1,5 +1,6 @@
-//! Connections of native clients: they were greeted elsewhere (`Shared::hand_over_native`), and then live in the slots as those of
-//! RESP do, with the same bounds. Their input is frames, their replies wait in the same way.
+//! Connections of native clients: they were greeted elsewhere (`Shared::hand_over_native`), and
+//! then live in the slots as those of RESP do, with the same bounds. Their input is frames, their
+//! replies wait in the same way.
 //!
 //! After a frame that is none, the connection ends: where the next one begins is not known.
 
@@ -242,7 +243,8 @@ impl Reactor {
         connection.closing = true;
     }
 
-    /// After a round or a commit: requests that have become durable are finished, whatever became of who sent them.
+    /// After a round or a commit: requests that have become durable are finished, whatever became
+    /// of who sent them.
     pub(super) fn settle_native(&mut self) {
         let durability = self.shared.durability().map(|durability| &**durability);
         self.native.executor.settle(durability);

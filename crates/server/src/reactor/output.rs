@@ -1,4 +1,5 @@
-//! Replies on their way out: buffers that are lent to connections for a round, back-pressure, pushes.
+//! Replies on their way out: buffers that are lent to connections for a round, back-pressure,
+//! pushes.
 
 use super::connection::{Connection, Sent, WaitsFor};
 use super::slots::Token;
@@ -107,7 +108,8 @@ impl Reactor {
         self.settle(token, connection);
     }
 
-    /// The end of everything that is done with a connection: closes it if that is due, or puts it back into its slot.
+    /// The end of everything that is done with a connection: closes it if that is due, or puts it
+    /// back into its slot.
     pub(super) fn settle(&mut self, token: Token, mut connection: Box<Connection>) {
         if connection.client.verdict() == Verdict::CloseNow
             || (connection.closing && connection.unsent_bytes() == 0)

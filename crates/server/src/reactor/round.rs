@@ -49,7 +49,8 @@ impl Recycled {
     }
 }
 
-/// An empty vector for another lifetime, in the memory of this one: collecting a vector's own iterator reuses its memory.
+/// An empty vector for another lifetime, in the memory of this one: collecting a vector's own
+/// iterator reuses its memory.
 fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
     turns.clear();
     turns

@@ -3,7 +3,8 @@
 use super::connection::Connection;
 use rustix::event::epoll::EventData;
 
-/// What an epoll event is about: a slot and its generation, or one of the reserved values at the top.
+/// What an epoll event is about: a slot and its generation, or one of the reserved values at the
+/// top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(u64);
 
@@ -49,7 +50,8 @@ impl From<EventData> for Token {
 
 #[derive(Default)]
 struct Slot {
-    /// Grows when the slot is given back, so that late events for its last connection are recognised. From 1.
+    /// Grows when the slot is given back, so that late events for its last connection are
+    /// recognised. From 1.
     generation: u32,
     connection: Option<Box<Connection>>,
     used: bool,

@@ -1,14 +1,16 @@
 //! When spinning pays: pure policy, told about time by its caller.
 //!
-//! Waking a thread on an idle core costs tens of microseconds; looking again costs less than one. So a thread whose next
-//! request has come soon after the last one, several times in a row, may look again for a bounded time before it sleeps.
-//! It does not:
-//! * when many connections are active at once: then waiting makes larger batches, and nobody waits for the wake-up;
+//! Waking a thread on an idle core costs tens of microseconds; looking again costs less than one.
+//! So a thread whose next request has come soon after the last one, several times in a row, may
+//! look again for a bounded time before it sleeps. It does not:
+//! * when many connections are active at once: then waiting makes larger batches, and nobody waits
+//!   for the wake-up;
 //! * when looking has been in vain: a failed spin takes back what two successes earned;
-//! * when it does not help: both ways are tried in turn and the mean time until the next request is compared. On a machine
-//!   whose cores are busy with other work, sleeping costs little (no core is idle, nothing has to wake; the kernel lets
-//!   client and server take turns on one core) while a spinning thread uses up its time slice and may even keep its own
-//!   client from running; the comparison finds that out.
+//! * when it does not help: both ways are tried in turn and the mean time until the next request is
+//!   compared. On a machine whose cores are busy with other work, sleeping costs little (no core is
+//!   idle, nothing has to wake; the kernel lets client and server take turns on one core) while a
+//!   spinning thread uses up its time slice and may even keep its own client from running; the
+//!   comparison finds that out.
 //!
 //! An idle server therefore sleeps after at most `poll-spin-us`, and uses no CPU.
 
@@ -19,13 +21,16 @@ const SCORE_SPIN: u32 = 2;
 const SCORE_MAX: u32 = 16;
 /// Connections per round (average) above which waiting is better than looking.
 const CONNECTIONS_MAX: u32 = 3;
-/// Distinct connections that are remembered as active; the share of rounds, in 256ths, that must be theirs.
+/// Distinct connections that are remembered as active; the share of rounds, in 256ths, that must be
+/// theirs.
 const REMEMBERED: usize = 4;
 const FAMILIAR_MIN: u32 = 160;
-/// Rounds of a trial of the way that is not preferred; the first of them let the scheduler settle and do not count.
+/// Rounds of a trial of the way that is not preferred; the first of them let the scheduler settle
+/// and do not count.
 const TRIAL_ROUNDS: u32 = 64;
 const SETTLE_ROUNDS: u32 = 16;
-/// Rounds between trials: few after a change of mind, more each time a trial confirms what was known.
+/// Rounds between trials: few after a change of mind, more each time a trial confirms what was
+/// known.
 const PERIOD_ROUNDS_MIN: u32 = 512;
 const PERIOD_ROUNDS_MAX: u32 = 16_384;
 /// Weight of a new sample in the moving averages: 1/32, half of what a trial counts.
@@ -33,13 +38,15 @@ const WEIGHT: u64 = 32;
 /// A gap counts as this at most: longer ones are pauses of the client.
 const GAP_NS_MAX: u64 = 1_000_000;
 
-/// A look takes about a microsecond; one that took this long includes somebody else's turn on the core.
+/// A look takes about a microsecond; one that took this long includes somebody else's turn on the
+/// core.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 
 /// A way of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Also if the spin was in vain and sleep followed: what counts is the time until the request came.
+    /// Also if the spin was in vain and sleep followed: what counts is the time until the request
+    /// came.
     Spin,
     Sleep,
 }
@@ -48,7 +55,8 @@ pub(super) struct Spinner {
     score: u32,
     /// Moving average of connections per round, in sixteenths.
     connections: u32,
-    /// Connections of the last rounds, and the moving average of the rounds that were theirs, in 256ths.
+    /// Connections of the last rounds, and the moving average of the rounds that were theirs, in
+    /// 256ths.
     remembered: [u64; REMEMBERED],
     next: usize,
     familiar: u32,
@@ -111,7 +119,8 @@ impl Spinner {
 
     /// The end of a trial: which way is better?
     fn judge(&mut self) {
-        // Clearly better, because it costs CPU. Waking an idle core makes the gap at least twice as long.
+        // Clearly better, because it costs CPU. Waking an idle core makes the gap at least twice as
+        // long.
         let better = if self.spin_gap_ns <= self.sleep_gap_ns / 8 * 5 {
             Way::Spin
         } else {
@@ -160,7 +169,8 @@ impl Spinner {
         };
     }
 
-    /// One look took this long: if others were given the CPU meanwhile, a trial of spinning ends here.
+    /// One look took this long: if others were given the CPU meanwhile, a trial of spinning ends
+    /// here.
     pub(super) fn look_took(&mut self, look: Duration) {
         if look >= INTERRUPTED && self.preferred == Way::Sleep && self.rounds < TRIAL_ROUNDS {
             self.rounds = TRIAL_ROUNDS;

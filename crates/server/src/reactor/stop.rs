@@ -1,4 +1,5 @@
-//! A graceful stop: no new connections, one last look at every socket, replies written out, then the end.
+//! A graceful stop: no new connections, one last look at every socket, replies written out, then
+//! the end.
 
 use super::Reactor;
 use super::connection::WaitsFor;

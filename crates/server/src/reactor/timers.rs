@@ -1,10 +1,12 @@
-//! What happens by time: idle clients, stalled clients, pauses, deadlines. A server without any of these never wakes up.
+//! What happens by time: idle clients, stalled clients, pauses, deadlines. A server without any of
+//! these never wakes up.
 
 use super::connection::WaitsFor;
 use super::{Reactor, Timespec};
 use std::time::{Duration, Instant};
 
-/// A commit that could not be made, or a read that the kernel did not take, is tried again after this time at the latest: rare, and far below what anybody notices.
+/// A commit that could not be made, or a read that the kernel did not take, is tried again after
+/// this time at the latest: rare, and far below what anybody notices.
 const RETRY: Duration = Duration::from_millis(2);
 /// How often idle and stalled clients are looked for.
 const SWEEP_MS: u64 = 1_000;
@@ -108,7 +110,8 @@ impl Reactor {
         }
     }
 
-    /// Continues the paused connections whose pause ends at or before `now_ms`; the executor may pause them again.
+    /// Continues the paused connections whose pause ends at or before `now_ms`; the executor may
+    /// pause them again.
     pub(super) fn resume_paused(&mut self, now_ms: u64) {
         let mut paused = std::mem::take(&mut self.paused);
         paused.retain(|token| {

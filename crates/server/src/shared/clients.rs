@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One connection as other threads see it. The owning thread stores, once per round and not per request; all relaxed:
-/// a listing is a picture of about now.
+/// One connection as other threads see it. The owning thread stores, once per round and not per
+/// request; all relaxed: a listing is a picture of about now.
 #[derive(Debug)]
 pub struct ClientRecord {
     pub id: u64,

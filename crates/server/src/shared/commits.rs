@@ -1,8 +1,10 @@
-//! How a reactor thread learns that the log has come further, without a system call unless it sleeps.
+//! How a reactor thread learns that the log has come further, without a system call unless it
+//! sleeps.
 //!
 //! **Invariants**
-//! 1. No wake-up is lost: the thread announces itself before it looks at the count for the last time, and a commit is
-//!    counted before announcements are looked at. All of it is `SeqCst`, so one of the two sees the other.
+//! 1. No wake-up is lost: the thread announces itself before it looks at the count for the last
+//!    time, and a commit is counted before announcements are looked at. All of it is `SeqCst`, so
+//!    one of the two sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,13 +16,15 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// The owning thread: how many commits there were. A changed count is worth a look at what is held.
+    /// The owning thread: how many commits there were. A changed count is worth a look at what is
+    /// held.
     #[inline]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The owning thread, about to sleep: `true` = sleep, the next commit wakes; `false` = there was one since `seen`.
+    /// The owning thread, about to sleep: `true` = sleep, the next commit wakes; `false` = there
+    /// was one since `seen`.
     pub fn may_sleep(&self, seen: u64) -> bool {
         self.waits.store(true, Ordering::SeqCst);
         if self.count() == seen {
@@ -58,7 +62,8 @@ mod tests {
         assert!(!commits.committed());
     }
 
-    /// A waiter that either sees each commit or is woken for it: a lost wake-up would make this wait for ever.
+    /// A waiter that either sees each commit or is woken for it: a lost wake-up would make this
+    /// wait for ever.
     #[test]
     fn no_commit_is_missed() {
         const COMMITS: u64 = 20_000;

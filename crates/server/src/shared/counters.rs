@@ -142,7 +142,8 @@ impl Histogram {
         self.sum_ns.get()
     }
 
-    /// The time, in nanoseconds, that a share of `quantile` (0 to 1) of `counts` does not exceed; 0 if there are none.
+    /// The time, in nanoseconds, that a share of `quantile` (0 to 1) of `counts` does not exceed; 0
+    /// if there are none.
     pub fn quantile_ns(counts: &[u64], quantile: f64) -> u64 {
         let total: u64 = counts.iter().sum();
         let wanted = (total as f64 * quantile).ceil() as u64;
@@ -192,7 +193,8 @@ pub struct ThreadCounters {
     pub sleeps: Counter,
     /// Nanoseconds spent spinning for work that did not come.
     pub spin_ns: Counter,
-    /// Entries that were read from flash for requests, the bytes that were read for them, and reads that the device failed to do.
+    /// Entries that were read from flash for requests, the bytes that were read for them, and reads
+    /// that the device failed to do.
     pub flash_fetches: Counter,
     pub flash_fetched_bytes: Counter,
     pub flash_read_errors: Counter,

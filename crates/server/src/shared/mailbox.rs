@@ -15,7 +15,8 @@ pub enum Message {
     Committed,
     /// Close this client, without another byte (`CLIENT KILL`).
     Close { client: u64 },
-    /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client is gone.
+    /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client
+    /// is gone.
     Push { client: u64, bytes: Arc<[u8]> },
 }
 
@@ -152,8 +153,8 @@ enum TakeStep {
 }
 
 impl TakeStep {
-    /// A post before the unmarking does not signal, but its message is collected afterwards. A post after the unmarking
-    /// signals, and the signal stays, because acknowledging came before.
+    /// A post before the unmarking does not signal, but its message is collected afterwards. A post
+    /// after the unmarking signals, and the signal stays, because acknowledging came before.
     const ORDER: [TakeStep; 3] = [TakeStep::Acknowledge, TakeStep::Unmark, TakeStep::Collect];
 }
 
@@ -171,8 +172,9 @@ mod tests {
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)).expect("polls") == 1
     }
 
-    /// It was once possible that the signal of a post was consumed while `pending` stayed set: then no later post woke the
-    /// thread, and a stop waited for ever. Here two posts and a take run in every order that their steps can have.
+    /// It was once possible that the signal of a post was consumed while `pending` stayed set: then
+    /// no later post woke the thread, and a stop waited for ever. Here two posts and a take run in
+    /// every order that their steps can have.
     #[test]
     fn no_interleaving_loses_a_message_or_a_wake_up() {
         let mut schedules = vec![(Vec::new(), [0usize; 3])];

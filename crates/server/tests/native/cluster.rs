@@ -1,4 +1,5 @@
-//! One server as a member of a cluster that a test makes up: its map, its coordinator, and who greets native clients.
+//! One server as a member of a cluster that a test makes up: its map, its coordinator, and who
+//! greets native clients.
 
 use duramen_base::ids::{
     ClientId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,

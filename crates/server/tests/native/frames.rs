@@ -114,7 +114,8 @@ fn bad_bodies_are_refused_and_bad_frames_end_the_connection() {
     sent[4..6].copy_from_slice(&bad.to_le_bytes());
     let crc = crc32c::crc32c_append(crc32c::crc32c(&sent[..36]), &sent[40..]);
     sent[36..40].copy_from_slice(&crc.to_le_bytes());
-    // A question for a coordinator, one for another life, one from an older map, a table that is not there, a sign of life.
+    // A question for a coordinator, one for another life, one from an older map, a table that is
+    // not there, a sign of life.
     let map = ToCoordinator::Map {
         table: None,
         since: MapVersion(0),

@@ -118,7 +118,8 @@ fn answers_that_would_be_too_long_are_cut() {
     );
 }
 
-/// Threads of several clients add to the same numbers while connections are killed: each addition counts once.
+/// Threads of several clients add to the same numbers while connections are killed: each addition
+/// counts once.
 #[test]
 fn what_is_sent_again_counts_once() {
     let dir = tempfile::tempdir().expect("a directory");

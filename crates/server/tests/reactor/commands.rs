@@ -1,9 +1,11 @@
-//! Where commands and reactor meet: turns that stop early, pauses, closes, lines that nobody asked for.
+//! Where commands and reactor meet: turns that stop early, pauses, closes, lines that nobody asked
+//! for.
 
 use crate::support::{Raw, counter, request, start, wait_until};
 use std::time::{Duration, Instant};
 
-/// The executor stops a turn when the replies pile up; the reactor flushes and continues where it stopped.
+/// The executor stops a turn when the replies pile up; the reactor flushes and continues where it
+/// stopped.
 #[test]
 fn replies_larger_than_a_turn_arrive_whole_and_in_order() {
     const READS: usize = 60;

@@ -1,4 +1,5 @@
-//! The reactor against real sockets on loopback: cut pipelines, hostile clients, limits, stops, commands.
+//! The reactor against real sockets on loopback: cut pipelines, hostile clients, limits, stops,
+//! commands.
 
 mod commands;
 mod hostile;

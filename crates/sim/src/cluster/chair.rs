@@ -21,7 +21,8 @@ use duramen_wire::native::message::{
 /// Silence after which the store lets another one lead.
 const LEASE_US: u64 = 400_000;
 const CAMPAIGN_US: u64 = 60_000;
-/// So long ago what kept a server from answering may be when it is called crashed: 16 failures of 125 ms, and storing it.
+/// So long ago what kept a server from answering may be when it is called crashed: 16 failures of
+/// 125 ms, and storing it.
 const EXCUSE_US: u64 = 4_000_000;
 /// As the driver's, in proportion to the length of a run.
 const RESIGN_REST_US: u64 = 1_000_000;
@@ -111,8 +112,8 @@ impl World {
         }
     }
 
-    /// The one that leads and runs. Who slept while another one took over, and does not know it yet, is not meant: what it says is
-    /// old.
+    /// The one that leads and runs. Who slept while another one took over, and does not know it
+    /// yet, is not meant: what it says is old.
     pub(super) fn leader(&self) -> Option<usize> {
         let leads = |chair: &Chair| {
             let newest = chair.leads.as_ref().map(|(term, _)| *term) == Some(self.newest_term);
@@ -318,8 +319,8 @@ impl World {
         self.after(RESIGN_REST_US, Event::Campaign(n, generation));
     }
 
-    /// Who is called crashed was off, paused, not reached, or slow, or its life had ended by itself: whatever else goes wrong is no
-    /// reason (coordinator, V1 and V2).
+    /// Who is called crashed was off, paused, not reached, or slow, or its life had ended by
+    /// itself: whatever else goes wrong is no reason (coordinator, V1 and V2).
     fn look_for_excuses(&mut self, output: &Output) {
         let Output::Ask {
             question: FromCoordinator::Servers(ServerListUpdate::Step { changes, .. }),
@@ -472,7 +473,8 @@ impl World {
         let lost = NodeInput::Member(MemberInput::Unanswered { token });
         let lost = Event::Within(server, generation, Box::new(lost));
         let way = (Place::Server(server), Place::Coordinator(n));
-        // A repeated frame on a connection would be a broken connection: questions come once or not at all.
+        // A repeated frame on a connection would be a broken connection: questions come once or not
+        // at all.
         let event = Event::ToCoordinator(n, Box::new(asked));
         self.send(way, Mode::Once, event, Some(lost));
     }

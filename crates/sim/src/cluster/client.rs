@@ -1,5 +1,6 @@
-//! Clients that go by redirections, as those of RESP do: each operation is sent until it is known whether it was executed, or
-//! until nobody answers; then its outcome is unknown, and the client goes on under another name.
+//! Clients that go by redirections, as those of RESP do: each operation is sent until it is known
+//! whether it was executed, or until nobody answers; then its outcome is unknown, and the client
+//! goes on under another name.
 
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
 use super::machine::wall_ms;
@@ -542,8 +543,8 @@ impl World {
         }
     }
 
-    /// Nobody else may be answering for this key now. Who has given the key away since it executed a request may still say what came
-    /// of it: that went along.
+    /// Nobody else may be answering for this key now. Who has given the key away since it executed
+    /// a request may still say what came of it: that went along.
     pub(super) fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
         let route = KeyHasher::new(1).route(&key_of(key));
         let table = self.tables.table_of(key);

@@ -1,8 +1,8 @@
 //! Makes things go wrong, and right again.
 //!
 //! **Invariants**
-//! - F1: of the disks of a cluster with R replicas at most R - 1 lose, in a whole run, what they had acknowledged: so everything that
-//!   was acknowledged is still somewhere.
+//! - F1: of the disks of a cluster with R replicas at most R - 1 lose, in a whole run, what they
+//!   had acknowledged: so everything that was acknowledged is still somewhere.
 //! - F2: at most R - 1 servers are off at once because of faults of single servers.
 
 use super::coverage::Class;
@@ -14,7 +14,8 @@ use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_cluster::coordinator::Sign;
 use duramen_wire::native::message::{Admin, CoordinatorAnswer};
 
-/// Between two looks whether a server is drained no more: longer than a commit of the coordinators' store takes.
+/// Between two looks whether a server is drained no more: longer than a commit of the coordinators'
+/// store takes.
 pub(super) const UNDRAIN_US: u64 = 100_000;
 
 impl World {

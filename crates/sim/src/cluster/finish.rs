@@ -28,7 +28,8 @@ const CALLS_US: u64 = 60 * SECOND;
 /// The last writes of all keys, and the last reads.
 const WRITES_US: u64 = 10 * SECOND;
 const READS_US: u64 = 10 * SECOND;
-/// How long a cluster rests, and the most messages that each of its servers and what it asks send then: twice what they do.
+/// How long a cluster rests, and the most messages that each of its servers and what it asks send
+/// then: twice what they do.
 const REST_US: u64 = SECOND;
 const SENT_AT_REST_MAX: u64 = 180;
 /// A drain of one server.
@@ -156,8 +157,9 @@ impl World {
         healed_in_us
     }
 
-    /// Whether all is well within the plan's patience. Where the disks are full of what dead servers left, nobody can recover it:
-    /// then people add as many servers as a segment has replicas, one in each rack at least, and that must do.
+    /// Whether all is well within the plan's patience. Where the disks are full of what dead
+    /// servers left, nobody can recover it: then people add as many servers as a segment has
+    /// replicas, one in each rack at least, and that must do.
     fn becomes_well(&mut self) -> bool {
         let patience_us = self.plan.patience_us;
         if self.run(patience_us, LOOK_US, |world| world.is_well()) {
@@ -185,8 +187,8 @@ impl World {
         self.machines.iter().filter(is_roomy).count() > self.plan.replicas as usize
     }
 
-    /// The cluster does its work after all that befell it: whatever is retried for ever, does not fit
-    /// or is wedged shows here. In some runs it is drained and started anew, too.
+    /// The cluster does its work after all that befell it: whatever is retried for ever, does not
+    /// fit or is wedged shows here. In some runs it is drained and started anew, too.
     fn end(&mut self) -> Result<(), String> {
         if !self.are_done(CALLS_US) {
             return Err("a client's call does not end".to_owned());
@@ -216,8 +218,8 @@ impl World {
         Ok(())
     }
 
-    /// Nobody has anything to do: what goes on is pings, leases and a look at the map now and then. A question that is repeated
-    /// for ever shows here.
+    /// Nobody has anything to do: what goes on is pings, leases and a look at the map now and then.
+    /// A question that is repeated for ever shows here.
     fn rests(&mut self) -> Result<(), String> {
         let before = self.sent;
         self.run(REST_US, u64::MAX, |_| false);

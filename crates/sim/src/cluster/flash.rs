@@ -1,7 +1,9 @@
-//! A flash device in memory: the second tier of a simulated member. What is on it is nobody's after the process.
+//! A flash device in memory: the second tier of a simulated member. What is on it is nobody's after
+//! the process.
 //!
-//! It may fail and it may be slow, but it never gives back what was not written there last: a member
-//! reads nothing that it did not write in the same life, and a real device that lies is another matter.
+//! It may fail and it may be slow, but it never gives back what was not written there last: a
+//! member reads nothing that it did not write in the same life, and a real device that lies is
+//! another matter.
 
 use super::coverage::Class;
 use super::world::World;

@@ -61,9 +61,9 @@ pub struct History {
 }
 
 impl History {
-    /// One JSON object per line, in the form that the checker of real servers' histories reads (tests/checker/history.go): two
-    /// checkers that know nothing of each other judge the same runs. The other one knows nothing of
-    /// expiry either: keys whose values expire are left out.
+    /// One JSON object per line, in the form that the checker of real servers' histories reads
+    /// (tests/checker/history.go): two checkers that know nothing of each other judge the same
+    /// runs. The other one knows nothing of expiry either: keys whose values expire are left out.
     pub fn to_json_lines(&self) -> String {
         let mut lines = String::new();
         let expires = |event: &&Event| matches!(event.action, Action::Fleeting { .. });

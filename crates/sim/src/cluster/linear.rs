@@ -1,8 +1,9 @@
 //! Whether a history is linearizable, key by key, with outcomes that nobody knows.
 //!
-//! The search of Wing and Gong with the memory of Lowe: next comes any operation that began before all that wait have ended. Versions
-//! make it quick: whoever was told one has its place among all the others of the key. An operation of unknown outcome comes at any
-//! time after it began, or never.
+//! The search of Wing and Gong with the memory of Lowe: next comes any operation that began before
+//! all that wait have ended. Versions make it quick: whoever was told one has its place among all
+//! the others of the key. An operation of unknown outcome comes at any time after it began, or
+//! never.
 //!
 //! Paper: [Lowe, Testing for linearizability, 2017]; differs: versions cut the search.
 

@@ -1,4 +1,5 @@
-//! A server: a machine with a clock and a disk, and the process on it, which is a real node with a real backup.
+//! A server: a machine with a clock and a disk, and the process on it, which is a real node with a
+//! real backup.
 
 use super::bug::Bug;
 use super::chair;

@@ -1,4 +1,5 @@
-//! Native clients: the decisions of the client's own crate, and the servant of the node, over frames as they are on the wire.
+//! Native clients: the decisions of the client's own crate, and the servant of the node, over
+//! frames as they are on the wire.
 //!
 //! What such a client is told counts as done once, however often its frames arrive.
 
@@ -67,7 +68,8 @@ pub(super) struct Native {
     /// What was sent and is not answered.
     sent: BTreeMap<u64, Send>,
     asked: BTreeMap<u64, Ask>,
-    /// Sendings of this call that a server has executed or refused, and whether it did so twice with one of them.
+    /// Sendings of this call that a server has executed or refused, and whether it did so twice
+    /// with one of them.
     served: BTreeSet<u64>,
     was_repeated: bool,
     /// Of its timers: older ones count no more.
@@ -330,8 +332,9 @@ impl World {
                 Err(Error::OutcomeUnknown { .. }) => Some(Found::Nothing),
                 // An answer may have been lost when it was still there.
                 Err(Error::NoSuchTable(_)) if self.may_be_denied(part.key) => Some(Found::Nothing),
-                // "Not done" is said of sendings that arrive once, as on a connection. The network repeated a frame, and what came
-                // back was "later, it is being executed", about the copy: whether the first one was done is not known.
+                // "Not done" is said of sendings that arrive once, as on a connection. The network
+                // repeated a frame, and what came back was "later, it is being executed", about the
+                // copy: whether the first one was done is not known.
                 Err(Error::Deadline { .. }) if was_repeated => Some(Found::Nothing),
                 Err(Error::Deadline { .. } | Error::Full(_)) => None, // it was not done
                 Err(Error::Refused(_)) if self.coverage.count(Class::FlashError) > 0 => {

@@ -1,9 +1,12 @@
-//! What a recovery would find, if a server and R - 1 others were gone at this very moment: looked at all the time, without anybody
-//! being harmed. So a rule that is not kept shows long before it does harm.
+//! What a recovery would find, if a server and R - 1 others were gone at this very moment: looked
+//! at all the time, without anybody being harmed. So a rule that is not kept shows long before it
+//! does harm.
 //!
 //! **Invariants**
-//! - P1: who crashed since the log had all its replicas does not count as having any: it is among the R - 1.
-//! - P2: what lies in segments below a tablet's creation is from an earlier time of it here (scenario 35): no recovery counts it.
+//! - P1: who crashed since the log had all its replicas does not count as having any: it is among
+//!   the R - 1.
+//! - P2: what lies in segments below a tablet's creation is from an earlier time of it here
+//!   (scenario 35): no recovery counts it.
 
 use super::client::key_of;
 use super::history::{Action, Found};
@@ -90,7 +93,8 @@ impl World {
             return;
         };
         for n in 0..self.machines.len() {
-            // A replica from an earlier life counts for nothing, and goes when its segment is opened there anew.
+            // A replica from an earlier life counts for nothing, and goes when its segment is
+            // opened there anew.
             let is_quiet = self.waits_for(n).starts_with("0 calls");
             if is_quiet && self.too_few_replicas(n).is_none() {
                 let long_ago_us = self.now_us.saturating_sub(SUSPECT_US);

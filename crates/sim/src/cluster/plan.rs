@@ -20,7 +20,8 @@ pub enum Fault {
         outputs: u32,
         down_us: u64,
     },
-    /// A machine loses power, at once, or at one of its next operations on the disk, perhaps in its midst.
+    /// A machine loses power, at once, or at one of its next operations on the disk, perhaps in its
+    /// midst.
     PowerCut {
         server: usize,
         operations: Option<u64>,
@@ -105,7 +106,8 @@ pub enum Fault {
     CoordinatorPause {
         for_us: u64,
     },
-    /// The leader reaches no server by its own fault: names are not found, descriptors are gone; or, if `denied`, its token is wrong.
+    /// The leader reaches no server by its own fault: names are not found, descriptors are gone;
+    /// or, if `denied`, its token is wrong.
     CoordinatorBlind {
         denied: bool,
         for_us: u64,

@@ -1,4 +1,5 @@
-//! The tables of a run: one for ever, and one that an operator drops, makes anew under its old name, and empties.
+//! The tables of a run: one for ever, and one that an operator drops, makes anew under its old
+//! name, and empties.
 //!
 //! A key of a history says in which table it is: each incarnation has keys of its own there, though
 //! their bytes are the same. So a value of a dropped table that comes back in the next one is
@@ -96,7 +97,8 @@ pub(super) fn number_of(key: u64) -> u64 {
 }
 
 impl World {
-    /// Some key of some table, of one that is gone now and then, as who still knows it would use it.
+    /// Some key of some table, of one that is gone now and then, as who still knows it would use
+    /// it.
     pub(super) fn some_key(&mut self) -> u64 {
         let number = self.random.below(self.plan.keys);
         if !self.plan.churns || number.is_multiple_of(2) {

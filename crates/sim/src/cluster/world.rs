@@ -1,8 +1,11 @@
-//! A whole cluster on one thread: everything that happens is an event of one queue, and chance comes from one seed.
+//! A whole cluster on one thread: everything that happens is an event of one queue, and chance
+//! comes from one seed.
 //!
 //! **Invariants**
-//! - W1: what happens next depends on the plan alone: no clock, thread, address or hash order of the real machine takes part.
-//! - W2: what a process has in memory ends with it; what a machine's disk has is decided by the disk (`crate::disk`).
+//! - W1: what happens next depends on the plan alone: no clock, thread, address or hash order of
+//!   the real machine takes part.
+//! - W2: what a process has in memory ends with it; what a machine's disk has is decided by the
+//!   disk (`crate::disk`).
 //!
 //! **Concurrency** none.
 
@@ -312,7 +315,8 @@ impl World {
         self.excused_us[n] = Some(self.now_us);
     }
 
-    /// Runs until this time, or until `is_done`, which is looked at every `look_us`; whether it came.
+    /// Runs until this time, or until `is_done`, which is looked at every `look_us`; whether it
+    /// came.
     pub(super) fn run(
         &mut self,
         for_us: u64,

@@ -1,4 +1,5 @@
-//! Bits that flip and writes that go astray: no wrong byte is ever given out, and nothing is silently missing.
+//! Bits that flip and writes that go astray: no wrong byte is ever given out, and nothing is
+//! silently missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,8 +42,9 @@ fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
     backup.stage(chunk).unwrap();
 }
 
-/// A store with everything in it that can be in one: whole frames, a frame with an open part and a tail in its slot, bytes that
-/// went straight to a frame, commits alone, a freed frame. Returns the lengths.
+/// A store with everything in it that can be in one: whole frames, a frame with an open part and a
+/// tail in its slot, bytes that went straight to a frame, commits alone, a freed frame. Returns the
+/// lengths.
 fn small_store(clean: bool) -> (SimDisk, BTreeMap<u64, u32>) {
     let disk = SimDisk::new(3, 2 << 20);
     let shared = Arc::new(disk.clone());
@@ -141,7 +143,8 @@ fn outcome(
     Ok(worst)
 }
 
-/// Flips a bit of every byte that is not in a blank block, and of some that are. Returns how often each outcome came.
+/// Flips a bit of every byte that is not in a blank block, and of some that are. Returns how often
+/// each outcome came.
 fn flip_everything(
     clean: bool,
     planted: Option<Bug>,
@@ -261,8 +264,8 @@ fn a_damaged_store_goes_on() {
     assert!(opened > 300, "{opened} opened");
 }
 
-/// Writes that land elsewhere, or nowhere, without an error: a device that lies. What it was told to keep may be lost, but what is
-/// given out is right.
+/// Writes that land elsewhere, or nowhere, without an error: a device that lies. What it was told
+/// to keep may be lost, but what is given out is right.
 #[test]
 fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
     let base = fresh_disk(5);
@@ -285,7 +288,8 @@ fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
     }
 }
 
-/// After a failed sync nothing more is taken, what was acknowledged is still read, and the next opening finds it.
+/// After a failed sync nothing more is taken, what was acknowledged is still read, and the next
+/// opening finds it.
 #[test]
 fn a_failed_sync_is_final_for_writes_and_not_for_reads() {
     let (disk, lengths) = small_store(false);

@@ -1,5 +1,5 @@
-//! The backup under power cuts (more than 20,000 in a run), kills, failing devices and damage. Scenarios by their numbers in
-//! 90-traps.md §I.
+//! The backup under power cuts (more than 20,000 in a run), kills, failing devices and damage.
+//! Scenarios by their numbers in 90-traps.md §I.
 
 mod damage;
 mod many;
@@ -80,7 +80,8 @@ fn scenario_39_a_full_disk_at_every_operation_loses_nothing() {
     sweep(Fault::Full, 5, 120, 1);
 }
 
-/// A power cut while a store is created leaves nothing, or an unfinished creation, or a store; none of them needs a person.
+/// A power cut while a store is created leaves nothing, or an unfinished creation, or a store; none
+/// of them needs a person.
 #[test]
 fn a_creation_that_was_cut_is_finished_by_the_next_start() {
     let create = |disk: &SimDisk| {
@@ -122,8 +123,9 @@ fn a_creation_that_was_cut_is_finished_by_the_next_start() {
     assert!(again > 100 && opened > 100, "{again} {opened}");
 }
 
-/// What a killed process wrote is seen by the next one, and yet a power cut takes it. (One that went on with a store whose
-/// creation had been killed lost all of it in the next power cut: names and superblock were in the cache alone.)
+/// What a killed process wrote is seen by the next one, and yet a power cut takes it. (One that
+/// went on with a store whose creation had been killed lost all of it in the next power cut: names
+/// and superblock were in the cache alone.)
 #[test]
 fn what_a_killed_creation_left_in_the_cache_is_made_durable_by_the_next_start() {
     let create = |disk: &SimDisk| {

@@ -1,4 +1,5 @@
-//! Two logs on one backup: a replica that is opened again, what masters of a recovery read, and groups of several masters.
+//! Two logs on one backup: a replica that is opened again, what masters of a recovery read, and
+//! groups of several masters.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -43,7 +44,8 @@ fn chunk(bytes: &[u8], from: u32, to: u32, epoch: u64, certified: bool) -> Chunk
 /// What was acknowledged last: epoch and length.
 type Acknowledged = (u64, u32);
 
-/// A replica of epoch 0, in the log alone or partly in its frame; then its master gives it up and opens it again.
+/// A replica of epoch 0, in the log alone or partly in its frame; then its master gives it up and
+/// opens it again.
 fn reopen(backup: &Backup, large: bool, acked: &mut Acknowledged) -> Result<(), Error> {
     let bytes = content(ID.segment.0, 0, GEOMETRY.segment_bytes);
     let first = if large { 12_000 } else { 3_000 };
@@ -68,8 +70,8 @@ fn reopen(backup: &Backup, large: bool, acked: &mut Acknowledged) -> Result<(), 
     Ok(())
 }
 
-/// Scenario 6: re-replication onto a backup that holds an older replica, cut anywhere: what is there is the old one or the new
-/// one, whole, and the new one once it was acknowledged.
+/// Scenario 6: re-replication onto a backup that holds an older replica, cut anywhere: what is
+/// there is the old one or the new one, whole, and the new one once it was acknowledged.
 #[test]
 fn scenario_06_a_replica_opened_again_is_never_mixed() {
     let base = fresh_disk(7);
@@ -131,8 +133,8 @@ fn check_reopened(backup: &Backup, acked: Acknowledged, case: (bool, Fault, u64,
     );
 }
 
-/// A replica that stays when another one of its segment is lost gets the new epoch, without a new byte: it counts only if that
-/// is durable, wherever its bytes lie.
+/// A replica that stays when another one of its segment is lost gets the new epoch, without a new
+/// byte: it counts only if that is durable, wherever its bytes lie.
 #[test]
 fn an_epoch_that_comes_alone_is_durable() {
     for (seed, flushed_before, flushed_after) in [
@@ -223,7 +225,8 @@ fn keys_of(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
     keys
 }
 
-/// Every entry is given to the range that it belongs to, once, and none from before the tablet was its owner's.
+/// Every entry is given to the range that it belongs to, once, and none from before the tablet was
+/// its owner's.
 #[test]
 fn recovery_masters_read_what_is_theirs() {
     let hasher = KeyHasher::new(5);
@@ -329,7 +332,8 @@ fn what_was_given_is_read_again_for_the_late() {
     }
 }
 
-/// Scenario 39: openings are refused before frames or the log run out, so what was accepted ends well.
+/// Scenario 39: openings are refused before frames or the log run out, so what was accepted ends
+/// well.
 #[test]
 fn scenario_39_openings_are_refused_in_time() {
     let backup = open(&fresh_disk(4));
@@ -358,8 +362,8 @@ fn scenario_39_openings_are_refused_in_time() {
     }
 }
 
-/// A replica that was opened, and of which nothing more came, does not hold up the write-ahead log: its master may wait for
-/// room here itself.
+/// A replica that was opened, and of which nothing more came, does not hold up the write-ahead log:
+/// its master may wait for room here itself.
 #[test]
 fn an_opening_without_data_does_not_hold_up_the_log() {
     let disk = fresh_disk(6);
@@ -407,7 +411,8 @@ fn an_opening_without_data_does_not_hold_up_the_log() {
     assert!(into[..500] == all);
 }
 
-/// Three masters that wait for their answers before they send more share commits; one that is alone does not wait.
+/// Three masters that wait for their answers before they send more share commits; one that is alone
+/// does not wait.
 #[test]
 fn chunks_of_several_masters_share_a_commit() {
     let backup = open(&fresh_disk(5));

@@ -1,8 +1,9 @@
 //! A log writer over a simulated disk that knows what has to survive.
 //!
-//! Every commit has a number. After a crash the replicas must be those after some commit `k`, the same for all segments:
-//! not less than the last commit that was acknowledged at the level that survives the crash, not more than the last that
-//! was tried. That is scenarios 1, 2 and 39 of 90-traps.md §I at once: all or nothing, nothing acknowledged lost.
+//! Every commit has a number. After a crash the replicas must be those after some commit `k`, the
+//! same for all segments: not less than the last commit that was acknowledged at the level that
+//! survives the crash, not more than the last that was tried. That is scenarios 1, 2 and 39 of
+//! 90-traps.md §I at once: all or nothing, nothing acknowledged lost.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -66,8 +67,8 @@ fn certificate(segment: u64, length: u32) -> Certificate {
     Certificate::of(&content(segment, 0, length))
 }
 
-/// What a number of this model stands for: odd ones are segments of the own log, even ones of other masters' logs, each of which
-/// has eight numbers. Segment ids occur in both.
+/// What a number of this model stands for: odd ones are segments of the own log, even ones of other
+/// masters' logs, each of which has eight numbers. Segment ids occur in both.
 pub fn replica(id: u64) -> ReplicaId {
     let log = if id % 2 == 1 {
         identity().server
@@ -101,7 +102,8 @@ struct Segment {
     history: Vec<Stage>,
     /// Its freeing was tried: it may be there or not.
     freed: bool,
-    /// It was written straight to a frame: there for sure (or only perhaps, if the call did not return).
+    /// It was written straight to a frame: there for sure (or only perhaps, if the call did not
+    /// return).
     survivor: Option<bool>,
 }
 
@@ -129,7 +131,8 @@ pub struct Run {
     tried: u64,
     buffered: u64,
     synced: u64,
-    /// Logs that were fenced in this life of the backup, with what was there then; `None` if that is not settled.
+    /// Logs that were fenced in this life of the backup, with what was there then; `None` if that
+    /// is not settled.
     fenced: BTreeMap<u64, Option<Vec<ReplicaInfo>>>,
     /// The disk says that it did what it did not.
     lies: bool,
@@ -247,7 +250,8 @@ impl Run {
             .expect("numbers do not end")
     }
 
-    /// Another master is taken for crashed: its log is fenced. One that was fenced before is recovered, and freed.
+    /// Another master is taken for crashed: its log is fenced. One that was fenced before is
+    /// recovered, and freed.
     fn fence(&mut self) -> Result<(), Error> {
         let settled = self.fenced.iter().find(|(_, found)| found.is_some());
         if let Some(log) = settled
@@ -320,7 +324,8 @@ impl Run {
 
     fn append(&mut self) -> Result<(), Error> {
         let heads = self.open_heads();
-        // What waits for its certificate cannot leave the write-ahead log, so a writer goes on there first.
+        // What waits for its certificate cannot leave the write-ahead log, so a writer goes on
+        // there first.
         let waiting = heads.iter().copied().find(|id| {
             let segment = &self.segments[id];
             let certified = segment.at(u64::MAX).map_or(0, |(length, _)| length);
@@ -495,7 +500,8 @@ impl Run {
         self.backup().free_of(replica(id))
     }
 
-    /// Stops the store as it is: what the crash does to the disk has happened already, or happens here.
+    /// Stops the store as it is: what the crash does to the disk has happened already, or happens
+    /// here.
     pub fn stop(&mut self, crash: Crash) {
         if crash == Crash::Power && !self.disk.is_down() {
             self.disk.cut_power();
@@ -652,8 +658,8 @@ pub fn fresh_disk(seed: u64) -> SimDisk {
     disk
 }
 
-/// Runs `steps` steps with a fault at one operation, crashes, checks, and goes on for as many steps and another crash.
-/// Returns the number of operations of the run before the fault.
+/// Runs `steps` steps with a fault at one operation, crashes, checks, and goes on for as many steps
+/// and another crash. Returns the number of operations of the run before the fault.
 ///
 /// # Errors
 /// What was lost.

@@ -20,7 +20,8 @@ fn nothing_goes_wrong_where_nothing_goes_wrong() {
     assert!(summary.failures.is_empty());
 }
 
-/// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` ask for more or less, `DURAMEN_SIM_FIRST` for other seeds.
+/// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` ask for more or less, `DURAMEN_SIM_FIRST` for other
+/// seeds.
 #[test]
 fn everything_survives_everything() {
     let budget = Budget::from_environment(5_000, Duration::from_secs(570));
@@ -50,8 +51,8 @@ fn resettled(seed: u64) -> Plan {
     }
 }
 
-/// Servers come back with more memory or less, with more heads, and without the flash that they had. `DURAMEN_SIM_FIRST` and the like
-/// as above; `DURAMEN_SIM_SEED=n` runs one.
+/// Servers come back with more memory or less, with more heads, and without the flash that they
+/// had. `DURAMEN_SIM_FIRST` and the like as above; `DURAMEN_SIM_SEED=n` runs one.
 #[test]
 fn restarts_with_other_settings_are_survived() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,5 @@
-//! Bugs that simulated clusters must find: each with what provokes it, and the seed from which on it is looked for.
+//! Bugs that simulated clusters must find: each with what provokes it, and the seed from which on
+//! it is looked for.
 
 use duramen_sim::cluster::planted;
 use duramen_sim::cluster::{Plan, run};
@@ -122,7 +123,8 @@ fn simulated_living_client_that_is_forgotten_is_found() {
     find("Rifl::ForgetsTheLiving", 1);
 }
 
-/// Found by the first run that looked at a cluster at rest: 200 questions a second about clients that were gone.
+/// Found by the first run that looked at a cluster at rest: 200 questions a second about clients
+/// that were gone.
 #[test]
 fn simulated_questions_that_come_ever_sooner_are_found() {
     find("Rifl::AsksEverSooner", 1);

@@ -1,5 +1,5 @@
-//! Bits that flip at rest under a store that runs: scrubbing finds them, what they held is written elsewhere, and after a power
-//! cut everything is there. docs/protocols.md, "Damage at rest".
+//! Bits that flip at rest under a store that runs: scrubbing finds them, what they held is written
+//! elsewhere, and after a power cut everything is there. docs/protocols.md, "Damage at rest".
 
 use duramen::internals::{Repair, RepairStep};
 use duramen::{Error, Level, Options, Store};
@@ -83,7 +83,8 @@ impl Running {
         self.write_bytes(count, bytes);
     }
 
-    /// The slot, in the frames' file, of a control segment of which a part lies in a frame and the rest in the log.
+    /// The slot, in the frames' file, of a control segment of which a part lies in a frame and the
+    /// rest in the log.
     fn control_slot(&self) -> Option<usize> {
         let bytes = self.disk.bytes_of("frames");
         let slots = bytes[..1 << 20].chunks_exact(8192).map(Slot::decode);
@@ -240,7 +241,8 @@ fn a_flipped_bit_is_found_and_its_segment_moved() {
     }
 }
 
-/// Everything at once: damage again and again, in fresh survivors too, between writes; the power fails when all is repaired.
+/// Everything at once: damage again and again, in fresh survivors too, between writes; the power
+/// fails when all is repaired.
 #[test]
 fn damage_under_writes_and_in_survivors() {
     for seed in 10..12 {
@@ -264,8 +266,8 @@ fn damage_under_writes_and_in_survivors() {
     }
 }
 
-/// Until it is repaired a power cut is as bad as it was: nothing is served from what is damaged, nothing wrong is shown. After
-/// it, at whatever moment, everything is there.
+/// Until it is repaired a power cut is as bad as it was: nothing is served from what is damaged,
+/// nothing wrong is shown. After it, at whatever moment, everything is there.
 #[test]
 fn a_power_cut_at_any_moment_of_a_repair() {
     let mut refused = 0;
@@ -364,7 +366,8 @@ fn a_damaged_slot_is_found() {
 #[test]
 fn a_damaged_control_segment_has_a_successor() {
     let mut running = with_frames(30);
-    // Small commits fill the write-ahead log until what holds up its end, the control segment, goes to a frame in part.
+    // Small commits fill the write-ahead log until what holds up its end, the control segment, goes
+    // to a frame in part.
     let control = (0..200).find_map(|_| {
         running.write_bytes(2, 50_000);
         running.settle();

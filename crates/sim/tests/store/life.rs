@@ -178,8 +178,9 @@ impl Life {
         }
     }
 
-    /// One life that ends in order or by a cut; then bits flip on the medium, a few at a time, each time on a copy of it:
-    /// the store refuses to open, or everything is as it was. Returns how often it refused.
+    /// One life that ends in order or by a cut; then bits flip on the medium, a few at a time, each
+    /// time on a copy of it: the store refuses to open, or everything is as it was. Returns how
+    /// often it refused.
     pub fn live_and_rot(&mut self, times: u64) -> u64 {
         if self.random.below(2) == 0 {
             self.live_until_cut();

@@ -1,9 +1,11 @@
-//! The whole durable store on the simulated disk: random histories, the power cut or the process killed at any operation of the
-//! disk, several lives in a row. What was promised is there, nothing that was shown reverts, groups are whole.
+//! The whole durable store on the simulated disk: random histories, the power cut or the process
+//! killed at any operation of the disk, several lives in a row. What was promised is there, nothing
+//! that was shown reverts, groups are whole.
 //!
-//! A run takes the same seeds every time, and then fresh ones for as long as [`FRESH`] says. A seed that fails is printed with
-//! the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed; `DURAMEN_SIM_RUNS=n` so many, all fixed;
-//! `DURAMEN_SIM_SECONDS=n` as many fresh ones as fit in (per test).
+//! A run takes the same seeds every time, and then fresh ones for as long as [`FRESH`] says. A seed
+//! that fails is printed with the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed;
+//! `DURAMEN_SIM_RUNS=n` so many, all fixed; `DURAMEN_SIM_SECONDS=n` as many fresh ones as fit in
+//! (per test).
 
 mod decay;
 mod life;
@@ -13,7 +15,8 @@ use duramen::internals::Bug;
 use life::{Life, Setting};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Fresh seeds are run for so long in each test: all in all about a minute and a half with the fixed ones.
+/// Fresh seeds are run for so long in each test: all in all about a minute and a half with the
+/// fixed ones.
 const FRESH: Duration = Duration::from_secs(6);
 
 fn number(name: &str) -> Option<u64> {
@@ -95,7 +98,8 @@ fn scenario_03_08_10_random_cuts_of_long_histories() {
     });
 }
 
-/// A kill in the midst of the creation, then a start that goes on, then a power cut: nothing synced the names.
+/// A kill in the midst of the creation, then a start that goes on, then a power cut: nothing synced
+/// the names.
 #[test]
 fn history_262_after_a_killed_creation() {
     let mut life = Life::new(&Setting::long(262), 262);
@@ -105,8 +109,8 @@ fn history_262_after_a_killed_creation() {
     life.check();
 }
 
-/// Scenario 20: bits flip on the disk of a whole store. With one replica there is nothing to mend it with: it is refused, or the
-/// flip was where nothing counts.
+/// Scenario 20: bits flip on the disk of a whole store. With one replica there is nothing to mend
+/// it with: it is refused, or the flip was where nothing counts.
 #[test]
 fn scenario_20_flipped_bits_are_refused_or_harmless() {
     let refused = std::sync::atomic::AtomicU64::new(0);

@@ -87,7 +87,8 @@ impl Model {
         }
     }
 
-    /// After a crash: the key is now what it was at some moment at or after the last promise. From here on it is that.
+    /// After a crash: the key is now what it was at some moment at or after the last promise. From
+    /// here on it is that.
     pub fn settle(&mut self, key: &[u8], found: Is, end: End) {
         let history = self.keys.entry(key.to_vec()).or_default();
         let promised = match end {

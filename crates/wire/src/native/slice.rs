@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// A part of shared bytes: handed on from thread to thread and never copied. What they are a part of lives as long as it does.
+/// A part of shared bytes: handed on from thread to thread and never copied. What they are a part
+/// of lives as long as it does.
 #[derive(Clone, Default)]
 pub struct Slice {
     owner: Option<Arc<dyn AsRef<[u8]> + Send + Sync>>,

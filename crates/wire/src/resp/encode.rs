@@ -1,10 +1,11 @@
-//! Replies on the server's side: appended to the connection's output, in the dialect that it negotiated.
+//! Replies on the server's side: appended to the connection's output, in the dialect that it
+//! negotiated.
 
 use super::Protocol;
 use super::number::{format_double, write_frame};
 
-/// Appends replies to an output buffer. A value that the dialect lacks is written as Redis writes it there (a map as a flat
-/// array, a double as a bulk string, a boolean as 0 or 1).
+/// Appends replies to an output buffer. A value that the dialect lacks is written as Redis writes
+/// it there (a map as a flat array, a double as a bulk string, a boolean as 0 or 1).
 #[derive(Debug)]
 pub struct Encoder<'a> {
     out: &'a mut Vec<u8>,

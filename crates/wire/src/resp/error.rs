@@ -1,10 +1,12 @@
-//! What can be wrong with bytes of a peer. The texts of [`ProtocolError`] are Redis 7's own: clients and tests match on them.
+//! What can be wrong with bytes of a peer. The texts of [`ProtocolError`] are Redis 7's own:
+//! clients and tests match on them.
 
-/// A request that cannot be understood. The server sends `-ERR ` and this text, then closes the connection: the frame
-/// boundary is lost. (The "ERR" word is not part of the text.)
+/// A request that cannot be understood. The server sends `-ERR ` and this text, then closes the
+/// connection: the frame boundary is lost. (The "ERR" word is not part of the text.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// `*n` where `n` is not a canonical decimal, or is above [`Limits::args_max`](super::Limits::args_max).
+    /// `*n` where `n` is not a canonical decimal, or is above
+    /// [`Limits::args_max`](super::Limits::args_max).
     #[error("Protocol error: invalid multibulk length")]
     InvalidMultibulkLength,
     /// `$n` where `n` is not a canonical decimal, is negative, or is above
@@ -23,8 +25,8 @@ pub enum ProtocolError {
         /// The byte found in the place of `$`.
         got: u8,
     },
-    /// An argument whose declared bytes are not followed by CR LF. Redis skips the two bytes unseen; here they are
-    /// checked, because what follows would be read as a command.
+    /// An argument whose declared bytes are not followed by CR LF. Redis skips the two bytes
+    /// unseen; here they are checked, because what follows would be read as a command.
     #[error("Protocol error: expected CRLF after bulk string")]
     ExpectedLineEnd,
     /// An inline command longer than [`Limits::inline_bytes_max`](super::Limits::inline_bytes_max).
@@ -39,7 +41,8 @@ pub enum ProtocolError {
     /// A longer argument than a client may send before it authenticated.
     #[error("Protocol error: unauthenticated bulk length")]
     UnauthenticatedBulkLength,
-    /// A request longer, in all its bytes, than [`Limits::request_bytes_max`](super::Limits::request_bytes_max).
+    /// A request longer, in all its bytes, than
+    /// [`Limits::request_bytes_max`](super::Limits::request_bytes_max).
     #[error("Protocol error: too big request")]
     TooBigRequest,
 }

@@ -3,7 +3,8 @@
 //! - Words are separated by white space. A NUL is an ordinary byte.
 //! - In `"…"`: `\xHH`, `\n \r \t \b \a`, and `\` before any other byte stands for that byte.
 //! - In `'…'`: only `\'` is special.
-//! - A quote may open inside a word (`foo"bar"` is `foobar`), and must be followed by white space or the end when it closes.
+//! - A quote may open inside a word (`foo"bar"` is `foobar`), and must be followed by white space
+//!   or the end when it closes.
 
 use super::error::ProtocolError;
 use super::requests::Requests;

@@ -6,10 +6,13 @@
 //! | client | [`ReplyParser`] (whole replies) or [`ReplySkipper`] (only counts them) | [`RequestEncoder`] |
 //!
 //! **Invariants**
-//! 1. No byte sequence panics, and none makes a parser allocate more than a small multiple of the bytes it was really given:
-//!    a length that was only *declared* is compared with a limit and then waited for, never reserved.
-//! 2. How the bytes were cut into reads changes neither the requests nor the error that come out of them.
-//! 3. A parser that returned an error has lost the frame boundary: its connection is closed after the error was sent.
+//! 1. No byte sequence panics, and none makes a parser allocate more than a small multiple of the
+//!    bytes it was really given: a length that was only *declared* is compared with a limit and
+//!    then waited for, never reserved.
+//! 2. How the bytes were cut into reads changes neither the requests nor the error that come out of
+//!    them.
+//! 3. A parser that returned an error has lost the frame boundary: its connection is closed after
+//!    the error was sent.
 
 #![deny(
     clippy::unwrap_used,
@@ -36,10 +39,12 @@ pub use request_encode::RequestEncoder;
 pub use requests::{Args, ArgsIter, Requests};
 pub use skip::{ReplySkipper, Skipped};
 
-/// The protocol version that a connection negotiated with `HELLO`; connections start in [`Protocol::Resp2`].
+/// The protocol version that a connection negotiated with `HELLO`; connections start in
+/// [`Protocol::Resp2`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What every client speaks before `HELLO 3`: maps and sets are arrays, doubles are bulk strings.
+    /// What every client speaks before `HELLO 3`: maps and sets are arrays, doubles are bulk
+    /// strings.
     #[default]
     Resp2,
     /// Maps, sets, doubles, booleans, pushes and one null of their own.

@@ -1,10 +1,11 @@
-//! Decimal integers and doubles, as RESP writes them. Shared with commands whose arguments are numbers.
+//! Decimal integers and doubles, as RESP writes them. Shared with commands whose arguments are
+//! numbers.
 
 /// Longest text of an `i64`: sign and 19 digits.
 pub const INTEGER_BYTES_MAX: usize = 20;
 
-/// Parses a decimal integer by Redis's `string2ll` rules: no sign but a leading `-`, no leading zeros, no `-0`, no spaces,
-/// nothing after it, range of `i64`.
+/// Parses a decimal integer by Redis's `string2ll` rules: no sign but a leading `-`, no leading
+/// zeros, no `-0`, no spaces, nothing after it, range of `i64`.
 #[must_use]
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.split_first() {
@@ -47,10 +48,11 @@ const fn pairs() -> [[u8; 2]; 100] {
     table
 }
 
-/// Where the digits end in the buffer of an [`IntegerText`]; the prefix fits before the longest, the line end after.
+/// Where the digits end in the buffer of an [`IntegerText`]; the prefix fits before the longest,
+/// the line end after.
 const DIGITS_END: usize = 22;
-/// A frame of any integer (prefix, 20 bytes of text, CR LF) is copied as this many bytes, whatever its length: a copy of
-/// constant length is a few moves, one of variable length is a call.
+/// A frame of any integer (prefix, 20 bytes of text, CR LF) is copied as this many bytes, whatever
+/// its length: a copy of constant length is a few moves, one of variable length is a call.
 const FRAME_BYTES: usize = 24;
 
 /// Text of an integer, built from its end.
@@ -156,8 +158,8 @@ fn write_long_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
     }
 }
 
-/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan` as Redis writes them, and an exponent
-/// where plain digits would be long (`1e+30`, `1e-07` style of C).
+/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan` as Redis writes
+/// them, and an exponent where plain digits would be long (`1e+30`, `1e-07` style of C).
 #[must_use]
 pub fn format_double(value: f64) -> String {
     if value.is_nan() {

@@ -1,8 +1,10 @@
 //! Replies on the client's side: whole values, built from however the bytes arrive.
 //!
 //! **Invariants**
-//! 1. A byte is looked at once: an aggregate's parsed elements wait on a stack of frames while the rest arrives.
-//! 2. Nothing is reserved for declared elements or bytes, and every total has a limit ([`ReplyLimits`]).
+//! 1. A byte is looked at once: an aggregate's parsed elements wait on a stack of frames while the
+//!    rest arrives.
+//! 2. Nothing is reserved for declared elements or bytes, and every total has a limit
+//!    ([`ReplyLimits`]).
 
 use super::error::ReplyError;
 use super::number::parse_integer;
@@ -109,7 +111,8 @@ struct Frame {
     elements: Vec<Reply>,
 }
 
-/// Builds replies from bytes as they come. After an error it stays in error's place: make a new one for a new connection.
+/// Builds replies from bytes as they come. After an error it stays in error's place: make a new one
+/// for a new connection.
 #[derive(Debug, Default)]
 pub struct ReplyParser {
     limits: ReplyLimits,
@@ -146,7 +149,8 @@ impl ReplyParser {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole reply, or None until more bytes are fed. Attributes (RESP3 metadata) are passed over.
+    /// The next whole reply, or None until more bytes are fed. Attributes (RESP3 metadata) are
+    /// passed over.
     ///
     /// # Errors
     /// The bytes are no reply, or one over a limit: close the connection.

@@ -1,11 +1,13 @@
 //! Requests on the server's side: arrays of bulk strings and inline commands, parsed in place.
 //!
 //! **Invariants**
-//! 1. The input begins with the request that was incomplete last time; [`ParseState`] describes that one and no other.
+//! 1. The input begins with the request that was incomplete last time; [`ParseState`] describes
+//!    that one and no other.
 //! 2. Ranges fit 31 bits: a longer request is refused before its bytes are waited for.
 //!
-//! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the case that counts: [`short_request`] reads each header as one word and takes
-//! lengths of one to three digits; everything else (more arguments, longer ones, cut ones, wrong ones) goes the long way.
+//! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the case that counts: [`short_request`] reads each
+//! header as one word and takes lengths of one to three digits; everything else (more arguments,
+//! longer ones, cut ones, wrong ones) goes the long way.
 
 use super::error::ProtocolError;
 use super::inline;
@@ -21,7 +23,8 @@ pub struct Limits {
     pub bulk_bytes_max: usize,
     /// Longest inline command, its line end excluded.
     pub inline_bytes_max: usize,
-    /// Longest request in all its bytes, lengths and line ends included; at most 2 GiB - 1 whatever is written here.
+    /// Longest request in all its bytes, lengths and line ends included; at most 2 GiB - 1 whatever
+    /// is written here.
     pub request_bytes_max: usize,
     /// Most requests that one call takes out of the input.
     pub requests_max: usize,
@@ -44,7 +47,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Redis's own before `AUTH`: 10 arguments of 16 KiB. One request per call, because it may be the one that lifts them.
+    /// Redis's own before `AUTH`: 10 arguments of 16 KiB. One request per call, because it may be
+    /// the one that lifts them.
     #[must_use]
     pub fn unauthenticated() -> Limits {
         Limits {
@@ -85,15 +89,15 @@ impl Limits {
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Type byte, sign, 19 digits and CR LF are 23 bytes: a header line without CR in 32 is no number.
 const HEADER_BYTES_MAX: usize = 32;
-/// Parsed arguments of an incomplete request are kept from this count on; fewer are cheaper to parse again, and cost an
-/// idle connection no memory.
+/// Parsed arguments of an incomplete request are kept from this count on; fewer are cheaper to
+/// parse again, and cost an idle connection no memory.
 const KEPT_ARGS_MIN: usize = 32;
 
 /// Most arguments of a request that [`short_request`] takes: one digit of them.
 const SHORT_ARGS_MAX: usize = 9;
 
-/// What a connection remembers about the incomplete request at the beginning of its input. Holds no memory of its own unless
-/// that request has many arguments.
+/// What a connection remembers about the incomplete request at the beginning of its input. Holds no
+/// memory of its own unless that request has many arguments.
 #[derive(Debug, Default)]
 pub struct ParseState {
     /// No progress is possible below this length of input.
@@ -114,8 +118,9 @@ impl ParseState {
         ParseState::default()
     }
 
-    /// Length that the input must reach before parsing again can do anything: 0 if no request is incomplete. Within the
-    /// limits, yet only declared by the peer: grow a buffer towards it as bytes arrive.
+    /// Length that the input must reach before parsing again can do anything: 0 if no request is
+    /// incomplete. Within the limits, yet only declared by the peer: grow a buffer towards it as
+    /// bytes arrive.
     #[must_use]
     pub fn bytes_needed(&self) -> usize {
         self.needed
@@ -129,19 +134,22 @@ impl ParseState {
 /// What [`parse_requests`] took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumed {
-    /// Bytes of the requests in the table (and of empty ones, which are not in it). The caller drops them from the front
-    /// of the input, once the requests have run, before the next call.
+    /// Bytes of the requests in the table (and of empty ones, which are not in it). The caller
+    /// drops them from the front of the input, once the requests have run, before the next call.
     pub bytes: usize,
-    /// Whether it stopped at [`Limits::requests_max`] with input left: call again before reading more.
+    /// Whether it stopped at [`Limits::requests_max`] with input left: call again before reading
+    /// more.
     pub more: bool,
 }
 
 /// Parses as many whole requests as `input` holds into `out`, whose old content is forgotten.
 ///
-/// `state` belongs to the connection; between two calls its input may only lose [`Consumed::bytes`] from the front and grow at the end.
+/// `state` belongs to the connection; between two calls its input may only lose [`Consumed::bytes`]
+/// from the front and grow at the end.
 ///
 /// # Errors
-/// The input can't be a request. The requests before it are in `out`: run them, send the error, close the connection.
+/// The input can't be a request. The requests before it are in `out`: run them, send the error,
+/// close the connection.
 pub fn parse_requests(
     input: &[u8],
     limits: &Limits,
@@ -191,7 +199,8 @@ pub fn parse_requests(
     })
 }
 
-/// A whole request of at most 9 arguments of at most 999 bytes. None: it is not one, nothing has changed.
+/// A whole request of at most 9 arguments of at most 999 bytes. None: it is not one, nothing has
+/// changed.
 #[inline]
 fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
     let header = u32::from_le_bytes(*input.get(at..)?.first_chunk()?);
@@ -414,7 +423,8 @@ fn long_bulk(
         return Err(ProtocolError::TooBigRequest);
     }
     let end = start + bytes;
-    // The line end is judged as soon as its first byte is there, so that the answer doesn't depend on the cut.
+    // The line end is judged as soon as its first byte is there, so that the answer doesn't depend
+    // on the cut.
     match input.get(end..).unwrap_or_default() {
         [b'\r', b'\n', ..] => {
             let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) else {

@@ -23,7 +23,8 @@ impl<'a> RequestEncoder<'a> {
         }
     }
 
-    /// Begins a request of `args` arguments, the name included; as many calls of [`arg`](Self::arg) must follow.
+    /// Begins a request of `args` arguments, the name included; as many calls of [`arg`](Self::arg)
+    /// must follow.
     pub fn begin(&mut self, args: usize) {
         write_length(self.out, b'*', args);
     }

@@ -1,12 +1,15 @@
 //! The table of parsed requests, and the arguments of one.
 //!
 //! **Invariants**
-//! 1. An argument is a range of the input, or (inline commands, queued requests) of `copied`: never an allocation of its own.
-//! 2. Spans up to the last of `ends` belong to whole requests; only a parser in the middle of one leaves more.
+//! 1. An argument is a range of the input, or (inline commands, queued requests) of `copied`: never
+//!    an allocation of its own.
+//! 2. Spans up to the last of `ends` belong to whole requests; only a parser in the middle of one
+//!    leaves more.
 
 /// What a 31-bit range can reach.
 pub(super) const REQUEST_BYTES_MAX: usize = i32::MAX as usize;
-/// Tables above this many entries are given back by [`Requests::clear`], so that one giant request is not kept for ever.
+/// Tables above this many entries are given back by [`Requests::clear`], so that one giant request
+/// is not kept for ever.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
 /// Where an argument's bytes are.
@@ -26,7 +29,8 @@ pub(super) enum Place {
 /// In [`Requests::ends`]: the spans of this request are ranges of `copied`, not of the input.
 const IN_COPIED: u32 = 1 << 31;
 
-/// Requests parsed out of one input buffer: flat tables of argument ranges, reused from round to round.
+/// Requests parsed out of one input buffer: flat tables of argument ranges, reused from round to
+/// round.
 #[derive(Debug, Default)]
 pub struct Requests {
     pub(super) spans: Vec<Span>,
@@ -57,8 +61,8 @@ impl Requests {
         self.ends.is_empty()
     }
 
-    /// The arguments of request `n` (from 0), whose bytes are in `input`: the same bytes that were parsed. A request always
-    /// has a name; one past the end has no arguments at all.
+    /// The arguments of request `n` (from 0), whose bytes are in `input`: the same bytes that were
+    /// parsed. A request always has a name; one past the end has no arguments at all.
     #[inline]
     #[must_use]
     pub fn args<'a>(&'a self, n: usize, input: &'a [u8]) -> Args<'a> {
@@ -85,8 +89,8 @@ impl Requests {
         self.copied.len()
     }
 
-    /// Adds a copy of a request, which no longer needs its input: the queue of a `MULTI`. Returns false, and adds nothing,
-    /// when the copies would exceed 2 GiB.
+    /// Adds a copy of a request, which no longer needs its input: the queue of a `MULTI`. Returns
+    /// false, and adds nothing, when the copies would exceed 2 GiB.
     #[must_use]
     pub fn push(&mut self, args: Args<'_>) -> bool {
         let first = self.spans.len();

@@ -1,4 +1,5 @@
-//! Counts replies without keeping them: what a load generator needs, at a small part of a parser's cost.
+//! Counts replies without keeping them: what a load generator needs, at a small part of a parser's
+//! cost.
 
 use super::error::ReplyError;
 use super::number::parse_integer;

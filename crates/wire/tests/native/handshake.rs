@@ -1,7 +1,9 @@
-//! The handshake. `handshake.txt` was computed by another program, from the description in `docs/native-protocol.md`.
+//! The handshake. `handshake.txt` was computed by another program, from the description in
+//! `docs/native-protocol.md`.
 //!
-//! The story: in version 1 who accepted a connection began with a hello that held the cluster's token, so whoever connected and
-//! listened had it; and who connected gave it to whoever answered. Now both prove that they have it.
+//! The story: in version 1 who accepted a connection began with a hello that held the cluster's
+//! token, so whoever connected and listened had it; and who connected gave it to whoever answered.
+//! Now both prove that they have it.
 
 use crate::hex;
 use duramen_format::checksum;
@@ -110,7 +112,8 @@ fn both_sides_prove_themselves_and_the_bytes_are_these() {
     let expected = include_str!("handshake.txt");
     let found: Vec<String> = said.iter().map(|bytes| hex(bytes)).collect();
     assert_eq!(found, expected.lines().collect::<Vec<_>>());
-    // The token is in none of them, nor its beginning; the name only once who connected has proved itself.
+    // The token is in none of them, nor its beginning; the name only once who connected has proved
+    // itself.
     let all = said.concat();
     assert!(!all.windows(8).any(|window| window == &TOKEN[..8]));
     let name = |bytes: &Vec<u8>| bytes.windows(4).any(|window| window == b"here");
@@ -191,7 +194,8 @@ fn who_has_not_the_token_learns_nothing() {
         let (_, _, second) = meet(Role::Server, HERE, guess);
         assert_eq!(second, Err(HelloError::Token));
     }
-    // Who answers and has not the token passes over the proof, and cannot give one: what it sends is none.
+    // Who answers and has not the token passes over the proof, and cannot give one: what it sends
+    // is none.
     let (mut dialler, _) = Side::dial(Role::Server, HERE, ONES);
     let mut opening = Vec::new();
     Opening::new(Role::Server, TWOS).encode(&mut opening);
@@ -200,7 +204,8 @@ fn who_has_not_the_token_learns_nothing() {
     let guess = Credentials { token: b"", ..HERE };
     let (said, ..) = meet(Role::Server, guess, guess);
     assert_eq!(dialler.hear(&said[3]), (Vec::new(), Err(HelloError::Token)));
-    // Its own proof sent back is none either: it goes in the other direction, and with another label.
+    // Its own proof sent back is none either: it goes in the other direction, and with another
+    // label.
     for flags in [0, 1] {
         let (mut dialler, _) = Side::dial(Role::Server, HERE, ONES);
         assert_eq!(dialler.hear(&opening).1, Ok(None));

@@ -1,4 +1,5 @@
-//! The native protocol's bytes: they are what the golden file says, they come back as what they were, and nothing else passes.
+//! The native protocol's bytes: they are what the golden file says, they come back as what they
+//! were, and nothing else passes.
 
 mod client_samples;
 mod handshake;
@@ -26,8 +27,9 @@ fn whole(bytes: &[u8]) -> Frame<'_> {
     }
 }
 
-/// Bytes must not change within a protocol version: other programs speak it. Whoever adds a message runs this with
-/// `DURAMEN_GOLDEN=write` and looks at the difference: lines may be added, none may change.
+/// Bytes must not change within a protocol version: other programs speak it. Whoever adds a message
+/// runs this with `DURAMEN_GOLDEN=write` and looks at the difference: lines may be added, none may
+/// change.
 #[test]
 fn bytes_are_the_golden_ones() {
     let text: String = samples::frames()

@@ -133,7 +133,8 @@ proptest! {
         prop_assert!(parts.iter().eq(operations.iter().map(Owned::single)));
     }
 
-    /// A body that was tampered with under a right checksum is an error, or has one encoding: its own (N4).
+    /// A body that was tampered with under a right checksum is an error, or has one encoding: its
+    /// own (N4).
     #[test]
     fn bodies_have_one_encoding(
         operation in owned(),

@@ -1,4 +1,5 @@
-//! The other clients of a run: transfers, counters, crossing deletions, scans, fillers, and rough ones.
+//! The other clients of a run: transfers, counters, crossing deletions, scans, fillers, and rough
+//! ones.
 
 use super::own::Own;
 use super::plan::{self, Plan};
@@ -28,12 +29,12 @@ const BATCH: usize = 500;
 pub(crate) struct Setting {
     pub(crate) plan: Plan,
     pub(crate) watch: Arc<Watch>,
-    /// Increments that were acknowledged, and those whose outcome is unknown. Relaxed: they are read
-    /// after all clients have ended.
+    /// Increments that were acknowledged, and those whose outcome is unknown. Relaxed: they are
+    /// read after all clients have ended.
     pub(crate) counted: [AtomicI64; COUNTERS],
     pub(crate) uncertain: [AtomicI64; COUNTERS],
-    /// Held by who lists all keys of a store with flash: that reads every key that lies there, which takes seconds, and takes so
-    /// many times longer for so many at once.
+    /// Held by who lists all keys of a store with flash: that reads every key that lies there,
+    /// which takes seconds, and takes so many times longer for so many at once.
     pub(crate) listing: Mutex<()>,
 }
 

@@ -1,8 +1,8 @@
 //! `duramen-workload torture`: a real server, clients of all kinds, faults, and a watchdog.
 //!
 //! A run is a row of episodes. Each has a plan that is drawn from its number (settings, clients,
-//! faults), so `--seed N --episodes 1` repeats the plan of one. What threads and the kernel choose is
-//! not repeated.
+//! faults), so `--seed N --episodes 1` repeats the plan of one. What threads and the kernel choose
+//! is not repeated.
 //!
 //! **What is checked**
 //! - Every reply comes within the limit, beside pauses that the run makes itself (`watch`).
@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 use watch::Watch;
 use wire::{Trouble, Wire};
 
-/// Resident memory beside the bound: 10 MB, and what the requests and replies of 64 connections with pipelines of large values take.
+/// Resident memory beside the bound: 10 MB, and what the requests and replies of 64 connections
+/// with pipelines of large values take.
 const RSS_ALLOWANCE: u64 = 32 << 20;
 /// A client whose connection is refused tries again after this time.
 const RETRY: Duration = Duration::from_millis(20);

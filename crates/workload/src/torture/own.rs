@@ -4,8 +4,8 @@
 //! - `torture::O1`: only this client writes its keys, so each reply is determined by its model.
 //! - `torture::O2`: a command that is refused for want of room changes nothing, however many keys
 //!   it names.
-//! - `torture::O3`: after a lost connection the keys are as after some prefix of what was sent. Each
-//!   command counts as a whole. Where memory may be full, each of them may have been refused.
+//! - `torture::O3`: after a lost connection the keys are as after some prefix of what was sent.
+//!   Each command counts as a whole. Where memory may be full, each of them may have been refused.
 
 use super::clients::{Setting, is_refusal};
 use super::wire::{Command, Result, Trouble, Wire, command, shown};
@@ -361,8 +361,8 @@ impl Own {
         Ok(())
     }
 
-    /// The states that the keys may be in after some of these operations: after each prefix, in which any of them may be left
-    /// out if they `may_be_refused`. None: too many to be told.
+    /// The states that the keys may be in after some of these operations: after each prefix, in
+    /// which any of them may be left out if they `may_be_refused`. None: too many to be told.
     fn states(&self, ops: &[Op], may_be_refused: bool) -> Option<BTreeSet<Keys>> {
         let mut newest = BTreeSet::from([self.keys.clone()]);
         let mut all = newest.clone();

@@ -56,7 +56,8 @@ impl Plan {
         // A cache that keeps its data in a directory cannot have flash.
         let on_disk = level != Level::Memory || one_of(2) == 0;
         let flash = one_of(3) == 0 && !(cache && on_disk);
-        // Less than an episode writes, however busy the machine is: memory becomes full, and stays so.
+        // Less than an episode writes, however busy the machine is: memory becomes full, and stays
+        // so.
         let full = one_of(3) == 0;
         let memory_mb = if full { memory_mb.min(64) } else { memory_mb };
         Plan {

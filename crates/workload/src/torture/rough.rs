@@ -1,4 +1,5 @@
-//! A client that behaves badly, or does what stops others: it checks nothing but that it is answered.
+//! A client that behaves badly, or does what stops others: it checks nothing but that it is
+//! answered.
 
 use super::clients::{Setting, is_refusal};
 use super::wire::{Result, Trouble, Wire, words};

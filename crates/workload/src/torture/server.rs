@@ -143,7 +143,8 @@ impl Server {
         Some(kib << 10)
     }
 
-    /// What `/livez` and `/memory` say, and which threads wait in the kernel for what: for a report.
+    /// What `/livez` and `/memory` say, and which threads wait in the kernel for what: for a
+    /// report.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for path in ["/livez", "/memory"] {

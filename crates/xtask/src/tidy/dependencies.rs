@@ -1,4 +1,5 @@
-//! Rule: every external crate has its reason in ARCHITECTURE.md and, with all it pulls in, a permissive licence.
+//! Rule: every external crate has its reason in ARCHITECTURE.md and, with all it pulls in, a
+//! permissive licence.
 
 use std::collections::BTreeSet;
 

@@ -2,10 +2,10 @@
 
 use super::House;
 
-/// The crates directly below each crate; it may see those and whatever they may see. 00-map.md's direction
-/// `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
-/// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim, workload, xtask and fuzz are
-/// programs around the product: nobody sees them.
+/// The crates directly below each crate; it may see those and whatever they may see. 00-map.md's
+/// direction `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
+/// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim,
+/// workload, xtask and fuzz are programs around the product: nobody sees them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-flash", &["duramen-base"]),

@@ -1,4 +1,5 @@
-//! Reads SPDX licence expressions: `(MIT OR Apache-2.0) AND Unicode-3.0`, and the old form `MIT/Apache-2.0`.
+//! Reads SPDX licence expressions: `(MIT OR Apache-2.0) AND Unicode-3.0`, and the old form
+//! `MIT/Apache-2.0`.
 
 /// Licences that ask for no more than a notice.
 const PERMISSIVE: [&str; 14] = [
@@ -18,7 +19,8 @@ const PERMISSIVE: [&str; 14] = [
     "Zlib",
 ];
 
-/// Whether the expression can be met with permissive licences alone. An empty or malformed one can't.
+/// Whether the expression can be met with permissive licences alone. An empty or malformed one
+/// can't.
 pub(super) fn is_permissive(expression: &str) -> bool {
     let spaced = expression
         .replace('(', " ( ")

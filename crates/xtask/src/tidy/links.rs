@@ -1,5 +1,5 @@
-//! Rules for Markdown files: each link leads to something that exists, and so does each path and each
-//! item of our source that a page names.
+//! Rules for Markdown files: each link leads to something that exists, and so does each path and
+//! each item of our source that a page names.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house that a compiler does not check.
 //!
-//! Each rule takes the [`House`] and adds complaints; a complaint says where, what and what to do. Exceptions are
-//! rows with a reason, in the table beside the rule or in ARCHITECTURE.md.
+//! Each rule takes the [`House`] and adds complaints; a complaint says where, what and what to do.
+//! Exceptions are rows with a reason, in the table beside the rule or in ARCHITECTURE.md.
 
 mod dependencies;
 mod edges;

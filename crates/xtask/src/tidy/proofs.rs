@@ -1,7 +1,9 @@
-//! Rule: docs/protocols.md names the test that finds each planted bug and those of each scenario, and they exist.
+//! Rule: docs/protocols.md names the test that finds each planted bug and those of each scenario,
+//! and they exist.
 //!
-//! A bug is a variant of an `enum Bug` in a `planted.rs`: the source must look at it, a test must plant it, and a row of
-//! "Planted bugs" must name tests that are there. "Scenarios" has a row for each number in [`SCENARIOS`].
+//! A bug is a variant of an `enum Bug` in a `planted.rs`: the source must look at it, a test must
+//! plant it, and a row of "Planted bugs" must name tests that are there. "Scenarios" has a row for
+//! each number in [`SCENARIOS`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -103,7 +105,8 @@ fn check_sources(sources: &[Source], document: &str, complaints: &mut Vec<String
     }
 }
 
-/// Variants of `enum Bug` that stand for a bug of their own: those with contents pass on another crate's.
+/// Variants of `enum Bug` that stand for a bug of their own: those with contents pass on another
+/// crate's.
 fn variants(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .skip_while(|line| !line.starts_with("pub enum Bug"))

@@ -1,5 +1,5 @@
-//! Rules for each Rust file: it opens with its purpose, keeps its length, holds no placeholder, and uses `unsafe`
-//! only where docs/unsafe.md says so.
+//! Rules for each Rust file: it opens with its purpose, keeps its length, holds no placeholder, and
+//! uses `unsafe` only where docs/unsafe.md says so.
 
 use std::collections::BTreeSet;
 use std::path::Path;

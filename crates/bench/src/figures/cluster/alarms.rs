@@ -1,7 +1,9 @@
-//! False alarms: whether a server that lives is ever called crashed, while all of a cluster is under full load.
+//! False alarms: whether a server that lives is ever called crashed, while all of a cluster is
+//! under full load.
 //!
-//! More clients than the machine has processors write and read without a pause, so that every server waits for its turn again and
-//! again: what a server that is silent for want of time looks like is just what failure detection must not take for a death.
+//! More clients than the machine has processors write and read without a pause, so that every
+//! server waits for its turn again and again: what a server that is silent for want of time looks
+//! like is just what failure detection must not take for a death.
 
 use super::Programs;
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, progress};
@@ -125,7 +127,8 @@ fn living(client: &Client) -> Result<BTreeSet<ServerId>> {
     }
 }
 
-/// Looks again and again. A server that was called crashed comes back under another id: no look misses that.
+/// Looks again and again. A server that was called crashed comes back under another id: no look
+/// misses that.
 fn watch(client: &Client, time: Duration, requests: &AtomicU64) -> Result<Watched> {
     let begun = Instant::now();
     let mut shown = begun;

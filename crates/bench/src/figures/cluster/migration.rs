@@ -1,5 +1,5 @@
-//! What clients notice of a tablet that moves between two living servers: half of a table goes to another server while native
-//! clients read and write all of it.
+//! What clients notice of a tablet that moves between two living servers: half of a table goes to
+//! another server while native clients read and write all of it.
 
 use super::Programs;
 use crate::harness::{Bound, Doing, Failure, Latencies, Options, Report, Result, Row, progress};

@@ -1,7 +1,8 @@
-//! What a cluster costs and what it gives: replicated writes beside Redis with replicas, reads beside a single server.
+//! What a cluster costs and what it gives: replicated writes beside Redis with replicas, reads
+//! beside a single server.
 //!
-//! All processes of a run share one machine and one disk, whoever they belong to. Each row prints how many copies are durable, and
-//! how, when a write is acknowledged.
+//! All processes of a run share one machine and one disk, whoever they belong to. Each row prints
+//! how many copies are durable, and how, when a write is acknowledged.
 
 mod alarms;
 mod migration;

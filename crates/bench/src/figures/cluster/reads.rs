@@ -1,7 +1,8 @@
 //! Reads of a cluster's member beside those of a server that belongs to none.
 //!
-//! All keys lie on one member, so that both sides have as many threads; the generator offers both the same load. What a member does
-//! more: it looks whose the key is and by which map the client came, and whether it may answer (its read lease).
+//! All keys lie on one member, so that both sides have as many threads; the generator offers both
+//! the same load. What a member does more: it looks whose the key is and by which map the client
+//! came, and whether it may answer (its read lease).
 
 use super::Programs;
 use crate::harness::{

@@ -1,7 +1,9 @@
-//! Replicated writes, acknowledged: three copies on disks beside a Redis master with two replicas and `WAIT 2`.
+//! Replicated writes, acknowledged: three copies on disks beside a Redis master with two replicas
+//! and `WAIT 2`.
 //!
-//! Three durable copies on both sides. Redis's are those of the master and its two replicas; Duramen's are those of three backups,
-//! none of which is the master: a process more on the same machine.
+//! Three durable copies on both sides. Redis's are those of the master and its two replicas;
+//! Duramen's are those of three backups, none of which is the master: a process more on the same
+//! machine.
 
 use super::Programs;
 use crate::harness::{
@@ -39,7 +41,8 @@ fn duramen(programs: &Programs, level: &'static str, name: &'static str) -> Resu
         memory: "256mb".to_owned(),
         threads: programs.threads,
         level,
-        // A head that goes on in another segment waits until the one before is synced: with small ones, thirty times a second.
+        // A head that goes on in another segment waits until the one before is synced: with small
+        // ones, thirty times a second.
         more: ["--segment-size", "8mb"].map(str::to_owned).into(),
     };
     let cluster = Cluster::start(&up, &programs.dir)?;

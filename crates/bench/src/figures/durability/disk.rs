@@ -47,7 +47,8 @@ impl RawLog {
     }
 }
 
-/// Bytes per second of reading files of at least `bytes` in one go, from the disk and not from memory.
+/// Bytes per second of reading files of at least `bytes` in one go, from the disk and not from
+/// memory.
 pub(super) fn read_rate(dir: &Path, bytes: u64) -> Result<f64> {
     let path = dir.join("raw-read");
     let mut file = File::create(&path).doing(format!("creating {}", path.display()))?;
@@ -66,7 +67,8 @@ pub(super) fn read_rate(dir: &Path, bytes: u64) -> Result<f64> {
     Ok(rate)
 }
 
-/// Makes the system forget what it has read and written: a restart after a power cut finds no cached page.
+/// Makes the system forget what it has read and written: a restart after a power cut finds no
+/// cached page.
 pub(super) fn forget_pages() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").doing("dropping the page cache (needs root)")

@@ -1,8 +1,9 @@
-//! What acknowledged writes cost, what reads pay for them, how long a restart takes, what a snapshot disturbs: Duramen's server
-//! beside redis-server with its append-only file, in one run, on one disk.
+//! What acknowledged writes cost, what reads pay for them, how long a restart takes, what a
+//! snapshot disturbs: Duramen's server beside redis-server with its append-only file, in one run,
+//! on one disk.
 //!
-//! Each row prints the level that it is acknowledged at. The raw figure of the disk (overwrite of preallocated 4 KiB and
-//! fdatasync) is taken in the same rounds, in the same directory.
+//! Each row prints the level that it is acknowledged at. The raw figure of the disk (overwrite of
+//! preallocated 4 KiB and fdatasync) is taken in the same rounds, in the same directory.
 
 mod disk;
 mod reads;
@@ -100,7 +101,8 @@ impl Programs {
         Server::duramen(&format!("duramen {}", level.name()), &how)
     }
 
-    /// Starts redis-server with an append-only file (`always`, `everysec`) or without (`no`); `None`: not installed.
+    /// Starts redis-server with an append-only file (`always`, `everysec`) or without (`no`);
+    /// `None`: not installed.
     fn redis(&self, append: Redis, dir: &Path) -> Result<Option<Server>> {
         let start = |program: &PathBuf| Server::redis_at(program, append, dir);
         self.redis.as_ref().map(start).transpose()

@@ -1,4 +1,5 @@
-//! Do reads pay for durable writes? GETs beside writers that go as fast as they can, at level `memory` and at `synced`.
+//! Do reads pay for durable writes? GETs beside writers that go as fast as they can, at level
+//! `memory` and at `synced`.
 
 use super::{Level, Programs};
 use crate::harness::{Bound, Latencies, Options, Report, Result, Row, median, progress};

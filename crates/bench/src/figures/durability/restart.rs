@@ -1,4 +1,5 @@
-//! Time from starting the process until it serves all its data again, nothing of it cached by the system.
+//! Time from starting the process until it serves all its data again, nothing of it cached by the
+//! system.
 
 use super::disk::{forget_pages, read_rate};
 use super::{Level, Programs};

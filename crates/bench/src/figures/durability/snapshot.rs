@@ -1,4 +1,5 @@
-//! What a snapshot disturbs: latency of synced writes and resident memory while it is taken, beside redis-server's fork.
+//! What a snapshot disturbs: latency of synced writes and resident memory while it is taken, beside
+//! redis-server's fork.
 
 use super::{Level, Programs};
 use crate::harness::{Bound, Latencies, Options, Report, Result, Row, progress};
@@ -43,7 +44,8 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         let mut load = Load::usual(side.server.address, Command::Set, 64);
         (load.keys, load.value_bytes) = (keys, 1000);
         load.preload(0)?;
-        // Once more: until the log takes as much memory as it ever will, it grows without a snapshot too.
+        // Once more: until the log takes as much memory as it ever will, it grows without a
+        // snapshot too.
         load.preload(0)?;
         let mut quiet = Latencies::default();
         for _ in 0..options.size(10, 3) {
@@ -102,7 +104,8 @@ fn writes(side: &Side, keys: u64) -> Result<Latencies> {
     Ok(load.run()?.latencies)
 }
 
-/// Latencies while it saves, how long that took, and the largest resident memory (of the server and its children).
+/// Latencies while it saves, how long that took, and the largest resident memory (of the server and
+/// its children).
 fn during_save(side: &Side, keys: u64) -> Result<(Latencies, f64, u64)> {
     // Redis may be rewriting its append-only file, and then refuses.
     let waiting = Instant::now();

@@ -1,4 +1,5 @@
-//! Random accesses to an array [Badam11 §5.1], and what a page costs that is in RAM [Badam11 §4, Table 4].
+//! Random accesses to an array [Badam11 §5.1], and what a page costs that is in RAM [Badam11 §4,
+//! Table 4].
 
 use super::tool::{Bench, Run, arguments, data_bytes};
 use super::{FlashArgs, RAM_PERCENT};
@@ -33,7 +34,8 @@ fn ram_bytes(data: u64) -> u64 {
     (data * RAM_PERCENT / 100).next_multiple_of(MIB)
 }
 
-/// One way, with each share of writes in `steps`: the device's own rate is taken before and after, and is their mean.
+/// One way, with each share of writes in `steps`: the device's own rate is taken before and after,
+/// and is their mean.
 fn run(
     args: &FlashArgs,
     bench: &Bench,

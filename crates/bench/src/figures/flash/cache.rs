@@ -1,5 +1,5 @@
-//! What the allocator's RAM object cache finds, and what that costs: its own code (S3-FIFO) against a cache that evicts what was used least
-//! lately, on the same accesses with the same RAM.
+//! What the allocator's RAM object cache finds, and what that costs: its own code (S3-FIFO) against
+//! a cache that evicts what was used least lately, on the same accesses with the same RAM.
 
 use super::FlashArgs;
 use super::lru::{Lru, OBJECT_BYTES};

@@ -1,11 +1,13 @@
-//! A cache that evicts what was used least lately, to be measured beside the allocator's: the policy that Badam11 has.
+//! A cache that evicts what was used least lately, to be measured beside the allocator's: the
+//! policy that Badam11 has.
 //!
-//! It is made as favourable to it as can be: all objects are of one length, so that room never has to be searched for or joined.
+//! It is made as favourable to it as can be: all objects are of one length, so that room never has
+//! to be searched for or joined.
 //!
 //! **Concurrency** shards with a lock each, as the allocator's cache.
 //!
-//! **Layout** a slot for each object: its key with a bit for dirty, and its neighbours in the order of use; its bytes; an index of four bytes an
-//! object and a quarter more.
+//! **Layout** a slot for each object: its key with a bit for dirty, and its neighbours in the order
+//! of use; its bytes; an index of four bytes an object and a quarter more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

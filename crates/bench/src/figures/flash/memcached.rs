@@ -1,4 +1,5 @@
-//! memcached with its slabs in `duramen_alloc`'s memory, beside memcached as it is with swap [Badam11 §5.2, Figure 4].
+//! memcached with its slabs in `duramen_alloc`'s memory, beside memcached as it is with swap
+//! [Badam11 §5.2, Figure 4].
 
 use super::swap::Swap;
 use super::tool::{BESIDE_BYTES, Bench, arguments, data_bytes, said};
@@ -33,7 +34,8 @@ impl Server {
             .port();
         let data = data_bytes(args);
         let mut command = limit.command(&built.join(format!("memcached-{way}")));
-        // Chunks of `ssd_oalloc` do not lie within one page of slabs, so slabs cannot be moved from class to class.
+        // Chunks of `ssd_oalloc` do not lie within one page of slabs, so slabs cannot be moved from
+        // class to class.
         command
             .args(["-l", "127.0.0.1", "-U", "0", "-u", "root", "-t", "8", "-p"])
             .arg(port.to_string())

@@ -1,7 +1,9 @@
-//! A program's heap on flash [Badam11 §5]: random accesses by object, by page, by a mapped file and by swap; programs; memcached; what the
-//! machinery costs; restarts. RAM is held by a memory cgroup, so that no page cache helps anybody.
+//! A program's heap on flash [Badam11 §5]: random accesses by object, by page, by a mapped file and
+//! by swap; programs; memcached; what the machinery costs; restarts. RAM is held by a memory
+//! cgroup, so that no page cache helps anybody.
 //!
-//! What is measured are the C programs of `crates/alloc/examples`, built here; each looks itself whether it reads what it wrote.
+//! What is measured are the C programs of `crates/alloc/examples`, built here; each looks itself
+//! whether it reads what it wrote.
 
 mod array;
 mod cache;
@@ -26,7 +28,8 @@ pub struct FlashArgs {
     /// The library `libduramen_alloc.a`; by default the one beside this program
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
-    /// The directory that `crates/alloc/examples/memcached/build` leaves; without it memcached is left out
+    /// The directory that `crates/alloc/examples/memcached/build` leaves; without it memcached is
+    /// left out
     #[arg(long, value_name = "DIR")]
     pub memcached: Option<PathBuf>,
     /// Megabytes of data of the array and the programs [default: 384; 96 with --quick]

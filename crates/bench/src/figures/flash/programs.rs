@@ -1,4 +1,5 @@
-//! A B+tree, a packet cache and HashCache's index [Badam11 §5.3-5.5] by objects, by pages and by swap.
+//! A B+tree, a packet cache and HashCache's index [Badam11 §5.3-5.5] by objects, by pages and by
+//! swap.
 
 use super::tool::{Bench, Run, arguments, data_bytes};
 use super::{FlashArgs, RAM_PERCENT};

@@ -1,4 +1,5 @@
-//! How long a program is without its data after a restart [Badam11 §5.5]: a checkpoint's metadata are read, the data are not.
+//! How long a program is without its data after a restart [Badam11 §5.5]: a checkpoint's metadata
+//! are read, the data are not.
 
 use super::FlashArgs;
 use super::tool::{Bench, arguments, data_bytes};

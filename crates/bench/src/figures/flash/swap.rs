@@ -4,8 +4,9 @@ use crate::harness::{Doing, Failure, Result, Undo, interrupt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Waits until its standard input ends, which is when this program does at the latest, then takes the swap file off. What is in it must
-/// fit into RAM, so the kernel may refuse until whoever uses it has gone.
+/// Waits until its standard input ends, which is when this program does at the latest, then takes
+/// the swap file off. What is in it must fit into RAM, so the kernel may refuse until whoever uses
+/// it has gone.
 const KEEPER: &str = r#"
 trap '' INT TERM HUP
 cat > /dev/null

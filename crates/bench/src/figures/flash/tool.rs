@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// RAM that a program has beside the library's budget: its code, stacks, and page tables, of which the library leaves up to 8 MiB beside it.
+/// RAM that a program has beside the library's budget: its code, stacks, and page tables, of which
+/// the library leaves up to 8 MiB beside it.
 pub const BESIDE_BYTES: u64 = 12 * MIB;
 /// The same for a program that does not use the library: what it does not need is RAM for its data.
 const PLAIN_BESIDE_BYTES: u64 = 4 * MIB;

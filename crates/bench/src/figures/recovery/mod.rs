@@ -1,4 +1,5 @@
-//! How long a crashed server's data is away: from `kill -9` to the last of its keys, detection included.
+//! How long a crashed server's data is away: from `kill -9` to the last of its keys, detection
+//! included.
 
 mod probe;
 mod watch;

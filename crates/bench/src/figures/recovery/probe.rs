@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const SAMPLE: u64 = 2000;
 /// Whoever can't answer yet is asked again after this time.
 const REST: Duration = Duration::from_millis(5);
-/// While none of them is served only so many, spread over all of them, are asked for: what is measured shares its processors with who
-/// measures.
+/// While none of them is served only so many, spread over all of them, are asked for: what is
+/// measured shares its processors with who measures.
 const SCOUTS: usize = 40;
 /// Longer than any recovery.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -92,7 +92,8 @@ impl Probe {
             }
             let mut moved = false;
             seen = false;
-            // All are asked before any is waited for: who keeps a question back keeps back its own answers alone.
+            // All are asked before any is waited for: who keeps a question back keeps back its own
+            // answers alone.
             for (address, keys) in &by_server {
                 self.send(*address, keys)?;
             }

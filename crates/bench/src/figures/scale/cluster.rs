@@ -1,7 +1,8 @@
-//! A simulated cluster in which one server dies: the coordinator is the real one, the servers are queues.
+//! A simulated cluster in which one server dies: the coordinator is the real one, the servers are
+//! queues.
 //!
-//! What the coordinator does takes the time that it really takes here, its messages' encoding included, and [`MESSAGE`] for the
-//! system calls of each.
+//! What the coordinator does takes the time that it really takes here, its messages' encoding
+//! included, and [`MESSAGE`] for the system calls of each.
 
 use super::costs::SEGMENT_BYTES;
 use super::machine::{MICROSECOND, Machine, Ns, SECOND, Server};
@@ -472,7 +473,8 @@ impl Cluster {
         let witness = self.id_of(witness);
         self.tell_coordinator(latency, witness, suspect);
         while self.served_at == 0 {
-            // The coordinator's thread takes what has arrived, then looks at its timers; what comes meanwhile waits.
+            // The coordinator's thread takes what has arrived, then looks at its timers; what comes
+            // meanwhile waits.
             let free = self.coordinator_free.max(self.now);
             let wake = self.wake_at.map(|at| (at.max(free), Turn::Tick));
             let inbox = (!self.inbox.is_empty()).then_some((free, Turn::Input));
@@ -747,7 +749,8 @@ pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
     }
 }
 
-/// When somebody first asks a server that is gone: each of the others asks one at random per interval; the connection is refused.
+/// When somebody first asks a server that is gone: each of the others asks one at random per
+/// interval; the connection is refused.
 fn noticed_ms(servers: usize, seed: u64) -> f64 {
     const TRIALS: usize = 200;
     let mut rng = Rng::new(seed);

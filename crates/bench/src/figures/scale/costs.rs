@@ -1,5 +1,5 @@
-//! What the work of a recovery costs a core of this machine, measured with the shipped code. Processor time of the thread that
-//! does it, so that a busy machine does not make it dearer.
+//! What the work of a recovery costs a core of this machine, measured with the shipped code.
+//! Processor time of the thread that does it, so that a busy machine does not make it dearer.
 
 use super::machine::Costs;
 use crate::figures::replay;

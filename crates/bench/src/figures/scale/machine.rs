@@ -1,4 +1,5 @@
-//! What a simulated server is made of: queues that serve one piece of work after another, in simulated nanoseconds.
+//! What a simulated server is made of: queues that serve one piece of work after another, in
+//! simulated nanoseconds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

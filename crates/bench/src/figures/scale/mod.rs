@@ -1,7 +1,8 @@
 //! Large clusters in simulated time: how long a recovery takes, and what the coordinator has to do.
 //!
-//! The coordinator and the placement of replicas are the shipped code; so is what a core's work costs, measured at the beginning of
-//! the run. Servers are queues for their cores, disk and network. What is not this machine's is said in the report.
+//! The coordinator and the placement of replicas are the shipped code; so is what a core's work
+//! costs, measured at the beginning of the run. Servers are queues for their cores, disk and
+//! network. What is not this machine's is said in the report.
 //!
 //! Paper: [Ousterhout15 §7.11, Figures 16 and 17].
 
@@ -102,7 +103,8 @@ fn sizes(options: &Options, machine: Machine, report: &mut Report) -> Result<()>
         let plan = Plan {
             servers: count + 1,
             dead_bytes: count as u64 * NODE_BYTES,
-            // A partition for each, and not one more because the log is a little longer than the data.
+            // A partition for each, and not one more because the log is a little longer than the
+            // data.
             partition_bytes: NODE_BYTES + NODE_BYTES / 20,
             replicas: 3,
             seed: count as u64,

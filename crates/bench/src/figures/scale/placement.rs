@@ -1,6 +1,8 @@
-//! Whether randomized placement keeps the slowest disk near the average one (Figure 17): 120 disks, 12 GB, 120 recoveries each.
+//! Whether randomized placement keeps the slowest disk near the average one (Figure 17): 120 disks,
+//! 12 GB, 120 recoveries each.
 //!
-//! The placement is the shipped code; a recovery takes as long as the slowest disk reads the primaries that lie on it.
+//! The placement is the shipped code; a recovery takes as long as the slowest disk reads the
+//! primaries that lie on it.
 
 use super::costs::SEGMENT_BYTES;
 use super::machine::{SECOND, ns};

@@ -1,5 +1,5 @@
-//! Backups that read and divide a dead server's segments, and recovery masters that fetch, replay and replicate them: what
-//! `duramen_node` does, with queues in place of work.
+//! Backups that read and divide a dead server's segments, and recovery masters that fetch, replay
+//! and replicate them: what `duramen_node` does, with queues in place of work.
 
 use super::cluster::{Cluster, Stage, Then, width};
 use super::costs::SEGMENT_BYTES;
@@ -9,7 +9,8 @@ use duramen_format::segment::Kind;
 use duramen_wire::native::message::{PartitionOutcome, Recover, ReplicaEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// As in `duramen_node`: segments that a recovery master reads at once, and how far it looks for an idle backup.
+/// As in `duramen_node`: segments that a recovery master reads at once, and how far it looks for an
+/// idle backup.
 const READS_MAX: usize = 8;
 const LOOK_AHEAD: usize = 32;
 /// Segments that a backup reads at once: one is divided while the next is read.
@@ -133,14 +134,16 @@ impl Cluster {
         self.fetch(self.masters.len() - 1);
     }
 
-    /// How many parts of equal size the log falls into: its share of the hashes of the dead server's.
+    /// How many parts of equal size the log falls into: its share of the hashes of the dead
+    /// server's.
     fn partitions_of(&self, order: &Recover) -> u64 {
         let all: u128 = self.dead_width();
         let mine: u128 = order.tablets.iter().map(|tablet| width(tablet.range)).sum();
         (all / mine.max(1)).max(1) as u64
     }
 
-    /// Asks for further segments: of the next ones, those whose backups have the least to do for it.
+    /// Asks for further segments: of the next ones, those whose backups have the least to do for
+    /// it.
     fn fetch(&mut self, master: usize) {
         let latency = self.machine().latency;
         loop {

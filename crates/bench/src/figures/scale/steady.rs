@@ -1,4 +1,5 @@
-//! What the coordinator of a large cluster does beside recoveries: its real code, asked what so many servers ask, as often.
+//! What the coordinator of a large cluster does beside recoveries: its real code, asked what so
+//! many servers ask, as often.
 
 use super::cluster::{Batches, MESSAGE, coordinator, encode, settings, settle};
 use crate::harness::Result;
@@ -17,7 +18,8 @@ const CONFIRMS: f64 = 0.1;
 /// Parts into which a dead server's tablet is cut, each of which gets a new owner.
 const CUTS: u64 = 205;
 
-/// Seconds between two of a server's questions for the map: while all is served, and while something is not (as there).
+/// Seconds between two of a server's questions for the map: while all is served, and while
+/// something is not (as there).
 fn map_pauses(servers: usize) -> (f64, f64) {
     let servers = servers as f64;
     ((servers * 500e-6).max(1.0), (servers * 200e-6).max(0.1))

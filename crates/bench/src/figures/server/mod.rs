@@ -1,8 +1,8 @@
-//! Duramen's server beside redis-server and beside the floor, in one run: processor time per request, round trips, idle cost,
-//! throughput against utilization.
+//! Duramen's server beside redis-server and beside the floor, in one run: processor time per
+//! request, round trips, idle cost, throughput against utilization.
 //!
-//! All servers are processes of their own on loopback. The same generator drives each in turn (A B A B); processor time is the
-//! kernel's account of the server process over the measured run.
+//! All servers are processes of their own on loopback. The same generator drives each in turn (A B
+//! A B); processor time is the kernel's account of the server process over the measured run.
 
 mod idle;
 mod requests;

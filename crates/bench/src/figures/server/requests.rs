@@ -1,4 +1,5 @@
-//! Processor time of the server per request, and throughput: 50 connections, by this program's generator and by redis-benchmark.
+//! Processor time of the server per request, and throughput: 50 connections, by this program's
+//! generator and by redis-benchmark.
 
 use super::{ADAPTIVE, FLOOR, OFF, Programs, REDIS};
 use crate::harness::{

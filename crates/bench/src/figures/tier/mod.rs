@@ -1,8 +1,10 @@
-//! Data ten times as large as memory: the store's flash tier beside memcached's extstore, with equal memory.
+//! Data ten times as large as memory: the store's flash tier beside memcached's extstore, with
+//! equal memory.
 //!
-//! Each server is a process of its own in a memory cgroup of the same limit, so that the page cache that it makes the system keep
-//! counts as its own. The same generator fills both with the same keys, then reads: all keys alike, and 90 % of reads to 5 % of the
-//! keys, which lie scattered among all others. Only values that were found, and are the key's, count as reads.
+//! Each server is a process of its own in a memory cgroup of the same limit, so that the page cache
+//! that it makes the system keep counts as its own. The same generator fills both with the same
+//! keys, then reads: all keys alike, and 90 % of reads to 5 % of the keys, which lie scattered
+//! among all others. Only values that were found, and are the key's, count as reads.
 
 mod reads;
 mod rivals;
@@ -21,7 +23,8 @@ const VALUE_BYTES: usize = 1000;
 const TIMES: u64 = 10;
 /// Memory of a second memcached, which has room for what it keeps there of every item.
 const MORE: u64 = 3;
-/// Times the connections for a second look at a hot set: enough that somebody always has something to do while others wait.
+/// Times the connections for a second look at a hot set: enough that somebody always has something
+/// to do while others wait.
 const MANY: usize = 4;
 
 /// What `duramen bench tier` takes.
@@ -50,7 +53,8 @@ pub struct TierArgs {
     /// Seconds of each measurement
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Keys per second at which the stores are filled: faster, extstore evicts what it has no time to write
+    /// Keys per second at which the stores are filled: faster, extstore evicts what it has no time
+    /// to write
     #[arg(long, default_value_t = 50_000.0)]
     pub fill_rate: f64,
     /// Only these reads, and of Duramen alone
@@ -135,7 +139,8 @@ fn tell_how(args: &TierArgs, sizes: &Sizes, report: &mut Report) {
     );
 }
 
-/// Reads of one kind, all stores in turn; for a hot set also from a store that has all data in memory.
+/// Reads of one kind, all stores in turn; for a hot set also from a store that has all data in
+/// memory.
 fn side_by_side(
     args: &TierArgs,
     choice: Choice,

@@ -1,4 +1,5 @@
-//! One generator for two protocols: a thread for each connection, which sends a few requests and reads their replies.
+//! One generator for two protocols: a thread for each connection, which sends a few requests and
+//! reads their replies.
 
 use super::VALUE_BYTES;
 use super::rivals::Rival;

@@ -17,7 +17,8 @@ pub(super) const IN_MEMORY: &str = "duramen, all in memory";
 
 /// Of a server's memory, this is its program's: code, stacks, buffers.
 const PROGRAM_BYTES: u64 = 24 * MIB;
-/// memcached needs more beside `-m`: its hash table and the buffers of extstore. With 24 MiB it was killed by the limit.
+/// memcached needs more beside `-m`: its hash table and the buffers of extstore. With 24 MiB it was
+/// killed by the limit.
 const MEMCACHED_BYTES: u64 = 48 * MIB;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -217,7 +218,8 @@ impl Rival {
     }
 }
 
-/// Puts a server, which has no data yet, into a group with its share of memory; `None`: the system lets us have none.
+/// Puts a server, which has no data yet, into a group with its share of memory; `None`: the system
+/// lets us have none.
 fn limited(memory_bytes: u64, process: u32) -> Result<Option<Group>> {
     let Ok(group) = Group::new(memory_bytes) else {
         return Ok(None);

@@ -17,8 +17,8 @@ const PARENT_ENV: &str = "UP_OF_DURAMEN_PID";
 /// Lines of a log that are shown when a child does not start.
 const LAST_WORDS: usize = 12;
 
-/// In a child of `duramen up`: the kernel ends this process when that one is gone, however it went. (Its first thread starts all
-/// children, and lives as long as the process.)
+/// In a child of `duramen up`: the kernel ends this process when that one is gone, however it went.
+/// (Its first thread starts all children, and lives as long as the process.)
 pub(crate) fn tie_to_parent() {
     let parent = std::env::var(PARENT_ENV).ok();
     let Some(parent) = parent.and_then(|text| text.parse::<i32>().ok()) else {

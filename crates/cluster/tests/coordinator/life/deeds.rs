@@ -74,7 +74,8 @@ impl World {
             .all(|holder| self.put(index, holder, control, replica.clone()))
     }
 
-    /// The control log goes on in a new segment on new holders; the coordinator must hear of it before anything else.
+    /// The control log goes on in a new segment on new holders; the coordinator must hear of it
+    /// before anything else.
     fn roll_control(&mut self, index: usize) {
         let holders = self.choose(index, &[], REPLICAS);
         if holders.len() < REPLICAS {
@@ -113,7 +114,8 @@ impl World {
         }
     }
 
-    /// A new segment with these entries, on all of its holders and listed; or nothing, and it is stuck.
+    /// A new segment with these entries, on all of its holders and listed; or nothing, and it is
+    /// stuck.
     fn add_segment(
         &mut self,
         index: usize,
@@ -301,7 +303,8 @@ impl World {
         }
     }
 
-    /// Every segment on all of its holders first, and only then what the control segment says of them.
+    /// Every segment on all of its holders first, and only then what the control segment says of
+    /// them.
     fn place_everything(&mut self, index: usize) {
         let ids: Vec<SegmentId> = self.life(index).segments.keys().copied().collect();
         if !ids.into_iter().all(|id| self.put_segment(index, id)) {

@@ -62,14 +62,14 @@ impl Swaps {
         self.reserve_of_survivors() + self.reserve_of_removals()
     }
 
-    /// Segments that only survivors may take: without them a full disk could never be cleaned. A pass of this many less one
-    /// gains where a quarter of its victims is dead.
+    /// Segments that only survivors may take: without them a full disk could never be cleaned. A
+    /// pass of this many less one gains where a quarter of its victims is dead.
     fn reserve_of_survivors(&self) -> u64 {
         (self.limit() / 32).clamp(4, 8)
     }
 
-    /// A restart closes what is open, so each head may need a segment for its first tombstone. With one more there are two
-    /// short ones when all are taken, and the cleaner makes one of them.
+    /// A restart closes what is open, so each head may need a segment for its first tombstone. With
+    /// one more there are two short ones when all are taken, and the cleaner makes one of them.
     fn reserve_of_removals(&self) -> u64 {
         (self.limit() / 32).clamp(1, 8) + self.heads
     }
@@ -105,8 +105,8 @@ impl Swaps {
     /// Segments that are left free by who opens one for this purpose.
     fn spare(&self, purpose: Purpose) -> u64 {
         match purpose {
-            // A rewrite too: it leaves an object dead, but these lie scattered, and cleaning would gain
-            // nothing while removals find their room taken.
+            // A rewrite too: it leaves an object dead, but these lie scattered, and cleaning would
+            // gain nothing while removals find their room taken.
             Purpose::Head | Purpose::Rewrite | Purpose::Side | Purpose::Promoted => self.reserve(),
             Purpose::Tombstones => self.reserve_of_survivors(),
             Purpose::Survivor | Purpose::Compacted => 0,

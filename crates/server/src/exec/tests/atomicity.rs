@@ -198,7 +198,8 @@ fn a_transaction_goes_on_while_its_databases_are_dropped() {
     );
 }
 
-/// Runs `work` on `threads` threads, each with an executor, until all have returned; `judge` runs beside them on another.
+/// Runs `work` on `threads` threads, each with an executor, until all have returned; `judge` runs
+/// beside them on another.
 fn race(
     server: &Server,
     threads: usize,
@@ -391,8 +392,8 @@ fn renames_and_flushes_are_seen_whole() {
     );
 }
 
-/// A transaction that waits for memory holds its keys, and whoever waits for the keys holds memory back: neither may wait
-/// for ever.
+/// A transaction that waits for memory holds its keys, and whoever waits for the keys holds memory
+/// back: neither may wait for ever.
 #[test]
 fn transactions_go_on_when_memory_is_short() {
     const KEYS: usize = 40_000;
@@ -427,7 +428,8 @@ fn transactions_go_on_when_memory_is_short() {
             ask("SET k9 1");
         },
     );
-    // Into memory that is not full yet, at least; how many of the others are refused is the scheduler's doing.
+    // Into memory that is not full yet, at least; how many of the others are refused is the
+    // scheduler's doing.
     let written = written.load(Ordering::Relaxed);
     assert!(written > 1_000, "only {written} of 8000 found memory");
     // Who is alone finds memory, for what is alive fits well.
@@ -438,7 +440,8 @@ fn transactions_go_on_when_memory_is_short() {
     }
 }
 
-/// A DEL of many keys in a full store was refused for want of memory, which it would have given back.
+/// A DEL of many keys in a full store was refused for want of memory, which it would have given
+/// back.
 #[test]
 fn a_full_store_lets_many_keys_be_deleted_at_once() {
     let mut s = Server::session(2);
@@ -496,8 +499,8 @@ fn a_full_store_lets_keys_be_renamed_and_expire() {
         s.ask(&format!("PERSIST {key}"));
         s.expect("EXEC", "*2\r\n:1\r\n:1\r\n");
     }
-    // A refusal is right as long as cleaning has not made good for what was rewritten before. It never
-    // did where all that was dead lay in the open segment of a head.
+    // A refusal is right as long as cleaning has not made good for what was rewritten before. It
+    // never did where all that was dead lay in the open segment of a head.
     let until = Instant::now() + Duration::from_secs(60);
     let mut renamed = |from: &str, to: &str| {
         loop {

@@ -1,4 +1,5 @@
-//! A member of a cluster, with a view made by hand: who is served, who is sent where, what is refused.
+//! A member of a cluster, with a view made by hand: who is served, who is sent where, what is
+//! refused.
 
 use super::{Server, Session, run};
 use crate::cluster::{Clock, Membership};
@@ -364,7 +365,8 @@ fn a_watched_key_that_left_counts_as_changed() {
     session.expect(&format!("SET {other} 1"), "+QUEUED\r\n");
     session.expect("EXEC", "*-1\r\n");
     session.expect(&format!("EXISTS {other}"), ":0\r\n");
-    // Also if it has come back by then: absent before and absent now, and who knows what was in between.
+    // Also if it has come back by then: absent before and absent now, and who knows what was in
+    // between.
     member.tell_halves();
     member.session.expect(&format!("WATCH {own}"), "+OK\r\n");
     member.session.expect("MULTI", "+OK\r\n");
@@ -414,7 +416,8 @@ fn there_is_one_database_and_tables_are_the_coordinators() {
     assert!(!tables.contains("db1"), "{tables}");
 }
 
-/// P3 of `own_part`: a large flush takes several rounds, others have their turns between them, and only the last one answers.
+/// P3 of `own_part`: a large flush takes several rounds, others have their turns between them, and
+/// only the last one answers.
 #[test]
 fn a_large_flush_is_done_in_rounds() {
     let mut member = Member::new(1);
@@ -491,7 +494,8 @@ fn whole_tables_are_the_own_part_of_them() {
     session.expect("DBSIZE", ":0\r\n");
 }
 
-/// The story: a member that had just joined answered CLUSTER SLOTS with an empty list, and clients took it for the cluster's map.
+/// The story: a member that had just joined answered CLUSTER SLOTS with an empty list, and clients
+/// took it for the cluster's map.
 #[test]
 fn who_asks_a_new_member_for_the_map_asks_again() {
     let mut member = Member::new(1);

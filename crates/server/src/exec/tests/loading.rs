@@ -1,4 +1,5 @@
-//! What clients are told while the data is being loaded, and that they are served afterwards without connecting again.
+//! What clients are told while the data is being loaded, and that they are served afterwards
+//! without connecting again.
 
 use super::{Executor, run};
 use crate::config::{Level, ServerConfig};

@@ -1,4 +1,5 @@
-//! Whose replies wait for the log, and at which level: engine and executor without any disk, so that the test is the disk.
+//! Whose replies wait for the log, and at which level: engine and executor without any disk, so
+//! that the test is the disk.
 
 use super::{Executor, START_MS};
 use crate::config::{Level, ServerConfig};
@@ -148,7 +149,8 @@ fn nobody_is_shown_what_can_vanish() {
     bench.one(&mut a, "SET gone 1\r\n");
     bench.commit(Level::Synced);
     bench.one(&mut a, "SET k v\r\nDEL gone\r\n");
-    // A hit, a miss, a condition that failed, a walk, a count: all of them tell of what is not durable.
+    // A hit, a miss, a condition that failed, a walk, a count: all of them tell of what is not
+    // durable.
     for request in [
         "GET k",
         "GET gone",
@@ -197,8 +199,8 @@ fn a_transaction_waits_as_a_whole() {
     assert!(!wait.is_none());
 }
 
-/// An exchange of databases shows in every reply, though no entry that a reader looks at is new: what it says must wait
-/// for the exchange. Both ways: SWAPDB by itself, and within EXEC.
+/// An exchange of databases shows in every reply, though no entry that a reader looks at is new:
+/// what it says must wait for the exchange. Both ways: SWAPDB by itself, and within EXEC.
 #[test]
 fn an_exchange_of_databases_shows_only_when_it_is_kept() {
     for script in [

@@ -134,8 +134,8 @@ pub fn encode_from_coordinator(out: &mut Vec<u8>, envelope: &Envelope, message: 
     builder.finish(0);
 }
 
-/// What [`append`] makes of it: fields one after the other. The segments, the most of it and the same in all orders of a recovery, are
-/// encoded once.
+/// What [`append`] makes of it: fields one after the other. The segments, the most of it and the
+/// same in all orders of a recovery, are encoded once.
 fn append_order(out: &mut Vec<u8>, order: &Recover) {
     const RECOVER: u32 = 5; // of the variants
     let Recover {
@@ -166,7 +166,8 @@ fn append_order(out: &mut Vec<u8>, order: &Recover) {
     append(out, passes);
 }
 
-/// Appends a server's answer to the coordinator, which the caller follows up with `payload_bytes` of payload.
+/// Appends a server's answer to the coordinator, which the caller follows up with `payload_bytes`
+/// of payload.
 pub fn encode_server_answer(
     out: &mut Vec<u8>,
     envelope: &Envelope,

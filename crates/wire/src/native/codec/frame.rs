@@ -17,16 +17,18 @@ const ERROR: u16 = 2;
 pub struct Envelope {
     /// Chosen by the asker; the answer has the same.
     pub request: u64,
-    /// For whom it is; [`ServerId::NONE`]: whoever gets it. A server drops what is for another life of its slot.
+    /// For whom it is; [`ServerId::NONE`]: whoever gets it. A server drops what is for another life
+    /// of its slot.
     pub target: ServerId,
-    /// Who sends it; [`ServerId::NONE`]: no member. A client that asks a master says here, as a number, by which version of the map
-    /// it found it: see [`Envelope::map_version`].
+    /// Who sends it; [`ServerId::NONE`]: no member. A client that asks a master says here, as a
+    /// number, by which version of the map it found it: see [`Envelope::map_version`].
     pub sender: ServerId,
 }
 
 impl Envelope {
-    /// Of a client's request: the version of the tablet map that led it here. A master that has owned the key only since a later
-    /// version answers `UnknownTablet`: the request may be a late copy of one that was executed elsewhere and is forgotten there.
+    /// Of a client's request: the version of the tablet map that led it here. A master that has
+    /// owned the key only since a later version answers `UnknownTablet`: the request may be a late
+    /// copy of one that was executed elsewhere and is forgotten there.
     pub fn map_version(&self) -> MapVersion {
         MapVersion(self.sender.number())
     }
@@ -63,8 +65,8 @@ pub struct Frame<'a> {
 /// What [`parse_frame`] found at the beginning of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not before the input has this length. Only declared by the other side, but within the limit: grow a buffer towards it as
-    /// bytes arrive.
+    /// Not before the input has this length. Only declared by the other side, but within the limit:
+    /// grow a buffer towards it as bytes arrive.
     Incomplete { needed: usize },
     /// A frame of so many bytes in all.
     Frame { frame: Frame<'a>, bytes: usize },
@@ -98,7 +100,8 @@ fn checksum(header: &[u8; HEADER_BYTES], body: &[u8]) -> u32 {
     checksum::crc32c_append(crc, body)
 }
 
-/// Takes the frame at the beginning of untrusted `input`. `limit`: the longest frame to wait for, header excluded.
+/// Takes the frame at the beginning of untrusted `input`. `limit`: the longest frame to wait for,
+/// header excluded.
 ///
 /// # Errors
 /// The input is no frame, and no more input will make it one.
@@ -154,7 +157,8 @@ pub fn parse_frame(input: &[u8], limit: usize) -> Result<Parsed<'_>, FrameError>
     })
 }
 
-/// Where the payload of the frame at the beginning of untrusted `input` begins, as soon as its header is there.
+/// Where the payload of the frame at the beginning of untrusted `input` begins, as soon as its
+/// header is there.
 pub fn payload_at(input: &[u8]) -> Option<usize> {
     let head = input.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + u32_at(head, BODY_AT) as usize)

@@ -1,4 +1,5 @@
-//! How two sides of a connection prove to each other that they know the cluster's token, without saying it.
+//! How two sides of a connection prove to each other that they know the cluster's token, without
+//! saying it.
 //!
 //! ```text
 //! who connected                          who accepted
@@ -10,18 +11,23 @@
 //!   frames                      ↔        frames
 //! ```
 //!
-//! A proof is a frame of kind 5, an answer where who accepted sends it; request, target and sender are 0. Its body is a tag of 32
-//! bytes and the name up to the end. The tag is HMAC-SHA-256 with the token as its key (empty if the cluster has none) over: a label, one for
-//! each of the three proofs; both openings, that of who connected first; the bodies of the proofs before it; the name.
+//! A proof is a frame of kind 5, an answer where who accepted sends it; request, target and sender
+//! are 0. Its body is a tag of 32 bytes and the name up to the end. The tag is HMAC-SHA-256 with
+//! the token as its key (empty if the cluster has none) over: a label, one for each of the three
+//! proofs; both openings, that of who connected first; the bodies of the proofs before it; the
+//! name.
 //!
 //! **Invariants**
-//! - S1: the token is never sent, nor anything from which it could be computed but by guessing it. The nonces are
-//!   in every tag, so no tag serves twice, and no label is used by both sides, so no tag can be sent back.
-//! - S2: who accepted sends no proof and no name before the other side's proof was right. Nobody says the cluster's name to
-//!   somebody who has not proved itself.
-//! - S3: [`HANDSHAKE_BYTES_MAX`] bounds what a side sends before it is known; tags are compared in constant time.
+//! - S1: the token is never sent, nor anything from which it could be computed but by guessing it.
+//!   The nonces are in every tag, so no tag serves twice, and no label is used by both sides, so no
+//!   tag can be sent back.
+//! - S2: who accepted sends no proof and no name before the other side's proof was right. Nobody
+//!   says the cluster's name to somebody who has not proved itself.
+//! - S3: [`HANDSHAKE_BYTES_MAX`] bounds what a side sends before it is known; tags are compared in
+//!   constant time.
 //!
-//! Not a goal: whoever sits between both sides passes the handshake on and then reads and changes frames. That takes encryption.
+//! Not a goal: whoever sits between both sides passes the handshake on and then reads and changes
+//! frames. That takes encryption.
 
 use super::bodies::{Reply, Trouble, decode_reply};
 use super::frame::{Builder, Envelope, Parsed, parse_frame};
@@ -36,7 +42,8 @@ const TAG_BYTES: usize = 32;
 const NAME_BYTES_MAX: usize = 255;
 /// Longest frame within a handshake, header excluded: room for the text of a refusal.
 const FRAME_BYTES_MAX: usize = 1024;
-/// Most bytes that a side sends before it is known: an opening, and two frames, of which one is short.
+/// Most bytes that a side sends before it is known: an opening, and two frames, of which one is
+/// short.
 pub const HANDSHAKE_BYTES_MAX: usize =
     OPENING_BYTES + 2 * HEADER_BYTES + TAG_BYTES + FRAME_BYTES_MAX;
 
@@ -133,10 +140,12 @@ impl Handshake {
         }
     }
 
-    /// Goes on with untrusted `input`, which begins where the last call stopped using it; appends to `out` what is to be sent.
+    /// Goes on with untrusted `input`, which begins where the last call stopped using it; appends
+    /// to `out` what is to be sent.
     ///
     /// # Errors
-    /// The other side is not to be talked to. Who accepted sends `out` all the same, and then a frame that says why.
+    /// The other side is not to be talked to. Who accepted sends `out` all the same, and then a
+    /// frame that says why.
     pub fn advance(
         &mut self,
         ours: Credentials<'_>,
@@ -271,7 +280,8 @@ impl Handshake {
         Ok(Some((name, bytes)))
     }
 
-    /// Goes through it on a stream that blocks, after `out` was sent: the other side's role, and what it sent behind the handshake.
+    /// Goes through it on a stream that blocks, after `out` was sent: the other side's role, and
+    /// what it sent behind the handshake.
     ///
     /// # Errors
     /// Those of the stream; [`HelloError`] as invalid data.

@@ -1,5 +1,5 @@
-//! The first bytes of each side of a connection: which protocol this is, and a nonce. They hold nothing that a stranger may not
-//! know; [`handshake`](super::handshake) says what follows.
+//! The first bytes of each side of a connection: which protocol this is, and a nonce. They hold
+//! nothing that a stranger may not know; [`handshake`](super::handshake) says what follows.
 //!
 //! **Layout**
 //!
@@ -11,7 +11,8 @@
 //! +------------+------+------+------+-------+-------+
 //! ```
 //!
-//! Bytes 13 to 15 were lengths in version 1. As zeros they let a program of version 1 read the versions and say that none is common.
+//! Bytes 13 to 15 were lengths in version 1. As zeros they let a program of version 1 read the
+//! versions and say that none is common.
 
 use super::{FrameError, PROTOCOL_MAX, PROTOCOL_MIN};
 
@@ -31,8 +32,8 @@ pub enum Role {
     Client = 1,
     Server = 2,
     Coordinator = 3,
-    /// A server, on a connection for what waits for disks: replicas are written and read on it, and nothing else. So no ping waits
-    /// behind them.
+    /// A server, on a connection for what waits for disks: replicas are written and read on it, and
+    /// nothing else. So no ping waits behind them.
     Replica = 4,
 }
 
@@ -105,7 +106,8 @@ impl Opening {
     }
 }
 
-/// Takes the opening at the beginning of untrusted `input`. `None`: more has to come, up to [`OPENING_BYTES`].
+/// Takes the opening at the beginning of untrusted `input`. `None`: more has to come, up to
+/// [`OPENING_BYTES`].
 ///
 /// # Errors
 /// The input is none that this program understands, and no more input will make it one.

@@ -1,8 +1,9 @@
-//! Sequences in one body: several operations, their outcomes, objects of an enumeration. Read where they stand.
+//! Sequences in one body: several operations, their outcomes, objects of an enumeration. Read where
+//! they stand.
 //!
-//! **Layout** of several operations or outcomes: count u32, zero u32, then one after the other. Of objects: count u32, flags u16
-//! (1: `cursor` is where to go on; 2: a problem's outcome follows instead of objects), zero u16, last u64, cursor u64, then per
-//! object:
+//! **Layout** of several operations or outcomes: count u32, zero u32, then one after the other. Of
+//! objects: count u32, flags u16 (1: `cursor` is where to go on; 2: a problem's outcome follows
+//! instead of objects), zero u16, last u64, cursor u64, then per object:
 //!
 //! ```text
 //! 0        2       4        8         16
@@ -181,7 +182,8 @@ pub(super) fn append_objects_head(out: &mut Vec<u8>, flags: u16) {
     out.extend_from_slice(&head);
 }
 
-/// Writes several operations as one request. Mind [`PARTS_MAX`] and [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX).
+/// Writes several operations as one request. Mind [`PARTS_MAX`] and
+/// [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX).
 #[derive(Debug)]
 pub struct MultiRequest<'o> {
     frame: Builder<'o>,
@@ -227,8 +229,9 @@ impl<'o> MultiAnswer<'o> {
         self.count += 1;
     }
 
-    /// Bytes of the body so far. An answer must stay below [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX): what
-    /// would not fit is answered with `Retry { after_ms: 0 }`.
+    /// Bytes of the body so far. An answer must stay below
+    /// [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX): what would not fit is answered
+    /// with `Retry { after_ms: 0 }`.
     pub fn body_bytes(&self) -> usize {
         self.frame.body_bytes()
     }
@@ -281,7 +284,8 @@ impl<'o> ObjectsAnswer<'o> {
         self.frame.body_bytes()
     }
 
-    /// `last`: the end of the part that it is about. `cursor`: where to go on in it; `None`: that was all of it.
+    /// `last`: the end of the part that it is about. `cursor`: where to go on in it; `None`: that
+    /// was all of it.
     pub fn finish(mut self, last: RouteHash, cursor: Option<u64>) {
         let flags = if cursor.is_some() { FLAG_MORE } else { 0 };
         let head = self.frame.body_mut(0);

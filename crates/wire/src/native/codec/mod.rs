@@ -1,6 +1,7 @@
 //! Frames, and messages in them.
 //!
-//! **Layout** (little endian). A connection begins with a [`Handshake`]; then frames follow each other without gaps:
+//! **Layout** (little endian). A connection begins with a [`Handshake`]; then frames follow each
+//! other without gaps:
 //!
 //! ```text
 //! 0       4      6       8         16        24        32      36      40
@@ -10,9 +11,10 @@
 //! +-------+------+-------+---------+---------+---------+-------+-------+------+---------+
 //! ```
 //!
-//! `bytes` counts what follows the header: body and payload. `target` and `sender` are server ids; a client's
-//! `sender` is the version of the map by which it found the server.
-//! An answer has its question's kind and request number, and flag REPLY (1); with flag ERROR (2) its body is a [`Trouble`].
+//! `bytes` counts what follows the header: body and payload. `target` and `sender` are server ids;
+//! a client's `sender` is the version of the map by which it found the server. An answer has its
+//! question's kind and request number, and flag REPLY (1); with flag ERROR (2) its body is a
+//! [`Trouble`].
 //!
 //! | kind | body |
 //! |---|---|
@@ -27,11 +29,13 @@
 //! | 19 | enumeration / objects |
 //!
 //! **Invariants**
-//! - N1: nothing is allocated from a length before the bytes are there, or the length is below a limit of the caller.
+//! - N1: nothing is allocated from a length before the bytes are there, or the length is below a
+//!   limit of the caller.
 //! - N2: no input panics; what is not a message is an error that says why.
-//! - N3: the CRC32C covers header (with the CRC itself as zero) and body. Payloads carry checksums of their own: certificates,
-//!   or those of entries.
-//! - N4: fixed bodies have one encoding: unused bits are zero, and a body that has others is refused.
+//! - N3: the CRC32C covers header (with the CRC itself as zero) and body. Payloads carry checksums
+//!   of their own: certificates, or those of entries.
+//! - N4: fixed bodies have one encoding: unused bits are zero, and a body that has others is
+//!   refused.
 
 mod bodies;
 mod cursor;
@@ -57,10 +61,12 @@ pub use operations::{
     encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
 };
 
-/// The protocol versions that this program speaks. In version 1 each side said its token to whoever listened.
+/// The protocol versions that this program speaks. In version 1 each side said its token to whoever
+/// listened.
 pub const PROTOCOL_MIN: u16 = 2;
 pub const PROTOCOL_MAX: u16 = 2;
-/// Longest frame between servers and coordinators, header excluded: a replica's bytes are sent in pieces below this.
+/// Longest frame between servers and coordinators, header excluded: a replica's bytes are sent in
+/// pieces below this.
 pub const PEER_FRAME_BYTES_MAX: usize = 64 << 20;
 /// Longest frame from and to clients, header excluded.
 pub const CLIENT_FRAME_BYTES_MAX: usize = 16 << 20;

@@ -11,9 +11,10 @@
 //! +----+-------+-----------+--------+-------+---+-------+-------+-------+-----------+--------+-------+---------+-----+-------+
 //! ```
 //!
-//! op: 1 read, 2 write, 3 remove, 4 increment. Flags: 1 rpc (client, id, acknowledged), 2 the amount is a float. Condition: 0 always,
-//! 1 absent, 2 present, 3 this version, 4 older than this version or absent. Expiry (of a write): 0 never, 1 as before, 2 at this time.
-//! Level: 0 memory, 1 buffered, 2 synced, 255 the table's.
+//! op: 1 read, 2 write, 3 remove, 4 increment. Flags: 1 rpc (client, id, acknowledged), 2 the
+//! amount is a float. Condition: 0 always, 1 absent, 2 present, 3 this version, 4 older than this
+//! version or absent. Expiry (of a write): 0 never, 1 as before, 2 at this time. Level: 0 memory, 1
+//! buffered, 2 synced, 255 the table's.
 //!
 //! Layout of an outcome:
 //!
@@ -25,8 +26,9 @@
 //! +------+-------+------+-------+---------+--------+---------------+
 //! ```
 //!
-//! kind: 1 value (flag 1: the word is its expiry), 2 absent, 3 written, 4 removed, 5 number (in the word; flag 2: a float), 6 condition
-//! failed (flag 4: an object is there, of that version), 7 problem (code: see `PROBLEM_*`; retry and in progress have their milliseconds in `version`).
+//! kind: 1 value (flag 1: the word is its expiry), 2 absent, 3 written, 4 removed, 5 number (in the
+//! word; flag 2: a float), 6 condition failed (flag 4: an object is there, of that version), 7
+//! problem (code: see `PROBLEM_*`; retry and in progress have their milliseconds in `version`).
 
 use super::cursor::Cursor;
 use super::frame::Builder;

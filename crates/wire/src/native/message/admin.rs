@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Admin {
-    /// A table of `servers` tablets of equal hash ranges. A table of that name: `Invalid`. → `Table`
+    /// A table of `servers` tablets of equal hash ranges. A table of that name: `Invalid`. →
+    /// `Table`
     CreateTable {
         name: String,
         servers: u32,
@@ -17,7 +18,8 @@ pub enum Admin {
     },
     /// → `Done`
     DropTable { name: String },
-    /// Cuts the tablet that contains `at` in front of it. If it is cut there already, nothing happens. → `Done`
+    /// Cuts the tablet that contains `at` in front of it. If it is cut there already, nothing
+    /// happens. → `Done`
     Split { table: TableId, at: RouteHash },
     /// Moves what is owned by one server, splitting where needed. → `Migrating`
     Migrate {
@@ -27,11 +29,13 @@ pub enum Admin {
     },
     /// Gives up a migration. → `Done`
     AbortMigration { migration: MigrationId },
-    /// Moves everything off a server, so that it can be stopped. → `Done` when it has begun; [`Admin::Status`] shows the progress
+    /// Moves everything off a server, so that it can be stopped. → `Done` when it has begun;
+    /// [`Admin::Status`] shows the progress
     Drain { server: ServerId },
     /// → `Done`
     Undrain { server: ServerId },
-    /// → `Status`; of a cluster with more than [`STATUS_TABLETS_MAX`] tablets `Invalid`: ask for `Overview` and `Tablets`
+    /// → `Status`; of a cluster with more than [`STATUS_TABLETS_MAX`] tablets `Invalid`: ask for
+    /// `Overview` and `Tablets`
     Status,
     /// Recoveries under way and the last ones that ended. → `Recoveries`
     Recoveries,
@@ -59,7 +63,8 @@ pub const PAGE_TABLETS_MAX: usize = 1 << 13;
 /// More migrations under way are not listed in an [`Overview`].
 pub const MIGRATIONS_SHOWN: usize = 1 << 10;
 
-/// What comes of it; a refusal is [`CoordinatorAnswer::Refused`](super::CoordinatorAnswer::Refused).
+/// What comes of it; a refusal is
+/// [`CoordinatorAnswer::Refused`](super::CoordinatorAnswer::Refused).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminAnswer {
     Done,

@@ -1,7 +1,9 @@
-//! What clients ask masters. Keys and values are borrowed from the frame: nothing is copied on the way in.
+//! What clients ask masters. Keys and values are borrowed from the frame: nothing is copied on the
+//! way in.
 //!
-//! Each mutating request can carry an [`Rpc`]; then it takes effect exactly once, however often it is sent and through whatever
-//! crashes: the master, or whoever owns the key by then, answers a repetition with the first answer.
+//! Each mutating request can carry an [`Rpc`]; then it takes effect exactly once, however often it
+//! is sent and through whatever crashes: the master, or whoever owns the key by then, answers a
+//! repetition with the first answer.
 
 use crate::native::codec::{Objects, Outcomes, Parts};
 use duramen_base::ids::{ClientId, KeyRange, Level, RouteHash, RpcId, TableId};
@@ -82,18 +84,20 @@ pub struct Single<'a> {
     pub rpc: Option<Rpc>,
 }
 
-/// What a client asks a master. Several operations at once ([`Request::Multi`]) are independent of each other.
+/// What a client asks a master. Several operations at once ([`Request::Multi`]) are independent of
+/// each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Request<'a> {
     /// → `Pong`
     Ping,
     /// → `Single`
     Single(Single<'a>),
-    /// Several operations, in any order, not atomic; each mutating one has an RPC id of its own. → `Multi`, in the same order
+    /// Several operations, in any order, not atomic; each mutating one has an RPC id of its own. →
+    /// `Multi`, in the same order
     Multi(Parts<'a>),
-    /// Objects of a table, of the part of the range that is owned here, from `range.first` on; in the order of their 50-bit hashes
-    /// (a route hash without the slot), as an index has them, from `cursor` on. All keys of equal hash come in one answer.
-    /// → `Objects`
+    /// Objects of a table, of the part of the range that is owned here, from `range.first` on; in
+    /// the order of their 50-bit hashes (a route hash without the slot), as an index has them, from
+    /// `cursor` on. All keys of equal hash come in one answer. → `Objects`
     Enumerate {
         table: TableId,
         range: KeyRange,
@@ -133,19 +137,22 @@ pub enum Outcome<'a> {
     Problem(Problem<'a>),
 }
 
-/// Why an operation did not happen, by what the client should do. Except for `Stale` and `Failed`, nothing was changed.
+/// Why an operation did not happen, by what the client should do. Except for `Stale` and `Failed`,
+/// nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem<'a> {
     /// The key's tablet is not here: get the map again.
     UnknownTablet,
     /// The table does not exist: get the map again once, then tell the user.
     UnknownTable,
-    /// Being recovered or moved, or nothing is known of the client's lease yet. This sending had no effect: send the same again after
-    /// this time.
+    /// Being recovered or moved, or nothing is known of the client's lease yet. This sending had no
+    /// effect: send the same again after this time.
     Retry { after_ms: u32 },
-    /// The client has acknowledged this RPC id: its answer is forgotten. A client that follows the rules never sees it.
+    /// The client has acknowledged this RPC id: its answer is forgotten. A client that follows the
+    /// rules never sees it.
     Stale,
-    /// The client's lease has run out: get a new one. Whether earlier sendings of this RPC took effect is not known.
+    /// The client's lease has run out: get a new one. Whether earlier sendings of this RPC took
+    /// effect is not known.
     LeaseExpired,
     /// The value is not a number, or the result would not be one.
     NotANumber,
@@ -157,8 +164,9 @@ pub enum Problem<'a> {
     Full { what: &'a str },
     /// For people; sending it again does not help.
     Failed { reason: &'a str },
-    /// An earlier sending, or an earlier copy of this one, is being executed, and what comes of it is not durable yet: send the same
-    /// again after this time. This says nothing of whether the request has taken effect: the sending counts as not answered.
+    /// An earlier sending, or an earlier copy of this one, is being executed, and what comes of it
+    /// is not durable yet: send the same again after this time. This says nothing of whether the
+    /// request has taken effect: the sending counts as not answered.
     InProgress { after_ms: u32 },
 }
 
@@ -169,7 +177,8 @@ pub enum Answer<'a> {
     Single(Outcome<'a>),
     Multi(Outcomes<'a>),
     Objects {
-        /// The end of the part that this is about. What the range has after it goes on with the cursor of the request.
+        /// The end of the part that this is about. What the range has after it goes on with the
+        /// cursor of the request.
         last: RouteHash,
         /// Go on from here in this part; `None`: that was all of it.
         cursor: Option<u64>,

@@ -15,14 +15,15 @@ use serde::{Deserialize, Serialize};
 pub enum ToCoordinator {
     /// A server wants to be a member. → `Enlisted`
     Enlist(Enlist),
-    /// `server` did not answer a ping, or its connection was refused. The coordinator asks it itself and then decides.
-    /// → `Noted`
+    /// `server` did not answer a ping, or its connection was refused. The coordinator asks it
+    /// itself and then decides. → `Noted`
     Suspect {
         server: ServerId,
         list_version: ListVersion,
     },
-    /// From now on, open control segments of the sender's log below `min_open` don't count (docs/protocols.md, Losing a backup).
-    /// Only from a member that is UP, checked in the same step as it is persisted. → `Noted`, after it is persisted
+    /// From now on, open control segments of the sender's log below `min_open` don't count
+    /// (docs/protocols.md, Losing a backup). Only from a member that is UP, checked in the same
+    /// step as it is persisted. → `Noted`, after it is persisted
     ControlHead {
         server: ServerId,
         min_open: SegmentId,
@@ -50,7 +51,8 @@ pub enum ToCoordinator {
         server: ServerId,
         outcome: MigrationOutcome,
     },
-    /// The sender has this server list and these tablets. Also what it says after it was told. → `Noted`
+    /// The sender has this server list and these tablets. Also what it says after it was told. →
+    /// `Noted`
     Confirm {
         server: ServerId,
         list_version: ListVersion,
@@ -65,7 +67,8 @@ pub enum ToCoordinator {
     ClientLease { client: Option<ClientId> },
     /// May a master forget what it knows of these clients? → `ClientsAlive`
     AreAlive { clients: Vec<ClientId> },
-    /// Where everything is; all tables, or one. → `Map`, or `MapIsCurrent` if `since` is the newest version
+    /// Where everything is; all tables, or one. → `Map`, or `MapIsCurrent` if `since` is the newest
+    /// version
     Map {
         table: Option<TableId>,
         since: MapVersion,
@@ -84,8 +87,8 @@ pub enum ToCoordinator {
         entries: u64,
         phase: MigrationPhase,
     },
-    /// What changed of the map since a version that the asker has: for members, of which there may be thousands. → `MapStep`,
-    /// `MapIsCurrent`, or `Map` if what changed is not known any more
+    /// What changed of the map since a version that the asker has: for members, of which there may
+    /// be thousands. → `MapStep`, `MapIsCurrent`, or `Map` if what changed is not known any more
     MapChanges { since: MapVersion },
     /// How much room the sender has, now and then. Not persisted. → `Noted`
     Room { server: ServerId, room: ServerRoom },
@@ -100,10 +103,11 @@ pub struct Enlist {
     pub addresses: Addresses,
     pub rack: Option<String>,
     pub roles: Roles,
-    /// Its id in its last life, if its disk holds replicas from then. The list shows that id as crashed before it shows the new
-    /// one.
+    /// Its id in its last life, if its disk holds replicas from then. The list shows that id as
+    /// crashed before it shows the new one.
     pub replaces: Option<ServerId>,
-    /// Random id that the disk got when it was made: two servers with the same one are one disk, copied.
+    /// Random id that the disk got when it was made: two servers with the same one are one disk,
+    /// copied.
     pub disk: u64,
     /// See [`ServerEntry`](super::ServerEntry).
     pub read_bytes_per_s: u64,
@@ -114,13 +118,15 @@ pub struct Enlist {
 /// How a partition ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PartitionOutcome {
-    /// Everything is replayed and durable. `creation` as in [`TabletState::Normal`](super::TabletState::Normal).
+    /// Everything is replayed and durable. `creation` as in
+    /// [`TabletState::Normal`](super::TabletState::Normal).
     Replayed {
         creation: SegmentId,
         bytes: u64,
         entries: u64,
     },
-    /// Nothing is left of it on the sender. `retry_elsewhere`: it has no space; else replicas are missing or damaged.
+    /// Nothing is left of it on the sender. `retry_elsewhere`: it has no space; else replicas are
+    /// missing or damaged.
     Failed {
         retry_elsewhere: bool,
         reason: String,
@@ -130,7 +136,8 @@ pub enum PartitionOutcome {
 /// How a migration ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationOutcome {
-    /// The target has everything, durably. `creation` as in [`TabletState::Normal`](super::TabletState::Normal).
+    /// The target has everything, durably. `creation` as in
+    /// [`TabletState::Normal`](super::TabletState::Normal).
     Complete {
         creation: SegmentId,
     },
@@ -144,20 +151,21 @@ pub enum MigrationOutcome {
 pub enum CoordinatorAnswer {
     Enlisted(Box<Enlisted>),
     Noted,
-    /// It counts; the coordinator has persisted what follows from it. From this version on, `Tablets` speaks about what was
-    /// accepted; older ones don't know of it.
+    /// It counts; the coordinator has persisted what follows from it. From this version on,
+    /// `Tablets` speaks about what was accepted; older ones don't know of it.
     Accepted {
         since: TabletsVersion,
     },
-    /// It belongs to a recovery or migration that is over, or the sender is not UP: drop everything of it.
+    /// It belongs to a recovery or migration that is over, or the sender is not UP: drop everything
+    /// of it.
     Stale,
     Lease {
         client: ClientId,
         /// From when the client sent its question.
         ttl_ms: u32,
     },
-    /// Those of the asked ones whose lease lasts, and how many milliseconds are left of it at least. The others have none, for
-    /// ever. What is told lasts.
+    /// Those of the asked ones whose lease lasts, and how many milliseconds are left of it at
+    /// least. The others have none, for ever. What is told lasts.
     ClientsAlive {
         clients: Vec<(ClientId, u32)>,
     },

@@ -44,12 +44,14 @@ pub struct ServerEntry {
     pub roles: Roles,
     /// Random id that the server's disk got when it was made.
     pub disk: u64,
-    /// Bytes a second that the backup measured when reading its disk: placement prefers fast disks. 0 = unknown.
+    /// Bytes a second that the backup measured when reading its disk: placement prefers fast disks.
+    /// 0 = unknown.
     pub read_bytes_per_s: u64,
     pub status: ServerStatus,
     /// It gets no new tablets and no new replicas: somebody wants to stop it.
     pub draining: bool,
-    /// Servers with the same number keep replicas of the same segments; `None`: replicas go anywhere.
+    /// Servers with the same number keep replicas of the same segments; `None`: replicas go
+    /// anywhere.
     pub copyset: Option<u32>,
 }
 
@@ -61,7 +63,8 @@ pub struct ServerList {
     pub servers: Vec<ServerEntry>,
 }
 
-/// A server list that many messages share: of a large cluster it is told to thousands at a time. On the wire as [`ServerList`].
+/// A server list that many messages share: of a large cluster it is told to thousands at a time. On
+/// the wire as [`ServerList`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedList(Arc<ServerList>);
 
@@ -157,8 +160,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shared<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerListUpdate {
     Full(SharedList),
-    /// What leads from `version - 1` to `version`, in this order. Who doesn't have `version - 1` asks for the full list by
-    /// answering with the version that it has.
+    /// What leads from `version - 1` to `version`, in this order. Who doesn't have `version - 1`
+    /// asks for the full list by answering with the version that it has.
     Step {
         version: ListVersion,
         changes: Vec<ServerChange>,
@@ -175,7 +178,8 @@ impl ServerListUpdate {
     }
 }
 
-/// A change of the server list. When a server comes back, `Crashed` of its old id precedes `Added` of its new one.
+/// A change of the server list. When a server comes back, `Crashed` of its old id precedes `Added`
+/// of its new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerChange {
     Added(ServerEntry),
@@ -186,12 +190,14 @@ pub enum ServerChange {
     Changed(ServerEntry),
 }
 
-/// What all members of a cluster must agree on. The coordinator keeps it; a member gets it when it enlists.
+/// What all members of a cluster must agree on. The coordinator keeps it; a member gets it when it
+/// enlists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterSettings {
     /// Replicas of each segment, each on another server than the master.
     pub replicas: u32,
-    /// Bytes of a segment, a power of two: equal on all servers, or one could not keep another's replicas.
+    /// Bytes of a segment, a power of two: equal on all servers, or one could not keep another's
+    /// replicas.
     pub segment_bytes: u32,
     /// Seed of the key hash. All members and clients route with it.
     pub hash_seed: u64,
@@ -219,14 +225,16 @@ pub struct ClusterSettings {
 pub struct TableEntry {
     pub table: TableId,
     pub name: String,
-    /// What acknowledged writes have reached, unless the request says otherwise; `None`: the server's default.
+    /// What acknowledged writes have reached, unless the request says otherwise; `None`: the
+    /// server's default.
     pub level: Option<Level>,
 }
 
 /// What a tablet is doing, to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TabletState {
-    /// Served. Entries of it in segments below `creation` are not its own: they are from a time when it was owned before.
+    /// Served. Entries of it in segments below `creation` are not its own: they are from a time
+    /// when it was owned before.
     Normal { creation: SegmentId },
     /// It comes back from the log of a dead server: nothing is served yet.
     Recovering,
@@ -269,7 +277,8 @@ pub struct TabletRoute {
     pub owner: ServerId,
     /// False: it is being recovered. Wait, and ask for the map again.
     pub served: bool,
-    /// It is moving there. Only of interest to `CLUSTER` commands: clients of the native protocol go to the owner.
+    /// It is moving there. Only of interest to `CLUSTER` commands: clients of the native protocol
+    /// go to the owner.
     pub moving_to: Option<ServerId>,
 }
 
@@ -287,7 +296,8 @@ pub struct TabletMap {
     pub servers: Vec<(ServerId, Addresses)>,
 }
 
-/// What changed of the map: who has version `since` drops all tablets that overlap the ranges and takes these instead.
+/// What changed of the map: who has version `since` drops all tablets that overlap the ranges and
+/// takes these instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapStep {
     pub since: MapVersion,
@@ -301,7 +311,8 @@ pub struct MapStep {
     pub servers: Vec<(ServerId, Addresses)>,
 }
 
-/// How much lies in a part of a tablet, live and dead; for cutting a dead server's tablets into partitions.
+/// How much lies in a part of a tablet, live and dead; for cutting a dead server's tablets into
+/// partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeLoad {
     pub table: TableId,

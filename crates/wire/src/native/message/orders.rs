@@ -8,29 +8,31 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use serde::{Deserialize, Serialize};
 
-/// What the coordinator tells servers. The frame's sender is `ServerId::coordinator(term)`: who has heard a higher term refuses
-/// with [`Refusal::NotLeader`].
+/// What the coordinator tells servers. The frame's sender is `ServerId::coordinator(term)`: who has
+/// heard a higher term refuses with [`Refusal::NotLeader`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromCoordinator {
     /// → `Pong`
     Ping { nonce: u64 },
-    /// → `Confirmed` with the version that it now has; if that is not the one sent, the coordinator sends the full list
+    /// → `Confirmed` with the version that it now has; if that is not the one sent, the coordinator
+    /// sends the full list
     Servers(ServerListUpdate),
-    /// Everything that the server owns. It makes this so: what is not listed it drops and purges from its index at once. Older
-    /// versions than the one it has change nothing. → `Confirmed`
+    /// Everything that the server owns. It makes this so: what is not listed it drops and purges
+    /// from its index at once. Older versions than the one it has change nothing. → `Confirmed`
     Tablets(Tablets),
     /// Settings that changed. → `Confirmed`
     Settings(ClusterSettings),
-    /// Which replicas of this log are there? From now on opening, writing, closing and freeing replicas of it is refused, for
-    /// ever. → `Replicas`; payload: the valid bytes of the control segment named in it
+    /// Which replicas of this log are there? From now on opening, writing, closing and freeing
+    /// replicas of it is refused, for ever. → `Replicas`; payload: the valid bytes of the control
+    /// segment named in it
     StartRead {
         recovery: RecoveryId,
         log: ServerId,
         /// Open control segments below are not eligible.
         min_open: SegmentId,
     },
-    /// Replay a partition of a dead server's log. → `Started`, and later `PartitionDone` to the coordinator; the same recovery and
-    /// partition again changes nothing
+    /// Replay a partition of a dead server's log. → `Started`, and later `PartitionDone` to the
+    /// coordinator; the same recovery and partition again changes nothing
     Recover(Box<Recover>),
     /// Forget a partition: drop what was replayed of it. → `Confirmed`
     AbortRecovery {
@@ -128,8 +130,8 @@ pub struct Replicas {
     pub segments: Vec<ReplicaEntry>,
     /// The newest eligible control segment; its valid bytes are the payload.
     pub control: Option<SegmentId>,
-    /// How long the dead server may still serve reads because of this backup's answers, from when this was sent. 0 if it
-    /// holds no control segment.
+    /// How long the dead server may still serve reads because of this backup's answers, from when
+    /// this was sent. 0 if it holds no control segment.
     pub lease_left_ms: u32,
 }
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub enum Peer {
     /// → `Pong`
     Ping { nonce: u64 },
-    /// Write a piece of a segment. Payload: its bytes. → `Stored`, `Fenced`, `OldEpoch`, `Full` or `Busy`. The answer renews the
-    /// master's read lease if the segment is a control segment
+    /// Write a piece of a segment. Payload: its bytes. → `Stored`, `Fenced`, `OldEpoch`, `Full` or
+    /// `Busy`. The answer renews the master's read lease if the segment is a control segment
     WriteReplica(WriteReplica),
     /// Make everything of this log reach stable storage. → `Synced`
     SyncReplicas { log: ServerId },
@@ -23,29 +23,32 @@ pub enum Peer {
         log: ServerId,
         segments: Vec<SegmentId>,
     },
-    /// Entries of a partition in a dead server's segment, from a backup. → `Entries` with them as payload, `NotYet` or `Bad`
+    /// Entries of a partition in a dead server's segment, from a backup. → `Entries` with them as
+    /// payload, `NotYet` or `Bad`
     ReadReplica(ReadReplica),
-    /// A backup asks a log's master which of these replicas it may free: those from before it was restarted, and now and then all
-    /// that it has. → `NotNeeded`
+    /// A backup asks a log's master which of these replicas it may free: those from before it was
+    /// restarted, and now and then all that it has. → `NotNeeded`
     Needed {
         log: ServerId,
         replicas: Vec<ReplicaEntry>,
     },
-    /// Entries of a tablet that moves. Payload: whole entries, one after the other. → `Migrated`, `NotYet` or
-    /// `MigrationRefused`
+    /// Entries of a tablet that moves. Payload: whole entries, one after the other. → `Migrated`,
+    /// `NotYet` or `MigrationRefused`
     MigrateEntries(MigrateEntries),
-    /// The holder of a control segment lets its master serve reads, when nothing is being written. → `Leased`, or `Fenced`
+    /// The holder of a control segment lets its master serve reads, when nothing is being written.
+    /// → `Leased`, or `Fenced`
     RenewLease { log: ServerId, control: SegmentId },
-    /// The bytes of a whole closed segment, for its master, which does not have them any more and lacks a replica. → `Segment`
-    /// with them as payload, `Bad`, or `Fenced`
+    /// The bytes of a whole closed segment, for its master, which does not have them any more and
+    /// lacks a replica. → `Segment` with them as payload, `Bad`, or `Fenced`
     ReadSegment {
         log: ServerId,
         segment: SegmentId,
         /// A replica that doesn't have just that is `Bad`.
         certificate: Certificate,
     },
-    /// What is read often at the server that says it, in place of what it said before: advice for those that recover its data, to
-    /// be kept until some time after that. Payload: blocks of `duramen_format::heat`, at most `HINT_BYTES_MAX`. → `Heat`
+    /// What is read often at the server that says it, in place of what it said before: advice for
+    /// those that recover its data, to be kept until some time after that. Payload: blocks of
+    /// `duramen_format::heat`, at most `HINT_BYTES_MAX`. → `Heat`
     PutHeat,
     /// What is known to have been read often at a server. → `Heat`
     GetHeat { server: ServerId },
@@ -100,8 +103,8 @@ pub struct MigrateEntries {
     pub sequence: u64,
     /// No object version at or below this one is given again.
     pub safe_version: u64,
-    /// The source serves nothing any more, and this is the highest sequence: once all is durable, the target reports
-    /// `MigrationDone`.
+    /// The source serves nothing any more, and this is the highest sequence: once all is durable,
+    /// the target reports `MigrationDone`.
     pub last: bool,
     /// About how many bytes of entries there are.
     pub bytes_total: u64,
@@ -115,7 +118,8 @@ pub enum PeerAnswer {
         list_version: ListVersion,
         tablets_version: TabletsVersion,
     },
-    /// The bytes, and all before them of that log, have reached this level. `leased`: the answer renews the read lease.
+    /// The bytes, and all before them of that log, have reached this level. `leased`: the answer
+    /// renews the read lease.
     Stored {
         level: Level,
         leased: bool,
@@ -132,7 +136,8 @@ pub enum PeerAnswer {
     Full,
     /// No replica is opened now: choose another backup, or ask again later.
     Busy,
-    /// The backup doesn't have this replica, or not up to where the bytes begin: start it anew elsewhere.
+    /// The backup doesn't have this replica, or not up to where the bytes begin: start it anew
+    /// elsewhere.
     Unknown,
     /// Payload: entries. `next`: where to go on; `None`: that was all.
     Entries {
@@ -147,8 +152,8 @@ pub enum PeerAnswer {
     Bad {
         reason: String,
     },
-    /// Those of the asked ones that may be freed, if they still are what was asked about; and those that count. About the others
-    /// ask again.
+    /// Those of the asked ones that may be freed, if they still are what was asked about; and those
+    /// that count. About the others ask again.
     NotNeeded {
         segments: Vec<SegmentId>,
         counted: Vec<SegmentId>,
@@ -165,6 +170,7 @@ pub enum PeerAnswer {
     Refused(Refusal),
     /// Payload: all bytes of the segment, as certified.
     Segment,
-    /// Payload: what was asked for, as it was put; empty: nothing is known, or nothing was asked for.
+    /// Payload: what was asked for, as it was put; empty: nothing is known, or nothing was asked
+    /// for.
     Heat,
 }
