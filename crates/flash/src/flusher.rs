@@ -2,11 +2,12 @@
 //!
 //! **Invariants**
 //! - F1: an object is relocated only while its owner's location is still the one that was read,
-//!   checked and changed under the lock of the block that is filled: a relocated copy is never
-//!   newer in its block than what replaced it (layout's L2).
+//!   checked and changed under the lock of the blocks that are filled.
 //! - F2: objects of a victim are relocated from its end to its beginning: of two of one owner in
 //!   one sector only the last one is.
-//! - F3: collecting goes on with the last [`RESERVE`] free blocks, which nobody else gets.
+//! - F3: collecting goes on with the last [`RESERVE`] free blocks, which nobody else gets. Writers
+//!   do not share the collector's block either: what they put there would be room that a victim
+//!   needs, and with none left no block could be collected any more, whatever is dead.
 //!
 //! Paper: [Badam11 §3.5]; differs: of the blocks ahead the emptiest is taken; empty ones are not
 //! read at all.
@@ -60,6 +61,8 @@ impl Core {
             .bytes_written
             .fetch_add(BLOCK_BYTES as u64, Ordering::Relaxed);
         self.space.written(block);
+        // From now on it may be a victim: a search before has not seen it.
+        self.counters.released.fetch_add(1, Ordering::Release);
         self.images.remove(block);
         self.recycle(image);
         Ok(())
@@ -133,15 +136,15 @@ impl Core {
         }
         let mut filling = self.filling();
         let image = loop {
-            match filling.as_ref() {
+            match filling.collector.as_ref() {
                 Some(image) if image.has_room(payload.len()) => break Arc::clone(image),
                 _ => {}
             }
-            if let Some(full) = filling.take() {
+            if let Some(full) = filling.collector.take() {
                 self.hand_over(full);
             }
-            *filling = self.new_image(0);
-            if filling.is_none() {
+            filling.collector = self.new_image(0);
+            if filling.collector.is_none() {
                 drop(filling);
                 if self.space.free_blocks() == 0 {
                     return Ok(false);

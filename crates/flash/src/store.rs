@@ -9,7 +9,7 @@
 //!   the location named at one moment.
 //! - O3: memory is bounded: object tables, a fixed number of images, one block for collecting.
 //!
-//! **Concurrency** any thread may call anything. The lock of the block that is filled (`filling`)
+//! **Concurrency** any thread may call anything. The lock of the blocks that are filled (`filling`)
 //! is taken first, then at most one of the short ones: the queue of images, the list of images, an
 //! image, the free list. Nothing that reads allocates memory: it may run in a fault handler.
 //!
@@ -108,6 +108,14 @@ impl Queue {
     }
 }
 
+/// The blocks that are being filled.
+#[derive(Default)]
+pub(crate) struct Filling {
+    pub writers: Option<Arc<Image>>,
+    /// With relocated objects. Writers never fill it: it comes out of the collector's reserve (F3).
+    pub collector: Option<Arc<Image>>,
+}
+
 /// What the store and its thread share.
 pub(crate) struct Core {
     pub device: Box<dyn Device>,
@@ -120,7 +128,7 @@ pub(crate) struct Core {
     pub unsettled: Mutex<Unsettled>,
     /// A sync failed: what was written before it may be lost, and no later sync would tell.
     is_unsynced: AtomicBool,
-    filling: Mutex<Option<Arc<Image>>>,
+    filling: Mutex<Filling>,
     queue: Mutex<Queue>,
     /// For the flusher: there is work.
     pub work: Condvar,
@@ -254,7 +262,7 @@ impl ObjectStore {
         }
         let mut filling = self.core.filling();
         let image = loop {
-            match filling.as_ref() {
+            match filling.writers.as_ref() {
                 Some(image) if image.has_room(bytes.len()) => break image,
                 _ => filling = self.core.rotate(filling)?,
             }
@@ -370,7 +378,7 @@ pub(crate) struct Look {
 }
 
 impl Core {
-    pub(crate) fn filling(&self) -> MutexGuard<'_, Option<Arc<Image>>> {
+    pub(crate) fn filling(&self) -> MutexGuard<'_, Filling> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -436,16 +444,16 @@ impl Core {
         self.work.notify_one();
     }
 
-    /// Replaces the block that is filled, which has no room. Waits for memory and free blocks.
+    /// Replaces the block that writers fill, which has no room. Waits for memory and free blocks.
     fn rotate<'c>(
         &'c self,
-        mut filling: MutexGuard<'c, Option<Arc<Image>>>,
-    ) -> Result<MutexGuard<'c, Option<Arc<Image>>>, Error> {
-        if let Some(full) = filling.take() {
+        mut filling: MutexGuard<'c, Filling>,
+    ) -> Result<MutexGuard<'c, Filling>, Error> {
+        if let Some(full) = filling.writers.take() {
             self.hand_over(full);
         }
-        *filling = self.new_image(RESERVE);
-        if filling.is_some() {
+        filling.writers = self.new_image(RESERVE);
+        if filling.writers.is_some() {
             return Ok(filling);
         }
         drop(filling);
@@ -481,9 +489,11 @@ impl Core {
     }
 
     /// Waits until nothing is in memory alone. The caller holds the lock of what is filled.
-    pub(crate) fn flush(&self, filling: &mut Option<Arc<Image>>) -> Result<(), Error> {
-        if let Some(image) = filling.take() {
-            self.hand_over(image);
+    pub(crate) fn flush(&self, filling: &mut Filling) -> Result<(), Error> {
+        for image in [filling.writers.take(), filling.collector.take()] {
+            if let Some(image) = image {
+                self.hand_over(image);
+            }
         }
         // Here and not by the flusher alone: that may wait for the lock that the caller holds.
         self.write_waiting()?;

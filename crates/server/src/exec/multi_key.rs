@@ -7,7 +7,7 @@
 use super::context::{Context, Done, Failure};
 use super::room;
 use super::table::flag;
-use super::{ENTRIES_AHEAD, GROUP_KEYS};
+use super::{ENTRIES_AHEAD, GROUP_KEYS, admit};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{
     Condition, Error, Guard, KeyHash, Object, ROOM_ATTEMPTS_MAX, Room, Seen, Stamp, TableId,
@@ -44,6 +44,24 @@ impl Context<'_> {
         own.shrink_to(16 * GROUP_KEYS);
         self.local.hashes = own;
         done
+    }
+
+    /// Runs one part of a command whose parts each have a result of their own. K1: a part that did
+    /// not happen, because SWAPDB came between, runs again on the table that is selected now.
+    pub(super) fn part<T>(
+        &mut self,
+        guard: &mut Guard<'_>,
+        mut run: impl FnMut(TableId, &mut Guard<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let done = run(self.table, guard);
+            let is_outdated = matches!(done, Err(Error::TryAgain));
+            if !is_outdated || self.shared.membership().is_some() || self.locked {
+                return done;
+            }
+            guard.renew();
+            self.table = admit::table_of(self.client, self.shared);
+        }
     }
 
     /// Hints the entries of the first keys, unless the group has done so.
