@@ -78,7 +78,7 @@ const CHANGE_STEP: u64 = 8;
 pub struct Log {
     options: LogOptions,
     windows: Box<[Window]>,
-    /// How many bytes of each window are durable; `Space` reads it.
+    /// Number of durable bytes of each window; `Space` reads it.
     durable: Arc<[AtomicU32]>,
     memory: Memory,
     /// One per head. Positions of table changes have the stream number behind these.

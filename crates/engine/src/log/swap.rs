@@ -265,7 +265,8 @@ impl Swaps {
 
     fn change_list(&self) -> RwLockWriteGuard<'_, List> {
         let list = self.list.write().expect("segment list");
-        self.serial.fetch_add(1, Ordering::Release); // with the lock: pairs with Acquire in `serial`
+        // Under the lock. Pairs with Acquire in `serial`.
+        self.serial.fetch_add(1, Ordering::Release);
         list
     }
 
