@@ -703,13 +703,14 @@ pub fn parse_integer(value: &[u8]) -> Option<i64> {
     (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
 }
 
-/// The segment that an entry about to be appended has to name as that of its predecessor.
+/// The victim that the next entry has to name: the segment of its predecessor.
 #[inline(always)]
 fn victim_of(log: &Log, space: &Space, locked: &Locked<'_>, tail: &Tail) -> SegmentId {
     let Some((_, slot, _)) = locked.found else {
         return log.eviction_victim();
     };
-    // The entries of a group may yet move on to another segment, away from what was in this one.
+    // The entries of a group may still move to another segment, away from the other entries of this
+    // one.
     let own = tail.window().filter(|_| !tail.in_group());
     log.victim(space, slot.location(), own)
 }

@@ -53,7 +53,7 @@ const CROWDED_PART: usize = 4;
 const HIT_COUNTERS: usize = 16;
 /// Location and incarnation, in front of the copy.
 const LABEL_BYTES: usize = 16;
-/// Part of a given up window that is dropped at least, so that room is left: one of so many.
+/// A given up window drops at least its length divided by this, so that room is left.
 const DROPPED_PART: usize = 8;
 /// Number of the oldest windows that are compared when one is given back.
 const OLDEST: usize = 8;

@@ -221,7 +221,7 @@ impl Drop for Visitor<'_> {
     }
 }
 
-/// How long a load searches for memory: as long as there is progress, and a while after that. Other
+/// Time limit of a search for memory: as long as there is progress, and a while after that. Other
 /// threads may be about to free memory: the adoption of another segment, a compaction, a reader.
 /// But compaction can move live data for ever: the search ends when it has been over the memory
 /// several times and not one segment was adopted.

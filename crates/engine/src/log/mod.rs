@@ -122,7 +122,8 @@ struct Memory {
     segment_bytes: usize,
 }
 
-// SAFETY: it only computes addresses; `slice` says why the bytes that it reads do not change.
+// SAFETY: it only computes addresses; the bytes that `slice` reads do not change, as is shown
+// there.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -465,8 +466,8 @@ impl Log {
     }
 
     /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. Data
-    /// that must not be lost are written before; [`Store::alone`](crate::Store::alone) tells when
-    /// no write is in progress.
+    /// that must not be lost are written before; inside [`Store::alone`](crate::Store::alone) no
+    /// write is in progress.
     pub fn closed(&self, is_closed: bool) {
         self.refuse(CLOSED, is_closed);
     }

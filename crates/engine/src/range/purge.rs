@@ -106,7 +106,7 @@ enum Bucket {
 }
 
 impl Purge {
-    /// What was purged so far.
+    /// Report of the purge so far.
     pub fn purged(&self) -> Purged {
         self.purged
     }
