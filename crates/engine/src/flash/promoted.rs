@@ -44,8 +44,8 @@ const SEEN_BITS: u32 = u64::BITS / SEEN_PER_WORD as u32;
 /// Bits of a mark that count how often its entry was seen.
 const SIGHTINGS_BITS: u32 = 2;
 const SIGHTINGS_MAX: u64 = (1 << SIGHTINGS_BITS) - 1;
-/// Number of fetches after which an entry is copied, also while crowded. Crowded: of the last
-/// window that was given up, all but less than one of `CROWDED_PART` parts was read.
+/// Number of fetches after which an entry is copied: usually, and while copies are crowded. They
+/// are crowded if less than one of `CROWDED_PART` parts of the last given up window was unread.
 const SIGHTINGS: u64 = 2;
 const SIGHTINGS_CROWDED: u64 = 3;
 const CROWDED_PART: usize = 4;

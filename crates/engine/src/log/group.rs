@@ -3,7 +3,7 @@
 //! A group whose length is known beforehand has its room set aside (`room`), and is never moved.
 //! For others:
 //!
-//! A group (a transaction, or the writes of an exclusive guard) is collected as a whole and lies in
+//! A group (a transaction, or the writes of an exclusive guard) is collected as a whole and is in
 //! one segment, under one certificate. So a crash keeps all of it or nothing. When its segment is
 //! full, its entries so far are copied to the start of the next one and cut off the old one. No
 //! other thread has seen them: readers of their keys wait for the transaction, and the consumer is

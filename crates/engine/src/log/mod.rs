@@ -3,15 +3,15 @@
 //! **Invariants**
 //! - L1: the bytes of a segment are the bytes of its window, offset for offset. They stay in place
 //!   until the segment is durably closed: only then may a cleaner take the window.
-//! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group
-//!   are collected together. All of a group lies in one segment, except for a group that has set
+//! - L2: `shippable` of a stream is never inside a group (a transaction): entries of one group
+//!   are collected together. All of a group is in one segment, except for a group that has set
 //!   aside more (`room`).
 //! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8
 //!   more, which stand for its closing. So "durable up to" covers data and closings alike.
 //! - L4: `appended` of a stream is stored before the index points to the entry. So a thread that
 //!   sees a version dead also sees a position that covers its killer (90-traps.md §0.3).
 //! - L5: an entry is appended over its predecessor, or a key created again after its removal, only
-//!   if that predecessor is durable or lies before it in the same stream (90-traps.md §B). So a
+//!   if that predecessor is durable or is before it in the same stream (90-traps.md §B). So a
 //!   prefix of a key's versions survives, and each version's killer names the segment of the
 //!   version just below it.
 //! - L6: a change of a table is collected no later than any entry that was written after it.

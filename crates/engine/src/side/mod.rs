@@ -18,8 +18,8 @@
 //!   segments before, and it needs no announcement (D4). Until then its segments are held (D6):
 //!   they are not cleaned and nothing in them expires. But they may go to flash (D8), so it may be
 //!   larger than memory.
-//! - S4: before any new write, versions go on above everything replayed, including tombstones and
-//!   entries that lost; the Swap's record contains that version too.
+//! - S4: before any thread can write, the next versions are set above everything replayed,
+//!   including tombstones and entries that lost; the Swap's record contains that version too.
 //! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
 //!   lock held and outside, and compared under the lock if its location has not changed.
 //! - S5: its segments get their ids after it began, so they are above a position that
