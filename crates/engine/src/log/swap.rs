@@ -38,6 +38,7 @@
 //! - D10: a log that a restart found longer than its present limit becomes shorter: survivors and
 //!   removals get their reserves beyond the segments that were found, as far as the disk has room
 //!   for them. The count of found segments falls with each Swap and never rises.
+//!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
 //! [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names
