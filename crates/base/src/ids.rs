@@ -4,9 +4,9 @@ use crate::limits::TABLES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Names one segment of one server's log, for ever: data heads, survivors and control segments all
-/// draw from the same counter, so an id is never given twice, not even across restarts. 0 names no
-/// segment.
+/// Names one segment of one server's log, for ever. Data heads, survivors and control segments all
+/// take ids from the same counter, so an id is never given twice, not even across restarts. 0 names
+/// no segment.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -23,7 +23,7 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// What an acknowledged write has reached. Ordered: a higher level promises more.
+/// The durability of an acknowledged write. Ordered: a higher level promises more.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -42,7 +42,7 @@ impl Level {
     /// All levels, the weakest first.
     pub const ALL: [Level; 3] = [Level::Memory, Level::Buffered, Level::Synced];
 
-    /// The word that users write and read.
+    /// The name that users write and read.
     ///
     /// ```
     /// use duramen_base::ids::Level;
@@ -57,7 +57,7 @@ impl Level {
         }
     }
 
-    /// The level of that name, whatever its case.
+    /// The level with this name, in upper or lower case.
     ///
     /// ```
     /// use duramen_base::ids::Level;
@@ -84,20 +84,20 @@ impl fmt::Display for Level {
     }
 }
 
-/// One life of one server: the slot is reused when a server comes back, the generation never. So it
-/// also names the log that the server writes in this life. As a number: generation in the upper 32
-/// bits, slot in the lower.
+/// One run of one server: the slot is used again when a server comes back, the generation never. So
+/// it also names the log that the server writes in this run. As a number: generation in the upper
+/// 32 bits, slot in the lower.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct ServerId {
-    /// Grows by one each time the slot is given again. 0 only in [`ServerId::NONE`].
+    /// Grows by one each time that the slot is given again. 0 only in [`ServerId::NONE`].
     pub generation: u32,
     pub slot: u32,
 }
 
 impl ServerId {
-    /// No server; as the addressee of a message: whoever gets it.
+    /// No server. As the addressee of a message: any receiver.
     pub const NONE: ServerId = ServerId {
         generation: 0,
         slot: 0,
@@ -137,8 +137,8 @@ impl fmt::Display for ServerId {
     }
 }
 
-/// The hash that says where a key lives: Redis Cluster slot (14 bits) in front of a hash (50 bits),
-/// so that a range of them is a range of slots. `duramen_format::hash` computes it.
+/// The hash by which a key's owner is found: Redis Cluster slot (14 bits) in front of a hash (50
+/// bits), so that a range of them is a range of slots. `duramen_format::hash` computes it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -149,7 +149,7 @@ impl RouteHash {
     pub const MAX: RouteHash = RouteHash(u64::MAX);
     const SLOT_SHIFT: u32 = 50;
 
-    /// Of a key with this slot and 50-bit hash.
+    /// The route hash of a key with this slot and 50-bit hash.
     pub const fn of(slot: u16, hash: u64) -> RouteHash {
         RouteHash((slot as u64) << RouteHash::SLOT_SHIFT | hash)
     }
@@ -206,7 +206,7 @@ impl KeyRange {
         self.first <= hash && hash <= self.last
     }
 
-    /// Whether every hash of `other` is one of this range.
+    /// True if this range contains every hash of `other`.
     pub fn covers(&self, other: &KeyRange) -> bool {
         self.first <= other.first && other.last <= self.last
     }
@@ -215,7 +215,7 @@ impl KeyRange {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// What both contain.
+    /// The range that both contain.
     pub fn intersection(&self, other: &KeyRange) -> Option<KeyRange> {
         self.overlaps(other).then(|| KeyRange {
             first: self.first.max(other.first),
@@ -240,7 +240,7 @@ impl fmt::Display for KeyRange {
     }
 }
 
-/// Defines an id that is a number and nothing else.
+/// Defines ids that are plain numbers.
 macro_rules! number_ids {
     ($($(#[$doc:meta])* $name:ident($number:ty);)*) => {$(
         $(#[$doc])*
@@ -262,20 +262,20 @@ number_ids! {
     /// called `default`. Any number may be an id, as long as no two tables that exist at once share
     /// a [`place`](TableId::place).
     TableId(u32);
-    /// A client's lease, by which masters know whose requests they have already executed. The
+    /// A client's lease: masters use it to recognise requests that they have already executed. The
     /// coordinator gives each id once. 0 is no client.
     ClientId(u64);
-    /// One request of one client that must take effect once, whatever is sent again. From 1,
+    /// One request of one client that must take effect once, however often it is sent. From 1,
     /// without gaps.
     RpcId(u64);
-    /// One attempt to recover the log of one dead server: random, so that what belongs to an
-    /// earlier attempt is told apart.
+    /// One attempt to recover the log of one dead server: random, so that data of an earlier
+    /// attempt are distinguished.
     RecoveryId(u64);
-    /// One attempt to move one tablet; as random as [`RecoveryId`].
+    /// One attempt to move one tablet; random like [`RecoveryId`].
     MigrationId(u64);
     /// Version of the server list: one more with each change.
     ListVersion(u64);
-    /// Version of what a single server is told about its tablets: one more with each change.
+    /// Version of a single server's list of tablets: one more with each change.
     TabletsVersion(u64);
     /// Version of the whole tablet map, as clients cache it: one more with each change of any
     /// tablet or table.
@@ -286,16 +286,16 @@ impl TableId {
     /// The table that always exists.
     pub const DEFAULT: TableId = TableId(0);
 
-    /// Where a store keeps what it knows of the table: one of [`TABLES_MAX`] places. The other bits
-    /// of the id count the tables that had the place before.
+    /// The place of the table's data in a store: one of [`TABLES_MAX`] places. The other bits of
+    /// the id count the tables that had the place before.
     #[doc(hidden)]
     #[inline(always)]
     pub fn place(self) -> usize {
         self.0 as usize % TABLES_MAX
     }
 
-    /// The first id from this one on whose place is free; `None`: none is. Whoever gives ids goes
-    /// on behind the id that it gave last, so that none is given twice.
+    /// The first id from this one on whose place is free; `None`: none is. To give no id twice, the
+    /// caller continues after the id that it gave last.
     #[doc(hidden)]
     pub fn first_free(self, is_taken: impl Fn(usize) -> bool) -> Option<TableId> {
         (0..TABLES_MAX as u32)
@@ -305,7 +305,7 @@ impl TableId {
 }
 
 impl ClientId {
-    /// No client: the request is not one that must take effect exactly once.
+    /// No client: the request need not take effect exactly once.
     pub const NONE: ClientId = ClientId(0);
 }
 
@@ -325,8 +325,8 @@ mod tests {
         assert_eq!(Level::from_number(3), None);
     }
 
-    /// Ids went back to tables that had nothing to do with the one that was dropped, and who still
-    /// used that one wrote to them.
+    /// Ids once went to tables that had nothing to do with the dropped one, and clients that still
+    /// used the dropped one wrote to them.
     #[test]
     fn ids_go_on_and_leave_out_those_whose_place_is_taken() {
         let n = TABLES_MAX as u32;

@@ -1,5 +1,5 @@
-//! The lock of a file or directory that one process uses alone, and which files are a store's, so
-//! that nobody takes them for a place of his own.
+//! The lock of a file or directory that one process uses alone, and the names of a store's files,
+//! so that no other program uses them for its own data.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Locks the file for this process alone; waits up to 2 s for one that has just been killed.
+/// Locks the file for this process alone; waits up to 2 s for a process that has just been killed.
 ///
 /// # Errors
 /// [`TryLockError::WouldBlock`] if another process has it.
@@ -23,11 +23,11 @@ pub fn lock_alone(file: &File) -> Result<(), TryLockError> {
     }
 }
 
-/// Names of everything that a store has in its directory.
+/// Names of all files in a store's directory.
 pub const STORE_FILES: [&str; 6] = ["LOCK", "superblock", "wal", "frames", "heat", "heat.new"];
 
-/// The name of the file of a store that this path is: it is called so, and a superblock lies beside
-/// it. The file need not exist.
+/// The store file that this path names: it has such a name, and a superblock is beside it. The file
+/// need not exist.
 pub fn file_of_store(path: &Path) -> Option<&'static str> {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = path.file_name()?;

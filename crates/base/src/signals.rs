@@ -1,12 +1,12 @@
-//! Signals that end a program which somebody runs in a terminal.
+//! Signals that end a program which runs in a terminal.
 
-/// Numbers on Linux, whatever the processor.
+/// Signal numbers on Linux, the same on all processors.
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
-/// SIGTERM, SIGINT and SIGHUP; not SIGHUP if it is ignored already: `nohup` started this process,
-/// and means it.
+/// SIGTERM, SIGINT and SIGHUP. Without SIGHUP if it is ignored already: then `nohup` started this
+/// process, and it must go on.
 pub fn ending() -> Vec<i32> {
     let mut all = vec![SIGTERM, SIGINT];
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -16,7 +16,7 @@ pub fn ending() -> Vec<i32> {
     all
 }
 
-/// By the mask in a `/proc/PID/status`: bit n - 1 stands for signal n.
+/// True if a `/proc/PID/status` has the signal in its mask: bit n - 1 is signal n.
 fn is_ignored(signal: i32, status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());

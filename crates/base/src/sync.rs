@@ -1,8 +1,7 @@
-//! The synchronisation seam: the standard library's primitives, or loom's or shuttle's when a model
-//! checker drives.
+//! The synchronisation seam: the standard library's primitives, or loom's or shuttle's under a
+//! model checker.
 //!
-//! Code whose interleavings are model-checked takes its atomics, spins and fences from here and
-//! from nowhere else.
+//! Code whose interleavings are model-checked takes its atomics, spins and fences from here only.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{
@@ -23,7 +22,7 @@ pub use std::sync::atomic::{
 #[cfg(not(any(loom, shuttle)))]
 pub use std::sync::{Mutex, MutexGuard};
 
-/// Locks that are held over many steps of their holder, so that shuttle must know of them; loom's
+/// Locks that are held over many steps of their holder, so that shuttle must control them; loom's
 /// scenarios have one thread there.
 pub mod coarse {
     #[cfg(all(shuttle, not(loom)))]
@@ -32,10 +31,10 @@ pub mod coarse {
     pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 }
 
-/// Waiting for another thread's short critical section: spins, then gives the core away.
+/// Waiting for another thread's short critical section: spins, then yields the core.
 ///
 /// The holder may have been descheduled (this machine may have fewer cores than busy threads), so a
-/// waiter that only spun could burn a whole time slice.
+/// waiter that only spins could waste a whole time slice.
 #[derive(Default)]
 pub struct Backoff {
     rounds: u32,
@@ -64,17 +63,17 @@ impl Backoff {
     }
 }
 
-/// Gives the core away.
+/// Yields the core.
 #[cfg(loom)]
 pub fn yield_now() {
     loom::thread::yield_now();
 }
-/// Gives the core away.
+/// Yields the core.
 #[cfg(all(shuttle, not(loom)))]
 pub fn yield_now() {
     shuttle::thread::yield_now();
 }
-/// Gives the core away.
+/// Yields the core.
 #[cfg(not(any(loom, shuttle)))]
 pub fn yield_now() {
     std::thread::yield_now();

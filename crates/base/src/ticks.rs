@@ -17,7 +17,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// The TSC where it is invariant, else a counter.
+    /// The TSC if it is invariant, otherwise a counter.
     pub fn detect() -> Ticks {
         if tsc_is_invariant() {
             Ticks { counter: None }
@@ -37,7 +37,8 @@ impl Ticks {
         self.counter.is_none()
     }
 
-    /// A stamp for the start of something. The caller orders it before what follows (by a fence).
+    /// A stamp for the start of an operation. The caller orders it before the operation (by a
+    /// fence).
     #[inline(always)]
     pub fn now(&self) -> u64 {
         match &self.counter {
@@ -46,9 +47,9 @@ impl Ticks {
         }
     }
 
-    /// A stamp for the start of something: nothing that follows it in program order has happened
-    /// yet, so whatever is seen to happen later on another core gets at least as high a stamp from
-    /// `now_after`.
+    /// A stamp for the start of an operation: nothing that follows it in program order has happened
+    /// yet. So an event that is seen to happen later on another core gets at least as high a stamp
+    /// from `now_after`.
     pub fn now_before(&self) -> u64 {
         match &self.counter {
             None => tsc_before(),
@@ -56,7 +57,7 @@ impl Ticks {
         }
     }
 
-    /// A stamp for the end of something: everything before it in program order has happened, and
+    /// A stamp for the end of an operation: everything before it in program order has happened, and
     /// later `now`s on other cores that follow it return more.
     pub fn now_after(&self) -> u64 {
         match &self.counter {
@@ -93,8 +94,8 @@ fn tsc_fenced() -> u64 {
 
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 fn tsc_before() -> u64 {
-    // SAFETY: RDTSC and LFENCE exist on every x86-64 processor; the fence keeps what follows from
-    // running ahead of the read.
+    // SAFETY: RDTSC and LFENCE exist on every x86-64 processor; the fence keeps later instructions
+    // from running ahead of the read.
     let now = unsafe {
         let now = std::arch::x86_64::_rdtsc();
         std::arch::x86_64::_mm_lfence();

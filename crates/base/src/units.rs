@@ -1,4 +1,4 @@
-//! Units of size, so that constants read as what they are.
+//! Units of size, for readable constants.
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;

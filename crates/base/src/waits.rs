@@ -1,22 +1,23 @@
-//! Who waits, for what, and holding what: a table of the threads of this process that wait for one
-//! another.
+//! The table of waits: for each waiting thread of this process, the resource that it waits for, and
+//! those that it holds.
 //!
-//! Whoever may wait for longer than a short critical section says so: by a [`LongWait`] that it
-//! asks again and again, or by a [`note`] while it blocks. The table answers the question what a
-//! server is doing that has stopped answering.
+//! A thread that may wait for longer than a short critical section enters its wait: by a
+//! [`LongWait`] that it calls again and again, or by a [`note`] while it blocks. The table shows
+//! why a server has stopped answering.
 //!
 //! **Invariants**
 //! - W1: a thread's waits are pushed and popped by that thread alone, the innermost last.
-//! - W2: an entry is dropped with the [`Noted`] that stands for it, so a wait that is over is not
-//!   in the table.
-//! - W3: waits have an order. If one who holds A ever waits for B, then nobody who holds B waits
-//!   for A, neither itself nor through others: else two of them could wait for each other, even if
-//!   they never met. Debug and test builds panic at the first wait that breaks this order, with the
-//!   circle and the table. Several of one kind are no circle: keys are locked in their order.
+//! - W2: an entry is dropped with the [`Noted`] that represents it, so a finished wait is not in
+//!   the table.
+//! - W3: waits have an order. If a thread that holds A ever waits for B, then no thread that holds
+//!   B waits for A, neither directly nor through others: otherwise two of them could wait for each
+//!   other, even if they never met. Debug and test builds panic at the first wait that breaks this
+//!   order, with the circle and the table. Several of one kind are no circle: keys are locked in
+//!   their order.
 //!
 //! **Concurrency**: each thread has a list with a lock of its own, which readers of the table hold
-//! for an instant. A wait in a loop is entered only once it has lasted for [`LONG`]; one that
-//! blocks is entered at once.
+//! for an instant. A wait in a loop is entered only once it has lasted for [`LONG`]; a blocking
+//! wait is entered at once.
 
 use crate::sync::Backoff;
 use std::cell::RefCell;
@@ -25,14 +26,14 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// What takes longer is worth an entry: a commit on a slow disk takes less.
+/// Shortest wait in a loop that is entered: a commit on a slow disk takes less.
 pub const LONG: Duration = Duration::from_millis(100);
-/// Held by who lets go of everything before it waits.
+/// Held resources of a thread that releases everything before it waits.
 pub const NOTHING: &[Resource] = &[];
-/// Looks at the clock are this many rounds of a loop apart: a look costs as much as a few rounds.
+/// Rounds of a loop between two reads of the clock, which costs as much as a few rounds.
 const ROUNDS_PER_LOOK: u32 = 256;
 
-/// Kinds of what a thread waits for, and of what it holds that others may wait for.
+/// Kinds of resources that threads wait for, and that they hold while others may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Resource {
@@ -48,7 +49,7 @@ pub enum Resource {
     Memory,
     /// A partition of the index that moves.
     Partition,
-    /// A pin: what it may see is not reused.
+    /// A pin: memory that its holder may see is not reused.
     Pin,
     /// A place among the sessions.
     Place,
@@ -84,7 +85,8 @@ impl fmt::Display for Resource {
     }
 }
 
-/// W3: by resource, a bit for each other one that was waited for by somebody who held it.
+/// W3: for each resource, a bit for each other one that a thread waited for while it held the
+/// first.
 #[derive(Default)]
 struct Order([AtomicU16; Resource::ALL.len()]);
 
@@ -92,7 +94,7 @@ impl Order {
     /// Adds a wait.
     ///
     /// # Errors
-    /// W3: the circle that it closes, from what is wanted to what is held.
+    /// W3: the circle that it closes, from the wanted resource to the held one.
     fn learn(&self, wants: Resource, holding: &[Resource]) -> Result<(), Vec<Resource>> {
         for held in holding.iter().filter(|held| **held != wants) {
             let bit = 1 << wants as usize;
@@ -123,7 +125,7 @@ impl Order {
     }
 }
 
-/// W3, in builds that may panic.
+/// Checks W3, in builds that may panic.
 fn check_order(wants: Resource, holding: &[Resource]) {
     static ORDER: Order = Order([const { AtomicU16::new(0) }; Resource::ALL.len()]);
     // The threads of a model checker wait for one another by other means.
@@ -147,11 +149,11 @@ fn check_order(wants: Resource, holding: &[Resource]) {
 /// One wait of the table.
 #[derive(Clone, Debug)]
 pub struct Wait {
-    /// Name of the thread, or its number where it has none.
+    /// Name of the thread, or its number if it has none.
     pub thread: String,
     pub wants: Resource,
     pub since: Instant,
-    /// What others may want meanwhile.
+    /// Held resources, which others may want meanwhile.
     pub holding: &'static [Resource],
 }
 
@@ -278,10 +280,11 @@ impl LongWait {
         }
     }
 
-    /// As [`wait`](Self::wait), for who has slept in between: looks at the clock in any case.
+    /// As [`wait`](Self::wait), for a caller that has slept in between: reads the clock in any
+    /// case.
     #[cold]
     pub fn look(&mut self) {
-        // The threads of a model checker are none of the system's.
+        // The threads of a model checker are not threads of the system.
         if self.noted.is_some() || cfg!(any(loom, shuttle)) {
             return;
         }
@@ -356,7 +359,7 @@ mod tests {
         assert!(waits("blocked").is_empty());
     }
 
-    /// Each of them alone is fine, and no two of them need ever meet.
+    /// Each wait alone is allowed, and no two of the threads need ever meet.
     #[test]
     fn a_circle_of_waits_is_found_though_nobody_is_in_it() {
         use Resource::{Commit, Head, Key, Memory, Pin};

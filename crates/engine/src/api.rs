@@ -1,4 +1,4 @@
-//! What a caller of the engine meets: options, objects, decisions, outcomes, errors.
+//! The engine's API types: options, objects, decisions, outcomes, errors.
 
 use crate::flash::{Cold, FlashOptions};
 use duramen_base::ids::Level;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What happens when live data meets the memory limit.
+/// Behaviour of a store whose live data reach the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Writes get [`Error::OutOfMemory`]; nothing is ever lost.
+    /// Writes get [`Error::OutOfMemory`]; no data are ever lost.
     Store,
     /// The cleaner evicts entries that were not read recently or often. Paper: [Rumble14 §8.6].
     Cache,
 }
 
-/// Where "now" comes from, in milliseconds since the Unix epoch.
+/// The source of the present time, in milliseconds since the Unix epoch.
 #[derive(Clone, Debug)]
 pub enum Clock {
     System,
@@ -35,7 +35,7 @@ impl Clock {
     }
 }
 
-/// How a [`Store`](crate::Store) is built.
+/// The options of a [`Store`](crate::Store).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Hard budget in bytes for segments, index and the engine's own tables.
@@ -44,59 +44,60 @@ pub struct Options {
     pub mode: Mode,
     /// Data heads; one per core that writes. 0 = one per available core.
     pub heads: usize,
-    /// Background cleaner threads. 0 = none: only writers clean, when they must.
+    /// Background cleaner threads. 0 = none: only writers clean, when they have to.
     pub cleaners: usize,
-    /// Ask the kernel for huge pages.
+    /// Requests huge pages from the kernel.
     pub huge_pages: bool,
-    /// Seed of the key hash. `None` = random, which keeps hash-flooding clients out.
+    /// Seed of the key hash. `None` = random, which protects against hash flooding by clients.
     pub hash_seed: Option<u64>,
     pub clock: Clock,
-    /// Budgets and segments may be smaller than any that takes the largest object: for simulations,
-    /// whose objects are small.
+    /// Allows budgets and segments too small for the largest object: for simulations, whose objects
+    /// are small.
     pub tiny: bool,
-    /// Makes the store's log available to a writer that makes it durable. `None`: memory is all
-    /// there is.
+    /// Gives the store a log, for a writer that makes it durable. `None`: the store is in memory
+    /// alone.
     pub log: Option<LogOptions>,
-    /// Segments that memory has no room for go to this device. `None`: memory is all there is.
+    /// Flash device for segments that memory has no room for. `None`: the store has no such device.
     pub flash: Option<FlashOptions>,
 }
 
-/// What a store with a log has to know of its past and of its disk.
+/// The past of a store with a log, and the limits of its disk.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// Id of the server, and so of its log.
     pub server: u64,
     /// The first segment id to give; above every id ever given in this log.
     pub first_segment: u64,
-    /// Every version given is at least this one; above every version ever given in this log.
+    /// Lower limit of new versions; above every version ever given in this log.
     pub version_floor: u64,
-    /// What expires by then had expired before, and stays away whatever the clock says now;
-    /// milliseconds since the Unix epoch.
+    /// Objects that expire up to this time have expired in an earlier run, and stay absent whatever
+    /// the clock shows now. Milliseconds since the Unix epoch.
     pub expired_until_ms: u64,
-    /// Segments that the log may have on disk.
+    /// Maximum number of segments of the log on disk.
     pub disk_segments_max: u64,
-    /// Segments that the disk can hold, which are more where it was made for a longer log: a log
-    /// that is found too long needs room beyond `disk_segments_max` to become shorter.
+    /// Segments that the disk can hold. This is more than `disk_segments_max` on a disk that was
+    /// made for a longer log: a log that is found too long needs room beyond the maximum to become
+    /// shorter.
     pub disk_segments_room: u64,
-    /// Segments that are going to be loaded.
+    /// Number of segments that are going to be loaded.
     pub segments_found: u64,
     /// Level of tables that are made without one.
     pub level: Level,
-    /// Bytes of a segment, a power of two; 0 = by the memory budget. A log is reopened with the
-    /// size that it was made with.
+    /// Bytes of a segment, a power of two; 0 = derived from the memory budget. A log is reopened
+    /// with the size that it was made with.
     pub segment_bytes: u64,
-    /// Cleaning passes that wait for their Swap at once, at least 1.
+    /// Maximum number of cleaning passes that wait for their Swap, at least 1.
     pub pending_passes_max: usize,
-    /// False: no compaction, memory is cleaned together with the disk only. For comparison.
+    /// False: no compaction; memory is cleaned only together with the disk. For comparison.
     pub two_levels: bool,
-    /// Bytes of a group, where that is more than a segment: whatever is collected at once must
-    /// become durable in one step then.
+    /// Maximum bytes of a group, if that is more than a segment: everything that is collected at
+    /// once must then become durable in one step.
     pub group_bytes_max: u64,
 }
 
-/// Victims and survivors of a pass take room on the disk until its Swap, so a cleaner that is far
-/// ahead of the disk makes it fuller than it is, and its next victims too: with four instead of
-/// one, cleaning at 90 % utilization on a slow disk wrote twice as much.
+/// Victims and survivors of a pass take room on the disk until its Swap. A cleaner that is far
+/// ahead of the disk therefore makes it fuller than it is, and its next victims too: with four
+/// passes instead of one, cleaning at 90 % utilization on a slow disk wrote twice as much.
 const PENDING_PASSES_MAX: usize = 1;
 
 impl LogOptions {
@@ -145,10 +146,10 @@ pub struct TableInfo {
     pub objects: u64,
 }
 
-/// What happened to a table, for the record that survives a restart. See [`Log`](crate::Log).
+/// A change of a table, for the record that survives a restart. See [`Log`](crate::Log).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableChange {
-    /// Entries of this id with a version below `floor` belong to a table that is gone.
+    /// Entries of this id with a version below `floor` belong to a table that was dropped.
     Create {
         table: TableId,
         name: String,
@@ -176,48 +177,48 @@ pub enum TableChange {
 pub struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
-    /// Whether a scan that is to go on at `cursor` has passed the place of this key.
+    /// True if a scan that continues at `cursor` has already passed this key.
     #[inline]
     pub fn is_before(self, cursor: u64) -> bool {
         self.0 < cursor
     }
 
-    /// Where a cluster keeps the key that this is the hash of: its slot in front.
+    /// The key's route hash: its slot in front of its hash. `key` is the key that this is the hash
+    /// of.
     #[inline]
     pub fn route(self, key: &[u8]) -> duramen_base::ids::RouteHash {
         duramen_base::ids::RouteHash::of(duramen_format::hash::slot(key), self.0)
     }
 }
 
-/// An object as the log holds it; borrowed from memory that the guard keeps from being reused.
+/// An object as the log holds it; borrowed from memory that the guard protects from reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<'a> {
     pub key: &'a [u8],
     pub value: &'a [u8],
     /// Object version: only grows for a key, across delete and re-create too. At least 1.
     pub version: u64,
-    /// When it expires, in milliseconds since the Unix epoch; `None` = never.
+    /// Time of expiry, in milliseconds since the Unix epoch; `None` = never.
     pub expires_at_ms: Option<u64>,
 }
 
-/// What an [`update`](crate::Guard::update) does with the key it was shown.
+/// Decision of an [`update`](crate::Guard::update) about the key it was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision<'v> {
-    /// Leave everything as it is.
+    /// Leave the object as it is.
     Keep,
     /// Remove the object, if there is one.
     Remove,
-    /// Store this value. `expires_at_ms` as in [`Object`]; a time that is already past removes the
-    /// object.
+    /// Store this value. `expires_at_ms` as in [`Object`]; a time in the past removes the object.
     Put {
         value: &'v [u8],
         expires_at_ms: Option<u64>,
     },
-    /// Store what the closure left in its scratch buffer.
+    /// Store the content of the closure's scratch buffer.
     PutScratch { expires_at_ms: Option<u64> },
 }
 
-/// What an operation found and left.
+/// Versions of an object before and after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Object version before, `None` if the key was absent (or expired).
@@ -239,7 +240,7 @@ pub enum Condition {
     NewerThan(u64),
 }
 
-/// A number an [`increment`](crate::Guard::increment) left behind.
+/// The number after an [`increment`](crate::Guard::increment).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Incremented<T> {
     pub value: T,
@@ -254,14 +255,14 @@ pub enum Stamp {
         version: u64,
     },
     Absent {
-        /// Removals of keys that are counted with this one, before the look.
+        /// Number of removals before, among all keys that are counted together with this one.
         removals: u64,
     },
 }
 
 impl Stamp {
-    /// True if the key was neither written nor deleted between this stamp and `now`. For an absent
-    /// key that is absent again it may be false because of removals of other keys: the caller tries
+    /// True if the key was neither written nor deleted between this stamp and `now`. May be false
+    /// for an absent key that is absent again, because of removals of other keys: the caller tries
     /// again.
     pub fn still_holds(&self, now: &Stamp) -> bool {
         match (self, now) {
@@ -290,30 +291,30 @@ pub enum Error {
     BadTableName(String),
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
-    /// The disk has no space for the log. Reads go on, and writes will when there is space again.
+    /// The disk has no space for the log. Reads work; writes work again when there is space.
     #[error("the disk is full: delete some data, or free space on the disk")]
     DiskFull,
-    /// The disk failed. Reads go on; restart the server when the disk is well again.
+    /// The disk failed. Reads work; restart the server when the disk is repaired or replaced.
     #[error("the disk failed: see the log, replace it, and restart")]
     DiskFailed,
     /// The store has ended: open its directory again.
     #[error("the store is closed")]
     Closed,
-    /// Whoever may write the key was changed while this write waited for memory: look whose it is,
+    /// The right to write the key changed while this write waited for memory: find the key's owner,
     /// and try again.
     #[error("the key may have moved: try again")]
     TryAgain,
-    /// The key's entry is on the flash device alone: read it, hand it in
-    /// ([`Guard::fetched`](crate::Guard::fetched)), and repeat the operation. Only in sessions that
-    /// ask for it ([`set_parks`](crate::Session::set_parks)).
+    /// The key's entry is on the flash device alone: read it, pass it to
+    /// [`Guard::fetched`](crate::Guard::fetched), and repeat the operation. Only in sessions with
+    /// [`set_parks`](crate::Session::set_parks).
     #[error("the entry is on the flash device: it must be fetched first")]
     Cold(Cold),
-    /// The flash device did not give back what was written to it. Other keys go on; replace the
-    /// device, and restart.
+    /// The flash device did not return the data that were written to it. Other keys can be read;
+    /// replace the device, and restart.
     #[error("the flash device failed: an entry cannot be read")]
     FlashFailed,
-    /// More keys than chance brings together share one bucket of the index: somebody knows the hash
-    /// seed. Others go on.
+    /// More keys share one bucket of the index than chance explains: a client may know the hash
+    /// seed. Other keys can be written.
     #[error(
         "too many keys whose hashes are alike: the keys were chosen so, or the hash seed is known"
     )]

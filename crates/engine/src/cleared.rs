@@ -1,27 +1,27 @@
-//! Tables that were cleared while they were large, or had entries on flash: their entries are
-//! counted as dead afterwards.
+//! Cleared tables that were large, or had entries on flash: their entries are counted as dead
+//! afterwards.
 //!
-//! A clear takes a table's buckets away from it, for all sessions at once, whatever they point to.
-//! What that was is dead from then on, but a segment's live bytes are exact (a segment in which
-//! nothing lives is dropped unread), and how long an entry is stands in the entry. So the buckets
-//! are kept as a list of what is to be counted. A cleaner thread walks through them: entries in
-//! memory are counted at once, segments on flash are read one by one at leisure (`flash::leisure`),
-//! or without a rest while flash is short or writes wait for it. A cleaner that comes across such
-//! an entry first counts it itself.
+//! A clear takes a table's buckets away from it, for all sessions at once. The entries that they
+//! point to are dead from then on. But a segment's live bytes must be exact (a segment without live
+//! entries is dropped unread), and the length of an entry is only in the entry. So the buckets are
+//! kept as a list of entries to count. A cleaner thread walks through them: entries in memory are
+//! counted at once; segments on flash are read one by one in the background (F8), or without a rest
+//! while flash is short or writes wait for it. A cleaner that meets such an entry first counts it
+//! itself.
 //!
-//! Nothing of it is durable: the log has the clear itself, and a restart loads no entry that is
+//! None of this is durable: the log has the clear itself, and a restart loads no entry that is
 //! older.
 //!
 //! **Invariants**
-//! - K1: an entry of a cleared table is counted as dead once, by whoever empties its slot in the
-//!   old buckets, and before its window is retired: cleaners look up every entry that the index
-//!   does not point to. So a slot always means the incarnation of the window that it was made for,
-//!   and live bytes are too high until then, never too low.
-//! - K2: entries that can leave the log in another way are not left to this: those of a group that
-//!   may yet move are counted by the clear itself, and while there are side logs, which can be
-//!   given up as a whole, all are.
-//! - K3: few clears are pending at any time; beyond that, a clear counts for itself while everybody
-//!   waits.
+//! - K1: an entry of a cleared table is counted as dead once, by the thread that empties its slot
+//!   in the old buckets, and before its window is retired: cleaners look up every entry that the
+//!   index does not point to. So a slot always means the incarnation of the window that it was made
+//!   for, and until then live bytes are too high, never too low.
+//! - K2: entries that can leave the log in another way are counted by the clear itself: those of a
+//!   group that may yet move, and all entries while there are side logs, which can be given up as a
+//!   whole.
+//! - K3: few clears are pending at any time. Beyond that, a clear counts its entries itself while
+//!   all sessions wait.
 
 use crate::cleaner::context::Context;
 use crate::core::Core;
@@ -36,45 +36,44 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-/// See K3.
+/// Maximum number of pending clears (K3).
 const PENDING_MAX: usize = 8;
-/// Buckets looked through in one step, under one pin: less than 1 ms.
+/// Buckets walked through in one step, under one pin: less than 1 ms.
 const STEP_BUCKETS: usize = 1024;
-/// Objects that a clear counts by itself while everybody waits: 1 ms.
+/// Number of objects that a clear counts itself while all sessions wait: 1 ms.
 const FEW_OBJECTS: u64 = 8192;
-/// Entries of a segment that was read, looked up under one pin.
+/// Entries of a segment that was read that are looked up under one pin.
 const STEP_ENTRIES: usize = 256;
 
-/// All that is still to be counted.
+/// All entries that are still to be counted.
 #[derive(Default)]
 pub struct Cleared {
     pending: AtomicUsize,
-    /// Steps of it done since the start.
+    /// Steps done since the start.
     progress: AtomicU64,
     sets: RwLock<Vec<Arc<Set>>>,
 }
 
-/// What one clear left.
+/// The buckets that one clear left.
 struct Set {
     table: TableId,
     views: OldViews,
     walk: Mutex<Walk>,
 }
 
-/// Where the walk through a set is. Only the first cleaner thread walks.
+/// Position of the walk through a set. Only the first cleaner thread walks.
 #[derive(Default)]
 struct Walk {
     partition: usize,
     bucket: usize,
-    /// Of the buckets of this partition so far, some are still used; and of any partition before
-    /// it.
+    /// Some buckets of this partition so far are still used; and some of earlier partitions.
     used_here: bool,
     used: bool,
     /// Windows on flash that slots pointed to.
     cold: BTreeSet<u32>,
-    /// Those are read now; the walk goes round once more afterwards.
+    /// Those windows are being read now; afterwards the walk makes another round.
     reads: bool,
-    /// Something was counted since the last round began; and it is not the first one.
+    /// Some entry was counted in this round; and the round is not the first.
     counted: bool,
     goes_round: bool,
 }
@@ -91,12 +90,12 @@ impl Cleared {
         self.pending.load(Ordering::Acquire) < PENDING_MAX
     }
 
-    /// Grows while what is pending gets less.
+    /// Grows while the number of pending entries falls.
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// The caller is alone in the store.
+    /// Adds the buckets of a cleared table. The caller is alone in the store.
     pub fn add(&self, table: TableId, views: OldViews) {
         let walk = Mutex::default();
         let mut sets = self.sets.write().expect("cleared tables");
@@ -104,7 +103,7 @@ impl Cleared {
         self.pending.store(sets.len(), Ordering::Release);
     }
 
-    /// All that lives was counted as dead. The caller is alone in the store.
+    /// Drops all sets, as all live entries were counted as dead. The caller is alone in the store.
     pub fn forget(&self, core: &Core) {
         let mut sets = self.sets.write().expect("cleared tables");
         for set in sets.drain(..) {
@@ -132,8 +131,8 @@ impl Set {
 }
 
 impl Core {
-    /// Counts an entry as dead that the index does not point to, if a clear left that to whoever
-    /// finds it (K1). The caller is pinned since it saw the entry in its window, and owns the
+    /// Counts an entry as dead that the index does not point to, if a clear left that to the thread
+    /// that finds it (K1). The caller is pinned since it saw the entry in its window, and owns the
     /// counters.
     #[inline]
     pub fn count_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
@@ -156,17 +155,17 @@ impl Core {
         }
     }
 
-    /// True if nobody could wait longer for what is pending than for the device.
+    /// True if the pending entries delay more work than reading the device for them does.
     fn cleared_is_urgent(&self, tier: &Tier) -> bool {
         tier.is_short()
             || self.live_bytes() > self.live_limit()
-            || self.index_is_large() // of which what is pending holds a part
+            || self.index_is_large() // a part of the index is held by pending entries
             || tier.others_come_first(self.clock.now_ms())
     }
 }
 
 impl Context {
-    /// A step through what clears left. False: nothing to do now.
+    /// A step of counting the entries that clears left. False: nothing to do now.
     pub fn count_cleared(&self, core: &Core) -> bool {
         let Some(set) = core.cleared.first() else {
             return false;
@@ -187,11 +186,11 @@ impl Context {
         if !walk.used {
             drop(walk);
             core.cleared.remove(&set);
-            core.wakeup.ring(); // much may be hollow now
+            core.wakeup.ring(); // many segments may be hollow now
             return true;
         }
-        // A round in which nothing could be counted: all that is left is being written to flash, or
-        // another's victim.
+        // No entry could be counted in this round: the segments of all the rest are being written
+        // to flash, or are victims of other cleaners.
         let again = walk.counted || !walk.goes_round;
         *walk = Walk {
             reads: true,
@@ -202,7 +201,7 @@ impl Context {
         again
     }
 
-    /// Some buckets: entries in memory are counted, windows of others noted. Pinned.
+    /// Some buckets: counts entries in memory, and notes the windows of others. Pinned.
     fn walk_cleared(&self, core: &Core, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
         let stamp = core.epochs.stamp_of(self.slot());
         let counters = &core.context_counters[self.number()];
@@ -244,7 +243,7 @@ impl Context {
         }
     }
 
-    /// Reads the next segment on flash and counts what is pending of it. False: not now.
+    /// Reads the next segment on flash and counts its pending entries. False: not now.
     fn read_cleared(&self, core: &Core, tier: &Tier, walk: &mut Walk) -> bool {
         if self.has_warmed() || !(core.cleared_is_urgent(tier) || tier.is_rested()) {
             return false;
@@ -254,7 +253,7 @@ impl Context {
             return true;
         };
         let segment = &core.space.segments[window as usize];
-        // Somebody else's victim is counted by who has it, or met again.
+        // The entries of another cleaner's victim are counted by that cleaner, or met again.
         if segment.claim() {
             if tier.is_cold(window as usize) && core.warm(tier, window) {
                 walk.counted |= self.count_warmed(core, window);
@@ -265,8 +264,8 @@ impl Context {
         true
     }
 
-    /// Counts what is pending of a segment that this context has claimed and read back. False:
-    /// somebody wants to be alone.
+    /// Counts the pending entries of a segment that this context has claimed and read back. False:
+    /// another guard wants to be alone.
     fn count_warmed(&self, core: &Core, window: u32) -> bool {
         let start = core.space.offset_of(window);
         let end = start + core.space.segments[window as usize].appended_bytes() as usize;
@@ -294,8 +293,8 @@ impl Context {
 }
 
 impl crate::Guard<'_> {
-    /// True if the entries of a table of so many objects, which is cleared, may be counted
-    /// afterwards (K2), and are many or on flash.
+    /// True if the entries of a table with `objects` objects, which is being cleared, may be
+    /// counted afterwards (K2), and are many or on flash.
     pub(crate) fn may_count_later(&self, objects: u64) -> bool {
         let core = self.core;
         let sides = core.log.as_ref().is_some_and(|log| log.has_sides());

@@ -1,17 +1,18 @@
-//! Completion records: what was answered to a request stands in the log with its effect, so that
-//! the request, sent again, takes effect once.
+//! Completion records: the answer to a request is stored in the log with its effect, so a request
+//! that is sent again takes effect once.
 //!
-//! The engine writes, keeps and shows them; what they mean is known to whoever tracks clients
+//! The engine writes, keeps and shows the records. Their meaning is the tracker's
 //! ([`Completions`]).
 //!
 //! **Invariants**
 //! - Q1: a record is in the group of its effect: a crash leaves both or neither.
-//! - Q2: the cleaner drops a record only if the tracker says that nobody can ask for it any more.
-//! - Q3: who loads or replays a log is shown every record in it, each at least once.
+//! - Q2: the cleaner drops a record only if the tracker reports that no client can request it any
+//!   more.
+//! - Q3: a thread that loads or replays a log is shown every record in it, each at least once.
 //!
 //! Paper: RIFL (Lee, SOSP'15) §3-4; differs: the tracker keeps the answers, so records need no
-//! address; of two copies of one record (a replay that was repeated) both stay until the client has
-//! acknowledged.
+//! address. Two copies of one record (from a replay that was repeated) both stay until the client
+//! has acknowledged.
 
 use crate::core::Core;
 use crate::log;
@@ -22,8 +23,8 @@ use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_format::entry::{Completion, Entry};
 use std::sync::Arc;
 
-/// Who tracks which requests were executed. Called with the store pinned: it must not enter the
-/// store, nor wait for whoever is in it.
+/// The tracker of executed requests. Called with the store pinned: it must not enter the store, nor
+/// wait for a thread that is in it.
 pub trait Completions: Send + Sync {
     /// A record was found in a log that is loaded or replayed (Q3).
     fn met(&self, record: &Completion<'_>);
@@ -34,8 +35,8 @@ pub trait Completions: Send + Sync {
 }
 
 impl Store {
-    /// Sets who tracks requests; before anything is loaded. Until then all records stay. Only the
-    /// first counts.
+    /// Sets the tracker, before anything is loaded. Until then all records stay. Only the first
+    /// call counts.
     pub fn set_completions(&self, completions: Arc<dyn Completions>) {
         let _ = self.core().completions.set(completions);
     }
@@ -59,9 +60,8 @@ impl Core {
 }
 
 impl Guard<'_> {
-    /// Sees to it that the next `bytes` of entries find room without a new segment, so that what
-    /// follows in this group cannot fail for want of it: an effect and its completion, for
-    /// instance.
+    /// Reserves room for the next `bytes` of entries in the present segment, so that the rest of
+    /// this group cannot fail for want of it: for example an effect and its completion.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`],
@@ -78,8 +78,8 @@ impl Guard<'_> {
         loop {
             self.take_head();
             let tail = self.tail.as_mut().expect("just taken");
-            // Also if the log refuses writes since a moment: the effect before may have been taken
-            // (Q1).
+            // Even if the log has just begun to refuse writes: the effect before may have been
+            // accepted (Q1).
             if tail.fits(bytes) {
                 return Ok(());
             }
@@ -92,7 +92,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Appends a completion record to the group of its effect (Q1). A store without a log has none.
+    /// Appends a completion record to the group of its effect (Q1). A store without a log ignores
+    /// it.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve), but none if enough was reserved; [`Error::ValueTooLarge`];
@@ -121,8 +122,8 @@ impl Guard<'_> {
         record.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         tail.record(&core.space);
         log.publish(self.head.number, tail);
-        // Like a tombstone: alive in its window until a cleaner drops it, and no part of the live
-        // objects.
+        // Like a tombstone: alive in its window until a cleaner drops it, and not counted among the
+        // live objects.
         self.head.counters.note_tombstone(bytes);
         self.carried.appended += bytes as u64;
         self.note_own(log, index);

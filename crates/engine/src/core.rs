@@ -1,4 +1,4 @@
-//! The heart that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
+//! The data that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
 //! them.
 
 use crate::cleaner::apart::Processor;
@@ -27,14 +27,14 @@ use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 
-/// Sessions at once, cleaners included. Each has a cache-line slot.
+/// Maximum number of sessions, cleaners included. Each has a slot in a cache line of its own.
 const SESSIONS_MAX: usize = 1024;
-/// Looks at the counters, in the hope of no writer in between, before a sum is taken that is rather
-/// too low.
+/// Maximum reads of the counters that hope for no writer in between; after them a sum is taken that
+/// may be too low.
 const LIVE_LOOKS_MAX: u32 = 8;
-/// Threads that replay into side logs at once without waiting for each other's counters.
+/// Number of threads that can replay into side logs without waiting for each other's counters.
 const GUESTS_MAX: usize = 8;
-/// Live data above this part of what segments can hold is refused (store mode): the cleaner needs
+/// Live data above this part of the segments' budget are refused (store mode): the cleaner needs
 /// some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
 
@@ -51,31 +51,31 @@ pub struct Core {
     pub contexts: Box<[Mutex<Context>]>,
     /// Counters of the contexts, outside their locks.
     pub context_counters: Box<[Counters]>,
-    /// For who changes the store without a head and without cleaning: side logs and purges.
+    /// Counters for changes of the store without a head and without cleaning: side logs and purges.
     guests: Box<[Guest]>,
     pub tallies: Box<[Tally]>,
     /// Contexts before this one belong to cleaner threads.
     cleaners: usize,
-    /// Memory of what is there from the start, in bytes.
+    /// Memory of all structures that exist from the start, in bytes.
     overhead: u64,
     pub pacer: Pacer,
     pub exclusive: Exclusive,
     pub wakeup: Wakeup,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
-    /// Who tracks the requests of clients.
+    /// The tracker of the clients' requests.
     pub completions: OnceLock<Arc<dyn Completions>>,
     pub watches: Watches,
     pub cleared: Cleared,
 }
 
-/// Counters that belong to whoever holds their lock.
+/// Counters that belong to the holder of their lock.
 struct Guest {
     owner: Mutex<()>,
     counters: Counters,
 }
 
-/// Rouses the cleaner threads.
+/// Wakes the cleaner threads.
 #[derive(Default)]
 pub struct Wakeup {
     pub shutdown: AtomicBool,
@@ -85,8 +85,8 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// Cheap when the cleaners are awake. A wakeup that is missed by a race costs one tick of the
-    /// cleaner's timer.
+    /// Cheap when the cleaners are awake. A wakeup that a race loses delays a cleaner by one tick
+    /// of its timer.
     pub fn ring(&self) {
         if self.sleeping.swap(false, Ordering::Relaxed) {
             self.bell.notify_all();
@@ -127,8 +127,8 @@ impl Core {
             .cleaners
             .max(nodes * usize::from(options.cleaners > 0));
         let contexts = cleaners + helpers;
-        // Without a log deletes write nothing, but what is rewritten in a full store needs a window
-        // to begin with.
+        // Without a log deletes write nothing, but an update in a full store needs a window to
+        // begin with.
         let tombstone_reserve = if options.log.is_some() {
             heads.div_ceil(nodes)
         } else {
@@ -195,7 +195,7 @@ impl Core {
                 minimum: overhead + STORE_BYTES_MIN,
             });
         }
-        core.watch_flash(); // how much copies may have (P4)
+        core.watch_flash(); // the share of promoted copies (P4)
         Ok(core)
     }
 
@@ -207,18 +207,19 @@ impl Core {
         }
     }
 
-    /// Those that append: heads and guests.
+    /// Counters of all actors that append: heads and guests.
     fn appenders(&self) -> impl Iterator<Item = &Counters> {
         let guests = self.guests.iter().map(|guest| &guest.counters);
         self.heads.iter().map(|head| &head.counters).chain(guests)
     }
 
-    /// All that count: those that append, then cleaning contexts.
+    /// Counters of all actors: those that append, then cleaning contexts.
     pub fn actors(&self) -> impl Iterator<Item = &Counters> {
         self.appenders().chain(&self.context_counters)
     }
 
-    /// Calls `work` with counters that are nobody else's meanwhile. It must not wait for anybody.
+    /// Calls `work` with counters that no other thread uses meanwhile. `work` must not wait for
+    /// another thread.
     pub fn as_guest<T>(&self, work: impl FnOnce(&Counters) -> T) -> T {
         for guest in &self.guests {
             if let Ok(_owner) = guest.owner.try_lock() {
@@ -235,14 +236,14 @@ impl Core {
         self.appenders().map(Counters::appended).sum()
     }
 
-    /// True if the window is part of a side log that is not part of the log yet.
+    /// True if the window is part of a side log that has not become part of the log yet.
     pub fn is_held(&self, window: u32) -> bool {
         self.log
             .as_ref()
             .is_some_and(|log| log.swaps().is_held(window))
     }
 
-    /// Retires the windows of abandoned side logs that their last reader has left.
+    /// Retires the windows of abandoned side logs that the consumer has finished reading.
     pub fn take_back_released(&self) {
         if let Some(log) = &self.log {
             for window in log.swaps().take_released() {
@@ -261,8 +262,8 @@ impl Core {
             let dead: u64 = self.actors().map(Counters::dead).sum();
             fence(duramen_base::sync::Ordering::Acquire);
             let appended = self.log_time();
-            // Whoever lost its core between the two sums counts what was overwritten meanwhile as
-            // alive.
+            // If this thread lost its core between the two sums, entries that were overwritten
+            // meanwhile would count as alive.
             if appended - appended_before <= SEGLET_BYTES as u64 {
                 return appended.saturating_sub(dead);
             }
@@ -287,17 +288,17 @@ impl Core {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Bytes of the budget that segments can have.
+    /// Bytes of the budget that segments can take.
     pub fn segment_budget(&self) -> u64 {
         let other = self.arena.committed_bytes() + self.overhead_bytes();
         self.space.budget.limit().saturating_sub(other)
     }
 
-    /// Live bytes beyond which writes are refused: leaves the heads, the survivors and their
-    /// reserve, and a little dead.
+    /// Live bytes beyond which writes are refused. Leaves room for the heads, the survivors and
+    /// their reserve, and a few dead bytes.
     pub fn live_limit(&self) -> u64 {
-        // Reserve windows are empty; open ones are half full on average. Where that is too much to
-        // hope for, cleaning finds nothing to gain and the write is refused then.
+        // Reserve windows are empty; open ones are half full on average. If the live data are more
+        // than cleaning can then pack, cleaning finds nothing to gain, and the write is refused.
         let for_tombstones = if self.log.is_some() {
             self.heads.len()
         } else {
@@ -312,13 +313,13 @@ impl Core {
         (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
     }
 
-    /// True if more is alive than writes may fill. What has expired is not, though nobody has met
-    /// it yet; nor what was cleared, as long as it is not known how much that is.
+    /// True if more is alive than writes may fill. Expired entries do not count as alive, even
+    /// those that no thread has met yet. Nor do cleared ones, as long as their size is unknown.
     pub fn is_full(&self) -> bool {
         self.has_more_than(self.live_limit())
     }
 
-    /// True if a store refuses to write more for this purpose. Deletes go on: they are the way out.
+    /// True if a store refuses to write more for this purpose. Deletes go on: they make room.
     pub fn refuses(&self, purpose: Purpose) -> bool {
         if self.mode != Mode::Store {
             return false;
@@ -341,7 +342,7 @@ impl Core {
         live.saturating_sub(self.expired_bytes()) > limit
     }
 
-    /// Bytes that have expired and that nobody has met yet: an estimate.
+    /// Estimated bytes of expired entries that no thread has met yet.
     fn expired_bytes(&self) -> u64 {
         let now_ms = self.clock.now_ms();
         let segments = self.space.segments.iter();
@@ -364,7 +365,7 @@ impl Core {
         }
     }
 
-    /// `floor`: above every version ever given.
+    /// A new index. `floor`: above every version ever given.
     pub fn new_index(&self, floor: u64) -> Index {
         Index::new(self.space.budget.limit(), floor)
     }
@@ -391,7 +392,7 @@ impl Core {
             .max(0) as u64
     }
 
-    /// Memory of the tables that are there from the start, and of marks.
+    /// Memory of the structures that exist from the start, and of marks.
     pub fn overhead_bytes(&self) -> u64 {
         self.overhead + self.watches.charged_bytes()
     }
@@ -416,8 +417,8 @@ impl Core {
         self.exclusive.enter(&self.epochs, slot);
     }
 
-    /// Opens a window for a head or survivor and makes its counters start from now.
-    /// `head`: the number of the head that it is for, 0 for survivors.
+    /// Opens a window for a head or a survivor and starts its counters anew. `head`: the number of
+    /// the head that it is for, 0 for survivors.
     pub fn open_window(&self, node: usize, purpose: Purpose, head: usize) -> Option<u32> {
         let window = self.set_window_aside(node, purpose)?;
         if purpose.is_for_head() {
@@ -428,8 +429,8 @@ impl Core {
         Some(window)
     }
 
-    /// Takes a window that is no segment yet; `None`: memory or disk have none. What a head takes
-    /// is named, or given back.
+    /// Takes a window that is no segment yet. `None`: memory or disk has none. A window for a head
+    /// has to be named, or given back, later.
     pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
         let swaps = self.log.as_ref().map(|log| log.swaps());
         let is_for_head = purpose.is_for_head();
@@ -476,14 +477,15 @@ impl Core {
         self.log.as_ref().is_some_and(|log| log.is_loading())
     }
 
-    /// True while much comes at once: segments are loaded, or a side log is filled.
+    /// True while many entries come at once: segments are being loaded, or a side log is being
+    /// filled.
     pub fn index_grows(&self) -> bool {
         let log = self.log.as_ref();
         log.is_some_and(|log| log.is_loading() || log.has_sides())
     }
 
-    /// True if what a load takes should be as little as possible: an eighth of the budget is left,
-    /// which is about an index.
+    /// True if a load should take as little memory as possible: less than an eighth of the budget
+    /// is free, which is about the size of an index.
     pub fn is_short_of_memory(&self) -> bool {
         let budget = &self.space.budget;
         budget.free() < budget.limit() / 8
@@ -501,7 +503,7 @@ impl Core {
         self.cleaners
     }
 
-    /// Contexts that helping writers share.
+    /// The contexts that helping writers share.
     pub fn helper_contexts(&self) -> std::ops::Range<usize> {
         self.cleaners..self.contexts.len()
     }
@@ -545,7 +547,7 @@ impl Core {
 
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    // The standard library's map keys are seeded by the operating system's randomness.
+    // The standard library seeds its map keys with the operating system's randomness.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
     hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));

@@ -1,6 +1,6 @@
-//! Counters of one actor (a head or a cleaner): written by their one owner without atomic
-//! read-modify-writes, summed by whoever wants to know. So an overwrite writes no cache line that
-//! another core writes.
+//! The counters of one actor (a head or a cleaner). Its one owner writes them without atomic
+//! read-modify-writes; readers of the figures add up all actors. So an overwrite writes no cache
+//! line that another core writes.
 
 use crate::TableId;
 use duramen_base::limits::TABLES_MAX;
@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 pub struct Counters {
     /// Padded bytes of all entries appended by writers; log time.
     appended: AtomicU64,
-    /// Key and value bytes of these.
+    /// Key and value bytes of these entries.
     payload: AtomicU64,
     /// Padded bytes of all entries that died.
     dead: AtomicU64,
     pub expired: AtomicU64,
     pub evicted: AtomicU64,
-    /// Padded bytes of tombstones: appended by writers, less those dropped by cleaners (so of one
-    /// actor it may wrap). They count as appended and as dead at once: what is live is objects.
+    /// Padded bytes of tombstones: appended by writers, less those dropped by cleaners (so the
+    /// number of one actor may wrap). They count as appended and as dead at once: only objects are
+    /// live.
     pub tombstones: AtomicU64,
     /// Largest object version this actor has assigned.
     version_max: AtomicU64,
@@ -25,7 +26,7 @@ pub struct Counters {
     pub stall_ns: AtomicU64,
     /// Objects created less objects removed, per table.
     objects: Box<[AtomicI64]>,
-    /// Of these, the ones that expire at some time.
+    /// The same of those objects that expire.
     expiring: Box<[AtomicI64]>,
     /// Padded bytes of entries that died, per window; only grows (see `Segment::dead_base`).
     dead_by_window: Box<[AtomicU64]>,
@@ -40,7 +41,7 @@ pub fn add(counter: &AtomicU64, n: u64) {
     );
 }
 
-/// Takes from a counter that only the caller writes, modulo 2^64.
+/// Subtracts from a counter that only the caller writes, modulo 2^64.
 #[inline(always)]
 pub fn sub(counter: &AtomicU64, n: u64) {
     add(counter, n.wrapping_neg());
@@ -73,23 +74,23 @@ impl Counters {
         }
     }
 
-    /// A tombstone was appended. In its window it counts as alive until the cleaner drops it.
+    /// A tombstone was appended. It counts as alive in its window until the cleaner drops it.
     pub fn note_tombstone(&self, entry_bytes: usize) {
-        // Appended first: sums take the dead first, and their difference is not to be negative.
+        // Appended first: sums read the dead bytes first, and the difference must not be negative.
         add(&self.appended, entry_bytes as u64);
         add(&self.dead, entry_bytes as u64);
         add(&self.tombstones, entry_bytes as u64);
     }
 
-    /// Entries moved between windows before anybody saw them: takes `dead` bytes that died in one
-    /// to the other.
+    /// Entries moved between windows before any other thread saw them: moves the `dead` bytes that
+    /// died in one window to the other.
     pub fn move_dead(&self, from: usize, to: usize, dead: u64) {
         let before = self.dead_in(from);
         self.dead_by_window[from].store(before.wrapping_sub(dead), Ordering::Relaxed);
         add(&self.dead_by_window[to], dead);
     }
 
-    /// Everything that is alive, in all windows, died.
+    /// All live entries, in all windows, died.
     pub fn note_all_dead(&self, live_bytes: u64) {
         add(&self.dead, live_bytes);
     }
@@ -101,7 +102,7 @@ impl Counters {
         add(&self.dead_by_window[window], entry_bytes as u64);
     }
 
-    /// A live entry of `window` was moved elsewhere: here it no longer counts.
+    /// A live entry of `window` was moved elsewhere, and no longer counts here.
     pub fn note_moved(&self, window: usize, entry_bytes: usize) {
         add(&self.dead_by_window[window], entry_bytes as u64);
     }
@@ -112,8 +113,7 @@ impl Counters {
         counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
     }
 
-    /// An object that expires took the place of one that does not, or the like. No change writes
-    /// nothing.
+    /// The number of objects that expire changed. A change of 0 writes nothing.
     #[inline(always)]
     pub fn note_expiring(&self, table: TableId, change: i64) {
         if change != 0 {

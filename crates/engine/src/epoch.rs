@@ -1,32 +1,35 @@
-//! Reclaim epochs: memory is reused only when nobody who could still see it is inside the store.
+//! Reclaim epochs: memory is reused only when no session that could still see it is inside the
+//! store.
 //!
 //! **Invariants**
-//! - E1: a session's slot holds its stamp while it is pinned and `IDLE` otherwise; the store of the
+//! - E1: a session's slot holds its stamp while it is pinned and `IDLE` otherwise. The store of the
 //!   stamp is ordered before the session's first index read (StoreLoad fence in `pin`).
-//! - E2: what was unlinked before `retire_stamp` returned `s` may be reused once `quiet_before() >
-//!   s`: every session pinned now then took its stamp after the unlinking, and so cannot have found
-//!   the memory.
-//! - E3: `quiet_before` is at most the time at which it began to look. So what is retired while it
-//!   looks, or after it, is not older than it, whoever pins meanwhile; a list may be locked after
-//!   the bound was taken.
+//! - E2: memory that was unlinked before `retire_stamp` returned `s` may be reused once
+//!   `quiet_before() > s`: every session pinned then took its stamp after the unlinking, and so
+//!   cannot have found the memory.
+//! - E3: `quiet_before` is at most the time at which its scan began. So memory that is retired
+//!   during the scan, or after it, is not older than the result, whichever session pins meanwhile.
+//!   A list may be locked after the bound was taken.
 //!
-//! **Concurrency**: a slot is written by its session alone; `quiet_before` reads all of them.
-//! Paper: [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (a pin there may pass its
-//! first index read).
+//! **Concurrency**: only its session writes a slot; `quiet_before` reads all of them. Paper:
+//! [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (there, the first index read may
+//! pass a pin).
 
 use crate::Error;
 use duramen_base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, fence};
 use duramen_base::ticks::Ticks;
 
 const IDLE: u64 = u64::MAX;
-/// Slots that no session gets: for who loads, replays or walks, each for the time of one step.
+/// Slots that no session gets: for threads that load, replay or walk, each for the time of one
+/// step.
 pub const VISITORS: usize = 16;
 
 /// The table of slots of one store.
 pub struct Epochs {
     ticks: Ticks,
     slots: Box<[Padded<AtomicU64>]>,
-    /// Slots below this were ever in use: bounds the scan of `quiet_before`.
+    /// Number of slots, from the first on, that were ever in use: bounds the scan of
+    /// `quiet_before`.
     used: AtomicUsize,
     free: Mutex<Vec<usize>>,
     /// The planted bug of `plant_unbounded`; set before any thread begins.
@@ -50,7 +53,7 @@ impl Epochs {
         }
     }
 
-    /// A slot to keep: leaves some to those that come and go ([`VISITORS`]).
+    /// Takes a slot for a session. Leaves [`VISITORS`] slots to short visitors.
     ///
     /// # Errors
     /// [`Error::TooManySessions`].
@@ -69,7 +72,7 @@ impl Epochs {
         let id = free.pop().ok_or(Error::TooManySessions {
             limit: self.slots.len(),
         })?;
-        // SeqCst: a later `quiet_before` must scan this slot if it could miss its pin otherwise
+        // SeqCst: a later `quiet_before` must scan this slot if it could otherwise miss its pin
         // (pairs with the load there).
         self.used.fetch_max(id + 1, Ordering::SeqCst);
         Ok(SlotId(id))
@@ -93,15 +96,16 @@ impl Epochs {
         }
         #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
         {
-            // Release: who sees this stamp, and not that the slot was idle before, may take what
-            // was read under the last pin for done with (pairs with Acquire in `quiet_before`).
+            // Release: a thread that sees this stamp, and not that the slot was idle before, may
+            // assume that all reads under the last pin have ended (pairs with Acquire in
+            // `quiet_before`).
             slot.store(now, Ordering::Release);
             fence(Ordering::SeqCst);
         }
     }
 
-    /// A pin as it must not be, for the model checker to find: it may pass the reads that follow
-    /// (90-traps.md §B).
+    /// A wrong pin, for the model checker to find: the reads that follow may pass it (90-traps.md
+    /// §B).
     #[cfg(loom)]
     pub fn pin_without_fence(&self, id: SlotId) {
         self.slots[id.0]
@@ -112,8 +116,8 @@ impl Epochs {
     /// Marks the slot's owner as outside.
     #[inline(always)]
     pub fn unpin(&self, id: SlotId) {
-        // Release: what the owner read is done with before the slot reads as idle (pairs with
-        // Acquire in `quiet_before`).
+        // Release: the owner's reads have ended before the slot reads as idle (pairs with Acquire
+        // in `quiet_before`).
         self.slots[id.0].0.store(IDLE, Ordering::Release);
     }
 
@@ -134,8 +138,8 @@ impl Epochs {
         self.ticks.now_after()
     }
 
-    /// The oldest stamp of a pinned session, and at most the present; what was retired before it is
-    /// nobody's (E3).
+    /// The oldest stamp of a pinned session, and at most the present. Memory that was retired
+    /// before it has no readers (E3).
     pub fn quiet_before(&self) -> u64 {
         let now = self.ticks.now_before();
         fence(Ordering::SeqCst);
@@ -150,8 +154,8 @@ impl Epochs {
         oldest.min(now)
     }
 
-    /// Leaves E3 out, for the model checker to find: nothing bounds `quiet_before` while everybody
-    /// is outside.
+    /// Leaves E3 out, for the model checker to find: `quiet_before` has no bound while no session
+    /// is inside.
     #[cfg(loom)]
     pub fn plant_unbounded(&self) {
         self.unbounded
@@ -193,8 +197,8 @@ mod tests {
             assert!(epochs.quiet_before() > stamp, "b came later");
             assert!(epochs.others_idle(b) && !epochs.others_idle(a));
             epochs.unpin(b);
-            // A bound that was taken while everybody was outside let go of what was retired after
-            // it, under a session that had pinned itself in between.
+            // A bound that was taken while no session was inside once released memory that was
+            // retired after it, under a session that had pinned itself in between.
             let quiet = epochs.quiet_before();
             epochs.pin(a);
             let stamp = epochs.retire_stamp();

@@ -1,22 +1,23 @@
-//! Alone in the store: one session keeps all others out for what must be atomic over everything.
+//! Exclusive entry: one session keeps all others out of the store for steps that must be atomic
+//! over everything.
 //!
 //! **Invariants**
-//! - A1: between `enter_alone` and `leave_alone` no other slot is pinned but for the blink of a
-//!   `try_enter` that fails.
-//! - A2: who stays inside while it waits never unpins in between, not even to pin again at once:
-//!   `enter_alone` could return in that instant (it takes a fresh stamp by pinning over the old
-//!   one).
+//! - A1: between `enter_alone` and `leave_alone` no other slot is pinned, except for the instant of
+//!   a `try_enter` that fails.
+//! - A2: a guard that stays inside while it waits never unpins in between, not even to pin again at
+//!   once: `enter_alone` could return in that instant (the guard takes a fresh stamp by pinning
+//!   over the old one).
 //!
-//! **Concurrency**: Dekker's handshake. Who enters pins, then looks for the wish; who wants to be
-//! alone wishes, then looks for pins. A full barrier on both sides (in `Epochs::pin` and
-//! `Epochs::others_idle`): one at least sees the other.
+//! **Concurrency**: Dekker's handshake. A session that enters pins, then reads `wanted`. A session
+//! that wants to be alone sets `wanted`, then reads the pins. There is a full barrier on both sides
+//! (in `Epochs::pin` and `Epochs::others_idle`), so at least one sees the other.
 
 use crate::epoch::{Epochs, SlotId};
 use duramen_base::sync::{AtomicBool, Ordering};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 
 pub struct Exclusive {
-    /// Somebody is, or waits to be, alone.
+    /// A session is, or waits to be, alone.
     wanted: AtomicBool,
 }
 
@@ -29,12 +30,12 @@ impl Default for Exclusive {
 }
 
 impl Exclusive {
-    /// Pins a slot unless somebody is, or wants to be, alone. `regardless`: the caller is that
-    /// somebody, or holds what it waits for.
+    /// Pins a slot unless another session is, or wants to be, alone. `regardless`: the caller is
+    /// that session, or holds a resource that it waits for.
     #[inline(always)]
     pub fn try_enter(&self, epochs: &Epochs, slot: SlotId, regardless: bool) -> bool {
         epochs.pin(slot);
-        // Acquire pairs with Release in `leave_alone`: what was done alone is seen.
+        // Acquire pairs with Release in `leave_alone`: everything done alone is seen.
         if self.wanted.load(Ordering::Acquire) && !regardless {
             epochs.unpin(slot);
             return false;
@@ -52,14 +53,14 @@ impl Exclusive {
     #[cold]
     fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
         let mut waiting = LongWait::new(Resource::Door, NOTHING);
-        // Looking first: every attempt is a pin, and many who try could keep the other from ever
-        // being alone.
+        // Reads first: every attempt is a pin, and many threads that try could keep the other
+        // session from ever being alone.
         while self.is_wanted() || !self.try_enter(epochs, slot, false) {
             waiting.wait();
         }
     }
 
-    /// True if somebody is, or waits to be, alone.
+    /// True if a session is, or waits to be, alone.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -82,7 +83,7 @@ impl Exclusive {
         epochs.pin(slot);
     }
 
-    /// Lets the others in again. The caller has unpinned, or goes on as one of many.
+    /// Lets the others in again. The caller has unpinned, or continues as one of many.
     pub fn leave_alone(&self) {
         self.wanted.store(false, Ordering::Release);
     }

@@ -1,12 +1,13 @@
-//! Heads: where new entries go. One per core; a session appends to its own.
+//! Heads: the open segments that new entries are appended to. One per core; a session appends to
+//! its own.
 //!
 //! **Invariants**
 //! - H1: a head's lock is held from before an entry's append until the index points to it. A
-//!   segment is closed under the same lock, so whoever sees it closed sees every entry of it either
-//!   referenced or dead for good (90-traps.md §B).
+//!   segment is closed under the same lock, so a thread that sees it closed sees every entry of it
+//!   either referenced or dead for good (90-traps.md §B).
 //! - H2: an entry never straddles windows; the bytes between `appended` and the window's end hold
 //!   no entry.
-//! - H3: with a log, an open group is the work of who holds the lock, and ends before the lock is
+//! - H3: with a log, an open group belongs to the holder of the lock, and ends before the lock is
 //!   released.
 
 use crate::cleaner::apart::Processor;
@@ -14,7 +15,7 @@ use crate::counters::Counters;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::sync::Mutex;
 
-/// The open end of a segment, of a head or of a cleaner's survivor.
+/// The open end of a segment, either of a head or of a cleaner's survivor.
 #[derive(Default)]
 pub struct Tail {
     window: Option<u32>,
@@ -22,9 +23,9 @@ pub struct Tail {
     start: usize,
     cursor: usize,
     end: usize,
-    /// Where in the head's stream the window starts (with a log).
+    /// Start of the window in the head's stream (with a log).
     base: u64,
-    /// Offset in the region where the open group starts (`log`, L2).
+    /// Offset in the region at which the open group starts (`log`, L2).
     group: Option<usize>,
     /// The window was given for tombstones alone.
     deletes_only: bool,
@@ -45,12 +46,12 @@ impl Tail {
         at
     }
 
-    /// Gives the last `bytes` back: what was copied there died before it was published.
+    /// Gives the last `bytes` back: the entry that was copied there died before it was published.
     pub fn give_back(&mut self, bytes: usize) {
         self.cursor -= bytes;
     }
 
-    /// Tells the segment table how far this segment is filled.
+    /// Records in the segment table how far this segment is filled.
     #[inline(always)]
     pub fn record(&self, space: &Space) {
         if let Some(window) = self.window {
@@ -98,7 +99,7 @@ impl Tail {
         self.group.is_some()
     }
 
-    /// What follows, up to `end_group`, is collected in one piece.
+    /// Entries from now on, up to `end_group`, are collected in one piece.
     pub fn begin_group(&mut self) {
         self.group.get_or_insert(self.cursor);
     }
@@ -107,7 +108,7 @@ impl Tail {
         self.group = None;
     }
 
-    /// Offsets in the region where the open group starts and ends.
+    /// Offsets in the region at which the open group starts and ends.
     pub fn group(&self) -> std::ops::Range<usize> {
         self.group.unwrap_or(self.cursor)..self.cursor
     }
@@ -117,7 +118,7 @@ impl Tail {
         self.cursor = self.group().start;
     }
 
-    /// The window that was just entered starts here in the stream.
+    /// Sets the start in the stream of the window that was just entered.
     pub fn set_base(&mut self, base: u64) {
         self.base = base;
     }
@@ -138,6 +139,6 @@ pub struct Head {
     pub counters: Counters,
     pub tail: Mutex<Tail>,
     pub node: usize,
-    /// Where its writer runs, as far as known.
+    /// The processor on which its writer last ran.
     pub processor: Processor,
 }

@@ -68,7 +68,7 @@ pub use store::Store;
 pub use transaction::ROOM_ATTEMPTS_MAX;
 pub use write::parse_integer;
 
-/// What the model checkers' tests drive directly (`tests/loom.rs`, `tests/shuttle.rs`).
+/// Parts for the model checkers' tests (`tests/loom.rs`, `tests/shuttle.rs`).
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod parts {

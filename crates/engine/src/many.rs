@@ -1,11 +1,11 @@
-//! Multi-forms: one call for many keys, their cache misses overlapped. Not atomic: each key is an
+//! Operations on many keys in one call, with overlapping cache misses. Not atomic: each key is an
 //! operation of its own, with a result of its own, in the order given [Ousterhout15 §3]. For one
-//! step over several keys see `lock_keys`.
+//! atomic step over several keys see `lock_keys`.
 
 use crate::{Condition, Error, Guard, Incremented, KeyHash, Object, Outcome, TableId};
 
-/// Keys whose bucket lines, and then entries, are fetched together: about as many as a core has
-/// misses in flight.
+/// Keys whose bucket lines, and then entries, are fetched together: about the number of misses that
+/// a core can have in flight.
 const GROUP: usize = 16;
 
 /// One part of a [`write_many`](Guard::write_many).
@@ -19,7 +19,7 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Stores the value whatever is there, for good.
+    /// Stores the value unconditionally, without expiry.
     pub fn new(key: &'a [u8], value: &'a [u8]) -> Part<'a> {
         Part {
             key,
@@ -31,11 +31,12 @@ impl<'a> Part<'a> {
 }
 
 impl Guard<'_> {
-    /// Runs an operation for each key, in order, after starting to fetch what the next ones need:
-    /// all buckets of a group, then all its entries. `run` gets the position of the key in `keys`.
+    /// Runs an operation for each key, in order, after it has started to fetch the data of the next
+    /// ones: all buckets of a group, then all its entries. `run` gets the position of the key in
+    /// `keys`.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; nothing was run then.
+    /// [`Error::NoSuchTable`]; no operation was run then.
     #[inline]
     pub fn for_each_key<'k>(
         &mut self,

@@ -9,7 +9,7 @@ use crate::{FlashStats, Store, TableId};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Store {
-    /// Counters since the start and gauges of now.
+    /// Counters since the start and present gauges.
     pub fn stats(&self) -> Stats {
         let core = self.core();
         let sum = |f: fn(&Counters) -> u64| core.actors().map(f).sum();

@@ -1,15 +1,16 @@
-//! Room for a group, set aside before its first entry: then nothing that the group appends can fail
-//! for want of memory, of a segment, or of the disk, and a group is done as a whole or not at all.
+//! Room for a group, set aside before its first entry. Then the group's appends cannot fail for
+//! want of memory, of a segment, or of the disk, and the group is done as a whole or not at all.
 //!
 //! **Invariants**
-//! - R1: a group with room for what it appends opens no window that was not set aside, waits for no
-//!   memory, and is not refused because the disk is full by now. So whoever knows what it is going
-//!   to write asks for room first, and fails there.
-//! - R2: windows that were set aside are the guard's, and nobody else has seen them; what is left
-//!   of them goes back to the store with the end of the group.
-//! - R3: a group that is longer than a segment goes on in the next ones, and is collected as a
-//!   whole (L2). That is one step only where a commit is, and there no longer than a commit may be:
-//!   of a member of a cluster, each segment has certificates of its own. What is longer is refused.
+//! - R1: a group with room for its appends opens no window that was not set aside, waits for no
+//!   memory, and is not refused because the disk has filled up. So a caller whose writes are known
+//!   in advance requests room first, and fails there.
+//! - R2: windows that were set aside belong to the guard, and no other thread has seen them; unused
+//!   ones go back to the store at the end of the group.
+//! - R3: a group that is longer than a segment continues in the next ones, and is collected as a
+//!   whole (L2). It is one step only if a commit is one step, and if it is no longer than a commit
+//!   may be: for a member of a cluster, each segment has certificates of its own. A longer group is
+//!   refused.
 
 use crate::log::{self, Log};
 use crate::session::Guard;
@@ -18,17 +19,17 @@ use crate::{Error, Mode};
 use duramen_base::ids::SegmentId;
 use duramen_format::entry::{ALIGN_BYTES, NewObject, NewTombstone};
 
-/// What a group is going to append at most.
+/// Maximum bytes that a group is going to append.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     objects_bytes: usize,
     tombstones_bytes: usize,
-    /// Of its longest entry.
+    /// Bytes of its longest entry.
     longest_bytes: usize,
 }
 
 impl Room {
-    /// One more object, with key and value of so many bytes.
+    /// Adds an object with this key and `value_bytes` of value.
     pub fn put(&mut self, key: &[u8], value_bytes: usize) {
         let longest = NewObject {
             table: u32::MAX,
@@ -43,7 +44,7 @@ impl Room {
         self.longest_bytes = self.longest_bytes.max(bytes);
     }
 
-    /// The removal of one more key.
+    /// Adds the removal of a key.
     pub fn remove(&mut self, key: &[u8]) {
         let tombstone = NewTombstone {
             table: u32::MAX,
@@ -58,8 +59,8 @@ impl Room {
 }
 
 impl Guard<'_> {
-    /// Sets room aside for what the open step is going to write: from here on it cannot fail for
-    /// want of memory or disk. Between [`lock_keys`](Self::lock_keys) and its first write, or under
+    /// Sets room aside for the writes of the open step: from here on it cannot fail for want of
+    /// memory or disk. Called between [`lock_keys`](Self::lock_keys) and its first write, or under
     /// an exclusive guard.
     ///
     /// # Errors
@@ -121,8 +122,8 @@ impl Guard<'_> {
         }
     }
 
-    /// Windows for a group that is longer than one; nothing for others. Also before keys are
-    /// locked: then others may go on while memory is sought.
+    /// Sets windows aside for a group that is longer than a segment. Also before keys are locked:
+    /// then others can go on while memory is sought.
     pub(crate) fn set_windows_aside(&mut self, room: Room) -> Result<(), Error> {
         let core = self.core;
         let one = core.space.segment_bytes() - SEGMENT_HEADER_BYTES;
@@ -157,7 +158,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// The open group goes on in a window that was set aside, if there is one.
+    /// The open group continues in a window that was set aside, if there is one.
     pub(crate) fn go_on(&mut self) {
         let Some(window) = self.ahead.pop() else {
             return;
@@ -170,7 +171,7 @@ impl Guard<'_> {
         }
     }
 
-    /// The step has ended, or was given up.
+    /// The step has ended, or was given up: gives its unused windows back.
     pub(crate) fn give_room_back(&mut self) {
         self.granted = false;
         for window in self.ahead.drain(..) {
@@ -180,14 +181,14 @@ impl Guard<'_> {
 }
 
 impl Log {
-    /// How long a group may be, or a segment if that is longer (R3).
+    /// Maximum bytes of a group, or of a segment if that is longer (R3).
     fn group_bytes_max(&self) -> u64 {
         self.options().group_bytes_max
     }
 
-    /// Segments that the longest group takes at once.
+    /// Number of segments that the longest group takes at once.
     pub fn group_segments_max(&self, segment_bytes: u64) -> u64 {
-        // Each is filled until the next entry does not fit; of the longest entries two fill one.
+        // Each is filled until the next entry does not fit; two of the longest entries fill one.
         self.group_bytes_max()
             .saturating_mul(2)
             .div_ceil(segment_bytes)

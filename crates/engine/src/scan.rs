@@ -1,17 +1,17 @@
 //! Walks over a whole table in hash order, step by step, and draws of a random object.
 //!
-//! **Invariant** W1: whatever values are as long as they may, a walk gets on with room for two of
-//! them: a step can end at any object. So who can fetch only a part of what a step lacks from flash
-//! fetches the first of it, and asks for that part of the step.
+//! **Invariant** W1: a walk makes progress with room for two values of the maximum length, because
+//! a step can end at any object. So a caller that can fetch only some of a step's missing entries
+//! from flash fetches the first of them, and requests only that part of the step.
 
 use crate::index::bucket::{Slot, View};
 use crate::session::Guard;
 use crate::{Error, Object, TableId};
 use duramen_format::entry::Entry;
 
-/// Entries of a bucket that lie on flash.
+/// Entries of a bucket that are on flash.
 pub(crate) struct Lacking {
-    /// Of the first of them.
+    /// For the first of them.
     pub(crate) error: Error,
     pub(crate) entries: usize,
     pub(crate) first_tag: u64,
@@ -30,12 +30,12 @@ impl Lacking {
 
 impl<'s> Guard<'s> {
     /// Shows about `count` objects from `cursor` (0 = start) in hash order; returns the next
-    /// cursor, 0 = finished. An object that is there for the whole scan is shown at least once,
+    /// cursor, 0 = finished. An object that exists for the whole scan is shown at least once,
     /// whatever grows or moves meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted
-    /// all of it, in hash order.
+    /// [`Error::NoSuchTable`]; [`Error::Cold`] if some entries are on flash: the session has noted
+    /// all of them, in hash order.
     pub fn scan(
         &self,
         table: TableId,
@@ -46,8 +46,8 @@ impl<'s> Guard<'s> {
         self.scan_as(table, cursor, count, false, show)
     }
 
-    /// As [`scan`](Self::scan). `partly`: ends before the first object that lies on flash, if it
-    /// has come further than `cursor`.
+    /// As [`scan`](Self::scan). `partly`: ends before the first object on flash, if it has come
+    /// further than `cursor`.
     ///
     /// # Errors
     /// As there.
@@ -105,7 +105,7 @@ impl<'s> Guard<'s> {
         cold.map_or(Ok(0), Err)
     }
 
-    /// Shows the entries whose home is a bucket from a tag on, up to the first that lies on flash.
+    /// Shows the entries whose home is a bucket from a tag on, up to the first that is on flash.
     pub(crate) fn show_bucket(
         &self,
         view: View<'_>,
@@ -149,15 +149,15 @@ impl<'s> Guard<'s> {
         lacking.map_or(Ok(()), Err)
     }
 
-    /// Some object of the table, chosen by `random`; `None` if the table has none.
+    /// A random object of the table, chosen by `random`; `None` if the table has none.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::Cold`].
     pub fn random(&self, table: TableId, random: u64) -> Result<Option<Object<'_>>, Error> {
         let index = self.index(table)?;
         let partitions = index.partitions();
-        // Start anywhere, then take the first bucket with something in it; twice round the starting
-        // partition.
+        // Start anywhere, then take the first bucket with an entry; visit the starting partition
+        // twice.
         let start = (random >> 32) as usize % partitions.len();
         for n in 0..=partitions.len() {
             let partition = &partitions[(start + n) % partitions.len()];

@@ -1,9 +1,9 @@
-//! Sessions and guards: how a thread enters the store.
+//! Sessions and guards: a thread's access to the store.
 //!
 //! A session belongs to one thread at a time; it appends to one head and owns one reclaim slot. A
-//! guard is one batch: it pins what it sees. Reads borrow the guard, so no slice of the log
-//! outlives the pin; writes borrow it mutably, because a write that has to find memory first lets
-//! go of the pin for a moment.
+//! guard is one batch: it pins the memory that it sees. Reads borrow the guard, so no slice of the
+//! log outlives the pin. Writes borrow it mutably, because a write that has to find memory first
+//! unpins for a moment.
 
 use crate::core::Core;
 use crate::epoch::SlotId;
@@ -22,8 +22,8 @@ use duramen_format::hash;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// One thread's way into the store (its head, its reclaim slot). `Send`, not shareable: use one per
-/// thread.
+/// One thread's access to the store (its head, its reclaim slot). `Send`, not shareable: use one
+/// per thread.
 pub struct Session {
     store: Arc<Store>,
     slot: SlotId,
@@ -33,11 +33,11 @@ pub struct Session {
     carried: Carried,
 }
 
-/// What a session remembers from guard to guard.
+/// State that a session keeps from guard to guard.
 pub(crate) struct Carried {
-    /// Bytes appended since the writer last looked at the memory pressure (`pacer`).
+    /// Bytes appended since the writer's last check of the memory pressure (`pacer`).
     pub appended: u64,
-    /// Sixteen times the bytes that an entry takes on average: how much `prefetch_entry` fetches.
+    /// Sixteen times the average bytes of an entry: the length that `prefetch_entry` fetches.
     pub entry_bytes: Cell<u32>,
     /// Copies of entries that are on flash.
     pub holding: Holding,
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Enters the store alone: waits until every other session is between guards and keeps them
-    /// out. For what must be atomic over everything (`FLUSHALL`, a transaction with such a
+    /// out. For steps that must be atomic over everything (`FLUSHALL`, a transaction with such a
     /// command).
     pub fn pin_exclusive(&mut self) -> Guard<'_> {
         let core = self.store.core();
@@ -126,7 +126,7 @@ impl Drop for Session {
     }
 }
 
-/// What [`Guard::read_seen`] found; nothing if the key was absent.
+/// The slot that [`Guard::read_seen`] found; none if the key was absent.
 #[derive(Clone, Copy)]
 pub struct Seen<'g>(Option<(View<'g>, usize, &'g AtomicU64, Slot)>);
 
@@ -143,25 +143,25 @@ pub struct Guard<'s> {
     pub(crate) carried: &'s mut Carried,
     now_ms: Cell<u64>,
     pub(crate) transaction: Option<crate::transaction::Transaction<'s>>,
-    /// Nobody else is in the store.
+    /// No other session is in the store.
     pub(crate) alone: bool,
-    /// With a log: where the last own append to this head ends, and the highest level of the tables
+    /// With a log: end of the last own append to this head, and the highest level of the tables
     /// written.
     pub(crate) own: Option<(u64, Level)>,
     /// `observed` is not empty.
     pub(crate) seen: Cell<bool>,
     pub(crate) observed: RefCell<Position>,
-    /// What this exclusive guard did to tables, with its numbers in the log.
+    /// Changes that this exclusive guard made to tables, with their numbers in the log.
     pub(crate) changes: RefCell<Vec<(u64, TableChange)>>,
-    /// When it last looked who may write what (`range::watch`).
+    /// Generation at the last check of allowed writes (`range::watch`).
     pub(crate) generation: u64,
-    /// It has been outside since.
+    /// The guard has been outside since.
     pub(crate) left: bool,
     /// Windows that its next group has set aside (`room`, R2).
     pub(crate) ahead: Vec<u32>,
-    /// The open group has room for all that it appends (`room`, R1).
+    /// The open group has room for all its appends (`room`, R1).
     pub(crate) granted: bool,
-    /// What its writes take memory as.
+    /// The purpose for which its writes take memory.
     pub(crate) puts: Purpose,
 }
 
@@ -180,7 +180,7 @@ impl<'s> Guard<'s> {
         KeyHash(self.core.hasher.hash(key))
     }
 
-    /// Where a key with this hash lives in a cluster.
+    /// The route hash of a key with this hash, its place in a cluster.
     #[inline(always)]
     pub fn route(&self, hash: KeyHash, key: &[u8]) -> RouteHash {
         RouteHash::of(hash::slot(key), hash.0)
@@ -222,11 +222,11 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Leaves the store and enters it again: what was read before may be reused now. For guards
-    /// that are kept over several batches.
+    /// Leaves the store and enters it again: memory that was read before may be reused now. For
+    /// guards that are kept over several batches.
     pub fn refresh(&mut self) {
         if !self.alone && self.transaction.is_none() {
-            self.tail = None; // nobody may wait for this head while we wait to be let in
+            self.tail = None; // no session may wait for this head while we wait to enter
             self.core.epochs.unpin(self.slot);
             self.core.enter(self.slot);
         }
@@ -235,8 +235,8 @@ impl<'s> Guard<'s> {
         self.now_ms.set(0);
     }
 
-    /// Takes the head's lock, for this guard to keep. What was read so far may not be used again:
-    /// it may have been outside meanwhile.
+    /// Takes the head's lock, for this guard to keep. Values that were read may not be used again:
+    /// the guard may have been outside meanwhile.
     #[inline(always)]
     pub(crate) fn take_head(&mut self) {
         if self.tail.is_none() {
@@ -253,8 +253,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Another session has this head, and may be waiting for memory that a pin of ours would hold
-    /// back, or be alone soon.
+    /// Another session has this head. It may be waiting for memory that our pin would hold back, or
+    /// may be alone soon.
     #[cold]
     fn wait_for_head(&mut self) {
         debug_assert!(self.transaction.is_none(), "a transaction has its head");
@@ -292,7 +292,7 @@ impl<'s> Guard<'s> {
         unsafe { entry::parse_trusted(here.at) }
     }
 
-    /// As [`entry_at`](Self::entry_at), waiting for the flash device if need be.
+    /// As [`entry_at`](Self::entry_at), waiting for the flash device if needed.
     pub(crate) fn entry_now(&self, location: u64) -> Result<Entry<'s>, Error> {
         loop {
             if let Some(here) = self.memory_of(location) {
@@ -309,11 +309,11 @@ impl<'s> Guard<'s> {
         // SAFETY: as in `entry_at`.
         let header = unsafe { entry::header_trusted(at) };
         header.key_bytes == key.len()
-            // SAFETY: the key lies inside the entry.
+            // SAFETY: the key is inside the entry.
             && unsafe { std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) } == key
     }
 
-    /// Planted.
+    /// The planted bug.
     #[inline(always)]
     fn shows_expired(&self) -> bool {
         let log = self.core.log.as_ref();
@@ -355,8 +355,8 @@ impl<'s> Guard<'s> {
             .and_then(|entry| self.object(entry)))
     }
 
-    /// As [`read`](Self::read), and also what it takes to ask later, under the same guard, whether
-    /// the key is still as it was: for reads of several keys that must all have been true at one
+    /// As [`read`](Self::read); also returns a token with which the same guard can check later
+    /// whether the key is unchanged. For reads of several keys that must all have been true at one
     /// moment.
     ///
     /// # Errors
@@ -378,8 +378,8 @@ impl<'s> Guard<'s> {
         Ok((object, Seen(object.map(|_| (view, home, place, slot)))))
     }
 
-    /// True if the key that was found by [`read_seen`](Self::read_seen) is still as it was. False
-    /// also for a key that was absent (read it again), and for one that a cleaner has moved.
+    /// True if the key that [`read_seen`](Self::read_seen) found is unchanged. Also false for a key
+    /// that was absent (read it again), and for one that a cleaner has moved.
     #[inline(always)]
     pub fn is_unchanged(&self, seen: &Seen<'_>) -> bool {
         seen.0
@@ -427,12 +427,13 @@ impl<'s> Guard<'s> {
         let bytes = entry.padded_bytes.min(20 * 64) as u32;
         let average = self.carried.entry_bytes.get();
         // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware
-        // prefetcher has caught on.
+        // prefetcher is faster.
         self.carried.entry_bytes.set(average - average / 16 + bytes);
         Ok(Some((view, place, slot, entry)))
     }
 
-    /// The key's slot, and where its entry is. An entry that cannot be looked at may be the key's.
+    /// The key's slot, and the address of its entry. An entry that is not in memory may be the
+    /// key's.
     #[inline(always)]
     pub(crate) fn find_in<'i>(
         &self,
@@ -453,7 +454,8 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
-        // Removals first: a key deleted between the two looks then differs from what was seen.
+        // Removals first: a key deleted between the two reads then differs from the state that was
+        // seen.
         let index = self.index(table)?;
         let removals = index.partition(hash).removals(index.tag(hash));
         Ok(match self.read(table, hash, key)? {
@@ -485,9 +487,9 @@ impl<'s> Guard<'s> {
         }))
     }
 
-    /// What is written from now on replaces about as much (`on`), so a store that is full for
-    /// others takes it: a new expiry, a new name. It may go a little beyond the limit of live data,
-    /// as far as [`Purpose::Rewrite`] says.
+    /// From now on, writes replace data of about the same size (`on`), so a store that is full for
+    /// others accepts them: a new expiry, a new name. They may exceed the limit of live data
+    /// slightly, as far as [`Purpose::Rewrite`] allows.
     #[inline(always)]
     pub fn rewrites(&mut self, on: bool) {
         self.puts = if on { Purpose::Rewrite } else { Purpose::Head };
@@ -497,12 +499,12 @@ impl<'s> Guard<'s> {
         self.core.space.budget.limit()
     }
 
-    /// Resizes a partition after an operation if its load asks for it. The caller holds no bucket
+    /// Resizes a partition after an operation if its load requires it. The caller holds no bucket
     /// lock.
     #[cold]
     pub(crate) fn resize(&self, partition: &Partition) {
-        // A refusal (no memory, a transaction) is fine: the next insert asks again, until the view
-        // is full.
+        // A refusal (no memory, a transaction) does no harm: the next insert tries again, until the
+        // view is full.
         let _ = partition.resize(0, self.me, self.core.resources());
     }
 }
@@ -536,7 +538,7 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Fetches a bucket and its neighbour in the pair, where the first of its displaced keys are.
+/// Fetches a bucket and its neighbour in the pair, which has the first of its displaced keys.
 #[inline(always)]
 pub(crate) fn prefetch_pair(bucket: *const crate::index::bucket::Bucket) {
     prefetch(bucket.cast());

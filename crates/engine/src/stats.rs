@@ -1,11 +1,11 @@
-//! What the engine tells about itself: counters ([`Stats`]) and "explain my memory"
+//! Figures that the engine reports: counters ([`Stats`]) and "explain my memory"
 //! ([`MemoryReport`]).
 
-/// Counters since start and gauges of now. Cheap to take: sums of per-core counters, no lock on any
-/// data path.
+/// Counters since start and present gauges. Cheap to take: sums of per-core counters, no lock on
+/// any data path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Objects in all tables; expired ones that nobody has met yet count too.
+    /// Objects in all tables, including expired ones that no thread has met yet.
     pub objects: u64,
     /// Bytes of live entries in segments, headers and alignment included, those on flash too.
     pub live_bytes: u64,
@@ -15,7 +15,7 @@ pub struct Stats {
     pub segment_budget_bytes: u64,
     /// Live bytes in memory as a part of `segment_budget_bytes`, 0 to 1.
     pub utilization: f64,
-    /// Bytes that are backed by memory now, of the budget.
+    /// Bytes of the budget that are backed by memory now.
     pub committed_bytes: u64,
     pub index_bytes: u64,
     pub segments_open: u64,
@@ -24,8 +24,8 @@ pub struct Stats {
     pub entries_expired: u64,
     pub entries_evicted: u64,
     pub cleaner: CleanerStats,
-    /// Times a writer had to clean or to wait before it could append, and the time spent, in
-    /// nanoseconds.
+    /// Number of times that a writer had to clean or to wait before it could append, and the time
+    /// spent, in nanoseconds.
     pub writer_stalls: u64,
     pub writer_stall_ns: u64,
     pub flash: crate::FlashStats,
@@ -55,7 +55,7 @@ pub struct SegmentReport {
     pub committed_bytes: u64,
     pub appended_bytes: u64,
     pub live_bytes: u64,
-    /// Since it was opened, in milliseconds.
+    /// Time since it was opened, in milliseconds.
     pub age_ms: u64,
 }
 
@@ -66,7 +66,7 @@ pub enum SegmentState {
     Closed,
     /// Holds copies of entries that are on flash.
     Promoted,
-    /// Cleaned; waits for the readers that may still see it.
+    /// Cleaned; waits for readers that may still see it.
     Retired,
     /// Backed and ready to become a head.
     Free,
@@ -81,7 +81,7 @@ pub struct MemoryReport {
     /// Backed but not yet appended to: tails of heads and survivors, free windows.
     pub unused_bytes: u64,
     pub index_bytes: u64,
-    /// Of `index_bytes`, what buckets take; the rest is free memory of the index.
+    /// Bytes of buckets in `index_bytes`; the rest is free memory of the index.
     pub index_used_bytes: u64,
     /// Engine tables: window states, counters, directories.
     pub overhead_bytes: u64,

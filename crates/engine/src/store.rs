@@ -1,4 +1,4 @@
-//! The store as its owner sees it: made from options, entered by sessions, asked for tables and
+//! The store as its owner uses it: created from options, entered by sessions, with tables and
 //! figures.
 
 use crate::cleaner;
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last one goes, the
-/// cleaners are joined and the memory is returned.
+/// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last reference is
+/// dropped, the cleaners are joined and the memory is returned.
 pub struct Store {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -53,8 +53,8 @@ impl Store {
     }
 
     /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if
-    /// memory were short: for who runs without cleaner threads and decides when (a simulator).
-    /// False: nothing was to be done.
+    /// memory were short. For a caller without cleaner threads that decides the time itself (a
+    /// simulator). False: there was nothing to do.
     pub fn clean_step(&self, quota_bytes: u64) -> bool {
         let core = &self.core;
         let mut context = core.contexts[0].lock().expect("cleaning context");
@@ -68,8 +68,8 @@ impl Store {
         step == crate::cleaner::context::Step::Worked
     }
 
-    /// Sends a segment to flash as a cleaner thread does it, as if memory were short: for who runs
-    /// without such threads (a simulator). False: none may go there, or there is no flash.
+    /// Demotes a segment as a cleaner thread does it, as if memory were short. For a caller without
+    /// such threads (a simulator). False: no segment may go to flash, or there is no flash.
     pub fn demote_step(&self) -> bool {
         let core = &self.core;
         let context = core.contexts[0].lock().expect("cleaning context");
@@ -82,7 +82,7 @@ impl Store {
         self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
     }
 
-    /// A way into the store for one thread. Sessions share the heads in turn.
+    /// Creates a session for one thread. Sessions share the heads in turn.
     ///
     /// # Errors
     /// [`Error::TooManySessions`].
@@ -90,12 +90,12 @@ impl Store {
         Session::new(self.clone())
     }
 
-    /// The log, for whoever makes it durable; `None` if the store is memory alone.
+    /// The log, for the writer that makes it durable; `None` if the store is in memory alone.
     pub fn log(&self) -> Option<&Log> {
         self.core.log.as_deref()
     }
 
-    /// Above every object version that was ever given.
+    /// A number above every object version that was ever given.
     pub fn version_floor(&self) -> u64 {
         self.core.version_max() + 1
     }
@@ -113,7 +113,7 @@ impl Store {
     /// # Errors
     /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`],
     /// [`Error::OutOfMemory`]; [`Error::TooManySessions`] if memory must be found first and there
-    /// is no slot to do it from.
+    /// is no free slot to do so.
     pub fn create_table(self: &Arc<Self>, name: &str) -> Result<TableId, Error> {
         self.create_table_with(name, None)
     }
@@ -131,7 +131,7 @@ impl Store {
         self.create_table_told(name, level, |_| {})
     }
 
-    /// As [`create_table_with`](Self::create_table_with). `tell` learns the id before anybody can
+    /// As [`create_table_with`](Self::create_table_with). `tell` gets the id before any thread can
     /// find the table.
     ///
     /// # Errors
@@ -157,8 +157,8 @@ impl Store {
         })
     }
 
-    /// Makes a table that has this id in the whole cluster. Objects of any version may come to it
-    /// from elsewhere.
+    /// Makes a table that has this id in the whole cluster. Other servers may send objects of any
+    /// version to it.
     ///
     /// # Errors
     /// As [`create_table`](Self::create_table).
@@ -175,15 +175,15 @@ impl Store {
                     table,
                     name: name.to_owned(),
                     level,
-                    floor: 0, // none is dead for being old
+                    floor: 0, // no object is dead because of its age
                 });
             }
         })?;
         Ok(())
     }
 
-    /// Makes a table as it was before a restart; table 0 is there already and is set to this floor
-    /// and level. What is written to it gets versions from `floor` on.
+    /// Restores a table after a restart. Table 0 exists already and gets this floor and level. New
+    /// writes to the table get versions from `floor` on.
     ///
     /// # Errors
     /// As [`create_table`](Self::create_table).
@@ -245,8 +245,8 @@ impl Store {
         found
     }
 
-    /// Sets a table's own level, for what is written from now on. Must not be called while this
-    /// thread holds a guard.
+    /// Sets a table's own level, for later writes. Must not be called while this thread holds a
+    /// guard.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
@@ -256,7 +256,8 @@ impl Store {
         level: Option<Level>,
     ) -> Result<(), Error> {
         let mut session = self.session()?;
-        let _guard = session.pin(); // no drop comes between the look at the table and the change's place in the log
+        // no drop comes between the lookup of the table and the change's place in the log
+        let _guard = session.pin();
         self.core.tables.index(table)?.set_level(level);
         if let Some(log) = self.log() {
             log.publish_change(TableChange::SetLevel { table, level });
@@ -264,8 +265,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends the segments of all heads, so that everything appended so far lies in closed ones.
-    /// Waits for who writes.
+    /// Closes the segments of all heads, so that everything appended so far is in closed ones.
+    /// Waits for threads that are writing.
     pub fn close_heads(&self) {
         let Some(log) = self.log() else {
             return;
@@ -277,8 +278,8 @@ impl Store {
         }
     }
 
-    /// Runs this while every session is between guards, and keeps them out meanwhile. Must not be
-    /// called while this thread holds a guard: it waits until nobody does.
+    /// Runs `run` while every session is between guards, and keeps them out meanwhile. Must not be
+    /// called while this thread holds a guard: it waits until there is none.
     pub fn alone<T>(&self, run: impl FnOnce() -> T) -> T {
         let core = &*self.core;
         let visitor = Visitor::wait(core);
@@ -289,8 +290,8 @@ impl Store {
         result
     }
 
-    /// The threads of this process that have waited for a tenth of a second or longer: for what,
-    /// and what they hold meanwhile.
+    /// The threads of this process that have waited for a tenth of a second or longer, each with
+    /// the resource that it waits for and those that it holds.
     pub fn waits(&self) -> Vec<Wait> {
         waits::longer_than(waits::LONG)
     }
@@ -322,7 +323,7 @@ impl Store {
         tables
     }
 
-    /// Objects in a table; expired ones that nobody has met yet count too.
+    /// Objects in a table, including expired ones that no thread has met yet.
     pub fn objects(&self, table: TableId) -> u64 {
         if self.has_table(table) {
             self.core.objects(table)
@@ -341,7 +342,7 @@ impl Store {
     }
 
     /// Drops a table and its objects; the default table can only be cleared. Must not be called
-    /// while this thread holds a guard: it waits until nobody does.
+    /// while this thread holds a guard: it waits until there is none.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], also for the default table; [`Error::TooManySessions`].
@@ -390,8 +391,8 @@ impl crate::Guard<'_> {
         let index = core.tables.index(table)?;
         let counters = &core.heads[0].counters;
         let objects = core.objects(table);
-        // Nobody else is inside, so the counters of any actor may be written (H1: no head is in the
-        // middle of an append).
+        // No other guard is inside, so the counters of any actor may be written (H1: no head is in
+        // the middle of an append).
         let mut others = 0;
         core.tables
             .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
@@ -404,7 +405,8 @@ impl crate::Guard<'_> {
         core.note_cleared(table);
         counters.note_objects(table, -(objects as i64));
         counters.note_expiring(table, -(core.expiring(table) as i64));
-        // Every version ever given is below this floor, so re-created keys go on growing.
+        // Every version ever given is below this floor, so versions of re-created keys still only
+        // grow.
         let floor = core.version_max() + 1;
         let removed = self.note_change(index, change(table, floor));
         if later {
@@ -416,8 +418,8 @@ impl crate::Guard<'_> {
         Ok(())
     }
 
-    /// Counts the entries of one table as dead, while everybody waits: those in memory, and those
-    /// on flash only where that cannot be left for later (`cleared`, K2).
+    /// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
+    /// on flash only if they cannot be left for later (`cleared`, K2).
     fn kill_table(&self, table: TableId, index: &crate::index::Index) {
         let core = self.core;
         let counters = &core.heads[0].counters;
@@ -467,8 +469,8 @@ fn kill_everything(core: &Core, counters: &Counters) {
 
 impl Store {
     /// Ends the cleaner threads and waits for them, so that none is in the hook of
-    /// [`Log::on_demand`](crate::Log::on_demand) any more. Before the end of the store, which does
-    /// it too.
+    /// [`Log::on_demand`](crate::Log::on_demand) any more. For use before the end of the store,
+    /// which does it too.
     pub fn end_cleaners(&self) {
         self.core.wakeup.shutdown.store(true, Ordering::Release);
         self.core.wakeup.bell.notify_all();
@@ -479,7 +481,7 @@ impl Store {
                 .unwrap_or_else(|poisoned| poisoned.into_inner()),
         );
         for thread in threads {
-            // A cleaner that panicked has said so on stderr; there is nothing left to clean.
+            // A cleaner that panicked has written so to stderr; there is nothing left to clean.
             let _ = thread.join();
         }
     }

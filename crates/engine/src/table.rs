@@ -1,10 +1,10 @@
 //! Tables of a store: names, ids, and one index each.
 //!
 //! **Invariants**
-//! - T1: a table's index lies at its id's place, and no two tables have one place at a time. An id
-//!   whose place another table has is the id of no table.
-//! - T2: no id that was ever seen here is given to another table, so who still knows a dropped
-//!   table by its id never meets another. Ids that come from elsewhere (a coordinator, a log) may
+//! - T1: a table's index is at its id's place, and no two tables have one place at a time. If
+//!   another table has the place of an id, the id belongs to no table.
+//! - T2: no id that was ever seen here is given to another table, so a client that still uses the
+//!   id of a dropped table never reaches another one. Ids from elsewhere (a coordinator, a log) may
 //!   be any, by T1.
 
 use crate::index::Index;
@@ -15,14 +15,14 @@ use duramen_format::control::is_table_name;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's
-/// lock serialises whoever creates, drops or counts tables; an index is freed only by who is alone
-/// in the store and holds that lock.
+/// lock serialises threads that create, drop or count tables. An index is freed only by a thread
+/// that is alone in the store and holds that lock.
 pub struct Tables {
     indexes: Box<[AtomicPtr<Index>]>,
     names: Mutex<Names>,
 }
 
-/// Who is where.
+/// The tables by place.
 struct Names {
     /// By place.
     tables: Vec<Option<(TableId, String)>>,
@@ -64,7 +64,7 @@ impl Tables {
             .is_some_and(|(id, _)| *id == table)
     }
 
-    /// `publish` learns the id before anybody can find the table.
+    /// Creates a table. `publish` gets the id before any thread can find the table.
     ///
     /// # Errors
     /// Bad or taken name, too many tables.
@@ -77,7 +77,7 @@ impl Tables {
         self.create_at(None, name, index, publish)
     }
 
-    /// As [`create`](Self::create), with this id if one is given; [`Error::TableExists`] too if a
+    /// As [`create`](Self::create), with this id if one is given. Also [`Error::TableExists`] if a
     /// table has the id, and [`Error::TooManyTables`] if another has its place.
     pub fn create_at(
         &self,
@@ -120,7 +120,7 @@ impl Tables {
         (!index.is_null()).then(|| unsafe { Box::from_raw(index) })
     }
 
-    /// Calls `f` for each table, keeping tables from being dropped meanwhile.
+    /// Calls `f` for each table; no table is dropped meanwhile.
     pub fn each(&self, mut f: impl FnMut(TableId, &str, &Index)) {
         let names = self.names.lock().expect("table registry");
         for (id, name) in names.tables.iter().flatten() {
@@ -136,7 +136,7 @@ impl Drop for Tables {
         for slot in &mut self.indexes {
             let index = *slot.get_mut();
             if !index.is_null() {
-                // SAFETY: made by `create` from a box; with `&mut self` nobody else can see it.
+                // SAFETY: made by `create` from a box; with `&mut self` no other thread can see it.
                 drop(unsafe { Box::from_raw(index) });
             }
         }
@@ -156,8 +156,8 @@ mod tests {
         .expect("a store")
     }
 
-    /// The id of a dropped table went to the next table that was made, and whoever still used the
-    /// dropped one wrote into it.
+    /// The id of a dropped table once went to the next table that was made, and a session that
+    /// still used the dropped one wrote into it.
     #[test]
     fn the_id_of_a_dropped_table_is_nobody_s() {
         let store = store();
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(store.objects(dropped), 0);
     }
 
-    /// A level was set behind the drop of its table, in the order of the log: the writer of the log
-    /// met a change of a table that does not exist, and ended the process.
+    /// A level was once set behind the drop of its table, in the order of the log: the writer of
+    /// the log met a change of a table that does not exist, and ended the process.
     #[test]
     fn no_level_is_set_behind_a_drop() {
         use crate::{Collected, LogOptions, TableChange};
@@ -240,8 +240,8 @@ mod tests {
         });
     }
 
-    /// A cluster's coordinator gives each id once, so it comes to the 1,025th: a store refused that
-    /// one for ever.
+    /// A cluster's coordinator gives each id once, so it reaches the 1,025th in the end: a store
+    /// once refused that one for ever.
     #[test]
     fn ids_of_any_number_are_taken_if_their_place_is_free() {
         let store = store();
@@ -256,7 +256,7 @@ mod tests {
         store.drop_table(first).unwrap();
         store.adopt_table(second, "second", None).unwrap();
         assert_eq!(store.create_table("third").unwrap(), TableId(second.0 + 1));
-        // As many as there may be at once, and more of them one after the other.
+        // As many as may exist at once, and then more of them one after the other.
         for round in 0..n + 10 {
             let table = store.create_table(&format!("round-{round}"));
             store.drop_table(table.unwrap()).unwrap();

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-/// The machine's memory nodes and where its processors are.
+/// The machine's memory nodes and the processors of each.
 pub struct Topology {
     /// Node of each processor.
     node_of_cpu: Vec<usize>,
@@ -12,7 +12,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system/node`; what cannot be read counts as one node.
+    /// Reads `/sys/devices/system/node`; if that cannot be read, returns one node.
     pub fn detect() -> Topology {
         Self::read().unwrap_or_else(Self::single)
     }
@@ -25,7 +25,7 @@ impl Topology {
         }
     }
 
-    /// Pretends that processors take turns in belonging to so many nodes.
+    /// A pretended machine whose processors belong to `nodes` nodes in turn.
     #[cfg(test)]
     fn pretended(nodes: usize) -> Topology {
         Topology {
@@ -72,8 +72,8 @@ impl Topology {
         }
     }
 
-    /// Asks the kernel to back a range from a node's memory where it can. A wish, not a need:
-    /// refusals are ignored.
+    /// Asks the kernel to back a range from a node's memory if possible. Refusals are ignored, as
+    /// this is not required for correctness.
     pub fn prefer(&self, node: usize, at: *mut u8, bytes: usize) {
         if self.kernel_nodes.len() < 2 {
             return;
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(stats.objects, 2 * KEYS);
         assert!(stats.cleaner.segments_cleaned > 50, "{stats:?}");
         assert!(stats.committed_bytes <= 128 << 20);
-        // Whatever was moved stayed at home: each writer's data, and nothing else, is on its node.
+        // Moved entries stayed on their node: it has the data of its own writer, and no others.
         let deadline = Instant::now() + Duration::from_secs(120);
         while (0..2).any(|node| live_on(&store, node) != KEYS * 1024) {
             assert!(

@@ -3,21 +3,22 @@
 //! **Invariants**
 //! - T1: buckets are locked in hash order within tables in id order, so two transactions never wait
 //!   for each other in a ring.
-//! - T2: room for one insert per declared key is set aside before the first lock, so that no insert
-//!   of a transaction ever has to resize a partition whose buckets it holds.
-//! - T3: who resizes gives up at a bucket of a transaction, so a transaction never waits for a
+//! - T2: room for one insert per declared key is set aside before the first lock, so no insert of a
+//!   transaction ever has to resize a partition whose buckets it holds.
+//! - T3: a resizer gives up at a bucket of a transaction, so a transaction never waits for a
 //!   resizer that waits for it.
-//! - T4: the head is locked before the buckets, as in every write: who holds the head may be
+//! - T4: the head is locked before the buckets, as in every write: the holder of the head may be
 //!   waiting for such a bucket.
-//! - T5: who waits for a transaction may be pinned and hold back the memory that the transaction
-//!   waits for. So memory is sought before the first lock, and given up when nothing moves any
-//!   more.
+//! - T5: a thread that waits for a transaction may be pinned, and so hold back the memory that the
+//!   transaction waits for. So memory is sought before the first lock; later, the transaction gives
+//!   up when there is no progress any more.
 //! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash
 //!   keeps all or none.
-//! - T7: predecessors that can still be lost in other heads are waited for with nothing locked: the
-//!   keys are locked, looked at, let go again, and locked once more. After a few rounds, what
-//!   others write all the time is waited for with the keys locked: before room is granted, so that
-//!   a disk that is full by then refuses the step as a whole.
+//! - T7: a transaction waits with nothing locked for predecessors that can still be lost in other
+//!   heads: it locks the keys, looks them up, unlocks them, waits, and locks them again. Keys that
+//!   others write all the time still have predecessors after a few rounds. For these it waits with
+//!   the keys locked, before room is granted, so a disk that is full by then refuses the step as a
+//!   whole.
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
@@ -28,37 +29,37 @@ use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{LongWait, Resource};
 
-/// What a guard holds between `lock_keys` and `unlock_keys`.
+/// State of a guard between `lock_keys` and `unlock_keys`.
 pub struct Transaction<'s> {
     buckets: Vec<(View<'s>, usize)>,
-    /// Partitions with room set aside, and for how many inserts.
+    /// Partitions with reserved room, and the number of inserts.
     reserved: Vec<(&'s Partition, i64)>,
-    /// What it has removed, for `removals`.
+    /// The keys that it has removed, for `removals`.
     pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
-    /// Predecessors of its keys that may still be lost in other heads, though it has let go of its
+    /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its
     /// keys as often as it may (T7).
     pub(crate) unsettled: Vec<(u16, u64)>,
     /// It has waited for memory in vain (T5) and does not wait again.
     pub(crate) starved: bool,
-    /// It waits for memory for a moment only: whoever began it lets go of the keys, and comes
-    /// again.
+    /// It waits for memory for a moment only: its caller unlocks the keys, and tries again.
     pub(crate) brief: bool,
 }
 
 impl Transaction<'_> {
-    /// True if a key that is not there yet would be refused ([`Error::Crowded`]).
+    /// True if a key that does not exist yet would be refused ([`Error::Crowded`]).
     pub(crate) fn is_crowded(&self) -> bool {
         let mut buckets = self.buckets.iter();
         buckets.any(|(view, home)| view.is_crowded_at(*home))
     }
 }
 
-/// How often a transaction lets go of its keys to wait for their predecessors. Two would do but for
-/// keys that others write all the time.
+/// Maximum number of times that a transaction unlocks its keys to wait for their predecessors. Two
+/// would be enough, except for keys that others write all the time.
 const SETTLE_ATTEMPTS_MAX: u32 = 4;
-/// Room in the head that a transaction starts with if it can be had: enough for most of them.
+/// Room in the head that a transaction requests at its beginning: enough for most of them.
 const HEAD_ROOM_BYTES: usize = 256 << 10;
-/// How often a step whose memory was taken by others lets go of its keys and looks for more.
+/// Maximum number of times that a step whose memory was taken by others unlocks its keys and looks
+/// for more.
 pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
 impl<'s> Guard<'s> {
@@ -74,10 +75,11 @@ impl<'s> Guard<'s> {
         self.lock_all(keys, Room::default())
     }
 
-    /// As [`lock_keys`](Self::lock_keys), having found memory for about so much before: with keys
-    /// locked it is sought for a moment only, and [`set_aside`](Self::set_aside) may fail though
-    /// others would make room. Then [`was_starved`](Self::was_starved), and the caller unlocks and
-    /// comes again, a few times.
+    /// As [`lock_keys`](Self::lock_keys), for a caller that has found memory for about `room`
+    /// before. With keys locked, memory is sought for a moment only, so
+    /// [`set_aside`](Self::set_aside) may fail although others would make room. Then
+    /// [`was_starved`](Self::was_starved) is true, and the caller unlocks and tries again, a few
+    /// times.
     ///
     /// # Errors
     /// As there.
@@ -90,13 +92,13 @@ impl<'s> Guard<'s> {
         self.lock_briefly(keys, room)
     }
 
-    /// Whether the open step has looked for memory in vain.
+    /// True if the open step has looked for memory in vain.
     pub fn was_starved(&self) -> bool {
         self.transaction.as_ref().is_some_and(|t| t.starved)
     }
 
-    /// As [`lock_keys`](Self::lock_keys), with room for what the step is going to write: then its
-    /// writes cannot fail for want of memory or disk, and it is done as a whole or not at all
+    /// As [`lock_keys`](Self::lock_keys), with room for the writes of the step: they cannot fail
+    /// for want of memory or disk, and the step is done as a whole or not at all
     /// ([`set_aside`](Self::set_aside)).
     ///
     /// # Errors
@@ -119,7 +121,7 @@ impl<'s> Guard<'s> {
         unreachable!("the last attempt returns")
     }
 
-    /// Keeps the windows that were set aside.
+    /// Locks the keys, and keeps the windows that were set aside.
     fn lock_briefly(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
         self.lock_all(keys, room)?;
         if let Some(transaction) = &mut self.transaction {
@@ -156,7 +158,7 @@ impl<'s> Guard<'s> {
                     starved: false,
                     brief: false,
                 });
-                // A resize that was under way when room was set aside may not have seen it. From
+                // A resize that was in progress when room was reserved may not have seen it. From
                 // now on there is none.
                 let transaction = self.transaction.iter().flat_map(|t| &t.reserved);
                 if transaction.fold(true, |kept, (partition, _)| {
@@ -191,9 +193,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T5: sees to it that the head has room for this, or for most transactions, or a window to go
-    /// on in and a segment on disk for it, while nothing is locked. If there is none, the writes
-    /// will say so.
+    /// T5: while nothing is locked, finds room in the head for `room`, or for most transactions; or
+    /// a window and a segment on disk to continue in. If there is none, the writes report it.
     fn seek_memory(&mut self, room: Room) {
         let (bytes, purpose) = (self.bytes_of(room), self.purpose_of(room));
         let purpose = if bytes == 0 { Purpose::Head } else { purpose };
@@ -201,13 +202,13 @@ impl<'s> Guard<'s> {
             self.take_head();
             let (core, head) = (self.core, self.head);
             let tail = self.tail.as_mut().expect("just taken");
-            // What is left for removals alone is no room for what is known to be written.
+            // Room that is left for removals alone is no room for known writes.
             let is_open = bytes == 0 || purpose != Purpose::Head || !tail.is_for_deletes();
             if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
                 return;
             }
             if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
-                // What fits the head is done in it; else it goes on in a new segment anyway, which
+                // Writes that fit the head go there; others continue in a new segment anyway, which
                 // is taken now.
                 let is_ready = is_open && tail.fits(bytes)
                     || log::roll(core, head, tail, bytes, purpose) != Ok(false);
@@ -221,8 +222,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T2: sets room aside in every partition, growing those that have none. `None`: there is no
-    /// memory to grow.
+    /// T2: reserves room in every partition, and grows those that have too little. `None`: there is
+    /// no memory to grow.
     fn reserve_room(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(&'s Partition, i64)>> {
         let mut reserved: Vec<(&Partition, i64)> = Vec::new();
         for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
@@ -242,8 +243,8 @@ impl<'s> Guard<'s> {
         Some(reserved)
     }
 
-    /// Locks all home buckets in order (T1); `None` if a partition was resized meanwhile: nothing
-    /// is locked then.
+    /// Locks all home buckets in order (T1). `None`: a partition was resized meanwhile, and no
+    /// bucket is locked.
     fn lock_buckets(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(View<'s>, usize)>> {
         let mut buckets: Vec<(View<'s>, usize)> = Vec::with_capacity(places.len());
         for (partition, tag) in places {
@@ -282,8 +283,8 @@ impl<'s> Guard<'s> {
         let Some(transaction) = self.transaction.take() else {
             return;
         };
-        // Before anybody can see the keys, so that whoever sees one may append over it and be
-        // collected.
+        // Before any other thread can see the keys, so that a thread that sees one may append over
+        // it and be collected.
         if let Some(log) = &self.core.log {
             if let Some(tail) = &mut self.tail
                 && !self.alone

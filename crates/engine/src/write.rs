@@ -1,12 +1,12 @@
-//! Writes: one locked read-modify-write, and everything that is built from it.
+//! Writes: one locked read-modify-write, and all operations that are built from it.
 //!
 //! Order within one update: home bucket locked → closure decides → entry appended to the session's
-//! head → slot published → bucket unlocked. So no two sessions are ever inside one key, and the
-//! index never points to what is not written.
+//! head → slot published → bucket unlocked. So no two sessions ever write one key at the same time,
+//! and the index never points to bytes that are not written.
 //!
-//! **Concurrency**: lock order is head, then buckets. Nobody waits for memory with a bucket locked,
-//! or with its head locked while outside, but a transaction; and nobody waits for a head while
-//! pinned, for its holder may be such a one.
+//! **Concurrency**: lock order is head, then buckets. No thread waits for memory with a bucket
+//! locked, or with its head locked while outside, except for a transaction. And no thread waits for
+//! a head while pinned, because its holder may be such a transaction.
 
 use crate::cleaner::pacer::Waiting;
 use crate::head::Tail;
@@ -21,18 +21,18 @@ use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::sync::{AtomicU64, Backoff};
 use duramen_format::entry::{Entry, NewObject};
 
-/// A head's segment is closed for its dead entries if they are at least one part in so many.
+/// A head's segment is closed for its dead entries if they are at least a segment divided by this.
 const DEAD_PART_TO_CLOSE: u64 = 8;
-/// How often one operation asks for memory for the index: more than it can need, so that what is
-/// missing is something else (address space).
+/// Maximum attempts of one operation to get memory for the index: more than it can need, so the
+/// lack is then of another kind (address space).
 const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash for it, each after `FLASH_PAUSE`: a device may stand still
-/// for ten seconds, as a disk may.
+/// The same while segments go to flash to free memory, each after `FLASH_PAUSE`: a device may stand
+/// still for ten seconds, as a disk may.
 const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 #[cfg(not(any(loom, shuttle)))]
 const FLASH_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 
-/// A locked home bucket and what was found in it.
+/// A locked home bucket and the slot and entry that were found in it.
 pub(crate) struct Locked<'s> {
     pub(crate) partition: &'s Partition,
     view: View<'s>,
@@ -43,21 +43,21 @@ pub(crate) struct Locked<'s> {
     pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
 }
 
-/// How a put ended.
+/// Result of a put.
 enum Put {
     Done(u64),
-    /// No window is free: find memory and start again.
+    /// No window is free: the caller finds memory and starts again.
     NoSpace,
-    /// The head has a new segment, and what was found may have moved there.
+    /// The head has a new segment, and the entry that was found may have moved there.
     LookAgain,
     /// The index has no room and no memory to grow; or must be grown with no lock held.
     IndexFull,
 }
 
 impl<'s> Guard<'s> {
-    /// Read-modify-write of one key, atomic against every other session. The closure sees the
-    /// object (or `None`) and an empty scratch buffer; it may be called again if memory had to be
-    /// found first, so it must reset what it collects.
+    /// Read-modify-write of one key, atomic against every other session. The closure gets the
+    /// object (or `None`) and an empty scratch buffer. It may be called again if memory had to be
+    /// found first, so it must reset its own state.
     ///
     /// # Errors
     /// Limits, [`Error::NoSuchTable`], [`Error::OutOfMemory`], [`Error::TryAgain`]: nothing was
@@ -79,13 +79,13 @@ impl<'s> Guard<'s> {
         let mut index_attempts = 0;
         loop {
             self.take_head();
-            // A transaction has looked when it locked, and whoever waits for guards waits for its
-            // head.
+            // A transaction has checked this when it locked, and a thread that waits for guards
+            // waits for the transaction's head.
             if self.transaction.is_none() {
                 self.check_generation()?;
             }
-            // Each time anew: whoever had to wait was outside meanwhile, and the table may have
-            // been dropped.
+            // Looked up each time: a guard that had to wait was outside meanwhile, and the table
+            // may have been dropped.
             let index = self.index(table)?;
             let Some(locked) = self.lock_key(index, hash, key)? else {
                 self.make_index_room(&mut index_attempts)?;
@@ -212,7 +212,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// What was found decided something: the reply depends on it.
+    /// The entry, or its absence, decided the result: the reply depends on it.
     #[inline]
     fn observe_locked(&self, index: &Index, hash: KeyHash, locked: &Locked<'_>) {
         match locked.found {
@@ -224,8 +224,8 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// With a log: appends the tombstone of what is about to be removed. False: the bucket was
-    /// unlocked, look again.
+    /// With a log: appends the tombstone of the object that is about to be removed. False: the
+    /// bucket was unlocked, look again.
     fn record_removal(
         &mut self,
         log: &Log,
@@ -263,7 +263,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Removes what was found, and unlocks. False: nothing was done yet, look again.
+    /// Removes the object that was found, and unlocks. False: nothing was done yet, look again.
     fn remove_locked(
         &mut self,
         table: TableId,
@@ -285,8 +285,7 @@ impl<'s> Guard<'s> {
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
             locked.partition.remove(locked.view, locked.tag, place);
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
-                // Now: of a mark made before, somebody could make use while the key is still there
-                // (W1).
+                // Now: an earlier mark could be used while the key is still there (W1).
                 self.core.note_written(table, key, entry.version);
             }
             let counters = &self.head.counters;
@@ -319,8 +318,7 @@ impl<'s> Guard<'s> {
                 limit: VALUE_BYTES_MAX,
             });
         }
-        // Of a transaction with room all buckets were looked at before its first write (`room`,
-        // R1).
+        // A transaction with room has checked all its buckets before its first write (`room`, R1).
         let is_checked = self.granted && locked.in_transaction;
         if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
             return Err(Error::Crowded); // B6
@@ -396,8 +394,8 @@ impl<'s> Guard<'s> {
                 counters.note_dead(self.core.space.window_of(slot.location()), old.padded_bytes);
             }
             None => {
-                // A slot may be given up and taken again while we look: counted room (X1) means
-                // that one comes.
+                // A slot may be emptied and taken again during this search: counted room (X1) means
+                // that one becomes free.
                 let mut backoff = Backoff::new();
                 while !locked
                     .view
@@ -421,17 +419,18 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Finds memory for an append: cleans, and waits for readers to leave what was cleaned. No
-    /// bucket is locked but those of a transaction; nothing read so far may be used again.
+    /// Finds memory for an append: cleans, and waits for readers to leave retired windows. No
+    /// bucket is locked, except those of a transaction; values that were read may not be used
+    /// again.
     #[cold]
     pub(crate) fn make_room(&mut self, purpose: Purpose) -> Result<(), Error> {
         // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so
-        // that memory frees up. It is never outside, not for an instant: somebody could come to
-        // believe that he is alone.
+        // that memory becomes free. It is never outside, not even for an instant: another guard
+        // could then become alone.
         let (core, slot) = (self.core, self.slot);
         if self.transaction.is_none() && !self.alone {
-            // Nobody may wait for this head while its holder waits for readers to leave, or for who
-            // is alone.
+            // No thread may wait for this head while its holder waits for readers to leave, or for
+            // a guard that is alone.
             self.tail = None;
             self.left = true;
             core.epochs.unpin(slot);
@@ -457,14 +456,14 @@ impl<'s> Guard<'s> {
         found
     }
 
-    /// Cleaning frees nothing while all dead entries lie in open segments, which it leaves alone.
-    /// Then the head's own one is closed, and room is sought once more.
+    /// Cleaning frees nothing while all dead entries are in open segments, which it leaves alone.
+    /// In this case, closes the head's own segment, so that room is sought once more.
     fn or_close_head(&mut self, found: Result<(), Error>, purpose: Purpose) -> Result<(), Error> {
         let core = self.core;
         if !matches!(found, Err(Error::OutOfMemory { .. })) || core.refuses(purpose) {
             return found;
         }
-        // Nobody waits for a head while pinned.
+        // No thread waits for a head while pinned.
         let mut taken = None;
         let tail = match &mut self.tail {
             Some(tail) => tail,
@@ -488,7 +487,7 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Gives memory of free windows to the index, which lacks it; cleans if there is no free
+    /// Gives memory of free windows to the index, which lacks some; cleans if there is no free
     /// window.
     #[cold]
     pub(crate) fn make_index_room(&mut self, attempts: &mut u32) -> Result<(), Error> {
@@ -512,8 +511,8 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Has a segment demoted, and leaves the core to who does it. The index may take more than one
-    /// segment has.
+    /// Requests the demotion of a segment, and yields the core to the thread that does it. The
+    /// index may take more than one segment has.
     fn press_flash(&self) {
         if let Some(tier) = &self.core.space.tier {
             tier.press(self.core.clock.now_ms());
@@ -531,7 +530,7 @@ impl<'s> Guard<'s> {
             Resize::NoMemory => self.make_index_room(attempts),
             Resize::Busy => {
                 if self.transaction.is_some() {
-                    // A key that the transaction did not lock, and a bucket that it did: it would
+                    // A key that the transaction did not lock, in a bucket that it did: it would
                     // wait for itself.
                     *attempts += 1;
                     if *attempts > INDEX_ATTEMPTS_MAX {
@@ -544,7 +543,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Stores a value, whatever was there.
+    /// Stores a value unconditionally.
     ///
     /// # Errors
     /// As [`update`](Self::update).
@@ -569,7 +568,7 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
         let index = self.index(table)?;
-        // No object has such a key: a command over several keys goes on to the next.
+        // No object has such a key: a command over several keys continues with the next.
         if key.len() > KEY_BYTES_MAX || index.partition(hash).view().len() == 0 {
             self.observe_absence(index, index.partition(hash), hash);
             return Ok(Outcome {
@@ -639,7 +638,7 @@ impl<'s> Guard<'s> {
         })
     }
 
-    /// Adds to a decimal floating-point number (absent = 0), keeping the expiry. Stored is the
+    /// Adds to a decimal floating-point number (absent = 0), keeping the expiry. Stores the
     /// shortest text that reads back as the same number.
     ///
     /// # Errors
@@ -704,13 +703,14 @@ pub fn parse_integer(value: &[u8]) -> Option<i64> {
     (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
 }
 
-/// The segment that an entry about to be appended has to name as that of its predecessor.
+/// The victim that the next entry has to name: the segment of its predecessor.
 #[inline(always)]
 fn victim_of(log: &Log, space: &Space, locked: &Locked<'_>, tail: &Tail) -> SegmentId {
     let Some((_, slot, _)) = locked.found else {
         return log.eviction_victim();
     };
-    // The entries of a group may yet move on to another segment, away from what was in this one.
+    // The entries of a group may still move to another segment, away from the other entries of this
+    // one.
     let own = tail.window().filter(|_| !tail.in_group());
     log.victim(space, slot.location(), own)
 }

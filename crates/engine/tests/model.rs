@@ -1,5 +1,5 @@
-//! The engine against a model: random operations, with a cleaner at work, indexes growing and
-//! shrinking, time passing.
+//! The engine against a model: random operations while a cleaner works, indexes grow and shrink,
+//! and time passes.
 
 use duramen_engine::{Clock, Condition, Decision, Error, Guard, Options, Session, Store, TableId};
 use proptest::prelude::*;
@@ -95,7 +95,7 @@ fn value_of(n: u16) -> Vec<u8> {
     (0..bytes).map(|i| (i as u16 ^ n) as u8).collect()
 }
 
-/// What counts as an integer to increment: its one canonical text, not `+4`, `04` or ` 4`.
+/// The model's rule for an integer to increment: its one canonical text, not `+4`, `04` or ` 4`.
 fn integer(value: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == value).then_some(number)
@@ -263,7 +263,7 @@ proptest! {
 }
 
 /// The budget is written over many times, so that every entry is moved again and again while it is
-/// being used.
+/// used.
 #[test]
 fn the_model_holds_through_cleaning() {
     let (store, clock) = store(64 * MIB);
@@ -305,7 +305,7 @@ fn the_model_holds_through_cleaning() {
         .filter(|key| model.live(key, now_ms).is_some())
         .count() as u64;
     assert!(store.stats().objects >= live);
-    // Per segment and in total the same, as soon as no entry is on its way from one segment to
+    // Per segment and in total the same, as soon as no entry is being moved from one segment to
     // another.
     let deadline = Instant::now() + Duration::from_secs(300);
     loop {

@@ -1,6 +1,6 @@
-//! Everything at once in a store that is too small for it: random operations of several threads,
-//! with growth and shrinking, transactions, sessions that are alone, tables that come and go, time
-//! that passes, memory that runs out.
+//! All features at once in a store that is too small: random operations of several threads, with
+//! growth and shrinking, transactions, exclusive sessions, tables that come and go, time that
+//! passes, and memory that runs out.
 
 use duramen_engine::{Clock, Decision, Error, Mode, Options, Session, Store, TableId};
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ const TWIN_BASE: u64 = 1 << 41;
 const HORDE: u64 = 60_000;
 const HORDE_BASE: u64 = 1 << 42;
 const RUNNING: Duration = Duration::from_secs(6);
-/// How long a slow machine may take to do something worth judging.
+/// Longest time that a slow machine may take to do enough work to be judged.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct World {
@@ -58,7 +58,7 @@ impl World {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// A write that may lack memory. True if it was done.
+    /// A write that may lack memory. `Some`: it was done.
     fn done<T>(&self, result: Result<T, Error>) -> Option<T> {
         self.operations.fetch_add(1, Ordering::Relaxed);
         match result {
@@ -159,7 +159,7 @@ fn twin(pair: u64, which: u64) -> [u8; 8] {
     (TWIN_BASE + pair * 2 + which).to_le_bytes()
 }
 
-/// Writes both keys of a pair, or none of them, under locks or alone; who looks under locks, or
+/// Writes both keys of a pair, or none of them, under locks or alone. A reader under locks, or
 /// alone, finds them equal.
 fn pair_up(world: &World, session: &mut Session, seed: u64) {
     let mut random = Random(seed);
@@ -227,8 +227,8 @@ fn come_and_go(world: &World, session: &mut Session) {
     }
 }
 
-/// Scans from start to end; what is there all the time must be shown, at least once, whatever grows
-/// or shrinks.
+/// Scans from start to end. Keys that exist all the time must be shown, at least once, whatever
+/// grows or shrinks.
 fn scan(world: &World, session: &mut Session, seed: u64) {
     let mut random = Random(seed);
     while !world.stopped() {
@@ -260,7 +260,7 @@ fn scan(world: &World, session: &mut Session, seed: u64) {
     }
 }
 
-/// Tables come and go, time passes, figures are taken.
+/// Creates and drops tables, moves time on, and reads figures.
 fn administer(world: &World, session: &mut Session) {
     let store = session.store().clone();
     let mut last = 0;
@@ -347,7 +347,7 @@ fn run(mode: Mode) {
             world.operations.load(Ordering::Relaxed) > 10_000
                 && world.scans.load(Ordering::Relaxed) > 3
         };
-        // So long, and on a slow machine until it has done something.
+        // At least this long, and on a slow machine until it has done enough.
         let end = |elapsed| elapsed >= RUNNING && enough() || elapsed >= PATIENCE;
         while !end(started.elapsed()) && !world.stopped() {
             std::thread::sleep(Duration::from_millis(20));
@@ -359,13 +359,13 @@ fn run(mode: Mode) {
     settle(&world, &mut session);
 }
 
-/// When all is quiet, every sum agrees; and when all is deleted, nothing is left.
+/// When all threads have ended, every sum agrees; and when all keys are deleted, nothing is left.
 fn settle(world: &World, session: &mut Session) {
     let store = &world.store;
     world.clock.fetch_add(1_000_000, Ordering::Relaxed);
     let deadline = Instant::now() + PATIENCE;
     let mut keys = Vec::new();
-    // Cleaners are still at work: the figures agree as soon as no entry is on its way.
+    // Cleaners are still at work: the figures agree as soon as no entry is being moved.
     loop {
         keys.clear();
         let guard = session.pin();
@@ -391,7 +391,7 @@ fn settle(world: &World, session: &mut Session) {
             keys.len(),
             report.live_bytes
         );
-        // The expiry pass looks again when time goes on.
+        // The expiry pass runs again when time goes on.
         world.clock.fetch_add(100, Ordering::Relaxed);
         std::thread::yield_now();
     }

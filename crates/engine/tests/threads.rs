@@ -1,5 +1,5 @@
-//! Several threads in one store: atomicity, isolation, accounting, limits, memory that follows the
-//! data.
+//! Several threads in one store: atomicity, isolation, accounting, limits, and memory that follows
+//! the data.
 
 use duramen_engine::{
     Condition, Decision, Error, Guard, Mode, Options, Part, Stamp, Store, TableId,
@@ -145,8 +145,8 @@ fn increments_of_all_threads_add_up() {
     }
 }
 
-/// Transfers between accounts keep the sum; readers that look at all accounts under one lock see it
-/// kept, and so does who is alone in the store.
+/// Transfers between accounts keep the sum. Readers that read all accounts under one lock see it
+/// kept, and so does a session that is alone in the store.
 #[test]
 fn transactions_are_isolated() {
     const ACCOUNTS: u64 = 20;
@@ -260,7 +260,7 @@ fn a_full_store_refuses_writes_and_recovers() {
     let stats = store.stats();
     assert!(stats.utilization > 0.70, "{stats:?}");
     assert!(stats.committed_bytes <= 64 * MIB);
-    // Reads and deletes go on, and nothing that was written is lost.
+    // Reads and deletes go on, and no written data are lost.
     for key in 0..written {
         let mut guard = session.pin();
         let hash = guard.hash(&key.to_le_bytes());
@@ -393,7 +393,7 @@ fn memory_follows_the_data_down() {
     for key in (0..keys).filter(|key| key % 10 != 0) {
         let mut guard = session.pin();
         let hash = guard.hash(&key.to_le_bytes());
-        // Half of the deletes are transactions: the index did not shrink after those once.
+        // Half of the deletes are transactions: the index once did not shrink after those.
         if key % 2 == 0 {
             guard.lock_keys(&[(TABLE, hash)]).unwrap();
         }
@@ -515,7 +515,7 @@ fn stamps_change_with_every_write_and_delete() {
     }
     assert!(matches!(stamps[0], Stamp::Absent { .. }));
 
-    // Deletes of other keys are no alarm, but for those that are counted with it.
+    // Deletes of other keys do not change it, except those that are counted with it.
     let absent = guard
         .stamp(TABLE, guard.hash(b"absent"), b"absent")
         .unwrap();
@@ -545,8 +545,8 @@ fn stamps_change_with_every_write_and_delete() {
     );
 }
 
-/// Whether an absent key had come and gone was told by 8 bits that counted removals in its bucket:
-/// after exactly 256 of them `EXEC` took place although its key had been written, and so it did
+/// 8 bits once counted the removals in a key's bucket, to show whether an absent key had come and
+/// gone. After exactly 256 of them `EXEC` took place although its key had been written; and also
 /// when the bucket had been rebuilt at the same place.
 #[test]
 fn a_key_that_came_and_went_256_times_has_changed() {
@@ -573,10 +573,10 @@ fn a_key_that_came_and_went_256_times_has_changed() {
     assert!(!before.still_holds(&after), "cleared with its table");
 }
 
-/// Keys that were chosen to land in one bucket ended the server by an assertion.
+/// Keys that were chosen to land in one bucket once ended the server by an assertion.
 #[test]
 fn keys_chosen_for_one_bucket_are_refused_in_time() {
-    // Of so many parts of the hashes one lies in one bucket: 16 partitions, and at most 200 buckets
+    // One of this many parts of the hashes is in one bucket: 16 partitions, and at most 200 buckets
     // for so few keys.
     const PARTS: u64 = 16 * 200;
     let store = store(64, 1, 0);
@@ -585,7 +585,7 @@ fn keys_chosen_for_one_bucket_are_refused_in_time() {
     let mut taken = Vec::new();
     let alike = (0u64..).map(u64::to_le_bytes).filter(|key| {
         let hash = guard.hash(key);
-        // The lower 50 bits, of which the first say which partition, and which part of it.
+        // The lower 50 bits; the first of them choose the partition, and the part of it.
         guard.route(hash, key).0 << 14 < u64::MAX / PARTS
     });
     let keys: Vec<_> = alike.take(1100).collect();
@@ -601,7 +601,7 @@ fn keys_chosen_for_one_bucket_are_refused_in_time() {
         found.is_some()
     };
     assert!(!read(&guard, &last) && taken.iter().all(|key| read(&guard, key)));
-    // What is there can be written, others too, and there is room again when some have gone.
+    // Keys in the bucket can be written, others too, and there is room again when some are removed.
     for key in [&taken[0][..], b"another"] {
         guard
             .write(TABLE, guard.hash(key), key, b"y", None)
@@ -665,7 +665,7 @@ fn limits_are_errors_that_change_nothing() {
         .increment_float(TABLE, guard.hash(b"f"), b"f", 10.5)
         .unwrap();
     assert_eq!(sum.value, 10.5);
-    // An update may look and leave things alone.
+    // An update may read and change nothing.
     let kept = guard
         .update(TABLE, guard.hash(b"f"), b"f", |_, _| Decision::Keep)
         .unwrap();
@@ -733,7 +733,7 @@ fn multi_forms_do_each_part_for_itself() {
         .unwrap();
     assert_eq!(written, 100);
 
-    // Every third key is removed; then a conditional write of all succeeds for just these.
+    // Every third key is removed; then a conditional write of all succeeds for exactly these.
     let thirds: Vec<&[u8]> = keys.iter().copied().step_by(3).collect();
     guard
         .remove_many(TABLE, &thirds, |_, result| {

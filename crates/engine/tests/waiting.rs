@@ -1,6 +1,6 @@
-//! Who waits for whom: heads shared by sessions, memory that is short, transactions, sessions that
-//! are alone. Each of these once was a ring of waiters, or memory that was there and could not be
-//! had.
+//! Waits of threads for each other: heads shared by sessions, memory that is short, transactions,
+//! and exclusive sessions. Each of these once was a ring of waiters, or memory that existed and
+//! could not be obtained.
 
 use duramen_base::ids::Level;
 use duramen_engine::{
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const TABLE: TableId = TableId::DEFAULT;
 const MIB: u64 = 1 << 20;
-/// Nothing here takes longer on a busy machine, unless it never ends.
+/// No test takes longer on a busy machine, unless it never ends.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 type Job = Box<dyn FnOnce(&mut Session) + Send>;
@@ -37,8 +37,7 @@ fn get(guard: &Guard<'_>, key: u64) -> Option<u64> {
     found.map(|object| object.version)
 }
 
-/// Fills the store with objects of `bytes` up to this part of its memory; returns how many there
-/// are.
+/// Fills the store with objects of `bytes` up to this part of its memory; returns their number.
 fn fill(store: &Arc<Store>, part: f64, bytes: usize) -> u64 {
     let mut session = store.session().unwrap();
     let mut keys = 0;
@@ -52,8 +51,7 @@ fn fill(store: &Arc<Store>, part: f64, bytes: usize) -> u64 {
     keys
 }
 
-/// Runs each job in a thread of its own with a session; fails if one of them is not through in
-/// time.
+/// Runs each job in a thread of its own with a session; fails if one of them has not ended in time.
 fn all_end(store: &Arc<Store>, jobs: Vec<Job>) {
     let (done, ended) = channel();
     let count = jobs.len();
@@ -84,8 +82,8 @@ fn next(random: &mut u64) -> u64 {
     *random
 }
 
-/// A writer that waited for memory kept its head locked, while another one, pinned, waited for that
-/// head and so held back the memory.
+/// A writer that waited for memory once kept its head locked, while another one, pinned, waited for
+/// that head and so held back the memory.
 #[test]
 fn writers_that_share_a_head_go_on_when_memory_is_short() {
     let store = store(Mode::Store, 1);
@@ -108,8 +106,8 @@ fn writers_that_share_a_head_go_on_when_memory_is_short() {
     );
 }
 
-/// A transaction locked its buckets before its head; whoever had the head already waited for such a
-/// bucket.
+/// A transaction once locked its buckets before its head; the holder of the head already waited for
+/// such a bucket.
 #[test]
 fn transactions_and_writers_share_a_head() {
     let store = store(Mode::Store, 1);
@@ -138,8 +136,8 @@ fn transactions_and_writers_share_a_head() {
     );
 }
 
-/// A writer that waited for memory kept its head and waited for who was alone, who waited for the
-/// head.
+/// A writer that waited for memory once kept its head and waited for an exclusive session, which
+/// waited for the head.
 #[test]
 fn who_is_alone_finds_its_head_free() {
     let store = store(Mode::Store, 1);
@@ -166,8 +164,8 @@ fn who_is_alone_finds_its_head_free() {
     );
 }
 
-/// Who was alone waited for victims that the cleaner threads had begun, and which it kept them from
-/// finishing.
+/// An exclusive session once waited for victims that the cleaner threads had begun, and which it
+/// kept them from finishing.
 #[test]
 fn who_is_alone_finishes_what_the_cleaners_began() {
     let store = store(Mode::Store, 1);
@@ -181,8 +179,8 @@ fn who_is_alone_finishes_what_the_cleaners_began() {
             }
         }
     };
-    // The second keeps the memory short while nobody is alone, so that the cleaners are in the
-    // middle of something.
+    // The second keeps the memory short while no session is alone, so that the cleaners are in the
+    // middle of a victim.
     let other = move |session: &mut Session| {
         let mut random = 2;
         for _ in 0..30_000 {
@@ -245,8 +243,8 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     all_end(&store, jobs);
 }
 
-/// A write to a key that the transaction had not locked waited for ever for the transaction's own
-/// buckets, once the partition of that key was full.
+/// A write to a key that the transaction had not locked once waited for ever for the transaction's
+/// own buckets, once the partition of that key was full.
 #[test]
 fn a_transaction_does_not_wait_for_itself() {
     let store = store(Mode::Store, 1);
@@ -266,8 +264,7 @@ fn a_transaction_does_not_wait_for_itself() {
     all_end(&store, vec![Box::new(job)]);
 }
 
-/// The index could not grow although little was alive: free windows kept all memory that was not in
-/// use.
+/// The index once could not grow although little was alive: free windows kept all unused memory.
 #[test]
 fn the_index_grows_out_of_free_windows() {
     let store = store(Mode::Store, 2);
@@ -305,8 +302,8 @@ fn the_index_grows_out_of_free_windows() {
     assert_eq!(store.stats().objects, key);
 }
 
-/// A small budget full of small objects: index and survivors want the last memory. Whatever comes,
-/// it ends.
+/// A small budget full of small objects: index and survivors compete for the last memory. Every
+/// operation ends.
 #[test]
 fn small_objects_fill_the_store_to_the_brim() {
     let store = store(Mode::Store, 2);
@@ -345,7 +342,7 @@ fn small_objects_fill_the_store_to_the_brim() {
     );
 }
 
-/// The expiry pass forgot entries that were appended while it looked at their segment.
+/// The expiry pass once forgot entries that were appended while it examined their segment.
 #[test]
 fn entries_written_during_the_expiry_pass_expire_too() {
     let clock = Arc::new(AtomicU64::new(1_000_000));
@@ -371,7 +368,8 @@ fn entries_written_during_the_expiry_pass_expire_too() {
     clock.fetch_add(1_000_000, Ordering::Relaxed);
     let deadline = Instant::now() + DEADLINE;
     while store.stats().objects > 0 {
-        // Time goes on: the pass looks again a second later at what changed under its eyes.
+        // Time goes on: a second later, the pass examines again the segments that changed during
+        // it.
         clock.fetch_add(100, Ordering::Relaxed);
         assert!(Instant::now() < deadline, "{:?}", store.stats());
         std::thread::yield_now();
@@ -379,13 +377,13 @@ fn entries_written_during_the_expiry_pass_expire_too() {
     assert_eq!(store.stats().entries_expired, key);
 }
 
-/// A store that was full of expired entries refused writes until somebody had met them.
+/// A store that was full of expired entries once refused writes until a thread had met them.
 #[test]
 fn expired_entries_make_room_when_it_is_needed() {
     let clock = Arc::new(AtomicU64::new(1_000_000));
     let mut options = Options::new(64 * MIB);
     options.heads = 1;
-    options.cleaners = 0; // nobody but the writer looks
+    options.cleaners = 0; // only the writer meets them
     options.clock = Clock::Manual(clock.clone());
     let store = Store::new(options).unwrap();
     let job = move |session: &mut Session| {
@@ -407,8 +405,8 @@ fn expired_entries_make_room_when_it_is_needed() {
     all_end(&store, vec![Box::new(job)]);
 }
 
-/// A writer that waited for memory went on with the index of a table that had been dropped
-/// meanwhile; and a table with a used id began again at version 1, so that `WATCH` took a new
+/// A writer that waited for memory once went on with the index of a table that had been dropped
+/// meanwhile. And a table with a used id began again at version 1, so that `WATCH` took a new
 /// object for the old one.
 #[test]
 fn tables_come_and_go_under_writers_that_wait_for_memory() {
@@ -457,9 +455,9 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
     all_end(&store, jobs);
 }
 
-/// A step that had its room waited, before its second key, for the removal of another key in
-/// another head, and was refused with the first key written when the disk was found full meanwhile
-/// (`room`, R1).
+/// A step that had its room once waited, before its second key, for the removal of another key in
+/// another head. If the disk was found full meanwhile, the step was refused with the first key
+/// written (`room`, R1).
 #[test]
 fn a_step_with_room_is_done_whatever_others_remove_and_the_disk_says() {
     for seed in 1..=6 {

@@ -7,14 +7,14 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer over `block`, all zero from now on.
+    /// A writer over `block`, which it first fills with zeros.
     pub(crate) fn new(block: &'a mut [u8]) -> Writer<'a> {
         block.fill(0);
         Writer { block }
     }
 
     /// # Panics
-    /// If the field lies outside of the block: layouts are constants.
+    /// If the field is outside of the block; layouts are constants.
     pub(crate) fn put(&mut self, at: usize, field: &[u8]) -> &mut Self {
         self.block[at..at + field.len()].copy_from_slice(field);
         self
@@ -36,7 +36,7 @@ impl<'a> Writer<'a> {
         self.put(at, &[value])
     }
 
-    /// Closes the block: its last four bytes become the CRC32C of all before.
+    /// Closes the block: its last four bytes become the CRC32C of all bytes before.
     pub(crate) fn seal(&mut self) {
         let at = self.block.len() - 4;
         let crc = crc32c::crc32c(&self.block[..at]);
@@ -44,7 +44,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether the last four bytes of `block` are the CRC32C of all before.
+/// True if the last four bytes of `block` are the CRC32C of all bytes before.
 pub(crate) fn is_sealed(block: &[u8]) -> bool {
     match block.split_last_chunk::<4>() {
         Some((body, crc)) => u32::from_le_bytes(*crc) == crc32c::crc32c(body),
@@ -52,7 +52,7 @@ pub(crate) fn is_sealed(block: &[u8]) -> bool {
     }
 }
 
-/// `N` bytes at `at`; zeros where the block is too short, which a caller has excluded by its length
+/// `N` bytes at `at`; zeros if the block is too short, which the caller has excluded by its length
 /// or its seal.
 fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     block

@@ -1,8 +1,8 @@
-//! Certificates: how much of a segment is valid, and the CRC that proves it.
+//! Certificates: the length of a segment's valid part, and the CRC that proves it.
 //!
 //! **Invariants**
-//! - C1: valid data are the bytes `[0, length)`, header included; what lies beyond is no data,
-//!   whatever it looks like.
+//! - C1: valid data are the bytes `[0, length)`, header included; bytes beyond are no data,
+//!   whatever they look like.
 //! - C2: `crc` is the CRC32C over all of them, so a certificate covers every byte and not only the
 //!   last append.
 //!
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 pub struct Certificate {
     /// Bytes, from the segment's first on.
     pub length: u32,
-    /// CRC32C of them.
+    /// CRC32C of these bytes.
     pub crc: u32,
 }
 
 impl Certificate {
-    /// The certificate of a segment of which nothing is valid.
+    /// The certificate of a segment without valid bytes.
     pub const EMPTY: Certificate = Certificate { length: 0, crc: 0 };
 
     /// The certificate of exactly these bytes.
@@ -48,15 +48,14 @@ impl Certificate {
         }
     }
 
-    /// The CRC32C of `before` (given by its CRC) with the bytes after it that led from this
-    /// certificate to `after`: as if they were gone over once more, at the cost of about a
-    /// microsecond.
+    /// The CRC32C of data with CRC `before`, followed by the bytes between this certificate and
+    /// `after`. Equals a pass over these bytes, at the cost of about a microsecond.
     pub fn append_to(self, before: u32, after: Certificate) -> u32 {
         let count = after.length - self.length;
         shifted(before ^ self.crc, count) ^ after.crc
     }
 
-    /// Whether these bytes are the ones certified. Longer input is fine: only the first `length`
+    /// True if these are the certified bytes. The input may be longer: only the first `length`
     /// bytes count (C1).
     pub fn matches(&self, bytes: &[u8]) -> bool {
         bytes
@@ -91,7 +90,7 @@ const fn times(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// What a difference in a CRC becomes when `bytes` more bytes follow: its product with x^(8 bytes).
+/// The change of a CRC's difference when `bytes` more bytes follow: its product with x^(8 bytes).
 fn shifted(mut crc: u32, bytes: u32) -> u32 {
     let mut rest = u64::from(bytes) << 3;
     while rest > 0 {

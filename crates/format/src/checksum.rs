@@ -1,12 +1,13 @@
 //! CRC32C of short and long pieces.
 //!
-//! Most of what is summed is short: an entry, the frame of a request. There the start-up of a
-//! routine that is made for pages costs more than the sum, and bytes before the first aligned word
-//! as much as words. So short pieces are summed a word at a time from where they begin.
+//! Most pieces are short: an entry, the frame of a request. For them, the start-up of a routine
+//! made for pages costs more than the sum, and single bytes before the first aligned word cost as
+//! much as words. So short pieces are summed a word at a time from their first byte on.
 //!
-//! **Invariant C1**: the same number as the `crc32c` crate's, for all bytes and on all processors.
+//! **Invariant C1**: the result equals that of the `crc32c` crate, for all bytes and on all
+//! processors.
 
-/// Longer ones are summed in three parts at once, which pays from here on; in bytes.
+/// Maximum length of a short piece, in bytes. From here on, a sum in three parts at once is faster.
 #[cfg(target_arch = "x86_64")]
 const SHORT_BYTES_MAX: usize = 768;
 
@@ -16,12 +17,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c_append(0, bytes)
 }
 
-/// The checksum of what `crc` is of, and of `bytes` behind it.
+/// The checksum of the piece with checksum `crc`, followed by `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() < SHORT_BYTES_MAX && is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the processor has the instructions (just asked).
+        // SAFETY: the processor has the instructions (checked just above).
         return unsafe { short(crc, bytes) };
     }
     crc32c::crc32c_append(crc, bytes)
@@ -52,7 +53,7 @@ fn short(crc: u32, bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// C1, at every length around the border, from every beginning, after every kind of sum.
+    /// C1, at every length around the limit, from every start, after every kind of sum.
     #[test]
     fn short_and_long_pieces_have_the_sums_of_the_crate() {
         let bytes: Vec<u8> = (0..1000u32).map(|n| (n * n / 8 + n) as u8).collect();

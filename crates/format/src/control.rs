@@ -29,7 +29,7 @@
 //! **Invariants**
 //! - R1: the CRC32C covers every byte of the padded record, with the CRC field itself read as zero.
 //! - R2: kind is never zero, so zeroed space is not a record.
-//! - R3: lengths and counts are checked against the record's own size before anything is taken: no
+//! - R3: lengths and counts are checked against the record's own size before any field is read: no
 //!   input makes the parser panic or allocate more than a small multiple of its length.
 //!
 //! Kind 15 (zone map) is reserved for the cluster.
@@ -47,27 +47,28 @@ pub const RECORD_HEADER_BYTES: usize = 16;
 pub const ALIGN_BYTES: usize = 8;
 /// Longest table name, in bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
-/// Whether a table may be called so: some UTF-8 without white space and control characters, which
-/// lists and commands can show. A coordinator and the engines of its servers go by this one rule,
-/// as a name that an engine refuses stops all that it is told.
+/// True if the name is allowed for a table: non-empty UTF-8 without white space and control
+/// characters, so that lists and commands can show it. The coordinator and the engines of its
+/// servers use this one rule, because a name that an engine refuses stops all further messages to
+/// it.
 pub fn is_table_name(name: &str) -> bool {
     let is_shown = |c: char| !c.is_control() && !c.is_whitespace();
     !name.is_empty() && name.len() <= TABLE_NAME_BYTES_MAX && name.chars().all(is_shown)
 }
 
-/// Most bytes of a [`Record::TableCreate`].
+/// Maximum bytes of a [`Record::TableCreate`].
 pub const TABLE_RECORD_BYTES_MAX: u64 = 160;
 
 const CRC_AT: usize = 8;
 const NO_LEVEL: u8 = 255;
 
-/// One change of what makes up a server's data.
+/// One change of the segments and tables that make up a server's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Opens each control segment: nothing is listed yet, and the next `records` records say what
-    /// is.
+    /// Opens each control segment: the list of segments is empty, and the next `records` records
+    /// fill it.
     Snapshot {
-        /// No id at or above this one was given when it was written.
+        /// Every id that was given before this was written is below this one.
         next_segment: SegmentId,
         safe_version: u64,
         records: u32,
@@ -86,17 +87,17 @@ pub enum Record {
     },
     /// The atomic commit of a cleaning pass.
     Swap {
-        /// Versions up to here may have been given to keys of which the log keeps no trace.
+        /// Highest version that may have been given to a key of which the log keeps no trace.
         version_floor: u64,
         add: Vec<Added>,
         remove: Vec<SegmentId>,
     },
-    /// A cleaning pass began: the ids `first..first + count` stand for what it makes out of
+    /// A cleaning pass began: the ids `first..first + count` are for the survivors that it makes of
     /// `victims`.
     Pass(Pass),
     TableCreate {
         table: u32,
-        /// Entries of the table below this version are not its own.
+        /// Entries of this id with a lower version do not belong to the table.
         floor: u64,
         level: Option<Level>,
         name: String,
@@ -105,7 +106,7 @@ pub enum Record {
         table: u32,
         floor: u64,
     },
-    /// Entries of the table below `floor` are gone.
+    /// Entries of the table below `floor` are dead.
     TableClear {
         table: u32,
         floor: u64,
@@ -118,12 +119,12 @@ pub enum Record {
     SafeVersion {
         version: u64,
     },
-    /// Replicas of the open segment at a lower replication epoch don't count any more.
+    /// Replicas of the open segment at a lower replication epoch are not valid any more.
     SegmentEpoch {
         segment: SegmentId,
         epoch: u64,
     },
-    /// The closed segment was rewritten without its dead entries; older images don't count any
+    /// The closed segment was rewritten without its dead entries; older images are not valid any
     /// more.
     SegmentGeneration {
         segment: SegmentId,
@@ -135,8 +136,8 @@ pub enum Record {
         next_segment: SegmentId,
         safe_version: u64,
     },
-    /// How a table's objects were spread over the hash space. Older programs wrote it; nothing
-    /// depends on it.
+    /// The distribution of a table's objects over the hash space. Older programs wrote it; it has
+    /// no effect.
     TableStats {
         table: u32,
         parts: Vec<PartStats>,
@@ -159,7 +160,7 @@ pub struct ListedSegment {
     pub closed: Option<Certificate>,
 }
 
-/// What lies in one part of the hash space.
+/// Number and bytes of entries in one part of the hash space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartStats {
     pub entries: u64,
@@ -183,7 +184,7 @@ pub struct Pass {
     pub victims: Vec<SegmentId>,
 }
 
-/// Why bytes are not a record.
+/// The reason why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("a record of {needed} bytes, {available} are there")]
@@ -213,17 +214,17 @@ const SEGMENT_GENERATION: u8 = 12;
 const CLEAN_SHUTDOWN: u8 = 13;
 const TABLE_STATS: u8 = 14;
 const SEGMENTS: u8 = 16;
-/// In the kind of a listed segment.
+/// Bit in the kind of a listed segment.
 const IS_CLOSED: u8 = 128;
 const LISTED_BYTES_MIN: usize = 5;
-/// Most bytes of a listed segment whose id is less than 2^14 beyond the one before, with epoch,
-/// generation and head below 2^14.
+/// Maximum bytes of a listed segment whose id is less than 2^14 above the one before, and whose
+/// epoch, generation and head are below 2^14.
 pub const LISTED_BYTES_USUAL: u64 = 17;
 const ADDED_BYTES: usize = 24;
 const PART_BYTES: usize = 16;
 
 impl Record {
-    /// For people.
+    /// The name for messages.
     pub fn name(&self) -> &'static str {
         match self {
             Record::Snapshot { .. } => "snapshot",
@@ -367,10 +368,10 @@ impl Record {
         };
     }
 
-    /// Reads the record at the start of untrusted `bytes`; also returns how many bytes it takes.
+    /// Reads the record at the start of untrusted `bytes`; also returns its length.
     ///
     /// # Errors
-    /// [`Damage`]; where the next record starts is unknown then.
+    /// [`Damage`]; the start of the next record is unknown then.
     pub fn decode(bytes: &[u8]) -> Result<(Record, usize), Damage> {
         let header: &[u8; RECORD_HEADER_BYTES] = bytes.first_chunk().ok_or(Damage::Truncated {
             needed: RECORD_HEADER_BYTES,
@@ -598,7 +599,7 @@ impl Put<'_> {
     }
 }
 
-/// Takes fields off the front of a body.
+/// Reads fields from the front of a body.
 struct Take<'a> {
     kind: u8,
     rest: &'a [u8],
@@ -648,7 +649,7 @@ impl<'a> Take<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8(field)?;
             let bits = u64::from(byte & 127);
-            // Beyond 64 bits, and longer than it has to be: one number has one form.
+            // Refuses more than 64 bits, and longer forms than needed: a number has one form.
             if bits << shift >> shift != bits || byte == 0 && shift > 0 {
                 return Err(self.field(field));
             }
@@ -680,7 +681,7 @@ impl<'a> Take<'a> {
         }
     }
 
-    /// A number of items of `each` bytes, which must fit into what is left (R3).
+    /// A number of items of `each` bytes, which must fit into the rest (R3).
     fn count(&mut self, field: &'static str, each: usize) -> Result<usize, Damage> {
         let count = self.u32(field)? as usize;
         if count > self.rest.len() / each {

@@ -15,15 +15,15 @@
 //!         +--------+-----------------------+--------+---------------+----------+-----+----------+----------+-- -
 //! ```
 //!
-//! A *completion record* (kind 3) says that a request of a client has been executed and what it was
-//! answered; it stands in one group with the effect. Its key is 32 bytes: route hash, client,
-//! request, the client's acknowledgement (u64 each); its value is the answer; version 0, never
-//! EXPIRY or VICTIM.
+//! A *completion record* (kind 3) records that a client's request has been executed, and its
+//! answer; it is in one group with the effect. Its key is 32 bytes: route hash, client, request,
+//! the client's acknowledgement (u64 each); its value is the answer; version 0, never EXPIRY or
+//! VICTIM.
 //!
 //! An entry with flag VICTIM has 8 more bytes at its very end, after the padding: the id of the
-//! segment where the version that it replaced lies (an *embedded tombstone*). Kinds: 1 = object, 2
-//! = tombstone (no value, no expiry, always VICTIM), 3 = completion. Flags of byte 0: WIDE 8,
-//! EXPIRY 16, VICTIM 32.
+//! segment with the version that it replaced (an *embedded tombstone*). Kinds: 1 = object, 2 =
+//! tombstone (no value, no expiry, always VICTIM), 3 = completion. Flags of byte 0: WIDE 8, EXPIRY
+//! 16, VICTIM 32.
 //!
 //! **Invariants**
 //! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16
@@ -32,14 +32,14 @@
 //! - F3: byte 0 is never zero, so zeroed memory is not an entry.
 //! - F4: an object version has 56 bits and starts at 1 (0 in completions); 2^56 writes to one key
 //!   take 2,000 years at a million a second.
-//! - F5: a tombstone of version v kills every version of its key up to v; so does an object, all
-//!   below its own.
+//! - F5: a tombstone of version v kills every version of its key up to v; an object kills all below
+//!   its own.
 //!
 //! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte,
-//! one fixed header word pair instead, because a reader then needs one aligned load per word and
+//! but one fixed pair of header words, because a reader then needs one aligned load per word and
 //! the scan of a segment has no variable decoding. Differs: an overwrite costs 8 bytes of
-//! tombstone, not an entry of its own; they stand last so that readers, who want the key, need not
-//! know of them.
+//! tombstone, not an entry of its own. These bytes are last, so that readers, which need the key,
+//! can ignore them.
 
 use crate::checksum;
 use crate::hash::KeyHasher;
@@ -54,7 +54,7 @@ pub const SMALL_HEADER_BYTES: usize = 16;
 pub const WIDE_HEADER_BYTES: usize = 24;
 /// Largest object version (F4).
 pub const VERSION_MAX: u64 = (1 << 56) - 1;
-/// The longest entry that can be written, padded.
+/// Maximum padded length of an entry.
 pub const ENTRY_BYTES_MAX: usize =
     (WIDE_HEADER_BYTES + 8 + KEY_BYTES_MAX + VALUE_BYTES_MAX).next_multiple_of(ALIGN_BYTES) + 8;
 
@@ -65,14 +65,14 @@ const FLAG_WIDE: u8 = 0b0000_1000;
 const FLAG_EXPIRY: u8 = 0b0001_0000;
 const FLAG_VICTIM: u8 = 0b0010_0000;
 
-/// What an entry is. Zero is no kind (F3).
+/// The kind of an entry. Zero is no kind (F3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     Object = 1,
-    /// Says that versions of a key up to its own are dead.
+    /// Versions of a key up to its own are dead.
     Tombstone = 2,
-    /// Says that a request was executed, and its answer.
+    /// A request was executed; has its answer.
     Completion = 3,
 }
 
@@ -83,11 +83,11 @@ pub const COMPLETION_KEY_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion<'a> {
     pub table: u32,
-    /// Where the request's key lives: the record goes where the key goes.
+    /// Route hash of the request's key: the record moves with the key.
     pub route: RouteHash,
     pub client: ClientId,
     pub rpc: RpcId,
-    /// Every request up to this one has been answered, as the client knows.
+    /// The client has received the answers to all requests up to this one.
     pub ack: RpcId,
     pub result: &'a [u8],
 }
@@ -157,7 +157,7 @@ pub struct NewObject<'a> {
     pub expires_at_ms: Option<u64>,
     pub key: &'a [u8],
     pub value: &'a [u8],
-    /// Where the version that this one replaces lies, if it must be named; costs 8 bytes.
+    /// The segment of the version that this one replaces, if it must be named; costs 8 bytes.
     pub victim: SegmentId,
 }
 
@@ -165,11 +165,10 @@ pub struct NewObject<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct NewTombstone<'a> {
     pub table: u32,
-    /// The version that died; all below it are dead as well.
+    /// The version that died; all versions below it are dead as well.
     pub version: u64,
     pub key: &'a [u8],
-    /// The segment where that version lies. The tombstone is needed while this segment can be
-    /// replayed.
+    /// The segment of that version. The tombstone is needed while this segment can be replayed.
     pub victim: SegmentId,
 }
 
@@ -231,7 +230,7 @@ impl NewObject<'_> {
     }
 }
 
-/// What is written for an entry of any kind.
+/// The fields of an entry of any kind to be written.
 struct Raw<'a> {
     kind: Kind,
     table: u32,
@@ -248,7 +247,7 @@ impl Raw<'_> {
         self.key.len() > 0xff || self.value.len() > 0xffff || self.table > 0xff
     }
 
-    /// Bytes of header, expiry included.
+    /// Bytes of the header, expiry included.
     #[inline(always)]
     fn prefix_bytes(&self) -> usize {
         let header = if self.is_wide() {
@@ -277,7 +276,7 @@ impl Raw<'_> {
             out[total - 8..].copy_from_slice(&victim.0.to_le_bytes());
             total -= 8;
         }
-        // Padding first: header, key and value then overwrite what they need of the last word.
+        // Padding first: header, key and value then overwrite their part of the last word.
         out[total - 8..total].fill(0);
         let wide = self.is_wide();
         if wide {
@@ -321,15 +320,15 @@ pub struct Entry<'a> {
     pub expires_at_ms: u64,
     pub key: &'a [u8],
     pub value: &'a [u8],
-    /// The segment of the version that this one replaced or killed; none if it needs no naming.
+    /// The segment of the version that this one replaced or killed; none if it need not be named.
     pub victim: SegmentId,
     /// Bytes of the entry in the log, padding included.
     pub padded_bytes: usize,
 }
 
 impl Entry<'_> {
-    /// Where the entry belongs in a cluster with this hash: with its key, or with the key of the
-    /// request that it completes.
+    /// The route hash with which the entry moves in a cluster with this hash: that of its key, or
+    /// that of the request that it completes.
     pub fn route(&self, hasher: &KeyHasher) -> RouteHash {
         match Completion::of(self) {
             Some(completion) => completion.route,
@@ -352,15 +351,16 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes a header from the first three words of an entry; `third` is only looked at in the
-    /// wide form.
+    /// Decodes a header from the first three words of an entry; `third` is called in the wide form
+    /// only.
     #[inline(always)]
     fn decode(first: u64, second: u64, third: impl FnOnce() -> u64) -> Header {
         let flags = first as u8;
         let has_expiry = flags & FLAG_EXPIRY != 0;
         let has_victim = flags & FLAG_VICTIM != 0;
-        let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1; // the flag is 16: 8 bytes when set
-        // Whoever calls has checked the kind, or wrote it.
+        // The flag is 16: 8 bytes when set.
+        let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1;
+        // The caller has checked the kind, or wrote it.
         let kind = match flags & KIND_MASK {
             TOMBSTONE => Kind::Tombstone,
             COMPLETION => Kind::Completion,
@@ -400,7 +400,7 @@ impl Header {
     }
 }
 
-/// Why bytes are not an entry.
+/// The reason why bytes are not an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("no entry starts here (kind {kind})")]
@@ -418,13 +418,13 @@ pub enum Damage {
 /// Parses the entry at the start of untrusted `bytes`, verifying every field and the CRC.
 ///
 /// # Errors
-/// [`Damage`] says what does not fit; nothing of the entry may be used then.
+/// [`Damage`] names the wrong field; no part of the entry may be used then.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
     parse_with(bytes, true)
 }
 
-/// As [`parse`], without the CRC: for what was just parsed with it.
+/// As [`parse`], without the CRC: for bytes that were just parsed with it.
 ///
 /// # Errors
 /// As there.
@@ -471,7 +471,7 @@ fn parse_with(bytes: &[u8], sums: bool) -> Result<Entry<'_>, Damage> {
     Ok(unsafe { parse_trusted(whole.as_ptr()) })
 }
 
-/// What the kind of an entry says of its other fields.
+/// Checks the other fields of an entry against its kind.
 #[inline(always)]
 fn check_shape(flags: u8, header: &Header) -> Result<(), Damage> {
     match header.kind {
@@ -507,7 +507,7 @@ fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
 /// [`NewTombstone::write_to`], 8-aligned, which stays valid and unchanged.
 #[inline(always)]
 pub unsafe fn header_trusted(at: *const u8) -> Header {
-    // SAFETY: the caller vouches for a whole, aligned entry: two header words are always there, the
+    // SAFETY: the caller guarantees a whole, aligned entry: two header words always exist, the
     // third in the wide form.
     unsafe {
         let words = at.cast::<u64>();
@@ -523,7 +523,7 @@ pub unsafe fn header_trusted(at: *const u8) -> Header {
 /// As [`header_trusted`]; the entry must stay valid and unchanged for `'a`.
 #[inline(always)]
 pub unsafe fn parse_trusted<'a>(at: *const u8) -> Entry<'a> {
-    // SAFETY: the caller vouches for a whole entry, so header, expiry, key and value lie inside it.
+    // SAFETY: the caller guarantees a whole entry, so header, expiry, key and value are inside it.
     unsafe {
         let header = header_trusted(at);
         let expires_at_ms = if header.has_expiry {
@@ -556,7 +556,7 @@ mod tests {
     use super::*;
 
     fn written(object: &NewObject<'_>) -> Vec<u8> {
-        // Old bytes in the way: padding must be written too.
+        // Old bytes in the buffer: padding must be written too.
         let mut bytes = vec![0xee; object.padded_bytes()];
         object.write_to(&mut bytes);
         bytes
@@ -640,7 +640,7 @@ mod tests {
         assert_eq!((entry.kind, entry.key), (Kind::Tombstone, &b"k"[..]));
         assert_eq!((entry.version, entry.victim), (2, SegmentId(9)));
         assert_eq!(entry.padded_bytes, 32);
-        // A tombstone without victim, or with a value, is none, even with the right CRC.
+        // A tombstone without victim, or with a value, is refused, even with the right CRC.
         for (flags, value_bytes) in [
             (2, 0),
             (2 | FLAG_VICTIM, 1),
@@ -678,7 +678,7 @@ mod tests {
         assert_eq!(Completion::of(&entry), Some(completion));
         let hasher = KeyHasher::new(1);
         assert_eq!(entry.route(&hasher), completion.route);
-        // With another key, or an expiry, it is none, even with the right CRC.
+        // With another key, or an expiry, it is refused, even with the right CRC.
         for (at, value) in [
             (13, 31),
             (0, COMPLETION | FLAG_EXPIRY),

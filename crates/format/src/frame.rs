@@ -1,6 +1,7 @@
-//! Frames: where segment replicas lie for good, and the two slots that say what each frame holds.
+//! Frames: the permanent places of segment replicas, and two slots per frame that describe its
+//! content.
 //!
-//! **Layout**: first the slots of all frames, two for each of 8192 bytes, then, from the next
+//! **Layout**: first the slots of all frames, two of 8192 bytes for each; then, from the next
 //! multiple of 1 MiB on, the frames. A slot is a block of 4096 bytes and a block for the replica's
 //! last bytes. Little endian:
 //!
@@ -18,11 +19,11 @@
 //!   only over the other one, and only after the data that it certifies are durable (90-traps.md,
 //!   trap 10).
 //! - P2: the frame's data are `[0, length - tail)`; the last `tail` bytes of the replica are in the
-//!   slot itself. So no block of data is ever written twice: what does not fill a block waits in
+//!   slot itself. So no block of data is ever written twice: bytes that do not fill a block wait in
 //!   the slot.
-//! - P3: the slot holds the effect of every commit up to `lsn` (bytes that no certificate covered
-//!   are left out), and all of these were durable when it was written. A frame belongs to whoever
-//!   was named last, by a slot or by a commit.
+//! - P3: the slot has the effect of every commit up to `lsn` (bytes that no certificate covered are
+//!   left out), and all of these were durable when it was written. A frame belongs to the replica
+//!   that was named last, by a slot or by a commit.
 
 use duramen_base::ids::SegmentId;
 
@@ -30,7 +31,7 @@ use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 use crate::certificate::Certificate;
 use crate::segment::Kind;
 
-/// Bytes of a slot: its block and the tail's.
+/// Bytes of a slot: its own block and that of the tail.
 pub const SLOT_BYTES: u64 = 8192;
 /// Bytes of the slot's own block, and of the block for the tail.
 pub const BLOCK_BYTES: usize = 4096;
@@ -40,30 +41,30 @@ const MAGIC: u32 = u32::from_le_bytes(*b"DFRM");
 /// Frames start on a multiple of this many bytes.
 const DATA_ALIGN_BYTES: u64 = 1 << 20;
 
-/// Where slot 0 or 1 of a frame lies, in bytes from the start of the frames.
+/// Place of slot 0 or 1 of a frame, in bytes from the start of the frames.
 pub fn slot_at(frame: u32, slot: usize) -> u64 {
     (u64::from(frame) * 2 + slot as u64) * SLOT_BYTES
 }
 
-/// Where the first frame's data lie.
+/// Place of the first frame's data.
 pub fn data_start(frames: u32) -> u64 {
     (u64::from(frames) * 2 * SLOT_BYTES).next_multiple_of(DATA_ALIGN_BYTES)
 }
 
-/// Where a frame's data lie.
+/// Place of a frame's data.
 pub fn data_at(frame: u32, frames: u32, segment_bytes: u32) -> u64 {
     data_start(frames) + u64::from(frame) * u64::from(segment_bytes)
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// The first part of a replica that still grew when this was written.
+    /// The first part of a replica that was still growing when this was written.
     Open = 1,
     /// A whole replica.
     Closed = 2,
-    /// Nothing any more.
+    /// No replica any more.
     Free = 3,
 }
 
@@ -77,16 +78,16 @@ pub struct Slot {
     pub epoch: u64,
     /// Grows with every slot written to this device (P1).
     pub stamp: u64,
-    /// P3.
+    /// All commits up to this one are included (P3).
     pub lsn: u64,
     pub certificate: Certificate,
-    /// Bytes of the replica that lie in the slot's second block (P2); below 4096.
+    /// Bytes of the replica in the slot's second block (P2); below 4096.
     pub tail_bytes: u32,
-    /// CRC32C of them.
+    /// CRC32C of these bytes.
     pub tail_crc: u32,
 }
 
-/// Why a block is not a slot.
+/// The reason why a block is not a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("a slot takes 4096 bytes, {available} are there")]
@@ -172,12 +173,12 @@ impl Slot {
         if fits { Ok(slot) } else { Err(Damage::Field) }
     }
 
-    /// Bytes of the replica that lie in the frame itself (P2).
+    /// Bytes of the replica in the frame itself (P2).
     pub fn data_bytes(&self) -> u32 {
         self.certificate.length - self.tail_bytes
     }
 
-    /// Whether these are the tail's bytes.
+    /// True if these are the tail's bytes.
     pub fn tail_matches(&self, tail: &[u8]) -> bool {
         tail.get(..self.tail_bytes as usize)
             .is_some_and(|tail| crc32c::crc32c(tail) == self.tail_crc)

@@ -1,9 +1,8 @@
 //! Key hash = slot (14 bits) ‖ hash (50 bits): a range of key hashes is a range of Redis Cluster
 //! slots.
 //!
-//! The index buckets by the 50-bit hash alone, so that a hash tag that gathers thousands of keys in
-//! one slot does not gather them in one bucket. The slot is only computed where a request is
-//! routed.
+//! The index buckets by the 50-bit hash alone, so a hash tag that gathers thousands of keys in one
+//! slot does not gather them in one bucket. The slot is computed only when a request is routed.
 
 use duramen_base::ids::RouteHash;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
@@ -13,7 +12,7 @@ pub const HASH_BITS: u32 = 50;
 /// Slots of a Redis Cluster.
 pub const SLOTS: u16 = 1 << 14;
 
-/// The seeded 50-bit hash of keys. A random seed keeps clients from choosing keys that collide.
+/// The seeded 50-bit hash of keys. With a random seed, clients cannot choose keys that collide.
 #[derive(Clone, Debug)]
 pub struct KeyHasher {
     secrets: RapidSecrets,
@@ -32,16 +31,16 @@ impl KeyHasher {
         rapidhash_v3_inline::<true, false, false>(key, &self.secrets) >> (64 - HASH_BITS)
     }
 
-    /// Where a key lives in a cluster: its slot in front of its hash. Equal on all members and
-    /// clients: a cluster has one seed.
+    /// The route hash of a key: its slot in front of its hash. Equal on all members and clients: a
+    /// cluster has one seed.
     #[inline]
     pub fn route(&self, key: &[u8]) -> RouteHash {
         RouteHash::of(slot(key), self.hash(key))
     }
 }
 
-/// The Redis Cluster slot of a key: CRC16 (XMODEM) of the part in `{…}` if there is one that is not
-/// empty, else of all.
+/// The Redis Cluster slot of a key: CRC16 (XMODEM) of the part in `{…}`, or of the whole key if
+/// there is no such part or it is empty.
 #[inline]
 pub fn slot(key: &[u8]) -> u16 {
     let tagged = match may_have(key, b'{') {
@@ -51,7 +50,7 @@ pub fn slot(key: &[u8]) -> u16 {
     crc16(tagged.unwrap_or(key)) % SLOTS
 }
 
-/// The part of a key that its slot is of, if not all is.
+/// The part of a key that its slot is computed from, if it is not the whole key.
 fn tag_of(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|b| *b == b'{')?;
     let rest = key.get(open + 1..)?;
@@ -59,20 +58,20 @@ fn tag_of(key: &[u8]) -> Option<&[u8]> {
     rest.get(..close).filter(|tag| !tag.is_empty())
 }
 
-/// False: it surely has no such byte. Eight bytes at a time.
+/// False: the key certainly has no such byte. Reads eight bytes at a time.
 #[inline]
 fn may_have(key: &[u8], byte: u8) -> bool {
     const ONES: u64 = u64::MAX / 255;
     let (words, rest) = key.as_chunks::<8>();
     let found = words.iter().fold(0, |found, word| {
         let zero_if_same = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
-        // The lowest zero byte sets its highest bit; those above it may be set without being zero.
+        // The lowest zero byte sets its highest bit; the bits of those above it may be set wrongly.
         found | zero_if_same.wrapping_sub(ONES) & !zero_if_same & ONES << 7
     });
     found != 0 || rest.contains(&byte)
 }
 
-/// CRC16 of each single byte with so many zero bytes behind it, in the upper byte of the register.
+/// CRC16 of each single byte followed by this many zero bytes, in the upper byte of the register.
 const CRC16: [[u16; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut byte = 0;
@@ -124,7 +123,8 @@ mod tests {
         assert_eq!(slot(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
     }
 
-    /// Of all lengths, with a tag at all places or none: as it is defined, bit by bit.
+    /// All lengths, with a tag at every place or none: the result equals the definition, bit by
+    /// bit.
     #[test]
     fn slots_of_words_are_those_of_bits() {
         let of_bits = |bytes: &[u8]| {

@@ -1,5 +1,5 @@
-//! What was read often: hints for the next start, and for those that recover a member's data, in
-//! blocks that each stand for themselves.
+//! Hot keys and segments: hints for the next start, and for servers that recover a member's data,
+//! in blocks that are independent of each other.
 //!
 //! **Layout** (little endian; blocks of 4096 bytes):
 //!
@@ -12,27 +12,27 @@
 //! ```
 //!
 //! **Invariants**
-//! - T1: a block counts if its CRC32C (bytes 0..4092) matches, whatever became of others; nothing
-//!   in a file of them depends on another block.
-//! - T2: nothing that a block says is needed, or believed without looking: it may be old, or of
-//!   another store.
+//! - T1: a block is valid if its CRC32C (bytes 0..4092) matches, whatever happened to others;
+//!   nothing in a file of blocks depends on another block.
+//! - T2: no content of a block is needed, or used without a check: it may be old, or of another
+//!   store.
 
 use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 4096;
-/// Bytes that a member tells others at most: whole blocks.
+/// Maximum bytes that a member sends to others: whole blocks.
 pub const HINT_BYTES_MAX: usize = 256 * BLOCK_BYTES;
-/// Words of a block at most.
+/// Maximum words of a block.
 pub const WORDS_MAX: usize = (BLOCK_BYTES - WORDS_AT - 4) / 8;
 const VERSION: u16 = 1;
 const MAGIC: &[u8; 4] = b"DHOT";
 const WORDS_AT: usize = 32;
 
-/// What the words of a block are.
+/// The meaning of a block's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Ids of segments that were in memory, first those that it would have kept longest.
+    /// Ids of segments that were in memory; first those that it would have kept longest.
     Segments = 1,
     /// Hashes of keys that were read often.
     Keys = 2,
@@ -42,18 +42,18 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub kind: Kind,
-    /// How often the keys were read, in steps that only compare.
+    /// Number of reads of the keys, in steps that are only good for comparison.
     pub heat: u8,
-    /// Whose hints they are.
+    /// The server that the hints are for.
     pub server: u64,
     /// Milliseconds since the Unix epoch.
     pub written_ms: u64,
-    /// Of the keys.
+    /// Table of the keys.
     pub table: u32,
     pub words: Vec<u64>,
 }
 
-/// Why bytes are no block. All of it means: not to be used.
+/// The reason why bytes are no block. In each case the block is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("a block of hints takes 4096 bytes, {available} are there")]
@@ -177,7 +177,8 @@ mod tests {
             prop_assert_eq!(Block::decode(&meant.encode()), Ok(meant));
         }
 
-        /// Whatever the fields are, with a sum that matches: it is refused, or means what it says.
+        /// Any fields, with a right checksum: the block is refused, or has the meaning of its
+        /// fields.
         #[test]
         fn no_fields_are_believed_beyond_the_block(
             mut bytes in proptest::collection::vec(any::<u8>(), BLOCK_BYTES),

@@ -2,8 +2,9 @@
 //! write-ahead log, the superblock, and the hash that orders keys. The specification is
 //! docs/data-on-disk.md.
 //!
-//! This crate knows no memory, file or socket: it turns bytes into meaning and back.
-//! The same entry stands in a DRAM segment, on flash, in a write-ahead log and in a replica frame.
+//! This crate uses no memory of a log, no file and no socket: it converts bytes to values and back.
+//! The same entry bytes are used in a DRAM segment, on flash, in a write-ahead log and in a replica
+//! frame.
 
 mod bytes;
 pub mod certificate;

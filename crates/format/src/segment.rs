@@ -1,4 +1,4 @@
-//! The first 64 bytes of every segment: who wrote it, and which it is.
+//! The first 64 bytes of every segment: its id, its kind and its writer.
 //!
 //! **Layout** (little endian):
 //!
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! **Invariants**
-//! - S1: the CRC32C covers bytes 0..60; a header that does not match it is none.
-//! - S2: the same bytes stand in the memory window, in the WAL and in the frame, offset for offset.
+//! - S1: the CRC32C covers bytes 0..60; a header that does not match it is invalid.
+//! - S2: the same bytes are in the memory window, in the WAL and in the frame, offset for offset.
 //! - S3: entries start at offset 64 and fill the segment without gaps up to the certified length.
 
 use duramen_base::ids::SegmentId;
@@ -27,13 +27,13 @@ pub const HEADER_BYTES: usize = 64;
 pub const VERSION: u16 = 1;
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Kind {
     /// Appends of a data head.
     Head = 1,
-    /// What the cleaner kept of others.
+    /// Entries that the cleaner kept of other segments.
     Survivor = 2,
     /// Records of the control log.
     Control = 3,
@@ -47,7 +47,7 @@ impl Kind {
             .find(|kind| *kind as u8 == number)
     }
 
-    /// For people.
+    /// The name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Head => "head",
@@ -66,11 +66,11 @@ pub struct Header {
     pub log: u64,
     /// Number of the head that wrote it; 0 in other kinds.
     pub head: u32,
-    /// Bytes the segment may grow to.
+    /// Maximum bytes of the segment.
     pub capacity: u32,
 }
 
-/// Why bytes are not a segment's header.
+/// The reason why bytes are not a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("a segment's header takes 64 bytes, {available} are there")]
@@ -104,7 +104,7 @@ impl Header {
     /// Reads the header at the start of untrusted `bytes`.
     ///
     /// # Errors
-    /// [`Damage`]; nothing of the segment may be used then.
+    /// [`Damage`]; no part of the segment may be used then.
     pub fn decode(bytes: &[u8]) -> Result<Header, Damage> {
         let block = bytes.get(..HEADER_BYTES).ok_or(Damage::Truncated {
             available: bytes.len(),

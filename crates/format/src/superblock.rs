@@ -1,4 +1,4 @@
-//! The superblock: whose store this is, in which format, and how large its parts are.
+//! The superblock: the owner of the store, its format, and the sizes of its parts.
 //!
 //! **Layout** (little endian; a block of 4096 bytes, of which two copies are kept):
 //!
@@ -10,7 +10,7 @@
 //! +---------+---------+----+-------+--------+------+---------+------------+---------+---------+--------+---------+----------+------+--------+
 //! ```
 //!
-//! S = 1: a copy of a store is being made here, and it is not one yet; otherwise 0.
+//! S = 1: a copy of a store is being made here, and is not complete; otherwise 0.
 //!
 //! **Invariants**
 //! - B1: the CRC32C covers bytes 0..4092.
@@ -20,7 +20,7 @@ use crate::bytes::{Writer, is_sealed, u16_at, u32_at, u64_at};
 
 /// Bytes of one copy.
 pub const BLOCK_BYTES: usize = 4096;
-/// Where the second copy lies; far from the first, so that no single bad erase block takes both.
+/// Places of the two copies; far from each other, so that no single bad erase block takes both.
 pub const COPY_AT: [u64; 2] = [0, 64 << 10];
 /// Version of everything outside of segments: superblock, write-ahead log, frames. A reader refuses
 /// others. Version 1, of builds before the first release, had a write-ahead log whose commits could
@@ -31,7 +31,7 @@ pub const CLUSTER_BYTES_MAX: usize = 64;
 const MAGIC: &[u8; 8] = b"DURAMEN\0";
 const CLUSTER_AT: usize = 68;
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Unit of all writes, in bytes.
@@ -42,7 +42,7 @@ pub struct Superblock {
     pub created_ms: u64,
     /// Grows with every rewriting.
     pub generation: u64,
-    /// A copy of another store that was not ended: what is here is not a store.
+    /// An unfinished copy of another store: the directory is not a store.
     pub unfinished: bool,
     pub wal_bytes: u64,
     pub segment_bytes: u32,
@@ -50,7 +50,7 @@ pub struct Superblock {
     pub cluster: String,
 }
 
-/// Why bytes are not a superblock.
+/// The reason why bytes are not a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("a superblock takes 4096 bytes, {available} are there")]
@@ -99,7 +99,7 @@ impl Superblock {
     /// Reads a copy from untrusted bytes.
     ///
     /// # Errors
-    /// [`Damage`]. The version is looked at before the CRC, as a newer format may have another
+    /// [`Damage`]. The version is checked before the CRC, as a newer format may have another
     /// layout.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, Damage> {
         let block = bytes.get(..BLOCK_BYTES).ok_or(Damage::Truncated {

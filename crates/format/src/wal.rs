@@ -32,15 +32,15 @@
 //! **Invariants**
 //! - W1: a commit counts as a whole or not at all: both its CRCs match, and its records fill the
 //!   body exactly.
-//! - W2: the next commit has the next lsn and no lower generation, and starts where this one's last
-//!   block ends, or at the start of the ring.
-//! - W3: `durable lsn` was on stable storage when the commit was written. A commit that can't be
-//!   read although a later one says it was durable was damaged, not torn.
-//! - W4: generations count the openings of the store. They keep commits of a former life, which a
-//!   power cut had separated from the log's end, from being taken for its continuation.
-//! - W5: only what has its generation's salt is a commit. Salts are random, and known to the header
-//!   blocks alone: neither a client, whose bytes are in the ring too, nor another store's log, nor
-//!   a copy of this one that went its own way has them. Both header blocks have the salt of a
+//! - W2: the next commit has the next lsn and no lower generation, and starts after this one's last
+//!   block, or at the start of the ring.
+//! - W3: `durable lsn` was on stable storage when the commit was written. If a commit cannot be
+//!   read although a later one records it as durable, it was damaged, not torn.
+//! - W4: generations count the openings of the store. They prevent that commits of an earlier run,
+//!   which a power cut had separated from the log's end, are taken for its continuation.
+//! - W5: bytes are a commit only if they have their generation's salt. Salts are random, and stored
+//!   in the header blocks alone: neither a client, whose bytes are in the ring too, nor another
+//!   store's log, nor a diverged copy of this one has them. Both header blocks have the salt of a
 //!   generation before its first commit is written.
 
 use duramen_base::ids::SegmentId;
@@ -51,9 +51,9 @@ use crate::segment::Kind;
 
 /// Unit of everything in the log, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
-/// Where the two header blocks lie.
+/// Places of the two header blocks.
 pub const HEADER_AT: [u64; 2] = [0, 4096];
-/// Where the ring starts.
+/// Start of the ring.
 pub const RING_AT: u64 = 8192;
 /// Bytes of a commit before its records.
 pub const COMMIT_BYTES: usize = 64;
@@ -61,8 +61,8 @@ pub const COMMIT_BYTES: usize = 64;
 pub const RECORD_BYTES: usize = 48;
 /// Version of the layout. Version 1, of builds before the first release, had no salts.
 pub const VERSION: u16 = 2;
-/// Salts that a header has room for. There are as many only if a store was opened so often without
-/// its log being trimmed.
+/// Maximum salts in a header. There are as many only if a store was opened this often without its
+/// log being trimmed.
 pub const SALTS_MAX: usize = 128;
 
 /// The first bytes of a header block, as a number.
@@ -76,7 +76,7 @@ const RECORD_CERTIFIED: u16 = 4;
 const RECORD_IN_FRAME: u16 = 8;
 const RECORD_FLAGS: u16 = RECORD_OPEN | RECORD_CLOSE | RECORD_CERTIFIED | RECORD_IN_FRAME;
 
-/// Why bytes are not what they should be.
+/// The reason why bytes are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("{needed} bytes are needed, {available} are there")]
@@ -94,7 +94,7 @@ pub enum Damage {
 const SALTS_AT: usize = 80;
 const SALT_BYTES: usize = 16;
 
-/// What marks the commits of each generation that may still be read (W5).
+/// The salts that mark the commits of each generation that may still be read (W5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salts(Vec<(u64, u64)>);
 
@@ -106,20 +106,20 @@ impl Salts {
         Some(*salt)
     }
 
-    /// Whether a head is that of a commit of this log.
+    /// True if this is the head of a commit of this log.
     pub fn has(&self, commit: &Commit) -> bool {
         self.of(commit.generation) == Some(commit.salt)
     }
 
-    /// Takes the salt of a generation, greater than all before. Without room for another one it has
-    /// the last one's.
+    /// Adds the salt of a generation, which is greater than all before. If there is no room for
+    /// another one, the generation has the last one's salt.
     pub fn add(&mut self, generation: u64, salt: u64) {
         if self.0.len() < SALTS_MAX {
             self.0.push((generation, salt));
         }
     }
 
-    /// Forgets what no generation from this one on has.
+    /// Forgets the salts that no generation from this one on has.
     pub fn forget_before(&mut self, generation: u64) {
         let after = self.0.partition_point(|(from, _)| *from <= generation);
         self.0.drain(..after.saturating_sub(1));
@@ -150,7 +150,7 @@ impl Salts {
     }
 }
 
-/// Where a restart begins to read.
+/// The start of a restart's read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     pub server: u64,
@@ -160,16 +160,16 @@ pub struct Header {
     pub generation: u64,
     /// The first commit that is still needed, or the next one to be written.
     pub tail_lsn: u64,
-    /// Its place, in bytes from the start of the write-ahead log.
+    /// The place of that commit, in bytes from the start of the write-ahead log.
     pub tail_at: u64,
     /// Lowest generation that the commit at the tail may have (W4).
     pub tail_generation: u64,
     /// After a clean shutdown: the lsn after the last commit. 0 otherwise.
     pub end_lsn: u64,
-    /// The clock of who writes, in milliseconds since the Unix epoch: what had expired by then
-    /// stays away. 0 = not known.
+    /// The writer's clock, in milliseconds since the Unix epoch: objects that had expired by then
+    /// stay absent. 0 = not known.
     pub clock_ms: u64,
-    /// Of all generations from the tail's on (W5).
+    /// Salts of all generations from the tail's on (W5).
     pub salts: Salts,
 }
 
@@ -236,7 +236,7 @@ impl Header {
 /// The head of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Its generation's (W5).
+    /// Salt of its generation (W5).
     pub salt: u64,
     /// Number of the commit, from 1.
     pub lsn: u64,
@@ -253,7 +253,7 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Bytes it takes in the ring.
+    /// Bytes that the commit takes in the ring.
     pub fn padded_bytes(&self) -> u64 {
         padded_bytes(self.body_bytes as usize)
     }
@@ -277,7 +277,7 @@ impl Commit {
             .seal();
     }
 
-    /// Reads the head alone from untrusted bytes; says nothing about the body.
+    /// Reads the head alone from untrusted bytes; does not check the body.
     ///
     /// # Errors
     /// [`Damage`].
@@ -308,10 +308,10 @@ impl Commit {
         })
     }
 
-    /// Verifies a body (W1) and gives its records, checked to fill it exactly.
+    /// Verifies a body (W1) and returns its records, checked to fill it exactly.
     ///
     /// # Errors
-    /// [`Damage`]: then the commit as a whole does not count.
+    /// [`Damage`]: then the whole commit does not count.
     pub fn records<'a>(&self, body: &'a [u8]) -> Result<Vec<Record<'a>>, Damage> {
         let needed = self.body_bytes as usize;
         let body = body.get(..needed).ok_or(Damage::Truncated {
@@ -321,7 +321,8 @@ impl Commit {
         if crc32c::crc32c(body) != self.body_crc {
             return Err(Damage::Checksum);
         }
-        // A record takes 48 bytes at least, which bounds what an evil count could make us reserve.
+        // A record takes at least 48 bytes, which limits the memory that a false count could
+        // reserve.
         let mut records = Vec::with_capacity((self.records as usize).min(needed / RECORD_BYTES));
         let mut rest = body;
         while !rest.is_empty() {
@@ -342,32 +343,32 @@ pub fn padded_bytes(body_bytes: usize) -> u64 {
     (COMMIT_BYTES + body_bytes).next_multiple_of(BLOCK_BYTES) as u64
 }
 
-/// Some bytes of a segment, or the word that they lie in its frame.
+/// Some bytes of a segment, or the information that they are in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub segment: SegmentId,
-    /// The server whose segment it is.
+    /// The server that owns the segment.
     pub log: u64,
     pub epoch: u64,
-    /// Where in the segment the payload starts.
+    /// Offset in the segment at which the payload starts.
     pub offset: u32,
     pub payload: &'a [u8],
-    /// What is valid from now on.
+    /// The segment's valid part from now on.
     pub certificate: Option<Certificate>,
     pub open: bool,
     pub close: bool,
     pub kind: Kind,
-    /// All bytes before `offset` lie in this frame.
+    /// All bytes before `offset` are in this frame.
     pub frame: Option<u32>,
 }
 
 impl<'a> Record<'a> {
-    /// Bytes with payload and padding.
+    /// Bytes of the record with payload and padding.
     pub fn padded_bytes(&self) -> usize {
         (RECORD_BYTES + self.payload.len()).next_multiple_of(8)
     }
 
-    /// What stands before the payload.
+    /// The bytes before the payload.
     ///
     /// # Panics
     /// If the payload has 4 GiB or more.
@@ -408,7 +409,7 @@ impl<'a> Record<'a> {
         body.resize(body.len().next_multiple_of(8), 0);
     }
 
-    /// Reads the record at the start of untrusted bytes; also gives its padded length.
+    /// Reads the record at the start of untrusted bytes; also returns its padded length.
     ///
     /// # Errors
     /// [`Damage`].
@@ -572,14 +573,14 @@ mod tests {
         assert!(salts.has(&marked(4, 33)) && salts.has(&marked(5, 55)));
         assert!(!salts.has(&marked(2, 33)) && !salts.has(&marked(5, 33)));
         salts.forget_before(4);
-        assert_eq!(salts.of(3), Some(33)); // 4 has it too
+        assert_eq!(salts.of(3), Some(33)); // generation 4 has it too
         salts.forget_before(5);
         assert_eq!(of(&salts), [None, None, None, Some(55), Some(55)]);
         for generation in 6..1000 {
             salts.add(generation, generation);
         }
         assert_eq!(salts.0.len(), SALTS_MAX);
-        assert_eq!(salts.of(900), Some(4 + SALTS_MAX as u64)); // no room: the last one's
+        assert_eq!(salts.of(900), Some(4 + SALTS_MAX as u64)); // no room: it has the last one's
         let mut block = vec![0; BLOCK_BYTES];
         salts.write_to(&mut Writer::new(&mut block));
         assert_eq!(Salts::decode(&block), Ok(salts.clone()));

@@ -1,20 +1,20 @@
-//! Cleaner threads keep off the writers' processors.
+//! Keeps cleaner threads off the processors of writers.
 //!
-//! A scheduler may wake a cleaner on a writer's processor while another is idle, and leave the two
-//! there, in turns of several milliseconds, until its next balancing: the writer then stands still
-//! for as long, though there was no need to (measured: 9 to 27 ms, once or twice a second). So
-//! writers leave a note of where they run, once per some kilobytes appended, and a cleaner that
-//! finds itself there moves to a processor without such a note, if there is one.
+//! A scheduler may wake a cleaner on a writer's processor while another processor is idle, and run
+//! the two there in turns of several milliseconds until its next balancing. The writer then stands
+//! still for as long, without need (measured: 9 to 27 ms, once or twice a second). So writers note
+//! their processor, once per some kilobytes appended. A cleaner that runs on a noted processor
+//! moves to one without a note, if there is one.
 
 use crate::core::Core;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a note is believed: then a writer that has gone on says so again.
+/// Lifetime of a note: after it, a writer that goes on repeats the note.
 const BELIEVED_FOR: Duration = Duration::from_millis(10);
 
-/// Where a head's writer was last seen: a hint without order to anything.
+/// The processor on which a head's writer last ran: a hint, ordered with nothing else.
 #[derive(Default)]
 pub struct Processor(AtomicUsize);
 
@@ -22,7 +22,7 @@ impl Processor {
     /// Called by the writer now and then.
     pub fn note(&self) {
         let here = sched_getcpu() + 1;
-        // Most of the time nothing changes, and the line stays shared.
+        // The number rarely changes, and then the cache line stays shared.
         if self.0.load(Ordering::Relaxed) != here {
             self.0.store(here, Ordering::Relaxed);
         }
@@ -33,12 +33,12 @@ impl Processor {
     }
 }
 
-/// What one cleaner thread knows of the writers' whereabouts.
+/// One cleaner thread's view of the writers' processors.
 pub struct Apart {
-    /// Processors that the thread may use at all; `None`: the system does not say, so the thread
-    /// stays where it is put.
+    /// Processors that the thread may use; `None`: the system does not report them, so the thread
+    /// is never moved.
     allowed: Option<CpuSet>,
-    /// Bytes appended by each head when it was last looked at.
+    /// Bytes appended by each head at the last look.
     appended: Vec<u64>,
     looked: Option<Instant>,
     /// Processors of heads that were written to between the last two looks.
@@ -59,7 +59,7 @@ impl Apart {
         }
     }
 
-    /// Moves the calling cleaner thread if it runs where a writer does. Cheap enough for every
+    /// Moves the calling cleaner thread if it runs on a writer's processor. Cheap enough for every
     /// step.
     pub fn keep(&mut self, core: &Core) {
         let Some(allowed) = self.allowed else {
@@ -69,7 +69,7 @@ impl Apart {
             self.looked = Some(Instant::now());
             self.look(core);
             if self.confined {
-                // What was free may be busy now, and the other way round.
+                // Busy processors may be free by now, and free ones busy.
                 self.confined = sched_setaffinity(None, &allowed).is_err();
             }
         }
@@ -125,7 +125,7 @@ mod tests {
         let store = Store::new(options).unwrap();
         let core = store.core();
         let mut apart = Apart::new(1);
-        // This thread is writer and cleaner in one, so it finds the writer where it is itself.
+        // This thread is writer and cleaner in one, so it finds the writer on its own processor.
         let mut session = store.session().unwrap();
         for key in 0..200u32 {
             let (mut guard, key) = (session.pin(), key.to_le_bytes());
@@ -139,14 +139,14 @@ mod tests {
         apart.keep(core);
         let now = sched_getaffinity(None).unwrap();
         if apart.busy.is_set(sched_getcpu()) {
-            // It was moved between the note and the look, to where it may stay.
+            // It was moved between the note and the look, to a processor where it may stay.
             assert!(apart.confined);
         }
         if apart.confined {
             assert!(!now.is_set(writer) && now.count() == allowed.count() - 1);
             assert_ne!(sched_getcpu(), writer);
         }
-        // Nobody has written since: after a while the whole machine is the cleaner's again.
+        // No writer has appended since: after a while the cleaner may use every processor again.
         apart.looked = None;
         apart.keep(core);
         assert!(!apart.confined);

@@ -1,42 +1,42 @@
-//! The balancer of a store with a log: which of the two levels cleans, memory alone or memory and
+//! The balancer of a store with a log: chooses the level of cleaning, memory alone or memory and
 //! disk together.
 //!
-//! Pure arithmetic over figures of one moment, so that every boundary has a test. Paper: [Rumble14
+//! Pure arithmetic over the figures of one moment, so every boundary has a test. Paper: [Rumble14
 //! §5.2] with the constants of RAMCloud's sources (90-traps.md §B): compaction is preferred,
-//! because it costs no disk bandwidth; combined cleaning runs when the disk's log nears its limit,
-//! when undead tombstones take too much of the memory that cleaning could free, or when compaction
-//! found nothing to free.
+//! because it costs no disk bandwidth. Combined cleaning runs when the disk's log nears its limit,
+//! when undead tombstones take too large a part of the memory that cleaning could free, or when
+//! compaction found nothing to free.
 
-/// Memory is short when this part of it is in use, whatever is live [Rumble14 §5.2].
+/// Memory is short when this part of it is in use, however much is live [Rumble14 §5.2].
 const USED_PART_MIN: f64 = 0.90;
-/// Each further thread starts that much later (RAMCloud), so that light loads keep one core busy
-/// and not several.
+/// Each further thread starts at a part that is higher by this (RAMCloud), so that a light load
+/// keeps one core busy and not several.
 const USED_PART_PER_THREAD: f64 = 0.02;
 const USED_PART_CAP: f64 = 0.99;
-/// The log on disk is cleaned when it takes this part of the segments that it may have.
+/// The log on disk is cleaned when it takes this part of its maximum number of segments.
 pub const DISK_PART_MAX: f64 = 0.95;
-/// Undead tombstones may take this part of what is not live objects.
+/// Maximum part of undead tombstones in the memory that live objects do not take.
 const TOMBSTONE_PART_MAX: f64 = 0.40;
 
 /// Figures of one moment; parts are of the memory that segments can have.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Memory in use, what waits for readers to leave counted as free.
+    /// Memory in use. Memory that waits for readers to leave counts as free.
     pub used_part: f64,
     pub live_part: f64,
-    /// Tombstones that the cleaner has not met yet, or that it met and had to keep.
+    /// Tombstones that the cleaner has not met yet, or had to keep.
     pub tombstone_part: f64,
     /// Segments that the disk holds or will hold.
     pub disk_segments: u64,
-    /// With so many of them heads may not open another.
+    /// Number of segments at which heads may not open another.
     pub disk_segments_max: u64,
-    /// The last look for segments to compact found none that would free a seglet.
+    /// The last search for segments to compact found none that would free a seglet.
     pub compaction_is_dry: bool,
     /// False: one level only, for comparison.
     pub two_levels: bool,
 }
 
-/// What is to be done.
+/// The cleaning to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     Nothing,
@@ -59,7 +59,7 @@ impl Load {
         self.disk_segments as f64 >= DISK_PART_MAX * self.disk_segments_max as f64
     }
 
-    /// Undead tombstones take up what dead objects should: only combined cleaning makes them
+    /// Undead tombstones take the place of dead objects: only combined cleaning makes them
     /// droppable.
     pub fn tombstones_accumulate(&self) -> bool {
         let freeable = (1.0 - self.live_part).max(0.0);
@@ -106,7 +106,7 @@ mod tests {
         assert!(at(0.90, 0.5).memory_is_low(0));
         assert!(!at(0.94, 0.9).memory_is_low(0), "(1 + 0.9) / 2 = 0.95");
         assert!(at(0.95, 0.9).memory_is_low(0));
-        // The second thread joins 2 points later, and nobody waits for more than 99 %.
+        // The second thread joins 2 points later, and no thread waits for more than 99 %.
         assert!(!at(0.91, 0.5).memory_is_low(1) && at(0.92, 0.5).memory_is_low(1));
         assert!(at(0.99, 0.99).memory_is_low(7));
     }

@@ -1,5 +1,5 @@
-//! An entry that a cleaner looks at: is it alive, and hold its key's bucket while it is moved or
-//! dropped.
+//! An entry that a cleaner examines: finds out whether it is alive, and locks its key's bucket
+//! while it is moved or dropped.
 
 use crate::core::Core;
 use crate::counters::Counters;
@@ -9,10 +9,10 @@ use crate::{KeyHash, TableId};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::Entry;
 
-/// Where the index points to a candidate.
+/// The slot that points to a candidate.
 pub type Found<'a> = (View<'a>, &'a AtomicU64, Slot);
 
-/// An entry of the group being looked at.
+/// An entry of the group that is being examined.
 pub struct Candidate<'a> {
     pub location: u64,
     pub entry: Entry<'a>,
@@ -29,7 +29,7 @@ pub enum Gone {
 }
 
 impl<'a> Candidate<'a> {
-    /// `is_dead`: its bucket will not be looked at.
+    /// `is_dead`: its bucket will not be read.
     pub fn new(
         core: &'a Core,
         index: &'a Index,
@@ -56,8 +56,9 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// The slot that points to this entry, if it is alive. An entry of a closed segment that is not
-    /// referenced now never will be (H1), so no lock is needed to find it dead.
+    /// The slot that points to this entry, if it is alive. No lock is needed to find it dead: an
+    /// entry of a closed segment that the index does not point to now never will be pointed to
+    /// (H1).
     pub fn find(&self) -> Option<Found<'a>> {
         let view = self.partition.view();
         if view.len() == 0 {
@@ -67,8 +68,8 @@ impl<'a> Candidate<'a> {
             .map(|(place, slot)| (view, place, slot))
     }
 
-    /// Locks the entry's bucket and makes sure that `place`, or its successor in a newer view,
-    /// still points to it.
+    /// Locks the entry's bucket and checks that `place`, or its successor in a newer view, still
+    /// points to it.
     pub fn lock(
         &self,
         mut view: View<'a>,

@@ -1,19 +1,19 @@
-//! One cleaner's work: victims, position, survivor. A step is bounded, so that a writer can do one
+//! One cleaner's work: victims, position, survivor. A step is bounded, so a writer can execute one
 //! in passing.
 //!
 //! **Invariants**
 //! - C1: a victim is retired only when every entry of it that the index pointed to has been moved
 //!   or removed.
-//! - C2: survivors take no more than their victims gave: one window per context is kept in reserve
-//!   (S4), a context works at one victim at a time, and a victim is smaller than a window.
-//! - C3: a cleaner never waits for a transaction (it may wait for memory, that is for this
-//!   cleaner): it skips the entry and comes back to the victim later.
+//! - C2: survivors take no more memory than their victims gave: each context has one window in
+//!   reserve (S4), a context works at one victim at a time, and a victim is smaller than a window.
+//! - C3: a cleaner never waits for a transaction, as the transaction may wait for memory and so for
+//!   this cleaner. It skips the entry and returns to the victim later.
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
-//!   it is still alive.
+//!   the entry is still alive.
 //!
-//! Paper: [Rumble14 §3, §6], [Merritt17 §3.4]; differs: a survivor stays open over passes until it
-//! is full, so that no memory is lost to half-empty survivors, and entries are looked up in groups
-//! with their buckets prefetched.
+//! Paper: [Rumble14 §3, §6], [Merritt17 §3.4]; differs: a survivor stays open over several passes
+//! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
+//! groups with their buckets prefetched.
 
 use crate::cleaner::candidate::{Candidate, Found, Gone};
 use crate::cleaner::expire::expire_segment;
@@ -38,20 +38,20 @@ use std::time::Instant;
 pub const GROUP: usize = 32;
 /// A group of large entries is cut short here, so that a step stays short.
 const GROUP_BYTES: usize = 32 << 10;
-/// An entry looked at once more counts as so many bytes scanned.
+/// A postponed entry that is examined again counts as this many bytes scanned.
 const SMALL_ENTRY_BYTES: usize = 64;
-/// Of the live bytes of a segment that is evicted from, at most this part is kept [Rumble14 §8.6].
+/// Largest part of the live bytes that is kept of a segment under eviction [Rumble14 §8.6].
 const KEEP_PART_MAX: f64 = 0.75;
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something was scanned; call again.
+    /// Some bytes were scanned; call again.
     Worked,
-    /// Nothing is worth cleaning.
+    /// No segment is worth cleaning.
     Idle,
-    /// Somebody is alone in the store, a transaction holds an entry, or no window is free for a
-    /// survivor: try again later.
+    /// Another guard is alone in the store, a transaction holds an entry, or no window is free for
+    /// a survivor: try again later.
     Blocked,
 }
 
@@ -72,10 +72,10 @@ pub struct Tally {
 }
 type Counter = std::sync::atomic::AtomicU64;
 
-/// What becomes of a victim's entries.
+/// The destination of a victim's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// There is no log: they go to the survivor that is open.
+    /// Without a log: they go to the open survivor.
     Plain,
     /// The segment keeps its id and gets a smaller window (with a log).
     Compact,
@@ -98,14 +98,14 @@ pub struct Current {
     dropped: u64,
     /// An entry was skipped (C3); without a log the victim is scanned once more from its start.
     skipped: bool,
-    /// The entries that were skipped, and those that are looked at once more because of it: offsets
-    /// in the region. With a log nothing else may be looked at twice: what was moved looks dead
-    /// where it was.
+    /// Offsets in the region of the entries that were skipped, and of those that are being examined
+    /// again for this reason. With a log no other entry may be examined twice: an entry that was
+    /// moved looks dead in its old place.
     postponed: Vec<usize>,
     again: Vec<usize>,
     /// The survivor takes this victim alone and is cut to its length afterwards.
     compacting: bool,
-    /// By the counters nothing in it is alive.
+    /// By the counters, no entry in it is alive.
     dead: bool,
     /// Its bytes were read back from flash.
     warmed: bool,
@@ -118,10 +118,10 @@ pub struct Context {
     pub(super) survivor: Tail,
     pub(super) victims: VecDeque<u32>,
     pub(super) current: Option<Current>,
-    /// The combined pass at work; none without a log.
+    /// The running combined pass; none without a log.
     pub(super) pass: Option<PassAtWork>,
     pub(super) fruitless: Fruitless,
-    /// Victims cleaned since tombstones were looked for the last time.
+    /// Victims cleaned since the last search for tombstones.
     pub(super) since_rescan: u32,
     pub(super) remembered: Remembered,
     /// The last step was a demotion.
@@ -153,19 +153,20 @@ impl Context {
     }
 
     /// Scans about `quota_bytes` of victims. `me`: the lock owner (a helping writer's own number,
-    /// so that it passes the buckets of its own transaction); `alone`: the caller holds what an
-    /// exclusive session waits for.
+    /// so that it passes the buckets of its own transaction). `alone`: the caller holds a resource
+    /// that an exclusive session waits for.
     pub fn step(&mut self, core: &Core, quota_bytes: u64, me: u16, alone: bool) -> Step {
         let started = Instant::now();
         let tally = &core.tallies[self.number];
-        // Also in the middle of a victim: it may wait for memory. One from flash gives none, so its
-        // survivors may have to go there before it is empty.
+        // Also in the middle of a victim, which may be waiting for memory. A victim from flash
+        // gives no memory, so its survivors may have to go to flash before it is empty.
         if self.demotes(core) {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
         }
         if !self.may_wait(core) && self.current.is_none() && core.wants_demotion(self.node, false) {
-            core.wakeup.ring(); // cleaning would gain little, and demoting is not for who serves requests
+            // cleaning would gain little, and a thread that serves requests does not demote
+            core.wakeup.ring();
             return Step::Idle;
         }
         let mut left = quota_bytes as i64;
@@ -200,7 +201,7 @@ impl Context {
         result
     }
 
-    /// Takes the next victim, selecting new ones if need be. False: there is none.
+    /// Takes the next victim, and selects new ones if there is none left. False: there is none.
     fn next_victim(&mut self, core: &Core, tally: &Tally) -> bool {
         let evict = core.must_evict();
         if self.victims.is_empty() {
@@ -234,8 +235,8 @@ impl Context {
             (Some(_), None) => (Kind::Compact, false),
             (Some(_), Some(pass)) => (Kind::Combine, pass.evicts()),
         };
-        // Accounting is exact, so nothing has to be looked at in a dead segment. Debug builds look
-        // all the same. With a log, dead objects may still be needed as tombstones.
+        // Accounting is exact, so a dead segment need not be scanned. Debug builds scan it all the
+        // same. With a log, dead objects may still be needed as tombstones.
         let skip_all = live == 0 && kind == Kind::Plain && (warmed || !cfg!(debug_assertions));
         self.current = Some(Current {
             window,
@@ -263,8 +264,8 @@ impl Context {
         true
     }
 
-    /// Demotes a segment instead of cleaning, if that is what memory needs. Every other time at
-    /// most, while something else must be cleaned too.
+    /// Demotes a segment instead of cleaning, if memory needs it. At most every other step while
+    /// cleaning is needed too.
     fn demotes(&mut self, core: &Core) -> bool {
         let Some(tier) = &core.space.tier else {
             return false;
@@ -285,15 +286,15 @@ impl Context {
         self.demoted
     }
 
-    /// True if this context may wait for a device: those of cleaner threads, or all if there are
-    /// none.
+    /// True if this context may wait for a device: contexts of cleaner threads may, or all contexts
+    /// if there are no such threads.
     pub(super) fn may_wait(&self, core: &Core) -> bool {
         self.number < core.cleaners() || core.cleaners() == 0
     }
 
-    /// Victims where there is no log, and whether entries of them are evicted: those on flash if
-    /// that is full, else those in memory. A cache with a tier evicts what is on flash, for what is
-    /// in memory is newer.
+    /// Victims of a store without a log, and whether their entries are evicted: segments on flash
+    /// if that is full, else segments in memory. A cache with a tier evicts from flash, because
+    /// entries in memory are newer.
     fn select_plain(&self, core: &Core, must_evict: bool) -> (Vec<u32>, bool) {
         let evict = if !core.evicts_from_flash() {
             must_evict
@@ -303,7 +304,7 @@ impl Context {
             if !chosen.0.is_empty() {
                 return chosen;
             }
-            must_evict // flash has nothing that could go
+            must_evict // flash has no segment that could go
         } else {
             false
         };
@@ -329,22 +330,23 @@ impl Context {
         select(core, self.node, evict, false)
     }
 
-    /// True if it is time for hollow segments on flash, and this context may wait for the device.
+    /// True if hollow segments on flash should be cleaned now, and this context may wait for the
+    /// device.
     pub(super) fn may_clean_hollow(&self, core: &Core) -> bool {
         let tier = core.space.tier.as_deref();
         self.may_wait(core) && tier.is_some_and(|tier| tier.wants_hollow())
     }
 
-    /// There was no hollow segment after all. True if something else asks for cleaning.
+    /// The search found no hollow segment. True if cleaning is needed for another reason.
     pub(super) fn has_more_than_hollow(&self, core: &Core) -> bool {
         if let Some(tier) = &core.space.tier {
-            tier.note_hollow(false); // until the next look
+            tier.note_hollow(false); // until the next search
         }
         core.is_short(self.node) || core.flash_wants_cleaning()
     }
 
-    /// The next victim whose bytes are in memory; those on flash are read back. One that cannot be
-    /// read is given up.
+    /// The next victim whose bytes are in memory. A victim on flash is read back; one that cannot
+    /// be read is given up.
     fn next_readable(&mut self, core: &Core, tally: &Tally) -> Option<u32> {
         loop {
             let window = self.victims.pop_front()?;
@@ -369,7 +371,7 @@ impl Context {
     }
 
     /// Retires the current victim if it has been scanned to its end (C1). False: a transaction
-    /// holds some of its entries, and with a log nothing else is done meanwhile.
+    /// holds some of its entries, and with a log this context can do no other work until then.
     fn finish_if_done(&mut self, core: &Core, tally: &Tally) -> bool {
         let is_done = |current: &mut Current| current.at >= current.end && current.again.is_empty();
         let Some(mut current) = self.current.take_if(is_done) else {
@@ -377,7 +379,8 @@ impl Context {
         };
         if current.skipped && current.kind == Kind::Plain {
             if current.warmed {
-                core.space.decommit(current.window); // it is read again, and others may be before
+                // it is read again, and other segments may be read before
+                core.space.decommit(current.window);
             }
             self.victims.push_back(current.window);
             return true;
@@ -412,13 +415,13 @@ impl Context {
         true
     }
 
-    /// Cleans the next entries of the victim; returns the bytes passed, `None` if no survivor could
-    /// be had. Pinned.
+    /// Cleans the next entries of the victim. Returns the bytes passed, or `None` if it got no
+    /// survivor. The caller is pinned.
     fn clean_group(&mut self, core: &Core, me: u16) -> Option<usize> {
         let current = self.current.as_mut()?;
         let (from, end) = (current.at, current.end);
-        // Accounting is exact, so nothing is looked up of a dead segment. Debug builds look all the
-        // same.
+        // Accounting is exact, so no entry of a dead segment is looked up. Debug builds look all of
+        // them up.
         let all_dead = current.dead && !cfg!(debug_assertions);
         let again_from = current.again.len().saturating_sub(GROUP);
         let again = current.again.split_off(again_from);
@@ -441,7 +444,7 @@ impl Context {
             if again.is_empty() {
                 at += entry.padded_bytes;
             }
-            // A table that was dropped, or whose id was given again, does not point here.
+            // A dropped table, or a table that got the dropped one's id, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let unindexed = all_dead || entry.kind == entry::Kind::Completion;
                 *place = Some(Candidate::new(core, index, location, entry, unindexed));
@@ -449,8 +452,8 @@ impl Context {
                 core.count_cleared(&entry, location, &core.context_counters[self.number]);
             }
         }
-        // All lookups before the first move: their misses overlap, which they would not across the
-        // locks of the moves.
+        // All lookups come before the first move: so their cache misses overlap, which they would
+        // not across the locks of the moves.
         let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
         for (found, candidate) in found.iter_mut().zip(&group) {
             *found = candidate
@@ -478,8 +481,8 @@ impl Context {
                 (None, None) => Some(()),
             };
             if cleaned.is_none() {
-                // What was done is not looked at again: with a log, entries that were moved look
-                // dead here.
+                // Entries that are done are not examined again: with a log, an entry that was moved
+                // looks dead here.
                 if let Some(current) = &mut self.current
                     && current.kind != Kind::Plain
                 {
@@ -500,8 +503,8 @@ impl Context {
         Some((at - from).max(again.len() * SMALL_ENTRY_BYTES))
     }
 
-    /// Takes an entry out of the index because it has expired or is evicted; what it stood for is
-    /// seen to. `None`: no room.
+    /// Takes an expired or evicted entry out of the index. With a log, leaves its tombstone if one
+    /// is needed. `None`: no room.
     fn drop_entry(
         &mut self,
         core: &Core,
@@ -522,7 +525,7 @@ impl Context {
         }
     }
 
-    /// Comes back to an entry whose bucket a transaction holds (C3).
+    /// Returns later to an entry whose bucket a transaction holds (C3).
     fn postpone(&mut self, candidate: &Candidate<'_>) {
         if let Some(current) = &mut self.current {
             current.skipped = true;
@@ -532,7 +535,7 @@ impl Context {
         }
     }
 
-    /// Sees to it that the survivor has room for an entry of the victim.
+    /// Makes room in the survivor for an entry of the victim.
     pub(super) fn room_for(&mut self, core: &Core, bytes: usize) -> Option<()> {
         if self.survivor.fits(bytes) {
             return Some(());
@@ -571,13 +574,13 @@ impl Context {
             if core.mode == Mode::Store || (waits && !evict && !core.is_evicting_by_force()) {
                 return None;
             }
-            // A cache never stops for want of room to save something.
+            // A cache never stops for want of room to keep an entry.
             return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
         }
         let to = self.survivor.take(bytes);
         let location = Space::location(to);
-        // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just took
-        // in its own survivor.
+        // SAFETY: source: a whole entry of the victim, pinned; target: bytes that this context just
+        // took in its own survivor.
         unsafe {
             core.space
                 .at(candidate.location)
@@ -586,7 +589,7 @@ impl Context {
         match candidate.lock(view, place, me) {
             Ok((view, home, place, locking)) => {
                 let slot = Slot(place.load(duramen_base::sync::Ordering::Relaxed));
-                // Having survived an eviction costs half of what it was read.
+                // Surviving an eviction costs half of the access count.
                 let access = if evict {
                     slot.access() / 2
                 } else {
@@ -620,8 +623,8 @@ impl Context {
         }
     }
 
-    /// Closes the survivor at its present length. Its tail goes first: once closed, it may be
-    /// another cleaner's victim.
+    /// Closes the survivor at its present length. Its unused tail is cut off first: once closed, it
+    /// may be another cleaner's victim.
     pub(super) fn close_survivor(&mut self, core: &Core) {
         self.survivor.record(&core.space);
         if let Some(window) = self.survivor.window() {
@@ -630,12 +633,13 @@ impl Context {
         }
     }
 
-    /// Opens the next survivor: a whole window, or, when memory is out, one just long enough for
-    /// this victim.
+    /// Opens the next survivor: a whole window, or, if memory is out, one just long enough for this
+    /// victim.
     fn open_survivor(&mut self, core: &Core) -> Option<()> {
         self.survivor.record(&core.space);
         if self.current.as_ref().is_some_and(|current| current.warmed) {
-            self.close_survivor(core); // first, so that it can go to flash if there is no other window
+            // first, so that it can go to flash if there is no other window
+            self.close_survivor(core);
         }
         if let Some(window) = self.survivor.window()
             && (core.space.segments[window as usize].committed_bytes() as usize)
@@ -650,8 +654,8 @@ impl Context {
             add(&tally.survivors, 1);
             return Some(());
         }
-        // Compaction [Rumble14 §5]: what is left of the budget is less than a window, but may hold
-        // this victim's live bytes.
+        // Compaction [Rumble14 §5]: the rest of the budget is less than a window, but may hold this
+        // victim's live bytes.
         let current = self.current.as_mut()?;
         let live = core.live_in(current.window) as usize + SEGMENT_HEADER_BYTES + SEGLET_BYTES;
         let window =
@@ -666,10 +670,11 @@ impl Context {
 }
 
 impl Current {
-    /// Second chance by access count, with a lid on how much is kept [Rumble14 §8.6].
+    /// Second chance by access count, with a limit on the part that is kept [Rumble14 §8.6].
     fn keeps(&mut self, slot: Slot, bytes: usize) -> bool {
         let seen = self.kept + self.dropped;
-        // The first entries of a victim have no history: they get the average of the lid.
+        // The first entries of a victim have no history: they are judged by the average of the
+        // limit.
         let over = seen > 0 && self.kept as f64 > KEEP_PART_MAX * seen as f64;
         let keep = slot.access() > if over { 3 } else { 0 }
             && (!over || slot.access() > 3 && self.kept < seen);
@@ -688,7 +693,7 @@ impl Context {
         expire_segment(core, window, false, self.number, self.slot, self.me());
     }
 
-    /// The same of a segment on flash, which is read for it.
+    /// As [`expire`](Self::expire), for a segment on flash, which is read for this.
     pub fn expire_cold(&self, core: &Core, window: u32) {
         let Some(tier) = &core.space.tier else {
             return;
@@ -704,7 +709,7 @@ impl Context {
         core.space.unclaim(window);
     }
 
-    /// Pins this context's slot; false if somebody is, or wants to be, alone in the store.
+    /// Pins this context's slot. False: another guard is alone in the store, or wants to be.
     pub fn enter(&self, core: &Core) -> bool {
         core.try_enter(self.slot, false)
     }

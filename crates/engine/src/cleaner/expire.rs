@@ -1,5 +1,5 @@
-//! The expiry pass over one segment: what has expired and is durable leaves the index. What could
-//! still vanish stays, for a miss would not know what it rests on.
+//! The expiry pass over one segment: expired entries that are durable leave the index. Entries that
+//! could still vanish stay, because a miss would not have a position to depend on.
 
 use super::candidate::Candidate;
 use super::context::GROUP;
@@ -11,8 +11,9 @@ use crate::flash::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry;
 
-/// Drops the expired entries of one segment, which may still be open: only what is recorded as
-/// appended is looked at. `warmed`: it is on flash, and the caller has claimed it and read it back.
+/// Drops the expired entries of one segment. The segment may still be open: only the part that is
+/// recorded as appended is examined. `warmed`: it is on flash, and the caller has claimed it and
+/// read it back.
 pub fn expire_segment(
     core: &Core,
     window: u32,
@@ -33,12 +34,13 @@ pub fn expire_segment(
             return;
         }
         // A window that is in the log under the pin is not reused until the pin ends. It may have
-        // been reused before: then what we remember of it is void. The state first: who sees it
-        // opened again sees its new number too.
+        // been reused before: then the present position in it is void. The state is loaded first: a
+        // thread that sees the window opened again also sees its new incarnation.
         let usable = segment.is_in_log()
             && segment.incarnation() == incarnation
             && core.space.is_cold(window) == warmed;
-        let seen_bytes = segment.expiring_bytes(); // before `end`: what is counted here is appended
+        // before `end`: bytes that are counted here are appended
+        let seen_bytes = segment.expiring_bytes();
         let end = start + segment.appended_bytes() as usize;
         let mut looked = 0;
         while usable && at < end && looked < 8 * GROUP {
@@ -61,7 +63,7 @@ pub fn expire_segment(
                 let candidate = Candidate::new(core, index, location, entry, false);
                 match candidate.drop_from_index(core, counters, me) {
                     Some(true) => add(&counters.expired, 1),
-                    // A transaction holds its bucket: it is due once more.
+                    // A transaction holds its bucket: the entry is due once more.
                     Some(false) => expiries.note(core.clock.now_ms() + 1, entry.padded_bytes),
                     None => {}
                 }

@@ -1,25 +1,26 @@
-//! What a cleaner does when there is a log: compaction and combined cleaning.
+//! The cleaner's two levels in a store with a log: compaction and combined cleaning.
 //!
-//! *Compaction* gives one segment a smaller window with what is still needed of it. The segment
-//! keeps its id, its frame stays as it is, and no byte goes to disk. If nothing is needed, the
-//! segment goes on without a window. *Combined cleaning* is a pass: it moves what is needed of
-//! several segments, oldest first, into survivors, new segments that are shipped to frames; a Swap
-//! then replaces the victims (`log::swap`).
+//! *Compaction* moves the needed entries of one segment into a smaller window. The segment keeps
+//! its id, its frame stays as it is, and no byte goes to disk. If no entry is needed, the segment
+//! continues without a window. *Combined cleaning* is a pass: it moves the needed entries of
+//! several segments, oldest first, into survivors, which are new segments that are written to
+//! frames. A Swap then replaces the victims (`log::swap`).
 //!
 //! **Invariants**
-//! - V1: victims are durably closed; of a pass also settled (D3).
-//! - V2: of an entry is needed: an object, if the index points to it; a tombstone, as long as its
-//!   victim is listed and does not leave with it; a completion, if its tracker says so; a dead
-//!   object with an embedded victim as if it were a tombstone (of one version less, so that another
-//!   copy of the object itself is not killed). It leaves a real one: it is *materialised*.
-//! - V3: whatever is kept of an entry takes no more bytes than it did, so a compacted segment never
-//!   grows.
-//! - V4: with a log a cache evicts in passes only, whose victims leave the disk; until they have,
-//!   the creation of an absent key names the pass, so that what was evicted cannot come back after
-//!   the key was deleted again.
+//! - V1: victims are durably closed; those of a pass are also settled (D3).
+//! - V2: an entry is needed if it is: an object that the index points to; a tombstone whose victim
+//!   is listed and does not leave with it; a completion that its tracker keeps; a dead object with
+//!   an embedded victim that would be needed as a tombstone (of one version less, so that another
+//!   copy of the object itself is not killed). The dead object leaves a real tombstone: it is
+//!   *materialised*.
+//! - V3: the part of an entry that is kept takes no more bytes than the entry did, so a compacted
+//!   segment never grows.
+//! - V4: with a log a cache evicts in passes only, whose victims leave the disk. Until they have
+//!   left, the creation of an absent key names the pass, so that an evicted object cannot come back
+//!   after the key was deleted again.
 //!
-//! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so that
-//! their memory is free long before the pass ends and one window per cleaner is reserve enough;
+//! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so their
+//! memory is free long before the pass ends, and a reserve of one window per cleaner is enough;
 //! compaction may leave no seglet at all.
 
 use super::balance::{Load, Work};
@@ -35,33 +36,33 @@ use duramen_format::entry::{self, Entry, NewTombstone};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
 
-/// Victims cleaned per segment that is searched for droppable tombstones: they have no event that
-/// would make them dead.
+/// Victims cleaned per segment that is searched for droppable tombstones: no event makes a
+/// tombstone dead.
 const CLEANED_PER_RESCAN: u32 = 5;
-/// Segments searched when nothing else is left to gain.
+/// Segments searched when there is nothing else left to gain.
 const RESCANS_WHEN_DRY: usize = 8;
 
-/// What a combined pass is for.
+/// Purpose of a combined pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// Memory and disk.
+    /// Frees memory and disk.
     Free,
-    /// As well, and cold entries are dropped.
+    /// As `Free`, and also drops cold entries.
     Evict,
-    /// Segments whose replicas are damaged get new ones.
+    /// Gives new replicas to segments whose replicas are damaged.
     Relocate,
-    /// Slots of the flash device whose segments have next to nothing alive.
+    /// Frees slots of the flash device whose segments have almost no live data.
     Hollow,
 }
 
 /// A combined pass whose victims are being emptied.
 pub struct PassAtWork {
     victims: Vec<SegmentId>,
-    /// Those of the victims that are certain to leave: they were in memory, or could be read back
-    /// from flash. Nothing may be dropped because another leaves.
+    /// Victims that are certain to leave: they were in memory, or could be read back from flash. A
+    /// tombstone may be dropped because of these victims alone.
     leaving: Vec<SegmentId>,
     survivors: Vec<SegmentId>,
-    /// Ids that its further survivors get.
+    /// Ids from here to `end` are for further survivors.
     next: u64,
     end: u64,
     goal: Goal,
@@ -102,14 +103,14 @@ impl Core {
         let sum = self.actors().fold(0, |sum: u64, actor| {
             sum.wrapping_add(actor.tombstones.load(Ordering::Relaxed))
         });
-        // Sums of counters that move meanwhile may be off by a little, also below zero.
+        // Sums of counters that change meanwhile may be slightly off, also below zero.
         (sum as i64).max(0) as u64
     }
 }
 
 impl Context {
-    /// Chooses the next victims: of a compaction, or of a pass, which it begins. The last pass, if
-    /// any, is at its end.
+    /// Chooses the next victims, either for a compaction, or for a pass, which it then begins. All
+    /// victims of the last pass, if there was one, are done.
     pub(super) fn choose(&mut self, core: &Core, log: &Log, tally: &Tally, evict: bool) {
         self.finish_pass(core, log);
         if self.since_rescan >= CLEANED_PER_RESCAN {
@@ -122,7 +123,7 @@ impl Context {
                 return;
             }
             if !core.is_short(self.node) {
-                return; // that was the only reason to come here
+                return; // there was no other reason to clean
             }
         }
         if !loading && self.may_clean_hollow(core) {
@@ -157,7 +158,7 @@ impl Context {
             log.swaps().set_dry(false);
             return;
         }
-        // Tombstones that may go by now are found by looking; and combined cleaning frees what
+        // Finds tombstones that may be dropped by now. And combined cleaning frees memory that
         // compaction cannot.
         for _ in 0..RESCANS_WHEN_DRY {
             if !self.rescan(core, log) {
@@ -174,8 +175,8 @@ impl Context {
     /// is nothing to gain.
     fn begin_pass(&mut self, core: &Core, log: &Log, tally: &Tally, goal: Goal) -> bool {
         let evict = goal == Goal::Evict;
-        // A helper comes by only while writers wait; a pass that it leaves half done would keep
-        // others from theirs.
+        // A helper works only while writers wait. A pass that it left half done would keep the
+        // other contexts from passes of their own.
         if self.number >= core.cleaners() && core.cleaners() > 0 {
             return false;
         }
@@ -203,7 +204,7 @@ impl Context {
         let warm = windows.iter().filter(is_warm);
         let warm = warm.map(|window| log.segment_of(*window as usize));
         let leaving = warm.chain(empty.iter().copied()).collect();
-        // Survivors may have to be shorter than a window each, when memory is very short.
+        // Each survivor may have to be shorter than a window, when memory is very short.
         let count = 4 * windows.len() as u64 + 4;
         let first = log.new_segment_ids(count);
         swaps.announce(
@@ -255,9 +256,9 @@ impl Context {
             remove: pass.victims,
             version_floor: core.version_max(),
         };
-        self.remembered.forget(); // until the Swap is durable nothing has left
-        // After the last look at the index: what any of its answers rested on was appended before
-        // (L4, D2).
+        self.remembered.forget(); // no victim has left until the Swap is durable
+        // After the last lookup in the index: everything that its answers depended on was appended
+        // before (L4, D2).
         log.swaps().scanned(swap, log.appended());
         log.swaps().relocations.pass_ended();
         log.swaps().end_turn();
@@ -272,7 +273,7 @@ impl Context {
         }
     }
 
-    /// A victim cannot be read: it stays in the log, and so does whatever names it.
+    /// A victim cannot be read: it stays in the log, and so do all entries that name it.
     pub(super) fn give_up(&mut self, core: &Core, window: u32) {
         if let (Some(pass), Some(log)) = (&mut self.pass, &core.log) {
             let segment = log.segment_of(window as usize);
@@ -282,7 +283,7 @@ impl Context {
 
     fn close_pass_survivor(&mut self, core: &Core, log: &Log) {
         if let Some(window) = self.survivor.window() {
-            // Before it is closed: closed segments are anybody's victims (V1).
+            // Before it is closed: any cleaner may take a closed segment as a victim (V1).
             self.survivor.record(&core.space);
             let length = core.space.segments[window as usize].appended_bytes();
             let segment = log.segment_of(window as usize);
@@ -314,8 +315,8 @@ impl Context {
         };
         self.close_pass_survivor(core, log);
         let window = core.open_window(self.node, purpose, 0).or_else(|| {
-            // What is left of the budget is less than a window, but the victim's own length is
-            // enough (V3).
+            // The rest of the budget is less than a window, but the victim's own length is enough
+            // (V3).
             let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
             let (now_ms, tick) = (core.clock.now_ms(), core.log_time());
             let window = core.space.acquire_partial(self.node, bytes, now_ms, tick)?;
@@ -333,8 +334,8 @@ impl Context {
         Some(())
     }
 
-    /// Ends the compaction of a segment: the new window takes the place of the victim's. Returns
-    /// the bytes it keeps.
+    /// Ends the compaction of a segment: the new window replaces the victim's. Returns the bytes it
+    /// keeps.
     pub(super) fn finish_compaction(&mut self, core: &Core, log: &Log, current: &Current) -> u32 {
         add(&core.tallies[self.number].compactions, 1);
         self.since_rescan += 1;
@@ -351,7 +352,7 @@ impl Context {
         kept
     }
 
-    /// A dead entry: keeps what is still needed of it (V2). `None`: no room.
+    /// Keeps the part of a dead entry that is still needed (V2). `None`: no room.
     pub(super) fn bury(
         &mut self,
         core: &Core,
@@ -388,7 +389,7 @@ impl Context {
         self.room_for(core, bytes)?;
         let to = self.survivor.take(bytes);
         let at = core.space.at(Space::location(to));
-        // SAFETY: bytes this context just took in its own survivor.
+        // SAFETY: bytes that this context just took in its own survivor.
         tombstone.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         if is_tombstone {
             counters.note_moved(from, bytes);
@@ -398,15 +399,15 @@ impl Context {
         Some(())
     }
 
-    /// A completion record: it stays as it is, or goes. `None`: no room.
+    /// Keeps a completion record as it is, or drops it. `None`: no room.
     fn keep_completion(&mut self, core: &Core, entry: &Entry<'_>, location: u64) -> Option<()> {
         let counters = &core.context_counters[self.number];
         let (from, bytes) = (core.space.window_of(location), entry.padded_bytes);
         if core.keeps_completion(entry) {
             self.room_for(core, bytes)?;
             let to = core.space.at(Space::location(self.survivor.take(bytes)));
-            // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just
-            // took in its own survivor.
+            // SAFETY: source: a whole entry of the victim, pinned; target: bytes that this context
+            // just took in its own survivor.
             unsafe {
                 core.space.at(location).copy_to_nonoverlapping(to, bytes);
             }
@@ -430,8 +431,8 @@ impl Context {
         self.remembered.get(log.swaps().serial(), entry.victim, ask)
     }
 
-    /// Searches one segment for tombstones that may go by now, so that it is not taken for fuller
-    /// than it is. False: there is none whose answer could have changed.
+    /// Searches one segment for tombstones that may be dropped by now, so that it is not taken for
+    /// fuller than it is. False: no segment's result could have changed.
     fn rescan(&self, core: &Core, log: &Log) -> bool {
         let Some(window) = self.next_to_rescan(core, log) else {
             return false;
@@ -443,8 +444,8 @@ impl Context {
         let incarnation = segment.incarnation();
         let done = log.swaps().swaps_done();
         let (mut kept, mut droppable) = (0, 0);
-        // Closed under the pin: the window is not reused before the pin ends; and in memory, so it
-        // stays there as long.
+        // Closed under the pin: the window is not reused before the pin ends. In memory: it stays
+        // there as long.
         if segment.is_closed() && !core.space.is_cold(window) {
             let start = core.space.offset_of(window);
             let end = start + segment.appended_bytes() as usize;

@@ -1,7 +1,7 @@
-//! The cleaner: gives the memory of dead entries back, while everybody works on.
+//! The cleaner: frees the memory of dead entries while other threads work on.
 //!
-//! `select` chooses victims, `context` empties them step by step, `pacer` says when and how fast;
-//! this file is the background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
+//! `select` chooses victims, `context` empties them step by step, `pacer` decides when and how
+//! fast; this file has the background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
 
 pub mod apart;
 mod balance;
@@ -23,21 +23,21 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A background step: short enough that shutdown and exclusive sessions do not wait noticeably.
+/// A background step: so short that shutdown and exclusive sessions do not wait noticeably.
 const STEP_BYTES: u64 = 512 << 10;
-/// How long a cleaner sleeps when nothing is to be done; writers wake it when memory gets short.
+/// Sleep of a cleaner that has nothing to do; writers wake it when memory gets short.
 const NAP: Duration = Duration::from_millis(20);
-/// The same while nobody writes: an idle store takes next to no processor time.
+/// The same while no session writes: an idle store takes almost no processor time.
 const IDLE_NAP: Duration = Duration::from_millis(250);
-/// Time between looks at deleted data, expiry, and free memory to give back.
+/// Time between checks for deleted data, for expiry, and for free memory to give back.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
 /// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of
 /// memory.
 const PREPARED_WINDOWS: usize = 2;
-/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work;
-/// more of it the worse it is.
+/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work; a
+/// multiple of it, the more fragmented the index is.
 const DEFRAGMENT_BYTES: usize = 8 << 20;
-/// At most so many times that: half of the thread's time.
+/// Maximum multiple: it takes half of the thread's time.
 const DEFRAGMENT_HASTE_MAX: u64 = 8;
 /// Free windows kept when memory is given back after deletions.
 const KEPT_WINDOWS: usize = 2;
@@ -67,9 +67,9 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
 struct Cleaner {
     number: usize,
     housekept: Instant,
-    /// Where the expiry pass goes on.
+    /// Window at which the expiry pass continues.
     cursor: usize,
-    /// Segments on flash wait for the expiry pass to be rested.
+    /// Segments on flash have expired, and wait until the device may be read for them again.
     waits_to_expire: bool,
     /// Log time before the last nap.
     log_time: u64,
@@ -98,7 +98,7 @@ impl Cleaner {
         }
     }
 
-    /// One step if memory is short or to be given back. False: nothing to do now.
+    /// One step if memory is short or has to be given back. False: nothing to do now.
     fn clean(&self, core: &Core) -> bool {
         let mut context = core.contexts[self.number].lock().expect("cleaning context");
         let node = context.node();
@@ -113,15 +113,15 @@ impl Cleaner {
         let step = context.step(core, STEP_BYTES, me, false);
         drop(context);
         if shrinking {
-            // Also when nothing is left to clean: readers may have left only now what was retired
-            // before.
+            // Even if no victim is left: readers may have left only now the windows that were
+            // retired before.
             core.reap(node);
             core.space.trim(node, KEPT_WINDOWS, 16);
         }
         step == Step::Worked
     }
 
-    /// A step through what clears left to be counted (`cleared`). False: nothing to do now.
+    /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
         self.number == 0
             && core.cleared.is_pending()
@@ -131,8 +131,7 @@ impl Cleaner {
                 .count_cleared(core)
     }
 
-    /// Backs a free window before a head needs it, as long as that is no memory a cleaner could
-    /// free instead.
+    /// Backs a free window before a head needs it, unless a cleaner could free such memory instead.
     fn prepare(&self, core: &Core) {
         let node = self.number % core.space.nodes();
         while !core.pacer.is_shrinking()
@@ -150,8 +149,9 @@ impl Cleaner {
         self.expire(core);
     }
 
-    /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the
-    /// time at most, and of those on flash, which are read for it, a burst now and then (F8).
+    /// Finds segments of which a good part has expired, and drops the expired entries. Takes at
+    /// most a tenth of the time. Segments on flash have to be read for this, in a burst now and
+    /// then (F8).
     fn expire(&mut self, core: &Core) {
         if core.is_loading() {
             return;
@@ -197,8 +197,8 @@ impl Cleaner {
 impl Core {
     /// Moves a few views of fragmented indexes, as a cleaner thread's context.
     fn defragment_index(&self, number: usize) {
-        // No view of a growing index stays where it is for long, and moves would hold up those who
-        // make it grow.
+        // No view of a growing index stays in its place for long, and moves would delay the writers
+        // that make it grow.
         if self.index_grows() && !self.is_short_of_memory() || !self.resources().is_fragmented() {
             return;
         }
@@ -208,15 +208,16 @@ impl Core {
             .clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
         let mut left = haste * DEFRAGMENT_BYTES;
         let context = self.contexts[number].lock().expect("cleaning context");
-        // First inside, then the registry's lock: who drops a table waits for us to leave before it
-        // takes that lock.
+        // Enter first, then take the registry's lock: a guard that drops a table waits for this
+        // context to leave before it takes that lock.
         while left > 0 && context.enter(self) {
             let mut moved = 0;
             self.tables.each(|_, _, index| {
                 moved += self.resources().defragment(index, context.me());
             });
             context.leave(self);
-            // What a view left is a hole for the next one, as soon as nobody looks at it.
+            // The hole that a view left is free for the next one as soon as no reader uses the
+            // view.
             self.arena.reap(self.epochs.quiet_before());
             if moved == 0 {
                 return;

@@ -1,10 +1,10 @@
-//! When to clean, and how much of it writers do themselves.
+//! The pacer: decides when to clean, and how much of it writers do themselves.
 //!
-//! Cleaning early is never cheaper than cleaning late [Rumble14 §5.2], so nothing happens until
+//! Cleaning early is never cheaper than cleaning late [Rumble14 §5.2], so no cleaning begins until
 //! free memory falls to the threshold. Below half of it, writers pay a tax: for each byte appended
-//! they scan a few bytes of a victim, more the less memory is free. So throughput bends, and no
-//! writer ever meets an empty pool and a cold cleaner: a step of the tax is bounded, and what it
-//! costs is spread over all batches.
+//! they scan a few bytes of a victim, and the more the less memory is free. So throughput falls
+//! gradually, and no writer ever meets an empty pool and a cold cleaner: a step of the tax is
+//! bounded, and its cost is spread over all batches.
 
 use crate::cleaner::context::Step;
 use crate::cleaner::shrink::{Look, Shrinker};
@@ -18,60 +18,61 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A writer looks at the memory pressure once per so many bytes appended: about 30 small objects.
+/// Bytes that a writer appends between two checks of the memory pressure: about 30 small objects.
 pub const LOOK_EVERY_BYTES: u64 = 4 << 10;
-/// Victim bytes that one step of tax scans at most: less than 0.1 ms, for a writer's next requests
+/// Maximum victim bytes scanned in one step of tax: less than 0.1 ms, as the writer's next requests
 /// wait for it.
 const TAX_STEP_BYTES: u64 = 64 << 10;
-/// The same of a writer that has to wait for memory anyway.
+/// The same for a writer that has to wait for memory anyway.
 const WAITING_STEP_BYTES: u64 = 256 << 10;
-/// Most victim bytes scanned per byte appended: what a victim that is 95 % live asks for, and half
-/// as much again.
+/// Maximum victim bytes scanned per byte appended: the rate that a victim needs which is 95 % live,
+/// and half as much again.
 const TAX_RATE_MAX: f64 = 30.0;
-/// A cache evicts when this part of what segments can hold is live: cleaning stays cheap.
+/// A cache evicts when this part of the segments' budget is live: cleaning stays cheap.
 const CACHE_LIVE_PART: f64 = 0.92;
 
-/// Memory that the log takes at most, in live bytes, while there is something to clean: at half of
-/// it live, cleaning costs about one relocation in three writes, less than the first touch of as
-/// much fresh memory, and memory stays in proportion to the data whatever the budget.
+/// Maximum memory of the log, in multiples of its live bytes, while there is something to clean.
+/// With half of it live, cleaning costs about one relocation in three writes. That is less than the
+/// first touch of as much fresh memory, and memory stays in proportion to the data whatever the
+/// budget.
 const FOOTPRINT: f64 = 2.0;
-/// The same with a log, of live bytes and tombstones: every dead entry must be looked at there, and
-/// what dies young leaves a tombstone behind that only the disk's cleaning can end, so cleaning is
-/// dearer, and waiting makes more of it unnecessary.
+/// The same with a log, in multiples of live bytes and tombstones. Cleaning is dearer there: every
+/// dead entry must be examined, and an entry that dies young leaves a tombstone which only the
+/// disk's cleaning can end. And waiting makes more of it unnecessary.
 const FOOTPRINT_WITH_LOG: f64 = 3.0;
-/// Victims retired before a lack of gain counts as one.
+/// Number of victims retired before a lack of gain is accepted as one.
 const GAIN_JUDGED_AFTER: u64 = 64;
 
-/// How long a transaction waits for memory while the oldest pin does not move: its holder is then
+/// Longest wait of a transaction for memory while the oldest pin does not move: its holder is then
 /// most likely waiting for the transaction.
 const STARVED_AFTER: Duration = Duration::from_millis(100);
-/// Who can let go of its keys and wait outside does so after this time: whoever wants the keys is
-/// pinned, and memory that was given up does not come free while it is.
+/// After this time, a waiting guard that can unlock its keys does so and waits outside: threads
+/// that want the keys are pinned, and memory that was retired is not free while they are.
 const BRIEFLY: Duration = Duration::from_millis(5);
-/// Of a pause between two looks of who waits so, no more counts: for so long, nobody else may have
-/// run either.
+/// Longest pause between two looks of a waiter that counts as waiting: in a longer pause, other
+/// threads may not have run either.
 const PAUSE_COUNTED: Duration = Duration::from_millis(5);
 
-/// How long a writer waits for victims that nobody gets on with: for want of room in a survivor,
-/// for instance.
+/// Longest wait of a writer for victims on which no cleaner makes progress, for example for want of
+/// room in a survivor.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a writer waits while the log's writer, which cleaning waits for, gets nothing done.
+/// Longest wait of a writer while the log's writer, which cleaning waits for, makes no progress.
 const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
-/// Longest wait of a writer for memory, whatever others gain meanwhile: its thread serves nobody
-/// else, and what they gain may be what others take again, as recoveries do that fail for want of
+/// Longest wait of a writer for memory, whatever others gain meanwhile. Its thread serves no other
+/// request. And others may take the gained memory again, as recoveries do that fail for want of
 /// room.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The same for a segment of a disk that has none for this purpose.
+/// The same for a segment, if the disk has none for this purpose.
 const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
-/// The same when a writer was refused already and no head has got a segment since.
+/// The same if a writer was refused already and no head has got a segment since.
 const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
-/// How long somebody has waited in vain, by looks at the clock. A thread, or a machine, that stands
-/// still for longer than the whole patience has given nobody a chance: that is one look, and no
-/// reason to give up.
+/// The time for which a thread has waited in vain, measured by looks at the clock. If a thread, or
+/// a machine, stands still for longer than the whole patience, no other thread had a chance to run:
+/// that is one look, and no reason to give up.
 struct Waited {
     time: Duration,
     looked: Instant,
@@ -92,7 +93,7 @@ impl Waited {
     }
 }
 
-/// For how long a writer has seen nothing become free.
+/// The time for which a writer has seen no memory become free.
 struct InVain {
     alone: bool,
     waited: Waited,
@@ -106,13 +107,13 @@ impl InVain {
         }
     }
 
-    /// Until now. To be asked at every look.
+    /// The time until now. Call it at every look.
     fn time(&mut self) -> Duration {
         self.waited.look(Instant::now())
     }
 
-    /// How long it goes on waiting for the disk. Who is inside waits, at last, for the group that
-    /// is open inside: it is never durable before its end.
+    /// Longest wait for the disk. A guard that is inside may be waiting for the group that is open
+    /// inside, which is never durable before its end.
     fn patience(&self) -> Duration {
         if self.alone {
             STARVED_AFTER
@@ -122,19 +123,21 @@ impl InVain {
     }
 }
 
-/// How a writer waits for memory.
+/// State in which a writer waits for memory.
 #[derive(Clone, Copy)]
 pub enum Waiting {
     /// Not pinned.
     Outside,
-    /// Pinned by this slot, with a fresh stamp now and then: a transaction, or who is alone.
+    /// Pinned by this slot, with a fresh stamp now and then: a transaction, or a guard that is
+    /// alone.
     Inside(SlotId),
-    /// As `Inside`, for who lets go of its keys if there is none at once, and waits outside (T5).
+    /// As `Inside`, for a guard that unlocks its keys if there is no memory at once, and then waits
+    /// outside (T5).
     Briefly(SlotId),
 }
 
 impl Waiting {
-    /// Longest wait. A side log is filled by a thread that serves nobody else.
+    /// Longest wait. A side log is filled by a thread that serves no other request.
     fn most(self, purpose: Purpose) -> Duration {
         match self {
             Waiting::Briefly(_) => BRIEFLY,
@@ -144,31 +147,31 @@ impl Waiting {
     }
 }
 
-/// What the cleaners know of the load.
+/// The pacer's data about the load.
 #[derive(Default)]
 pub struct Pacer {
     /// Live part of recent victims, in thousandths (exponential average).
     victim_live: AtomicU64,
     /// Used by the first cleaner thread only.
     shrinker: Mutex<Shrinker>,
-    /// 1 while memory is being given back.
+    /// 1 while memory is given back.
     shrinking: AtomicU64,
-    /// Times that a cleaner thread looked for work and found none.
+    /// Number of times that a cleaner thread looked for work and found none.
     idle_looks: AtomicU64,
-    /// 1 while a cache must evict though little is live: fragments of large objects fill its
-    /// memory.
+    /// 1 while a cache must evict although little is live, because fragments of large objects fill
+    /// its memory.
     forced_eviction: AtomicU64,
-    /// Passes gain nothing until more has died.
+    /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
 }
 
 impl Pacer {
-    /// The last look for a pass found that passes are in vain, or not.
+    /// Notes whether the last search for a pass found passes to be in vain.
     pub fn note_passes(&self, in_vain: bool) {
         self.passes_in_vain.store(in_vain, Ordering::Relaxed);
     }
 
-    /// True if nobody should wait for a pass.
+    /// True if no writer should wait for a pass.
     pub fn passes_are_in_vain(&self) -> bool {
         self.passes_in_vain.load(Ordering::Relaxed)
     }
@@ -190,8 +193,8 @@ impl Pacer {
     }
 }
 
-/// With a log only cleaner threads begin passes (the helpers of writers do not): who finds nothing
-/// to clean lets each of them look before it gives up.
+/// With a log only cleaner threads begin passes (the helpers of writers do not). A writer that
+/// finds nothing to clean therefore lets each of them look before it gives up.
 struct CleanersTurn {
     looks: u64,
     waited: Waited,
@@ -208,7 +211,7 @@ impl CleanersTurn {
     fn is_over(&mut self, core: &Core) -> bool {
         let waited = self.waited.look(Instant::now());
         let looks = core.pacer.idle_looks.load(Ordering::Acquire) - self.looks;
-        // The first look of a thread may have begun before there was anything to find.
+        // The first look of a thread may have begun before there was work to find.
         core.log.is_none()
             || core.cleaners() == 0
             || looks > 2 * core.cleaners() as u64
@@ -217,9 +220,9 @@ impl CleanersTurn {
 }
 
 impl Core {
-    /// Windows of a node that the store should need for what is live now: the smaller of its share
-    /// of the budget and `FOOTPRINT` times the live bytes. Beyond it, cleaning is cheaper than
-    /// touching fresh memory.
+    /// Windows of a node that the store should need for its present live data: the smaller of the
+    /// node's share of the budget and `FOOTPRINT` times the live bytes. Beyond it, cleaning is
+    /// cheaper than touching fresh memory.
     fn footprint_windows(&self, node_share: f64) -> f64 {
         let window = self.space.segment_bytes() as f64;
         let hard = self.segment_budget().saturating_sub(self.promoted_bytes()) as f64 / window;
@@ -233,8 +236,7 @@ impl Core {
     }
 
     /// Free windows of a node over the number at which cleaning starts, F <= min(0.1, (1 - L) / 2)
-    /// of the memory [Rumble14 §5.2]: 1 or less means clean, 0 means that the next head has to
-    /// wait.
+    /// of the memory [Rumble14 §5.2]. 1 or less: clean; 0: the next head has to wait.
     fn ease(&self, node: usize) -> f64 {
         let share = 1.0 / self.space.nodes() as f64;
         let footprint = self.footprint_windows(share);
@@ -245,8 +247,8 @@ impl Core {
         free.max(0.0) / low.max(1.0)
     }
 
-    /// Windows with entries in them, of a node; where several nodes share the budget, its share of
-    /// all.
+    /// Windows of a node with entries in them. If several nodes share the budget: the node's share
+    /// of all.
     fn windows_in_use(&self, node: usize) -> f64 {
         let committed = self
             .segment_bytes_committed()
@@ -275,7 +277,7 @@ impl Core {
             || (load.disk_is_low() || relocates) && !self.is_loading()
     }
 
-    /// True if memory or disk are short, so that cleaning is more than relocation.
+    /// True if memory or disk is short, so that cleaning is more than relocation.
     pub fn is_short(&self, node: usize) -> bool {
         let disk = self.log.as_ref().map(|log| self.load(log).disk_is_low());
         self.is_low(node) || disk == Some(true) || self.pacer.is_shrinking()
@@ -287,7 +289,7 @@ impl Core {
         self.ease(node) > 1.0
     }
 
-    /// True if a cache holds so much that cleaning must evict.
+    /// True if a cache is so full that cleaning must evict.
     pub fn must_evict(&self) -> bool {
         self.mode == Mode::Cache
             && (self.is_evicting_by_force()
@@ -296,7 +298,7 @@ impl Core {
                     && !self.cleared.is_pending())
     }
 
-    /// True if a cache must evict though little is live.
+    /// True if a cache must evict although little is live.
     pub fn is_evicting_by_force(&self) -> bool {
         self.pacer.forced_eviction.load(Ordering::Relaxed) != 0
     }
@@ -312,21 +314,21 @@ impl Core {
         needed * (0.5 - free) / 0.5
     }
 
-    /// Cleans in proportion to what the caller appended, if memory is short. The caller is outside
-    /// (not pinned).
+    /// If memory is short, cleans in proportion to the bytes that the caller appended. The caller
+    /// is outside (not pinned).
     pub fn pay_tax(&self, appended_bytes: u64, head: &Head, me: u16) {
         head.processor.note();
         let rate = self.tax_rate(head.node);
         if rate > 0.0 {
             let quota = (rate * appended_bytes as f64) as u64;
-            // Nobody waits for a context: if all helpers are at work, cleaning is going on.
+            // Does not wait for a context: if all helpers are at work, cleaning is in progress.
             self.help(head.node, quota.min(TAX_STEP_BYTES), me, false, false);
         }
     }
 
-    /// One step in one of the helpers' contexts, or, for who keeps the cleaner threads from working
-    /// (`alone`: it is alone, or somebody waits for it to leave), in one of theirs. `wait`: for a
-    /// context if all are busy.
+    /// One step in one of the helpers' contexts. `alone`: in one of the cleaner threads' contexts,
+    /// for a caller that keeps these threads from working, because it is alone or because another
+    /// guard waits for it to leave. `wait`: waits for a context if all are busy.
     fn help(
         &self,
         node: usize,
@@ -342,7 +344,7 @@ impl Core {
         };
         let mut helpers = contexts.filter(|n| n % self.space.nodes() == node);
         let mut result = None;
-        // One that has nothing to do is no reason to leave the victims of another alone.
+        // If one context has nothing to do, another may still have victims.
         for n in helpers.clone() {
             if let Ok(mut context) = self.contexts[n].try_lock() {
                 result = Some(context.step(self, quota_bytes, me, alone));
@@ -359,10 +361,10 @@ impl Core {
         result
     }
 
-    /// Finds a window's worth of memory for a head, cleaning until there is one.
+    /// Finds memory for one window of a head, cleaning until there is some.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when cleaning frees nothing more.
+    /// [`Error::OutOfMemory`] when cleaning frees no more.
     pub fn find_memory(
         &self,
         head: &Head,
@@ -373,8 +375,7 @@ impl Core {
         let started = Instant::now();
         self.wakeup.ring();
         let result = self.clean_until_free(head.node, me, waiting, purpose);
-        // The head may be another session's by now, so these counters are not written by one owner
-        // alone.
+        // The head may be another session's by now, so these counters have more than one writer.
         let counters = &head.counters;
         counters.stalls.fetch_add(1, Ordering::Relaxed);
         let stalled_ns = started.elapsed().as_nanos() as u64;
@@ -415,8 +416,8 @@ impl Core {
                     oldest = (quiet, Waited::since(Instant::now()));
                 } else {
                     let waited = oldest.1.look(Instant::now());
-                    // It cannot demote itself, as it can clean: with a tier it depends on a cleaner
-                    // thread and the device.
+                    // It cannot demote as it can clean: with a tier it depends on a cleaner thread
+                    // and the device.
                     if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
                         return Err(self.out_of_memory());
                     }
@@ -438,9 +439,9 @@ impl Core {
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
                 Some(Step::Blocked | Step::Idle) | None => {
-                    // Others may be finishing victims, or readers be leaving retired windows, and
-                    // other writers be taking them before us: that is progress too. In the order of
-                    // a victim's way.
+                    // Cleaners may be finishing victims, readers may be leaving retired windows,
+                    // and other writers may be taking the freed ones first: that is progress too.
+                    // Loaded in the order in which a victim passes through these states.
                     let victims = self.victims(node);
                     let (retired, _) = self.space.waiting(node);
                     let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
@@ -475,7 +476,7 @@ impl Core {
                 }
             }
             // Fragments of large objects can make every victim as long as its survivor: then
-            // cleaning is no way out.
+            // cleaning does not help.
             let (freed, used) = self.gain();
             let (freed, used) = (freed - gain_before.0, used - gain_before.1);
             if freed >= GAIN_JUDGED_AFTER {
@@ -493,7 +494,7 @@ impl Core {
         log.any(|log| log.is_disk_full_for_cleaners())
     }
 
-    /// How long a writer waits for a segment of a disk that has none, whatever others gain
+    /// Longest wait of a writer for a segment of a disk that has none, whatever others gain
     /// meanwhile.
     fn disk_patience(&self, purpose: Purpose) -> Duration {
         // A removal does not go by what other writers were refused: several passes may be needed
@@ -508,7 +509,7 @@ impl Core {
         }
     }
 
-    /// What a writer is told that gets no segment for want of disk.
+    /// The error for a writer that gets no segment for want of disk.
     fn disk_full(&self) -> Error {
         if let Some(log) = &self.log {
             log.swaps().refused();
@@ -516,15 +517,15 @@ impl Core {
         Error::DiskFull
     }
 
-    /// False: the disk holds so many segments that heads may not open another.
+    /// False: the disk holds as many segments as heads may open.
     pub fn disk_has_room(&self, purpose: Purpose) -> bool {
         self.log
             .as_ref()
             .is_none_or(|log| log.swaps().has_room(purpose))
     }
 
-    /// True if cleaning may go on, or memory or disk be free, when the log's writer has done what
-    /// waits for it.
+    /// True if the log's writer has work to do after which cleaning may continue, or memory or disk
+    /// may be free.
     fn waits_for_disk(&self, purpose: Purpose) -> bool {
         let Some(log) = &self.log else {
             return false;
@@ -536,12 +537,12 @@ impl Core {
                 .filter(|(_, segment)| segment.is_closed())
                 .any(|(window, _)| match &self.space.tier {
                     None => !log.is_victim_to_be(window),
-                    // What is held and written waits for flash, not for the disk.
+                    // A window that is held and written waits for flash, not for the disk.
                     Some(_) => !log.may_leave_memory(window),
                 })
     }
 
-    /// Asks for a commit, and leaves the core to who makes it.
+    /// Requests a commit, and yields the core to the thread that makes it.
     fn ask_disk(&self) -> Result<(), Error> {
         if let Some(log) = &self.log {
             log.check_writable()?;
@@ -564,12 +565,12 @@ impl Core {
         Ok(())
     }
 
-    /// Looks whether memory is to be given back. Called by the first cleaner thread now and then.
+    /// Decides whether to give memory back. Called by the first cleaner thread now and then.
     pub fn watch_live_size(&self) {
         let live = self.live_in_memory();
         let slack = (4 + self.heads.len() + 2 * self.contexts.len()) * self.space.segment_bytes();
         let goal = live + live / 8 + slack as u64;
-        // What is begun is ended: where it stops does not depend on how much a step frees.
+        // An effort that was begun is finished: its end does not depend on how much a step frees.
         let floor = live + live / 16 + (self.contexts.len() * self.space.segment_bytes()) as u64;
         let committed = self
             .segment_bytes_committed()
@@ -598,7 +599,7 @@ mod tests {
         let mut waited = Waited::since(start);
         assert!(waited.look(at(1_000)) < STARVED_AFTER);
         assert!(waited.look(at(5_000)) < STARVED_AFTER);
-        // Looked at often, it is used up in its time.
+        // With frequent looks, the patience ends in its time.
         let mut waited = Waited::since(start);
         let last = (1..=200).find(|ms| waited.look(at(*ms)) > STARVED_AFTER);
         assert_eq!(last, Some(101));

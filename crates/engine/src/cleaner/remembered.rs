@@ -1,17 +1,16 @@
-//! Whether a tombstone is still needed, remembered: most entries that a cleaner meets are dead, and
-//! must not cost a lock and a look-up each.
+//! A cache of answers to the question whether a tombstone is still needed: most entries that a
+//! cleaner meets are dead, and must not cost a lock and a lookup each.
 //!
-//! **Invariant**: an answer is used only while the list of segments is the one that was asked. The
-//! answers themselves can only turn from "needed" to "not needed", for segment ids are never given
-//! again.
+//! **Invariant**: an answer is used only while the list of segments is unchanged. The answers
+//! themselves can only turn from "needed" to "not needed", as segment ids are never given again.
 
 use duramen_base::ids::SegmentId;
 
-/// Answers kept: more than a segment's entries usually have different victims.
+/// Number of answers kept: a segment's entries usually have fewer different victims.
 const PLACES: usize = 256;
 
 pub struct Remembered {
-    /// State of the list that the answers are of.
+    /// State of the list that the answers are for.
     serial: u64,
     /// Victim and answer; victim 0 = none.
     answers: Box<[(u64, bool)]>,
@@ -27,12 +26,12 @@ impl Default for Remembered {
 }
 
 impl Remembered {
-    /// A pass begins or ends, and with it what leaves together.
+    /// A pass begins or ends, which changes the set of segments that leave together.
     pub fn forget(&mut self) {
         self.answers.fill((0, false));
     }
 
-    /// The answer for this victim. `serial` was read before; `ask` looks it up.
+    /// The answer for this victim. `serial` was read before; `ask` looks the answer up.
     #[inline]
     pub fn get(&mut self, serial: u64, victim: SegmentId, ask: impl FnOnce() -> bool) -> bool {
         if self.serial != serial {

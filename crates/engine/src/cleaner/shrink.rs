@@ -1,20 +1,21 @@
-//! When memory is given back to the system: after deletions, and in quiet times.
+//! Decides when memory is given back to the system: after deletions, and in quiet times.
 //!
-//! Memory follows the live data down as soon as a quarter of them has gone. In quiet times it
-//! follows whatever left it too large, small objects that became large ones for instance; while
-//! somebody writes it does not, because the memory would have to be touched anew. What cleaning
-//! cannot reach is left alone: fragments of large objects must not keep a cleaner busy for ever.
+//! Memory follows the live data down as soon as a quarter of them has gone. In quiet times it also
+//! follows when other causes left it too large, for example small objects that became large ones.
+//! While a session writes it does not, because the memory would have to be touched anew. Memory
+//! that cleaning cannot free is left alone: fragments of large objects must not keep a cleaner busy
+//! for ever.
 
-/// Looks at an unchanged log after which it is a quiet time: some two seconds.
+/// Number of looks at an unchanged log that make a quiet time: some two seconds.
 const QUIET_LOOKS: u32 = 8;
-/// Looks without a fall in memory after which cleaning has shown that it frees no more.
+/// Number of looks without a fall in memory after which cleaning is known to free no more.
 const STUCK_LOOKS: u32 = 16;
 
-/// What one look sees, in bytes.
+/// Figures of one look, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub live: u64,
-    /// Memory of segments now; beyond `goal` it is too much, and then it is to fall to `floor`.
+    /// Present memory of segments. If it is more than `goal`, it has to fall to `floor`.
     pub committed: u64,
     pub goal: u64,
     pub floor: u64,
@@ -29,10 +30,10 @@ pub struct Shrinker {
     live_peak: u64,
     log_time: u64,
     quiet_looks: u32,
-    /// Least memory in this effort, and for how many looks it has been that.
+    /// Least memory in this effort, and the number of looks since.
     least: u64,
     stuck_looks: u32,
-    /// The effort ended without reaching its goal when the log was here.
+    /// Log time at which the last effort ended without reaching its goal.
     in_vain_at: Option<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Shrinker {
             (self.least, self.stuck_looks) = (look.committed, 0);
         }
         if !self.shrinking {
-            // A peak lasts until memory has followed; then the next fall counts from here.
+            // A peak lasts until memory has followed; then the next fall is measured from here.
             self.live_peak = look.live;
         }
         self.shrinking
@@ -96,7 +97,7 @@ mod tests {
         let mut shrinker = Shrinker::default();
         assert!(!shrinker.look(look(1000, 2000, 1)));
         assert!(!shrinker.look(look(800, 2000, 2)), "less than a quarter");
-        // The peak is where it last was, not where it once was.
+        // The peak is the last one, not the highest ever.
         assert!(!shrinker.look(look(610, 2000, 3)));
         assert!(shrinker.look(look(400, 2000, 4)));
         assert!(shrinker.look(look(400, 600, 5)));
@@ -123,7 +124,7 @@ mod tests {
         shrinker.look(look(4000, 4000, 1));
         let looks = (0..1000).filter(|_| shrinker.look(look(1000, 2000, 1)));
         assert_eq!(looks.count() as u32, STUCK_LOOKS);
-        // Once something is written it tries again.
+        // After a write it tries again.
         assert!((0..20).any(|_| shrinker.look(look(1000, 2000, 2))));
     }
 }

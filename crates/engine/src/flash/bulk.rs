@@ -1,14 +1,16 @@
-//! Reading much of what is cold, for who walks over it and may wait for the device: whole segments,
-//! or many entries side by side.
+//! Bulk reads of cold entries, for walks that may wait for the device: whole segments, or many
+//! entries side by side.
 //!
 //! **Invariants**
-//! - F9: nobody who reads here is pinned, or holds a lock, meanwhile. What was read counts by F3,
-//!   and is looked at under a later pin only as far as the index still points to where it was.
-//! - F10: a walk has at most one segment, or `WALK_BYTES` of entries and one batch, of what it has
-//!   read; but for the entries of one key's or one bucket's slots, which must be there together.
+//! - F9: a thread that reads here is not pinned, and holds no lock, during the read. The bytes that
+//!   it read are valid by F3. Under a later pin it uses only those entries that the index still
+//!   points to in the same place.
+//! - F10: of the bytes it has read, a walk holds at most one segment, or `WALK_BYTES` of entries
+//!   and one batch. Entries of one key's or one bucket's slots may exceed that, as they must be
+//!   held together.
 //!
-//! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here takes memory of the
-//! budget: walks are few, and what they take is set aside with what fetches may take.
+//! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here is charged to the
+//! budget: walks are few, and their memory is set aside together with that of fetches.
 
 use super::{Aligned, BLOCK_BYTES, Cold, Fetched, Holding, SECTOR_BYTES, Tier};
 use crate::Error;
@@ -21,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of entries that a walk holds at once (F10).
 const WALK_BYTES: usize = 8 << 20;
-/// Reads that are under way at once, and their bytes.
+/// Maximum number of reads in flight, and their bytes.
 const SIDE_BY_SIDE: usize = 64;
 const BATCH_BYTES: usize = 2 << 20;
 
@@ -35,8 +37,8 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Reads what a window holds in one of its incarnations. `None`: that is not on the device any
-    /// more. The caller is outside.
+    /// Reads the bytes of a window in one of its incarnations. `None`: they are not on the device
+    /// any more. The caller is outside.
     ///
     /// # Errors
     /// [`Error::FlashFailed`].
@@ -55,7 +57,7 @@ impl Image {
         let bytes = memory.bytes_mut(length);
         let read = tier.device.read_at(place, bytes);
         if !tier.is_there(&core.space, window, incarnation, slot) {
-            return Ok(None); // F3: whatever was read, or was not
+            return Ok(None); // F3: the result of the read does not count
         }
         let log = core.log.as_ref();
         let passes = read.is_err() && log.is_some_and(|log| log.has_bug(Bug::UnreadIsEmpty));
@@ -73,19 +75,20 @@ impl Image {
         }))
     }
 
-    /// True if the window still holds it, so that what the index points to in it now is in the
-    /// image. The caller is pinned: then it stays so until the pin ends.
+    /// True if the window still holds the segment, so that all entries in it to which the index
+    /// points now are in the image. The caller is pinned: the answer stays true until the pin ends.
     pub(crate) fn is_current(&self, core: &Core) -> bool {
         let segment = &core.space.segments[self.window as usize];
-        // The state first: who sees the window opened again sees its new number too.
+        // The state first: a thread that sees the window opened again also sees its new
+        // incarnation.
         segment.is_in_log()
             && segment.incarnation() == self.incarnation
             && core.space.is_cold(self.window)
             && segment.appended_bytes() as usize == self.end
     }
 
-    /// Shows the next entries with their locations, `most` at most, until `show` refuses one, which
-    /// then comes again.
+    /// Shows the next entries with their locations, at most `most`, until `show` refuses one. That
+    /// one is shown again next time.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
@@ -115,8 +118,8 @@ impl Image {
         Ok(())
     }
 
-    /// Bytes `from..to` of the segment, header included; `None` if it is shorter, or they are not
-    /// what was written.
+    /// Bytes `from..to` of the segment, header included. `None`: it is shorter, or these are not
+    /// the bytes that were written.
     pub(crate) fn verified(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
         let bytes = self.memory.bytes_mut(self.end);
         let mut at = SEGMENT_HEADER_BYTES;
@@ -132,20 +135,19 @@ impl Image {
     }
 }
 
-/// Single cold entries: noted under a pin, read side by side after it, held for the next one.
+/// Single cold entries: noted under a pin, read side by side after it, held for the next pin.
 #[derive(Default)]
 pub(crate) struct Gather {
     holding: Holding,
-    /// What is lacking, each with the number of the key or bucket that it is needed for, in their
-    /// order.
+    /// Missing entries, each with the number of the key or bucket that needs it, in their order.
     lacking: VecDeque<(usize, Cold)>,
-    /// Sixteen times the bytes that an entry takes on average: what a first read is sized for.
+    /// Sixteen times the average bytes of an entry: the size of a first read.
     entry_bytes: u32,
 }
 
 impl Gather {
-    /// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`:
-    /// they are noted as lacking.
+    /// The bytes of an entry that the index points to under the pin of `stamp`. `None`: they are
+    /// not in memory, and were noted as missing.
     pub(crate) fn look(
         &mut self,
         core: &Core,
@@ -175,35 +177,35 @@ impl Gather {
         self.lacking.push_back((group, cold));
     }
 
-    /// What was noted and read, if it was still there.
+    /// The bytes of an entry that was noted and read, if it was still there.
     pub(crate) fn held(&self, cold: &Cold) -> Option<*const u8> {
         let (location, incarnation) = cold.key();
         self.holding.get(location, incarnation)
     }
 
-    /// True if something is lacking.
+    /// True if some entry is missing.
     pub(crate) fn lacks(&self) -> bool {
         !self.lacking.is_empty()
     }
 
-    /// True if as much is lacking as should be read at once.
+    /// True if as many entries are missing as should be read at once.
     pub(crate) fn is_full(&self) -> bool {
         let bytes = (self.entry_bytes as usize / 16).max(SECTOR_BYTES);
         self.lacking.len() * bytes >= WALK_BYTES / 2
     }
 
-    /// Forgets what is held.
+    /// Forgets the held entries.
     pub(crate) fn forget(&mut self) {
         self.holding.forget();
     }
 
-    /// Forgets what was noted: it is looked for anew.
+    /// Forgets the noted entries: they are looked up again.
     pub(crate) fn look_anew(&mut self) {
         self.lacking.clear();
     }
 
-    /// Reads what is lacking, as far as F10 allows, and all that the first of the groups lacks. The
-    /// caller is outside. Returns the bytes of the entries read.
+    /// Reads missing entries, as far as F10 allows, and all that the first group needs. The caller
+    /// is outside. Returns the bytes of the entries read.
     ///
     /// # Errors
     /// [`Error::FlashFailed`].
@@ -242,8 +244,8 @@ impl Gather {
 }
 
 impl Tier {
-    /// Reads some entries side by side, in spans of so many bytes together. Returns the bytes of
-    /// what is held now; what is longer than it was taken to be is told in `longer`.
+    /// Reads some entries side by side, in spans of `bytes` bytes together. Returns the bytes of
+    /// the entries held now. Entries that turned out longer than assumed are added to `longer`.
     fn fetch_some(
         &self,
         core: &Core,

@@ -1,4 +1,5 @@
-//! Which segments go to flash and when, and how a cold segment comes back to be cleaned.
+//! Demotion: chooses the segments that go to flash and the time, and reads cold segments back to be
+//! cleaned.
 
 use super::mask::Mask;
 use super::{Aligned, BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
@@ -11,28 +12,28 @@ use duramen_format::entry::{self, Entry};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Of the memory that entries can have, this part is live before segments are demoted; below it
-/// memory is cleaned.
+/// Live part of the memory for entries above which segments are demoted; below it memory is
+/// cleaned.
 const LIVE_PART: f64 = 0.70;
-/// Above this part of the memory in use, cleaning is judged by what it gains: after so many
-/// segments of it, less than a tenth is in vain. Values of half a segment can be moved about for
-/// ever.
+/// Above this part of memory in use, cleaning is judged by its gain, once it has freed
+/// `JUDGED_SEGMENTS` segments: it is in vain if less than a tenth of them was gained. Values of
+/// half a segment can be moved about for ever.
 const USED_PART: f64 = 0.80;
 const JUDGED_SEGMENTS: u64 = 8;
-/// Windows that promoted copies leave free beside those that are open.
+/// Free windows that promoted copies leave, besides the open ones.
 const SPARE_WINDOWS: usize = 2;
 const VAIN_PART: f64 = 0.90;
-/// Segments whose unused parts differ by less than one of so many are alike to a load.
+/// Number of classes of a segment's unused part. In a load, segments of one class rank alike.
 const UNUSED_STEPS: usize = 16;
-/// Who lacks memory for the index looks again so often.
+/// Time between two looks of a thread that lacks memory for the index.
 #[cfg(not(any(loom, shuttle)))]
 const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
-/// Of the budget, a cache's index may take this part before it evicts; the arena has room for half
-/// of the budget.
+/// Part of the budget that a cache's index may take before the cache evicts; the arena has room for
+/// half of the budget.
 const INDEX_PART: f64 = 0.35;
 
 impl Core {
-    /// Live bytes of entries whose segments are in memory, about.
+    /// Approximate live bytes of entries whose segments are in memory.
     pub fn live_in_memory(&self) -> u64 {
         let cold = self.space.tier.as_ref().map_or(0, |tier| tier.live_bytes());
         self.live_bytes().saturating_sub(cold)
@@ -56,8 +57,8 @@ impl Core {
         tier.map_or(0, |tier| tier.statistics().used_bytes)
     }
 
-    /// Makes room for copies of cold entries that are read again and again, if some are waiting, or
-    /// takes some back from them.
+    /// Gives room to copies of cold entries that are read often, if some wait for it, or takes some
+    /// back.
     pub fn tend_promoted(&self, node: usize) {
         let Some(tier) = &self.space.tier else {
             return;
@@ -82,8 +83,8 @@ impl Core {
         tier.has_room(false) && windows.any(|window| self.may_turn_cold(window))
     }
 
-    /// Windows that copies may have at most: what the index, open segments, their reserve and a
-    /// little that is new leave; and half of the budget when what is new has nowhere to go.
+    /// Maximum windows of copies: the budget less the index, the open segments, their reserve and a
+    /// few new segments. Half of the budget, if new segments cannot be demoted.
     fn room_for_promoted(&self, tier: &Tier) -> u64 {
         let all = self.segment_budget() / self.space.segment_bytes() as u64;
         let open = self.heads.len() + 2 * self.contexts.len() + SPARE_WINDOWS;
@@ -95,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Sums what is alive in cold windows.
+    /// Sums the live bytes of cold windows.
     pub fn watch_flash(&self) {
         if let Some(tier) = &self.space.tier {
             let windows = 0..self.space.segments.len() as u32;
@@ -113,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Hands back the memory of windows that nobody sees any more: retired ones, and those that
+    /// Frees the memory of windows that no reader can see any more: retired ones, and those that
     /// turned cold.
     pub fn reap(&self, node: usize) {
         self.space.reap(node, &self.epochs);
@@ -122,8 +123,8 @@ impl Core {
         }
     }
 
-    /// True if memory is short of entries that live, not of dead ones: then cleaning is not the
-    /// way. `survivors`: of cold victims, which may have the last slots.
+    /// True if live entries fill memory, not dead ones: then cleaning does not help. `survivors`:
+    /// of cold victims, which may take the last slots.
     pub fn wants_demotion(&self, node: usize, survivors: bool) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -140,14 +141,14 @@ impl Core {
         let hard = self.segment_budget().saturating_sub(tier.promoted.bytes());
         let leaving = (tier.leaving() * self.space.segment_bytes()) as u64;
         let live = self.live_in_memory();
-        // What leaves already is memory soon.
+        // A segment that is being demoted already frees memory soon.
         live as f64 > LIVE_PART * hard as f64
             || (leaving == 0 && self.space.free_windows(node) == 0)
             || self.cleans_in_vain(tier, hard)
     }
 
-    /// True if what was cleaned since the last demotion has given hardly any memory, and memory is
-    /// nearly all in use.
+    /// True if cleaning since the last demotion has gained hardly any memory, and nearly all memory
+    /// is in use.
     fn cleans_in_vain(&self, tier: &Tier, hard: u64) -> bool {
         let (freed, used) = self.gain();
         let (freed_before, used_before) = tier.gain();
@@ -160,7 +161,7 @@ impl Core {
             && committed as f64 >= USED_PART * hard as f64
     }
 
-    /// True if the tier asks for a cleaner thread, to demote or to clean what is on flash.
+    /// True if the tier needs a cleaner thread, to demote or to clean segments on flash.
     pub fn flash_wants_cleaning(&self) -> bool {
         let wants = |tier: &Tier| {
             tier.is_short() || (tier.is_pressed() && tier.has_room(false)) || tier.wants_hollow()
@@ -168,28 +169,28 @@ impl Core {
         self.space.tier.as_deref().is_some_and(wants) || self.flash_wants_eviction()
     }
 
-    /// True if a cache evicts what is on flash, and not what is in memory.
+    /// True if this is a cache that evicts entries on flash, and not those in memory.
     pub fn evicts_from_flash(&self) -> bool {
         let tier = self.space.tier.as_deref();
         self.mode == Mode::Cache && tier.is_some_and(|tier| !tier.has_failed())
     }
 
-    /// True if a cache has more on flash than there is room, or than its index should take.
+    /// True if a cache has more on flash than there is room for, or than its index should take.
     pub fn flash_wants_eviction(&self) -> bool {
         let short = |tier: &Tier| tier.is_short() || self.index_is_large();
         self.evicts_from_flash() && self.space.tier.as_deref().is_some_and(short)
     }
 
-    /// True if what is on flash takes nearly as much index as there may be, or as much as could be
-    /// found: where its memory is in pieces, a part of the index finds no place to grow before it
-    /// has what it may.
+    /// True if entries on flash take nearly as much index as is allowed, or as could be found. If
+    /// its memory is in pieces, a part of the index finds no place to grow before it has reached
+    /// its limit.
     pub fn index_is_large(&self) -> bool {
         let wants = |tier: &Tier| tier.index_wants.load(Ordering::Relaxed);
         self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
             || self.space.tier.as_deref().is_some_and(wants)
     }
 
-    /// The index lacks memory for a new key: of a cache, a victim's entries go for it.
+    /// The index lacks memory for a new key: a cache then evicts the entries of a victim.
     pub fn evict_for_index(&self) {
         if self.evicts_from_flash()
             && let Some(tier) = &self.space.tier
@@ -198,22 +199,22 @@ impl Core {
         }
     }
 
-    /// Entries are evicted now: who lacks index still says so again.
+    /// Entries are being evicted: a writer that still lacks index memory reports it again.
     pub fn note_eviction(&self) {
         if let Some(tier) = &self.space.tier {
             tier.index_wants.store(false, Ordering::Relaxed);
         }
     }
 
-    /// True if a writer that has no memory should wait for a cleaner thread: the device is to take
-    /// a segment, or to be cleaned before it can, or copies are to give memory back.
+    /// True if a writer without memory should wait for a cleaner thread: the device can take a
+    /// segment, or has to be cleaned before it can, or copies have to give memory back.
     pub fn waits_for_flash(&self) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
         };
         let windows = self.space.segments.len();
-        // Whoever was found the last time will do as a rule: only when there is none, all are
-        // looked at.
+        // The window found last time usually still qualifies: all windows are checked only if it
+        // does not.
         let any = |hint: &AtomicUsize, is: &dyn Fn(u32) -> bool| {
             let from = hint.load(Ordering::Relaxed);
             let found = (from..windows).chain(0..from).find(|n| is(*n as u32));
@@ -232,7 +233,7 @@ impl Core {
                 })
     }
 
-    /// A writer waits so: asks for what would help it.
+    /// Requests help for a writer that waits so.
     pub fn ask_flash(&self) {
         if let Some(tier) = &self.space.tier
             && tier.leaving() == 0
@@ -242,8 +243,8 @@ impl Core {
         self.wakeup.ring();
     }
 
-    /// The index lacks memory for a side log, whose thread may wait: has a segment demoted, and
-    /// leaves the core to who does it. True: it is worth to ask again.
+    /// The index lacks memory for a side log, whose thread may wait: requests the demotion of a
+    /// segment, and yields the core to the thread that does it. True: it is worth trying again.
     pub fn press_flash(&self, node: usize) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -259,7 +260,7 @@ impl Core {
         self.waits_for_flash()
     }
 
-    /// True if a cold segment can be read, as far as is known, and has enough in it that is dead.
+    /// True if a cold segment is not known to be unreadable, and enough of it is dead.
     fn gains_if_cleaned(&self, tier: &Tier, window: u32) -> bool {
         let most = (self.space.segment_bytes() as f64 * FLASH_LIVE_PART_MAX) as u64;
         tier.is_cold(window as usize)
@@ -278,9 +279,9 @@ impl Core {
                 .is_none_or(|log| log.may_leave_memory(window)) // F1, D8
     }
 
-    /// Writes the oldest segment of a node that may go to the device, those last that are to be
-    /// kept; of a log that is loaded, the longest. False: there is none, or no room, or the device
-    /// fails.
+    /// Writes to the device the oldest segment of a node that may go there; segments to be kept
+    /// come last. While a log is loaded, the longest segment goes first. False: there is none, or
+    /// no room, or the device fails.
     pub fn demote_one(&self, node: usize) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -293,8 +294,8 @@ impl Core {
         let is_loading = self.is_loading();
         let rank = |window: u32| {
             let segment = &segments[window as usize];
-            // A slot is as long as a segment can be. What is loaded has to fit, and does if the
-            // longest go there.
+            // A slot is as long as a segment can be. A loaded log has to fit, and it does if the
+            // longest segments go to flash.
             let unused = segment_bytes - segment.appended_bytes() as usize;
             let unused = is_loading.then_some(unused * UNUSED_STEPS / segment_bytes);
             (tier.is_kept(window), unused, segment.opened_tick(), window)
@@ -311,7 +312,8 @@ impl Core {
             if !segment.claim() {
                 continue;
             }
-            // Between the two looks it may have turned cold, or have been cleaned and filled again.
+            // Checked again: in between, it may have turned cold, or have been cleaned and filled
+            // again.
             let log = self.log.as_deref();
             if tier.is_cold(window as usize) || log.is_some_and(|log| !log.may_leave_memory(window))
             {
@@ -357,7 +359,7 @@ impl Core {
         true
     }
 
-    /// When entries of a closed segment expire, dead ones included.
+    /// Expiry times of the entries of a closed segment, dead ones included.
     fn expiries_of(&self, segment: &Segment, bytes: &[u8]) -> Expiries {
         let mut expiries = Expiries::new(self.clock.now_ms());
         let mut at = if segment.expiring_bytes() == 0 {
@@ -374,17 +376,18 @@ impl Core {
         expiries
     }
 
-    /// Reads a cold victim back into its window, for who has claimed it to clean, and verifies
-    /// every entry of it. False: it cannot be read (F5). Its memory was set aside (F6); nobody else
-    /// looks at it, for all see the window cold.
+    /// Reads a cold victim back into its window, for the cleaner that has claimed it, and verifies
+    /// every entry of it. False: it cannot be read (F5). Its memory was set aside (F6); no other
+    /// thread reads it, because all see the window cold.
     pub fn warm(&self, tier: &Tier, window: u32) -> bool {
         let segment = &self.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
-        assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize)); // F2: its memory is gone
-        // SAFETY: the window is claimed by the caller and cold, and who could look at its memory
-        // has left (asserted): this is the only reference until `cool`.
+        // F2: its memory is free
+        assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize));
+        // SAFETY: the window is claimed by the caller and cold, and every session that could use
+        // its memory has left (asserted): this is the only reference until `cool`.
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
         let started = Instant::now();
         let read = tier.device.read_at(place, bytes).is_ok();
@@ -403,8 +406,8 @@ impl Core {
         false
     }
 
-    /// Shows every entry of a cold segment with its location, read into memory of its own. Nothing
-    /// of one that cannot be read.
+    /// Shows every entry of a cold segment with its location, read into memory of its own. If the
+    /// segment cannot be read, shows none.
     pub fn each_cold_entry(&self, window: u32, mut show: impl FnMut(u64, &Entry<'_>)) {
         let Some(tier) = &self.space.tier else {
             return;
@@ -430,7 +433,7 @@ impl Core {
         }
     }
 
-    /// Gives the memory of a warmed victim back: it has been emptied.
+    /// Frees the memory of a warmed victim that has been emptied.
     pub fn cool(&self, tier: &Tier, window: u32) {
         self.space.decommit(window);
         tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);

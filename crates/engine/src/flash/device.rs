@@ -1,4 +1,4 @@
-//! What the tier asks of a device, and what its callers meet of it.
+//! The device of a flash tier: its interface, and the types that callers of the tier use.
 
 use std::io;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ pub const SECTOR_BYTES: usize = 512;
 /// Writes begin and end at multiples of this many bytes.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// A flash device past the page cache. Everything may be called from several threads at once. Its
-/// contents need not outlive the process: the tier reads nothing that it has not written itself.
+/// A flash device past the page cache. All methods may be called from several threads at once. Its
+/// contents need not outlive the process: the tier reads only bytes that it has written itself.
 pub trait Device: Send + Sync {
     /// Reads all of `into` from byte `offset` on. Offset, length and the memory's address are
     /// multiples of [`SECTOR_BYTES`].
@@ -18,11 +18,11 @@ pub trait Device: Send + Sync {
     /// The device's.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Reads all of several pieces, each with the byte of the device where it begins; side by side
-    /// if the device can. Each is as for [`read_at`](Self::read_at).
+    /// Reads all of several pieces, each from its own byte of the device on; side by side if the
+    /// device can. The rules for each are those of [`read_at`](Self::read_at).
     ///
     /// # Errors
-    /// The device's: then none of the memory has anything of worth.
+    /// The device's: then the content of all pieces is undefined.
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
         reads
             .iter_mut()
@@ -33,14 +33,14 @@ pub trait Device: Send + Sync {
     /// multiples of 4096.
     ///
     /// # Errors
-    /// The device's: some, all or none of it may be written.
+    /// The device's: some, all or none of the bytes may be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Length of the device; it does not change.
     fn bytes(&self) -> u64;
 }
 
-/// The tier of a store: a device that is this store's alone.
+/// The tier of a store: a device that this store uses alone.
 #[derive(Clone)]
 pub struct FlashOptions {
     pub device: Arc<dyn Device>,
@@ -60,16 +60,17 @@ pub struct Cold {
     pub(super) location: u64,
     pub(super) incarnation: u32,
     pub(super) slot: u32,
-    /// Of the device, where the entry starts.
+    /// Byte of the device at which the entry starts.
     pub(super) offset: u64,
-    /// How long it is taken to be, in bytes.
+    /// Assumed length of the entry, in bytes.
     pub(super) bytes: u32,
-    /// Of the device, where its segment's slot ends.
+    /// Byte of the device at which its segment's slot ends.
     pub(super) end: u64,
 }
 
 impl Cold {
-    /// What to read: offset in the device and length in bytes, both multiples of [`SECTOR_BYTES`].
+    /// The span to read: offset in the device and length in bytes, both multiples of
+    /// [`SECTOR_BYTES`].
     pub fn span(&self) -> (u64, usize) {
         let sector = SECTOR_BYTES as u64;
         let start = self.offset - self.offset % sector;
@@ -77,18 +78,18 @@ impl Cold {
         (start, (end.min(self.end) - start) as usize)
     }
 
-    /// Names the entry, whatever its length is taken to be.
+    /// Identifies the entry, independent of its assumed length.
     pub fn key(&self) -> (u64, u32) {
         (self.location, self.incarnation)
     }
 
-    /// Where in the span the entry starts.
+    /// Offset of the entry in the span.
     pub(super) fn skip(&self) -> usize {
         (self.offset % SECTOR_BYTES as u64) as usize
     }
 }
 
-/// How many of these lengths, from the first on, have room together in `most` bytes; at least one.
+/// Number of these lengths, from the first on, that fit together into `most` bytes; at least one.
 pub fn first_within(lengths: impl Iterator<Item = usize>, most: usize) -> usize {
     let mut sum = 0;
     let fitting = lengths.take_while(|bytes| {
@@ -98,14 +99,14 @@ pub fn first_within(lengths: impl Iterator<Item = usize>, most: usize) -> usize 
     fitting.count().max(1)
 }
 
-/// What became of bytes that were read for a [`Cold`].
+/// The outcome of a read for a [`Cold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {
     /// The session holds the entry: repeat the operation.
     Held,
-    /// The entry is longer than it was taken to be: read this span and hand it in.
+    /// The entry is longer than assumed: read this span and hand it in.
     Longer(Cold),
-    /// The entry is not there any more: repeat the operation, which finds where it is.
+    /// The entry is not there any more: repeat the operation, which finds its new place.
     Gone,
 }
 
@@ -116,7 +117,7 @@ pub struct FlashStats {
     pub bytes: u64,
     /// Bytes that segments take, each a whole slot.
     pub used_bytes: u64,
-    /// Of these, bytes of live entries, as last summed.
+    /// Bytes of live entries among these, as last summed.
     pub live_bytes: u64,
     pub segments: u64,
     /// Memory that promoted entries take, in bytes.
@@ -124,22 +125,21 @@ pub struct FlashStats {
     /// Since the start: segments written to the device, and segments on it that were cleaned.
     pub segments_demoted: u64,
     pub segments_cleaned: u64,
-    /// Entries that the engine read from the device, and the bytes read for them; who parks counts
-    /// what it reads.
+    /// Entries that the engine read from the device, and the bytes read for them. A server that
+    /// parks requests counts its own reads.
     pub fetches: u64,
     pub fetched_bytes: u64,
-    /// Look-ups of cold entries that were served from what was just fetched, or from promoted
-    /// copies.
+    /// Lookups of cold entries that were served by a just fetched entry, or by promoted copies.
     pub held_hits: u64,
     pub promoted_hits: u64,
     pub promotions: u64,
-    /// Entries copied to memory after a restart because they were hot before it, and keys that may
-    /// still be.
+    /// Entries copied to memory after a restart because they were hot before it, and keys that are
+    /// still to be tried.
     pub refilled: u64,
     pub refill_left: u64,
     pub read_errors: u64,
     pub write_errors: u64,
-    /// The device failed to write: nothing more goes to it.
+    /// A write to the device failed: the tier writes no more to it.
     pub is_off: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Looking at entries that may be cold: where their bytes are, and how they get here.
+//! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
 use super::{Aligned, Cold, Fetched, Tier};
 use crate::core::Core;
@@ -12,22 +12,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-/// The shortest piece that is read, and the longest entry that a first read is sized for.
+/// Shortest piece that is read, and the longest entry that a first read is sized for.
 const GUESS_BYTES_MIN: u32 = 256;
 
 type Copies = HashMap<(u64, u32), Vec<u64>>;
 
-/// Copies of cold entries that a session was given, for as long as it needs them, and what it
-/// lacks.
+/// A session's copies of cold entries, for as long as it needs them, and its missing entries.
 #[derive(Default)]
 pub(crate) struct Holding {
     /// By location and incarnation of its window (F4); words, because entries are aligned.
     entries: RefCell<Copies>,
     colds: RefCell<Vec<Cold>>,
-    /// The session's owner fetches; otherwise the session waits for the device itself.
+    /// True: the session's owner fetches. False: the session itself waits for the device.
     parks: Cell<bool>,
     any: Cell<bool>,
-    /// Of all copies.
+    /// Bytes of all copies.
     bytes: Cell<usize>,
 }
 
@@ -39,8 +38,8 @@ impl Holding {
         }
     }
 
-    /// The end of a guard, or of a part of it: what was waited for goes, what was handed in stays
-    /// until it is forgotten.
+    /// The end of a guard, or of a part of it: entries that the guard waited for are forgotten.
+    /// Entries that were handed in stay until their owner forgets them.
     #[inline(always)]
     pub(crate) fn part_ends(&mut self) {
         if self.any.get() && !self.parks.get() {
@@ -66,7 +65,7 @@ impl Holding {
     fn put(&self, cold: &Cold, words: Vec<u64>) {
         let mut entries = self.entries.borrow_mut();
         self.bytes.set(self.bytes.get() + size_of_val(&*words));
-        // Never replaced: somebody may be looking at the copy that is there.
+        // Never replaced: a reader may be using the present copy.
         entries
             .entry((cold.location, cold.incarnation))
             .or_insert(words);
@@ -74,7 +73,7 @@ impl Holding {
     }
 }
 
-/// What bytes are that were read for a [`Cold`].
+/// The result of a read for a [`Cold`].
 pub(super) enum Read {
     /// The entry, verified, in words.
     Entry(Vec<u64>),
@@ -83,16 +82,16 @@ pub(super) enum Read {
     Gone,
 }
 
-/// Where the bytes of an entry are.
+/// The bytes of an entry.
 #[derive(Clone, Copy)]
 pub(crate) struct Here {
     pub(crate) at: *const u8,
-    /// Not in its own window, but a copy of it.
+    /// True: a copy, not the entry in its own window.
     pub(crate) is_copy: bool,
 }
 
 impl Tier {
-    /// What must be read for the entry at a location, which was found in the index under the
+    /// The read that is needed for the entry at a location, which was found in the index under the
     /// caller's pin.
     pub(crate) fn cold(&self, space: &Space, location: u64, guess_bytes: u32) -> Cold {
         let window = space.window_of(location);
@@ -108,14 +107,14 @@ impl Tier {
         }
     }
 
-    /// True if what was read for `cold` until now was its segment (F3), and what is known of its
-    /// window is of that.
+    /// True if the bytes read for `cold` were of its segment until now (F3), and the data known
+    /// about its window are of that segment.
     fn was_there(&self, space: &Space, cold: &Cold) -> bool {
         let window = space.window_of(cold.location) as u32;
         self.is_there(space, window, cold.incarnation, cold.slot)
     }
 
-    /// True if what was read of a slot until now was this incarnation of a window (F3).
+    /// True if the bytes read from a slot were of this incarnation of a window until now (F3).
     pub(super) fn is_there(&self, space: &Space, window: u32, incarnation: u32, slot: u32) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst); // after the read
         let known = &self.windows[window as usize];
@@ -124,7 +123,7 @@ impl Tier {
             && known.warmth.is_cold()
     }
 
-    /// Verifies what was read.
+    /// Verifies the bytes that were read.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: these are not the bytes that were written.
@@ -156,7 +155,7 @@ impl Tier {
         }
     }
 
-    /// Verifies what was read, and has it held.
+    /// Verifies the bytes that were read, and adds the entry to `holding`.
     pub(super) fn accept(
         &self,
         space: &Space,
@@ -197,8 +196,8 @@ impl Tier {
         }
     }
 
-    /// As [`locate`]. Not inlined: it would be in every loop over slots, of stores without a tier
-    /// too.
+    /// As [`locate`]. Not inlined: otherwise it would be part of every loop over slots, also in
+    /// stores without a tier.
     #[inline(never)]
     fn locate(&self, space: &Space, stamp: u64, holding: &Holding, location: u64) -> Option<Here> {
         if self.is_in_memory(space.window_of(location), stamp) {
@@ -211,8 +210,8 @@ impl Tier {
         Some(Here { at, is_copy: true })
     }
 
-    /// Where an entry probably is, to be prefetched; `None`: on the device alone. As `locate`, not
-    /// inlined.
+    /// Probable address of an entry, to be prefetched; `None`: on the device alone. Not inlined, as
+    /// `locate`.
     #[inline(never)]
     fn probably_at(&self, space: &Space, location: u64) -> Option<*const u8> {
         if self.is_cold(space.window_of(location)) {
@@ -233,8 +232,8 @@ impl Tier {
     }
 }
 
-/// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: on
-/// the device alone.
+/// The bytes of an entry that the index points to under the pin of `stamp`; `None`: on the device
+/// alone.
 #[inline(always)]
 pub(crate) fn locate(
     space: &Space,
@@ -251,8 +250,8 @@ pub(crate) fn locate(
     }
 }
 
-/// For who is pinned by `stamp` and may wait for the device: the bytes of an entry that the index
-/// points to. A copy lives as long as `holding` does.
+/// The bytes of an entry that the index points to, for a thread that is pinned by `stamp` and may
+/// wait for the device. A copy lives as long as `holding` does.
 pub(crate) fn locate_now(
     core: &Core,
     stamp: u64,
@@ -271,14 +270,14 @@ pub(crate) fn locate_now(
 }
 
 impl Guard<'_> {
-    /// Where the bytes of an entry are that the index points to under this pin.
+    /// The bytes of an entry that the index points to under this pin.
     #[inline(always)]
     pub(crate) fn memory_of(&self, location: u64) -> Option<Here> {
         let stamp = || self.core.epochs.stamp_of(self.slot);
         locate(&self.core.space, stamp, &self.carried.holding, location)
     }
 
-    /// Where the bytes of an entry probably are, for a prefetch: a guess, not an answer.
+    /// Probable address of an entry's bytes: good for a prefetch only.
     #[inline(always)]
     pub(crate) fn probably_at(&self, location: u64) -> Option<*const u8> {
         let space = &self.core.space;
@@ -288,8 +287,8 @@ impl Guard<'_> {
         }
     }
 
-    /// An entry is on the device alone. Waits for it, or, if this session parks its requests, says
-    /// what it lacks; but in the middle of an atomic step it waits in any case.
+    /// An entry is on the device alone. A session that parks its requests notes it as missing and
+    /// returns an error; any other waits for it. In the middle of an atomic step both wait.
     ///
     /// # Errors
     /// [`Error::Cold`], [`Error::FlashFailed`].
@@ -327,12 +326,12 @@ impl Guard<'_> {
         if tier.promoted.put(space, slot.location(), incarnation, copy) {
             tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.core.wakeup.ring(); // for a window, if it wants one
+            self.core.wakeup.ring(); // requests a window, if copies need one
         }
     }
 
-    /// What must be read from the flash device before an operation on this key can be done; `None`:
-    /// nothing.
+    /// The read from the flash device that is needed before an operation on this key; `None`: none
+    /// is needed.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -355,13 +354,13 @@ impl Guard<'_> {
         Ok(missing.map(|location| tier.cold(&self.core.space, location, guess)))
     }
 
-    /// What operations of this session lacked since the last call: each that returned
-    /// [`Error::Cold`] has added its own.
+    /// Missing entries of this session's operations since the last call: each operation that
+    /// returned [`Error::Cold`] has added its own.
     pub fn take_colds(&self) -> Vec<Cold> {
         self.carried.holding.colds.take()
     }
 
-    /// Hands in what was read for [`Cold::span`], to be held until
+    /// Hands in the bytes that were read for [`Cold::span`]. They are held until
     /// [`forget_fetched`](Self::forget_fetched).
     ///
     /// # Errors
@@ -370,13 +369,14 @@ impl Guard<'_> {
         accept(self.core, &self.carried.holding, cold, bytes)
     }
 
-    /// Forgets what was handed in. What was read through this guard may not be used any more.
+    /// Forgets the entries that were handed in. References that this guard returned may not be used
+    /// any more.
     pub fn forget_fetched(&mut self) {
         self.carried.holding.forget();
     }
 }
 
-/// Words as the bytes that they are in memory.
+/// The bytes of some words.
 pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
     // SAFETY: words have no padding, and any bytes are bytes.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
@@ -390,8 +390,8 @@ fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<F
 }
 
 impl Session {
-    /// Who uses this session reads from the flash device itself: operations return [`Error::Cold`],
-    /// having done nothing, where they would otherwise wait for the device.
+    /// Sets whether the user of this session reads from the flash device itself. If so, an
+    /// operation that would otherwise wait for the device does nothing and returns [`Error::Cold`].
     pub fn set_parks(&mut self, parks: bool) {
         self.holding().parks.set(parks);
     }

@@ -1,24 +1,25 @@
-//! What is read often, told by the hashes of its keys, so that memory can be filled with it again
-//! after a restart.
+//! The hashes of keys that are read often, so that a restart can fill memory with their entries
+//! again.
 //!
-//! A hash outlives what places do not: the key may have been written again, its segment compacted
-//! or cleaned. [`Heat`] tells the keys of promoted copies, by how often each was read lately, and
-//! which segments are in memory. [`Refill`] is told such keys in a later life of the store, and
-//! copies those whose entries lie on flash.
+//! A hash stays valid when a location does not: the key may have been written again, its segment
+//! compacted or cleaned. [`Heat`] lists the keys of promoted copies, by how often each was read
+//! lately, and the segments that are in memory. After a restart, [`Refill`] gets such keys, and
+//! copies those whose entries are on flash.
 //!
 //! **Invariants**
-//! - W1: what is told is advice. A key is copied only if the index points to an entry on flash for
-//!   its hash now, and only the entry that was read and verified there (F3, F7), which has that
-//!   table and that hash. So a wrong or old hint costs reads of the device, and nothing else.
-//! - W2: a refill pushes nothing out: it takes room that copies may have (P4) and do not, and stops
+//! - W1: hot keys are advice. A key is copied only if the index points to an entry on flash for its
+//!   hash now; and only the entry that was read and verified there (F3, F7), and that has this
+//!   table and this hash. So a wrong or old hint costs reads of the device, and nothing else.
+//! - W2: a refill evicts nothing: it takes room that copies may have (P4) and do not use, and stops
 //!   when there is none.
-//! - W3: nobody is pinned while it waits for the device, for room, or while the caller is shown
-//!   anything.
-//! - W4: while others read from the device, a refill leaves it to them for as long as it has used
-//!   it itself.
+//! - W3: a thread that waits for the device or for room, or that calls the caller's closure, is not
+//!   pinned.
+//! - W4: while others read from the device, a refill pauses for as long as it has used the device
+//!   itself.
 //!
-//! **Concurrency**: both are one thread's, beside any number of others; neither is called by
-//! threads that serve. A refill waits for the device, and sleeps while cleaner threads make room.
+//! **Concurrency**: each of both is used by one thread, beside any number of others. No thread that
+//! serves requests uses them. A refill waits for the device, and sleeps while cleaner threads make
+//! room.
 //!
 //! Paper: 40-flash.md "restart refills DRAM with the hottest data first"; differs from a list of
 //! places (segment and offset), which compaction in memory makes wrong without any cleaning.
@@ -38,31 +39,32 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Part of the memory budget that a refill works with: one of so many, within bounds in bytes (F6).
+/// Part of the memory budget that a refill works with: the budget divided by this, within bounds in
+/// bytes (F6).
 const REFILL_PART: u64 = 256;
 const REFILL_BYTES_MIN: u64 = 32 << 10;
 const REFILL_BYTES_MAX: u64 = 2 << 20;
-/// What lies between two entries is read with them up to here, in bytes: as fast as another read.
+/// Maximum gap between two entries that is read with them, in bytes: as fast as another read.
 const GAP_BYTES: u64 = 8 << 10;
-/// The first guess of how long entries are, in bytes.
+/// First guess of an entry's length, in bytes.
 const GUESS_BYTES: u32 = 1024;
 const GUESS_BYTES_MIN: u32 = 256;
-/// Of the memory for reads, an entry is guessed to take one byte of so many at most.
+/// Maximum guess of an entry's length: the memory for reads divided by this.
 const GUESS_PART: u32 = 8;
-/// The longest time that a refill stands back for others at once.
+/// Longest pause of a refill in favour of other readers.
 const YIELD_MAX: Duration = Duration::from_millis(50);
-/// Sets of the table that are looked at under one pin.
+/// Sets of the table that are read under one pin.
 const SETS_PER_PIN: usize = 128;
-/// How long a refill looks for room at most: while cleaner threads find some, and while copies may
-/// have no more.
+/// Longest search of a refill for room: while cleaner threads find some, and while copies may have
+/// no more.
 const LATER_PATIENCE: Duration = Duration::from_secs(20);
 const FULL_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// What counts at most as time between two looks: a machine that stood still says nothing about the
-/// others.
+/// Longest time between two looks that counts: if the machine stood still, other threads had no
+/// chance to make room.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
 
-/// Memory that a refill of a store with this budget works with, in bytes.
+/// Memory that a refill works with in a store with this budget, in bytes.
 pub(super) fn refill_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / REFILL_PART).clamp(REFILL_BYTES_MIN, REFILL_BYTES_MAX)
 }
@@ -74,13 +76,13 @@ pub struct HotKey {
     pub hash: u64,
 }
 
-/// Tells what is read often.
+/// Lists the keys that are read often.
 pub struct Heat {
     session: Session,
 }
 
 impl Store {
-    /// A look at what is read often; `None` without a flash tier.
+    /// A view of the keys that are read often; `None` without a flash tier.
     ///
     /// # Errors
     /// [`Error::TooManySessions`].
@@ -92,7 +94,7 @@ impl Store {
         Ok(Some(Heat { session }))
     }
 
-    /// Begins to fill memory with what was hot; `None` without a flash tier.
+    /// Begins to fill memory with hot entries; `None` without a flash tier.
     ///
     /// # Errors
     /// [`Error::TooManySessions`].
@@ -112,14 +114,14 @@ impl Store {
         }))
     }
 
-    /// Says how many keys a refill that goes on, or is to begin, will still look at.
+    /// Sets the number of keys that a running or future refill will still try.
     pub fn set_refill_left(&self, keys: u64) {
         if let Some(tier) = &self.core().space.tier {
             tier.figures.refill_left.store(keys, Ordering::Relaxed);
         }
     }
 
-    /// The refill has ended: nothing goes to flash later than its age says any more.
+    /// The refill has ended: segments go to flash in the order of their age again.
     pub fn end_refill(&self) {
         self.set_refill_left(0);
         if let Some(tier) = &self.core().space.tier {
@@ -138,13 +140,13 @@ impl Heat {
         core.space.tier.as_deref().expect("it was there")
     }
 
-    /// Something that changes whenever there may be more to tell than before.
+    /// A number that changes whenever there may be more to list than before.
     pub fn news(&self) -> u64 {
         let stats = Self::tier(self.session.store().core()).statistics();
         stats.promoted_hits + stats.promotions + stats.refilled
     }
 
-    /// How many keys there are of each heat, about.
+    /// Approximate number of keys of each heat.
     pub fn counts(&mut self) -> [u64; HEAT_MAX as usize + 1] {
         let mut counts = [0; HEAT_MAX as usize + 1];
         for sets in self.pins() {
@@ -159,8 +161,8 @@ impl Heat {
         counts
     }
 
-    /// Shows the keys of one heat, some at a time, until `show` says false. None twice, but for
-    /// what changes meanwhile.
+    /// Shows the keys of one heat, some at a time, until `show` returns false. Shows none twice,
+    /// except for keys that change meanwhile.
     pub fn each(&mut self, heat: u8, mut show: impl FnMut(&[HotKey]) -> bool) {
         let mut some = Vec::new();
         for sets in self.pins() {
@@ -187,7 +189,7 @@ impl Heat {
         }
     }
 
-    /// The sets of the table, as they are looked at.
+    /// The sets of the table, in groups that are read under one pin.
     fn pins(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let sets = Self::tier(self.session.store().core()).promoted.sets();
         (0..sets)
@@ -195,7 +197,7 @@ impl Heat {
             .map(move |first| first..(first + SETS_PER_PIN).min(sets))
     }
 
-    /// Segments that are in memory, those last that would go to flash next; none without a log.
+    /// Segments that are in memory; those that go to flash next come last. None without a log.
     pub fn segments_in_memory(&self) -> Vec<SegmentId> {
         let core = self.session.store().core();
         let Some(log) = &core.log else {
@@ -215,36 +217,36 @@ impl Heat {
     }
 }
 
-/// Fills memory with what was hot.
+/// Fills memory with entries that were hot before a restart.
 pub struct Refill {
     session: Session,
     keys_max: usize,
     memory: Aligned,
     memory_bytes: usize,
-    /// What others had read from the device at the last look.
+    /// Number of entries that others had read from the device at the last look.
     asked: u64,
-    /// How long entries are taken to be, in bytes.
+    /// Assumed length of entries, in bytes.
     guess: u32,
 }
 
-/// What some keys came to.
+/// The result of a refill for some keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refilled {
     /// Entries that were copied.
     pub copied: u64,
-    /// Read from the device.
+    /// Bytes read from the device.
     pub bytes: u64,
-    /// There is no more room, or the device cannot be read: the rest is in vain.
+    /// There is no more room, or the device cannot be read: more keys would be in vain.
     pub is_over: bool,
 }
 
-/// An entry that is to be copied.
+/// An entry to copy.
 struct Wanted {
     cold: Cold,
     key: HotKey,
 }
 
-/// A piece of the device that is read at once, and where it lies in memory.
+/// A piece of the device that is read at once, and its place in memory.
 struct Span {
     offset: u64,
     at: usize,
@@ -253,13 +255,13 @@ struct Span {
 }
 
 impl Refill {
-    /// So many keys are best given at once.
+    /// Best number of keys for one call of [`copy`](Self::copy).
     pub fn keys_max(&self) -> usize {
         self.keys_max.max(1)
     }
 
-    /// Copies the entries of these keys that lie on flash alone, as such that were read so often;
-    /// what cannot be copied is not. `stop` ends it early.
+    /// Copies the entries of these keys that are on flash alone, with this heat. Skips entries that
+    /// cannot be copied. `stop` ends it early.
     pub fn copy(&mut self, heat: u8, keys: &[HotKey], stop: &dyn Fn() -> bool) -> Refilled {
         let mut done = Refilled::default();
         for some in keys.chunks(self.keys_max()) {
@@ -272,7 +274,7 @@ impl Refill {
         done
     }
 
-    /// Where the entries are, in the order of the device (W1).
+    /// The entries, in the order of the device (W1).
     fn find(&mut self, keys: &[HotKey]) -> Vec<Wanted> {
         let guess = self.guess;
         let guard = self.session.pin();
@@ -282,7 +284,7 @@ impl Refill {
         let mut wanted = Vec::with_capacity(keys.len());
         for key in keys.iter().filter(|key| key.hash >> HASH_BITS == 0) {
             let Ok(index) = core.tables.index(key.table) else {
-                continue; // there is no such table any more
+                continue; // the table was dropped
             };
             let hash = KeyHash(key.hash);
             let view = index.partition(hash).view();
@@ -299,7 +301,7 @@ impl Refill {
                     let cold = tier.cold(space, location, guess);
                     wanted.push(Wanted { cold, key: *key });
                 }
-                false // another one may have the same tag
+                false // another entry may have the same tag
             });
         }
         drop(guard);
@@ -350,7 +352,7 @@ impl Refill {
         std::mem::replace(&mut self.asked, asked) != asked
     }
 
-    /// What to read at once, from `next` on.
+    /// The spans to read at once, from `next` on.
     fn plan(&self, wanted: &[Wanted], next: usize) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
         let mut used = 0;
@@ -383,7 +385,7 @@ impl Refill {
         spans
     }
 
-    /// False: the device fails.
+    /// Reads the spans. False: the device fails.
     fn read(&mut self, spans: &[Span]) -> bool {
         let tier = Heat::tier(self.session.store().core());
         let mut memory = self.memory.bytes_mut(self.memory_bytes);
@@ -400,7 +402,7 @@ impl Refill {
         read
     }
 
-    /// Copies one entry of what was read.
+    /// Copies one entry of a span that was read.
     fn take(
         &mut self,
         heat: u8,
@@ -432,8 +434,8 @@ impl Refill {
             return; // W1: another key with the same tag
         }
         let length = u32::try_from(words.len() * size_of::<u64>()).unwrap_or(u32::MAX);
-        // Longer than most: what is read in vain costs less than to read again. What is much longer
-        // is read alone.
+        // The guess is longer than most entries: surplus bytes cost less than a second read. A much
+        // longer entry is read alone.
         let most = self.memory_bytes as u32 / GUESS_PART;
         let guess = self.guess - self.guess / 8 + length / 7;
         self.guess = guess.clamp(GUESS_BYTES_MIN, most);
@@ -447,7 +449,7 @@ impl Refill {
     }
 }
 
-/// An entry that was longer than it was taken to be.
+/// Reads an entry that was longer than assumed.
 fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> Option<Vec<u64>> {
     loop {
         let (offset, length) = cold.span();
@@ -466,8 +468,8 @@ fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> 
     }
 }
 
-/// Copies a verified entry, once there is room (W2). Anything but [`Put::Done`]: there will be
-/// none.
+/// Copies a verified entry, once there is room (W2). Any result but [`Put::Done`]: there will be no
+/// room.
 fn keep(
     core: &Core,
     tier: &Tier,
@@ -497,7 +499,7 @@ fn keep(
 }
 
 impl Core {
-    /// The segment of this window was in memory before a restart: advice for who demotes.
+    /// The segment of this window was in memory before a restart: advice for demotion.
     pub(crate) fn keep_in_memory(&self, window: u32) {
         if let Some(tier) = &self.space.tier {
             debug_assert!(self.space.segments[window as usize].state() != State::Promoted);

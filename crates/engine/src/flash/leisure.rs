@@ -1,31 +1,30 @@
-//! Work on the device that nobody waits for: how much of it there may be, and which segments it is
-//! for.
+//! Background reads of the flash device: their rate limit, and which segments they read.
 //!
-//! What dies on flash (deleted, cleared, expired) is dead by the counters alone; its slot of the
-//! device, and of what expired its slots of the index, come free when its segment is looked at.
-//! While flash is short that is cleaning's business. Otherwise a cleaner thread reads segments of
-//! which much has expired (`cleaner::expire`), and cleans those in which next to nothing lives
-//! (*hollow*), but rests three times as long as it has read.
+//! Entries on flash that die (deleted, cleared, expired) are dead by the counters alone. Their slot
+//! of the device, and the index slots of expired ones, become free when their segment is read.
+//! While flash is short, cleaning does that. Otherwise a cleaner thread reads segments of which a
+//! large part has expired (`cleaner::expire`), and cleans those that have almost no live data
+//! (*hollow*). It rests three times as long as it has read.
 //!
 //! **Invariants**
-//! - F8: such work takes at most a quarter of the time of one reader of the device, in bursts of
-//!   some segments.
+//! - F8: background reads take at most a quarter of the time of one reader of the device, in bursts
+//!   of some segments.
 
 use super::Tier;
 use crate::core::Core;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rest after so much reading, in times of it (F8).
+/// Length of a rest, in multiples of the reading before it (F8).
 const REST: u32 = 3;
-/// A read that was slower than this was so because the machine stood still, which is no reason to
-/// rest, in bytes per ms.
+/// Slowest read that counts fully, in bytes per ms. A slower read was slow because the machine
+/// stood still, which is no reason to rest.
 const SLOWEST_BYTES_PER_MS: u64 = 20_000;
-/// No rest is longer.
+/// Longest rest.
 const REST_MAX: Duration = Duration::from_secs(1);
-/// So much reading without a rest.
+/// Longest burst of background reads.
 const BURST: Duration = Duration::from_millis(25);
-/// A segment of which no more than one in so many parts lives is hollow.
+/// A segment is hollow if its live data are at most its length divided by this.
 const HOLLOW_PART: u64 = 16;
 /// Octaves of the time until an entry expires, in ms, and steps of each.
 const OCTAVES: usize = 64;
@@ -33,9 +32,9 @@ const STEPS: usize = 4;
 
 pub(super) struct Leisure {
     began: Instant,
-    /// Nanoseconds from then until it may go on.
+    /// Nanoseconds from `began` until background reads may go on.
     rests_until: AtomicU64,
-    /// There were hollow segments at the last look.
+    /// The last look found hollow segments.
     hollow: AtomicBool,
 }
 
@@ -55,19 +54,20 @@ impl Leisure {
         now >= self.rests_until.load(Ordering::Relaxed)
     }
 
-    /// So many bytes were read of the device, in so long, until now.
+    /// Records that `bytes` were read from the device in `time`, until now.
     fn spent(&self, bytes: u64, time: Duration, now: Instant) {
         let now = now.duration_since(self.began).as_nanos() as u64;
         let rests_until = self.rests_until.load(Ordering::Relaxed).max(now);
         let time = time.min(Duration::from_millis(bytes / SLOWEST_BYTES_PER_MS + 1));
         let rest = (REST * time).as_nanos() as u64;
-        let most = now + REST_MAX.as_nanos() as u64; // however much was cleaned in need
-        // Two at once: one of them is forgotten.
+        // however much was cleaned because flash was short
+        let most = now + REST_MAX.as_nanos() as u64;
+        // Of two concurrent calls, one may be lost.
         self.rests_until
             .store((rests_until + rest).min(most), Ordering::Relaxed);
     }
 
-    /// True if a burst that began when it was rested may go on.
+    /// True if a burst that began after a rest may go on.
     fn is_in_burst(&self, now: Instant) -> bool {
         let now = now.duration_since(self.began).as_nanos() as u64;
         let rests_until = self.rests_until.load(Ordering::Relaxed);
@@ -76,17 +76,17 @@ impl Leisure {
 }
 
 impl Tier {
-    /// True if work that nobody waits for may go on (F8).
+    /// True if background reads may begin (F8).
     pub(crate) fn is_rested(&self) -> bool {
         self.leisure.is_rested(Instant::now())
     }
 
-    /// True if such work, rested when it began, may go on.
+    /// True if background reads that began after a rest may go on.
     pub(crate) fn is_in_burst(&self) -> bool {
         self.leisure.is_in_burst(Instant::now())
     }
 
-    /// So many bytes of a segment were read since `started`.
+    /// Records that `bytes` of a segment were read since `started`.
     pub(super) fn was_read(&self, bytes: usize, started: Instant) {
         let spent = started.elapsed();
         self.leisure.spent(bytes as u64, spent, Instant::now());
@@ -97,7 +97,7 @@ impl Tier {
         self.leisure.hollow.load(Ordering::Relaxed) && self.is_rested()
     }
 
-    /// When the expiry pass is to read a cold window.
+    /// Time when the expiry pass has to read a cold window.
     fn due_ms(&self, window: u32) -> u64 {
         self.windows[window as usize].due_ms.load(Ordering::Relaxed)
     }
@@ -114,7 +114,7 @@ impl Tier {
     }
 }
 
-/// When entries of a segment expire: their bytes, by the time until then.
+/// Expiry times of a segment's entries: their bytes, by the time until then.
 pub(crate) struct Expiries {
     now_ms: u64,
     expired_bytes: u64,
@@ -144,8 +144,8 @@ impl Expiries {
         self.bytes[octave as usize * STEPS + step] += entry_bytes as u64;
     }
 
-    /// When half of it will have expired; all, if it is next to nothing of the segment. `u64::MAX`:
-    /// nothing expires.
+    /// Time when half of these bytes will have expired; or all, if they are only a small part of
+    /// the segment. `u64::MAX`: no entry expires.
     fn due_ms(&self, segment_bytes: usize) -> u64 {
         let all: u64 = self.expired_bytes + self.bytes.iter().sum::<u64>();
         let few = all <= segment_bytes as u64 / HOLLOW_PART;
@@ -168,7 +168,7 @@ impl Expiries {
 }
 
 impl Core {
-    /// True if next to nothing lives in a segment on flash that can be read.
+    /// True if a segment on flash can be read and has almost no live data.
     pub fn is_hollow(&self, window: u32) -> bool {
         let cold = |tier: &Tier| tier.is_cold(window as usize) && !tier.is_bad(window as usize);
         self.space.tier.as_deref().is_some_and(cold)
@@ -176,14 +176,14 @@ impl Core {
             && self.live_in(window) <= self.hollow_bytes()
     }
 
-    /// True if so much of a segment on flash has expired that it is worth a read.
+    /// True if enough of a segment on flash has expired to make it worth a read.
     pub fn is_worth_expiring(&self, window: u32, now_ms: u64) -> bool {
         let due = |tier: &Tier| tier.due_ms(window) <= now_ms && !tier.is_bad(window as usize);
         self.space.segments[window as usize].is_closed()
             && self.space.tier.as_deref().is_some_and(due)
     }
 
-    /// What lives in a hollow segment at most.
+    /// Maximum live bytes of a hollow segment.
     pub(super) fn hollow_bytes(&self) -> u64 {
         self.space.segment_bytes() as u64 / HOLLOW_PART
     }
@@ -205,8 +205,8 @@ mod tests {
         };
         assert_eq!(due(&[]), u64::MAX);
         assert_eq!(due(&[(0, 1 << 20)]), u64::MAX);
-        // A few keys that last have no say; and never before half has expired, nor a quarter of the
-        // time too late.
+        // A few keys that live long do not count. Never before half has expired, and never later by
+        // more than a quarter of the time.
         let most = due(&[
             (NOW + 1000, 700_000),
             (u64::MAX, 1),
@@ -215,7 +215,7 @@ mod tests {
         assert!((NOW + 1000..=NOW + 1250).contains(&most), "{most}");
         let half = due(&[(NOW + 5000, 100_000), (NOW + 90_000, 100_001)]);
         assert!((NOW + 5000..=NOW + 6250).contains(&half), "{half}");
-        // Of next to nothing, all.
+        // If they are a small part of the segment: when all have expired.
         let few = due(&[(NOW + 10, 100), (NOW + 100_000, 10)]);
         assert!((NOW + 100_000..=NOW + 125_000).contains(&few), "{few}");
         assert_eq!(due(&[(NOW - 10, 1 << 19), (NOW, 1 << 19)]), NOW);
@@ -228,7 +228,7 @@ mod tests {
         let leisure = Leisure::default();
         let at = |ms| leisure.began + Duration::from_millis(ms);
         assert!(leisure.is_rested(at(0)));
-        // A burst of four.
+        // A burst of four reads.
         for n in 1..=4 {
             leisure.spent(1 << 20, Duration::from_millis(5), at(5 * n));
             assert!(leisure.is_in_burst(at(5 * n)));
@@ -236,7 +236,7 @@ mod tests {
         assert!(!leisure.is_rested(at(64)) && leisure.is_rested(at(65)));
         leisure.spent(8 << 20, Duration::from_millis(30), at(100));
         assert!(!leisure.is_in_burst(at(100)) && leisure.is_in_burst(at(120)));
-        // A machine that stood still while it read.
+        // A machine that stood still during a read.
         leisure.spent(1 << 20, Duration::from_secs(60), at(70_000));
         assert!(!leisure.is_rested(at(70_158)) && leisure.is_rested(at(70_160)));
     }

@@ -1,15 +1,15 @@
-//! What goes to the device goes under a number of its own, so that nothing else that ever lay there
-//! is taken for it.
+//! Masks of writes to the device: each write goes under a number of its own, so that no other data
+//! that was ever there passes for it.
 //!
-//! A device may answer with what it was given earlier: a write was lost, or went to another place.
-//! Then the bytes are whole entries with right checksums, of other keys (so that a key would look
-//! absent) or of an older value. So a segment is written xored with words that follow from a seed
-//! of that one write and from the place on the device. Read with any other seed, or at any other
-//! place, no entry has a right checksum (but one in 2^32).
+//! A device may return data that it was given earlier, because a write was lost or went to another
+//! place. Such bytes are whole entries with right checksums, of other keys (so that a key would
+//! look absent) or of an older value. So a segment is written xored with words that follow from a
+//! seed of that one write and from the place on the device. Read with any other seed, or at any
+//! other place, no entry has a right checksum (except one in 2^32).
 //!
 //! **Invariants**
-//! - F7: no seed is used for two writes of this process, nor, but by a chance of 2^-64, by another
-//!   process for the same file.
+//! - F7: no seed is used for two writes of this process, nor, except by a chance of 2^-64, by
+//!   another process for the same file.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(super) struct Masks {
     given: AtomicU64,
 }
 
-/// Of one write of a segment.
+/// The mask of one write of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mask(pub(super) u64);
 
@@ -44,7 +44,7 @@ impl Masks {
     }
 }
 
-/// One to one, every bit of the result depends on every bit (splitmix64).
+/// A bijection in which every bit of the result depends on every bit of the input (splitmix64).
 fn mixed(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -57,8 +57,8 @@ impl Mask {
         self.0.wrapping_add(number.wrapping_mul(STRIDE))
     }
 
-    /// Words of the device from byte `offset` on, a multiple of 8, as they are written or were
-    /// meant. What is less than a word is left out.
+    /// Masks words of the device from byte `offset` on, a multiple of 8, or removes their mask.
+    /// Leaves out a last part that is shorter than a word.
     pub(super) fn words(self, offset: u64, bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         debug_assert!(offset.is_multiple_of(WORD_BYTES as u64));
         let first = offset / WORD_BYTES as u64;
@@ -67,13 +67,13 @@ impl Mask {
         numbered.map(move |(number, word)| self.meant(number, *word))
     }
 
-    /// A word of the device as it was meant, or is to be written.
+    /// Masks a word of the device, or removes its mask.
     #[inline(always)]
     fn meant(self, number: u64, word: [u8; WORD_BYTES]) -> u64 {
         u64::from_ne_bytes(word) ^ self.word(number)
     }
 
-    /// Fills `to` with what is to be written of `from`, of the same length, at byte `offset` of the
+    /// Fills `to` with the masked bytes of `from`, of the same length, for byte `offset` of the
     /// device.
     pub(super) fn copy(self, offset: u64, from: &[u8], to: &mut [u8]) {
         assert!(from.len() == to.len() && from.len().is_multiple_of(WORD_BYTES));
@@ -83,7 +83,7 @@ impl Mask {
         }
     }
 
-    /// What was read at byte `offset` of the device becomes what was meant.
+    /// Removes the mask from bytes that were read at byte `offset` of the device.
     pub(super) fn remove(self, offset: u64, bytes: &mut [u8]) {
         debug_assert!(offset.is_multiple_of(WORD_BYTES as u64));
         let first = offset / WORD_BYTES as u64;

@@ -1,41 +1,43 @@
-//! The flash tier: segments whose bytes lie on a flash device while their memory serves others.
+//! The flash tier: segments whose bytes are on a flash device while their memory serves other data.
 //!
-//! A segment goes to flash as a whole, and its *locations stay what they are*: the region has
-//! windows for what memory and flash hold together, and of a **cold** window the device has the
-//! bytes instead of memory. So index slots, counts of live bytes, segment ids, tombstones,
-//! positions and the log's rules are untouched by a demotion; only who wants to look at the bytes
-//! has to ask first where they are ([`Guard::memory_of`](crate::Guard), `fetch`).
+//! A segment goes to flash as a whole, and its *locations stay the same*. The region has windows
+//! for all segments in memory and on flash together. The bytes of a **cold** window are on the
+//! device instead of in memory. So a demotion does not touch index slots, counts of live bytes,
+//! segment ids, tombstones, positions or the log's rules. Only a thread that reads an entry's bytes
+//! has to find out first where they are ([`Guard::memory_of`](crate::Guard), `fetch`).
 //!
 //! **Invariants**
-//! - F1: a window turns cold only after all its bytes were written to a slot of the device that is
-//!   its alone, and only if nothing else may need its memory: it is closed; with a log, durably
-//!   closed and written. Nobody but its claimer cleans it meanwhile; one that is held by a side log
-//!   stays so (D8).
-//! - F2: a window's memory is given back when every session that may not have seen it turn cold has
-//!   left. That it turned cold is stored before the stamp of that is taken; who was pinned before
-//!   still has the memory, unless the window is gone. That is stored before the last look for such
-//!   sessions: one that took its stamp long before it showed it (a pin is two steps) either shows
-//!   it before that look, and the memory stays, or finds the window gone (`warmth`).
-//! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody
-//!   finds its entries any more. What was read from the device counts only if the window is the
-//!   same incarnation and still has the slot *after* the read, and if the entry's own checksum says
-//!   so under the mask of that one write (F7, `mask`): a device that answers with what lay there
-//!   before, or elsewhere, is found out.
+//! - F1: a window turns cold only after all its bytes were written to a slot of the device that no
+//!   other window has, and only if its memory is not needed otherwise: it is closed; with a log,
+//!   durably closed and written. Meanwhile no thread but its claimer cleans it. A window held by a
+//!   side log stays held (D8).
+//! - F2: a window's memory is freed when every session has left that may not have seen the window
+//!   turn cold. The turn is stored before the stamp for this is taken; a session that was pinned
+//!   before still has the memory, unless the window is gone. "Gone" is stored before the last scan
+//!   for such sessions. A session may have taken its stamp long before it shows it (a pin is two
+//!   steps): either it shows the stamp before that scan, and the memory stays, or it finds the
+//!   window gone (`warmth`).
+//! - F3: the slot of a cold window is given to another window only when the window is reaped (S3):
+//!   no reader finds its entries any more. Bytes that were read from the device are valid only if
+//!   the window is the same incarnation and still has the slot *after* the read, and if the entry's
+//!   own checksum is right under the mask of that one write (F7, `mask`). So a device that returns
+//!   earlier data, or data of another place, is detected.
 //! - F4: entries never change, so a copy of one (held by a session, or promoted) is as good as the
 //!   entry for as long as the index points to its location in the same incarnation of the window.
 //!   Copies are never part of the log.
-//! - F5: a device that fails to write is written to no more; what is on it is read as long as it
-//!   can be. A segment that cannot be read is never cleaned; its keys answer with
+//! - F5: a device that fails a write is not written to any more; its segments are read for as long
+//!   as possible. A segment that cannot be read is never cleaned; its keys return
 //!   [`Error::FlashFailed`](crate::Error::FlashFailed).
 //! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold
-//!   victim back, what a refill reads into) is part of the budget.
+//!   victim back, the buffers of a refill) is part of the budget.
 //!
 //! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it
-//! until its memory is given back. Only cleaner threads and who loads wait for the device; sessions
-//! that park their requests do not.
+//! until its memory is freed. Only cleaner threads and loading threads wait for the device;
+//! sessions that park their requests do not.
 //!
-//! Paper: [Badam11 §3] for what is demoted (whole, log-structured, sequential writes); differs: one
-//! log over memory and flash, no object tables: owners are the index slots that exist anyway.
+//! Paper: [Badam11 §3] for the unit of demotion (whole, log-structured, sequential writes);
+//! differs: one log over memory and flash, and no object tables, as the index slots that exist
+//! anyway are the owners.
 
 mod bulk;
 mod demote;
@@ -69,29 +71,29 @@ use std::sync::{Arc, Mutex};
 
 /// Slots that only survivors of cold segments get, so that cleaning can always go on.
 const SLOTS_RESERVED: u32 = 2;
-/// Free slots below this part of all are few: cold segments are cleaned.
+/// If fewer slots are free than all slots divided by this, cold segments are cleaned.
 const FREE_SLOTS_PART: u32 = 16;
-/// After somebody else lacked memory, copies take none for so long.
+/// Time in ms for which copies take no memory after another user lacked some.
 const OTHERS_FIRST_MS: u64 = 200;
-/// So much of a segment is written at once.
+/// Bytes of a segment that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
-/// Of the device this part may hold live entries: the rest is what cleaning needs to find.
+/// Maximum part of live entries on the device: cleaning needs some dead data to find.
 const LIVE_PART_MAX: f64 = 0.90;
 
-/// What the tier knows of a window.
+/// The tier's data about a window.
 #[derive(Default)]
 struct Window {
     warmth: Warmth,
     /// Slot of the device; of a cold window only.
     slot: AtomicU32,
-    /// Under which its bytes are on the device (F7).
+    /// Mask of its bytes on the device (F7).
     mask: AtomicU64,
     /// It could not be read back (F5).
     bad: AtomicBool,
     /// Advice: it was in memory before a restart, so it goes to the device after those that were
     /// not.
     kept: AtomicBool,
-    /// When the expiry pass is to read it (`leisure`).
+    /// Time when the expiry pass has to read it.
     due_ms: AtomicU64,
 }
 
@@ -104,7 +106,7 @@ pub(crate) struct Figures {
     pub fetched_bytes: AtomicU64,
     pub held_hits: AtomicU64,
     pub promotions: AtomicU64,
-    /// Entries that anybody but a refill has read from the device.
+    /// Entries read from the device, except by a refill.
     pub asked: AtomicU64,
     pub refilled: AtomicU64,
     pub refill_left: AtomicU64,
@@ -119,19 +121,20 @@ pub(crate) struct Tier {
     slots: u32,
     free: Mutex<Vec<u32>>,
     free_count: AtomicU32,
-    /// Windows whose memory waits for the readers that may look at it (F2): stamp and window,
-    /// oldest first.
+    /// Windows whose memory waits for readers that may still use it (F2): stamp and window, oldest
+    /// first.
     leaving: Mutex<VecDeque<(u64, u32)>>,
     leaving_count: AtomicU64,
-    /// A segment is to make room although there is some for segments: the index lacks memory, or a
-    /// writer, or promoted copies.
+    /// A segment has to be demoted although segments have enough memory, because the index, a
+    /// writer or promoted copies lack some.
     pressed: AtomicBool,
     pressed_for_copies: AtomicBool,
-    /// When the index or a writer lacked memory the last time, in ms.
+    /// Time at which the index or a writer last lacked memory, in ms.
     pressed_ms: AtomicU64,
-    /// A writer of a cache found no memory for the index: one victim's entries are to go for it.
+    /// A writer of a cache found no memory for the index: the entries of one victim have to be
+    /// evicted.
     index_wants: AtomicBool,
-    /// Segments that are being written.
+    /// Number of segments that are being written.
     writing: AtomicU64,
     /// Live bytes in cold windows, as last summed.
     live: AtomicU64,
@@ -139,12 +142,12 @@ pub(crate) struct Tier {
     gain: (AtomicU64, AtomicU64),
     /// The device failed to write (F5).
     failed: AtomicBool,
-    /// Bytes of the windows that cleaners read cold victims back into, and of what they write
-    /// segments from.
+    /// Bytes of the windows into which cleaners read cold victims, and of the buffers for writing
+    /// segments.
     warm_bytes: u64,
     /// Bytes that a refill works with, if the store has a log.
     refill_bytes: u64,
-    /// Windows of which was last found that they may be demoted, or cleaned with a gain.
+    /// Windows that were found last as fit for demotion, or for cleaning with a gain.
     may_leave: AtomicUsize,
     may_gain: AtomicUsize,
     masks: Masks,
@@ -154,7 +157,8 @@ pub(crate) struct Tier {
 }
 
 impl Tier {
-    /// `warm`: cold victims that may be read back at once; `refills`: it outlives its process.
+    /// `warm`: number of cold victims that may be read back at once. `refills`: the store outlives
+    /// its process.
     pub(crate) fn new(
         options: &FlashOptions,
         slots: u32,
@@ -169,7 +173,7 @@ impl Tier {
             windows: (0..windows).map(|_| Window::default()).collect(),
             segment_bytes,
             slots,
-            // Lowest last: a device that is hardly used is written at its start.
+            // Lowest last: so a device with few segments is written at its start.
             free: Mutex::new((0..slots).rev().collect()),
             free_count: AtomicU32::new(slots),
             leaving: Mutex::default(),
@@ -202,7 +206,7 @@ impl Tier {
         (options.device.bytes() / segment_bytes as u64).min(u64::from(u32::MAX / 2)) as u32
     }
 
-    /// Memory that is taken from the start, in bytes (F6).
+    /// Memory that the tier takes from the start, in bytes (F6).
     pub(crate) fn overhead_bytes(&self) -> u64 {
         size_of_val(&*self.windows) as u64
             + u64::from(self.slots) * 4
@@ -211,13 +215,13 @@ impl Tier {
             + self.refill_bytes
     }
 
-    /// True if the bytes of a window may not be in memory for who is pinned from now on.
+    /// True if a session that is pinned from now on may not find the window's bytes in memory.
     #[inline(always)]
     pub(crate) fn is_cold(&self, window: usize) -> bool {
         self.windows[window].warmth.is_cold()
     }
 
-    /// True if who was pinned at `stamp` finds the window's bytes in memory.
+    /// True if a session that was pinned at `stamp` finds the window's bytes in memory.
     #[inline(always)]
     pub(crate) fn is_in_memory(&self, window: usize, stamp: u64) -> bool {
         self.windows[window].warmth.is_in_memory(stamp) // F2
@@ -227,8 +231,8 @@ impl Tier {
         self.windows[window as usize].kept.load(Ordering::Relaxed)
     }
 
-    /// The window goes to the device after those of which this was not said, until it is said of
-    /// none or the window is another's.
+    /// Marks the window to go to the device after unmarked ones, until all marks are removed or the
+    /// window gets another segment.
     pub(crate) fn keep(&self, window: u32) {
         self.windows[window as usize]
             .kept
@@ -254,7 +258,7 @@ impl Tier {
         self.free_count.store(free.len() as u32, Ordering::Relaxed);
     }
 
-    /// Where a cold window's bytes are on the device, and under which mask.
+    /// Place and mask of a cold window's bytes on the device.
     fn place_of(&self, window: u32) -> (u64, Mask) {
         let known = &self.windows[window as usize];
         let slot = known.slot.load(Ordering::Relaxed);
@@ -269,7 +273,8 @@ impl Tier {
     fn turn_cold(&self, window: u32, slot: u32, mask: Mask, epochs: &Epochs) {
         let known = &self.windows[window as usize];
         known.slot.store(slot, Ordering::Relaxed);
-        known.mask.store(mask.0, Ordering::Release); // who sees it sees the window's incarnation
+        // Release: a thread that sees the mask also sees the window's incarnation.
+        known.mask.store(mask.0, Ordering::Release);
         let stamp = known.warmth.turn_cold(epochs);
         let mut leaving = self.leaving.lock().expect("windows that turn cold");
         leaving.push_back((stamp, window));
@@ -277,7 +282,7 @@ impl Tier {
             .store(leaving.len() as u64, Ordering::Relaxed);
     }
 
-    /// Nobody finds anything of the window any more (S3, F3): its slot is free. For windows of
+    /// No reader finds an entry of the window any more (S3, F3): its slot is free. For windows of
     /// either kind.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
@@ -290,15 +295,15 @@ impl Tier {
         }
     }
 
-    /// Gives back the memory of windows that turned cold and that nobody looks at any more (F2).
+    /// Frees the memory of windows that turned cold and that no reader uses any more (F2).
     pub(crate) fn release(&self, space: &Space, epochs: &Epochs) {
         if self.leaving_count.load(Ordering::Relaxed) == 0 {
             return;
         }
         loop {
             let mut leaving = self.leaving.lock().expect("windows that turn cold");
-            // Pushed by several threads, the stamps may be a little out of order: that only delays
-            // one.
+            // Several threads push, so the stamps may be slightly out of order: that only delays
+            // one window.
             let Some((stamp, window)) = leaving.front().copied() else {
                 return;
             };
@@ -322,14 +327,14 @@ impl Tier {
             .sum::<u64>() as usize
     }
 
-    /// True if segments can be demoted; the last slots are for survivors of what is cleaned there.
+    /// True if segments can be demoted. The last slots are for survivors of cleaning on the device.
     pub(crate) fn has_room(&self, survivors: bool) -> bool {
         let spare = if survivors { 0 } else { SLOTS_RESERVED };
         !self.has_failed() && self.free_count.load(Ordering::Relaxed) > spare
     }
 
-    /// Asks for one segment to be demoted for the index or a writer, whatever there is for
-    /// segments.
+    /// Requests the demotion of one segment for the index or a writer, even if segments have enough
+    /// memory.
     pub(crate) fn press(&self, now_ms: u64) {
         self.pressed_ms.store(now_ms, Ordering::Relaxed);
         self.pressed.store(true, Ordering::Relaxed);
@@ -344,7 +349,7 @@ impl Tier {
         self.pressed_for_copies.store(false, Ordering::Relaxed);
     }
 
-    /// True if somebody else lacks memory, or has just got some and may need more: copies take
+    /// True if another user lacks memory, or has just got some and may need more: copies then take
     /// none.
     pub(crate) fn others_come_first(&self, now_ms: u64) -> bool {
         self.pressed.load(Ordering::Relaxed)
@@ -361,7 +366,7 @@ impl Tier {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Live bytes in cold windows, about.
+    /// Approximate live bytes in cold windows.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }
@@ -388,7 +393,7 @@ impl Tier {
         (self.slot_at(self.slots) as f64 * LIVE_PART_MAX) as u64
     }
 
-    /// Grows with every segment that went to the device, and with every slot of it that was freed.
+    /// Grows with every segment that was demoted, and with every slot of the device that was freed.
     pub(crate) fn progress(&self) -> u64 {
         self.figures.demoted.load(Ordering::Relaxed) + self.figures.cleaned.load(Ordering::Relaxed)
     }

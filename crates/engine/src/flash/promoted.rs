@@ -1,25 +1,27 @@
 //! Promoted entries: copies in memory of cold entries that are read again and again.
 //!
-//! Copies lie in windows of the store's own region, appended one after the other; a table finds
-//! them by the entry's location. An entry is copied when it is fetched for the second time within
-//! about as many fetches as copies have room (`Seen`), or for the third while nearly all that is
-//! copied goes on being read: what is read once, however much of it there is, pushes nothing out.
-//! When their part of the memory is full, the oldest window is given up, and what was read of it
-//! since it was filled moves on to a new one, which is taken first, beside their part.
+//! Copies are appended one after the other to windows of the store's own region; a table finds them
+//! by the entry's location. An entry is copied when it is fetched for the second time within about
+//! as many fetches as copies have room (`Seen`), or for the third time while nearly all copies go
+//! on being read. So entries that are read once evict nothing, however many there are. When the
+//! copies' part of the memory is full, the oldest window is given up. Its copies that were read
+//! since it was filled move to a new window, which is taken first, beside that part.
 //!
 //! **Invariants**
-//! - P1: a window is retired only after no slot of the table points into it; who found a slot is
-//!   pinned (S3, E2).
-//! - P2: the table and the windows are changed by who holds `shelf`; a reader's count is a
-//!   compare-and-swap that fails if the slot was changed, so nothing comes back that was taken out.
-//! - P3: a copy counts only for the location *and* incarnation that it was made of (F4).
-//! - P4: copies take what memory the index, the open segments and their reserve leave, and give it
-//!   back when these grow; half of the budget at most while more is written than copies serve.
-//! - P5: memory that is given back is that of the least read copies among the oldest windows; that
-//!   something else is wanted pushes out only what is oldest, and what was read of that moves on.
+//! - P1: a window is retired only after no slot of the table points into it; a reader that found a
+//!   slot is pinned (S3, E2).
+//! - P2: only the holder of `shelf` changes the table and the windows. A reader's count is a
+//!   compare-and-swap that fails if the slot was changed, so no slot comes back that was taken out.
+//! - P3: a copy is valid only for the location *and* incarnation that it was made of (F4).
+//! - P4: copies take the memory that the index, the open segments and their reserve leave, and give
+//!   it back when these grow. While more bytes are written than copies serve, they take at most
+//!   half of the budget.
+//! - P5: a window that is given back is the one whose copies are read least among the oldest
+//!   windows. A new copy evicts only the oldest window, and those of its copies that were read move
+//!   on.
 //!
-//! Paper: [Yang23 S3-FIFO] FIFO queues, lazy counts, a memory of what was read once; differs: that
-//! memory is all there is of the small queue, for what it would hold is on flash anyway.
+//! Paper: [Yang23 S3-FIFO] FIFO queues, lazy counts, a memory of entries that were read once;
+//! differs: there is no small queue but that memory, as the queue's entries are on flash anyway.
 
 use crate::epoch::Epochs;
 use crate::space::segment::State;
@@ -28,32 +30,32 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Part of the budget that copies may take in any case, and the most that they are prepared for
+/// Part of the budget that copies may take in any case, and the maximum that the table is made for
 /// (P4).
 const MEMORY_PART: f64 = 0.5;
 const MEMORY_PART_MAX: f64 = 0.9;
 /// Bytes of copies for each slot of the table.
 const BYTES_PER_SLOT: usize = 384;
 const WAYS: usize = 8;
-/// Bytes of copies for each entry that was fetched once and is remembered.
+/// Bytes of copies for each remembered entry that was fetched once.
 const BYTES_PER_SEEN: usize = 512;
 const SEEN_PER_WORD: usize = 4;
 const SEEN_BITS: u32 = u64::BITS / SEEN_PER_WORD as u32;
-/// Of these, how often it was seen takes so many.
+/// Bits of a mark that count how often its entry was seen.
 const SIGHTINGS_BITS: u32 = 2;
 const SIGHTINGS_MAX: u64 = (1 << SIGHTINGS_BITS) - 1;
-/// Fetches after which an entry is copied; and while of a window that is given up all but one of so
-/// many parts move on.
+/// Number of fetches after which an entry is copied: usually, and while copies are crowded. They
+/// are crowded if less than one of `CROWDED_PART` parts of the last given up window was unread.
 const SIGHTINGS: u64 = 2;
 const SIGHTINGS_CROWDED: u64 = 3;
 const CROWDED_PART: usize = 4;
-/// Counters that take turns, so that threads seldom meet.
+/// Number of hit counters, chosen by location, so that threads seldom share one.
 const HIT_COUNTERS: usize = 16;
 /// Location and incarnation, in front of the copy.
 const LABEL_BYTES: usize = 16;
-/// Of a window that is given up, all but one of so many parts may move on.
+/// A given up window drops at least its length divided by this, so that room is left.
 const DROPPED_PART: usize = 8;
-/// So many of the oldest windows are looked at when one is given back.
+/// Number of the oldest windows that are compared when one is given back.
 const OLDEST: usize = 8;
 
 const LOCATION_BITS: u32 = 38;
@@ -62,7 +64,7 @@ const READ_SHIFT: u32 = LOCATION_BITS;
 const READ_ONE: u64 = 1 << READ_SHIFT;
 const READ_MASK: u64 = 0b11 << READ_SHIFT;
 const TAG_SHIFT: u32 = READ_SHIFT + 2;
-/// The most that is counted of how often a copy was read.
+/// Maximum count of a copy's reads.
 pub(super) const HEAT_MAX: u8 = (READ_MASK >> READ_SHIFT) as u8;
 
 fn heat_of(slot: u64) -> u8 {
@@ -70,44 +72,45 @@ fn heat_of(slot: u64) -> u8 {
 }
 
 pub(crate) struct Promoted {
-    /// Sets of `WAYS` slots: tag of the entry's location, times read, location of the copy; 0 =
-    /// empty.
+    /// Sets of `WAYS` slots: tag of the entry's location, number of reads, location of the copy; 0
+    /// = empty.
     table: Box<[AtomicU64]>,
     shelf: Mutex<Shelf>,
     seen: Seen,
     segment_bytes: usize,
-    /// Windows that may be taken now (P4), that the table is made for, and that are always allowed
-    /// as far as there is room.
+    /// Numbers of windows: that may be taken now (P4), that the table is made for, and that are
+    /// always allowed as far as there is room.
     most: AtomicU64,
     prepared: u64,
     modest: u64,
     /// Windows taken.
     windows: AtomicU64,
-    /// A copy found no room: a cleaner is to make some.
+    /// A copy found no room: a cleaner has to make some.
     wants: AtomicBool,
-    /// Of the last that found none.
+    /// Bytes of the last copy that found no room.
     lacking_bytes: AtomicU64,
-    /// Nearly all that was copied is read still.
+    /// Nearly all copies are still being read.
     crowded: AtomicBool,
     hits: [Hits; HIT_COUNTERS],
     /// Copies made, and their bytes.
     copies: AtomicU64,
     copied_bytes: AtomicU64,
-    /// Bytes copied, or asked to be, for what was known before, since that was asked last: as good
-    /// as served.
+    /// Bytes that a refill copied, or had no room to copy, since the last weighing. They count as
+    /// served.
     refilled_bytes: AtomicU64,
-    /// Hits and appended bytes when it was last asked which of them is more.
+    /// Hits and appended bytes at the last weighing of one against the other.
     weighed: Mutex<(u64, u64)>,
 }
 
-/// What became of a copy that is made because its entry was hot before.
+/// Result of a copy that a refill makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// There is one now, or others in its place that are no colder.
+    /// The copy exists now, or its place has others that are no colder.
     Done,
-    /// It lacks a window that it may have: again when a cleaner thread has found one.
+    /// Copies may have another window, and none is free yet: try again when a cleaner thread has
+    /// found one.
     Later,
-    /// Copies have what memory they may have now.
+    /// Copies have all the memory that they may have now.
     Full,
 }
 
@@ -115,13 +118,13 @@ pub(super) enum Put {
 #[repr(align(128))]
 struct Hits(AtomicU64);
 
-/// Entries that were fetched, until as many others were that fall into the same word: four marks,
-/// the newest lowest, each with how often it was seen below it.
+/// Entries that were fetched, until as many others were fetched that fall into the same word. A
+/// word has four marks, the newest lowest; the low bits of a mark count how often it was seen.
 struct Seen(Box<[AtomicU64]>);
 
 impl Seen {
-    /// How often this entry was met since it is remembered, this time included; as many as are
-    /// counted.
+    /// Number of times that this entry was met since it is remembered, including this time; up to
+    /// the maximum of the count.
     fn meet(&self, location: u64, incarnation: u32) -> u64 {
         let entry = location | u64::from(incarnation) << LOCATION_BITS;
         let mixed = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -133,7 +136,7 @@ impl Seen {
             let sightings = marks >> shift & SIGHTINGS_MAX;
             if sightings > 0 && (marks >> shift ^ mark) & ((1 << SEEN_BITS) - 1) == sightings {
                 if sightings < SIGHTINGS_MAX {
-                    // Two at once: one of them is forgotten, here and below.
+                    // Of two concurrent updates one may be lost, here and below.
                     place.store(marks + (1 << shift), Ordering::Relaxed);
                 }
                 return (sightings + 1).min(SIGHTINGS_MAX);
@@ -144,11 +147,11 @@ impl Seen {
     }
 }
 
-/// A copy in a window that is given up, which is read still.
+/// A copy, still being read, of a window that is given up.
 struct Kept {
     location: u64,
     incarnation: u32,
-    /// In the region, of its label.
+    /// Offset of its label in the region.
     at: usize,
     bytes: usize,
     reads: u64,
@@ -159,14 +162,14 @@ struct Copied<'a> {
     place: &'a AtomicU64,
     location: u64,
     incarnation: u32,
-    /// In the region, of its label.
+    /// Offset of its label in the region.
     at: usize,
     bytes: usize,
 }
 
 #[derive(Default)]
 struct Shelf {
-    /// The window that is filled, and where (offsets in the region).
+    /// The window that is being filled, and the position in it (offsets in the region).
     current: Option<Open>,
     spare: Option<u32>,
     full: VecDeque<(u32, usize)>,
@@ -179,7 +182,7 @@ struct Open {
 }
 
 impl Shelf {
-    /// True if the window that is filled has room for so many bytes.
+    /// True if the window that is being filled has room for `bytes`.
     fn fits(&self, bytes: usize) -> bool {
         let current = self.current.as_ref();
         current.is_some_and(|open| open.end - open.cursor >= bytes)
@@ -229,7 +232,7 @@ impl Promoted {
         (size_of_val(&*self.table) + size_of_val(&*self.seen.0)) as u64
     }
 
-    /// Memory of the windows that copies lie in.
+    /// Memory of the copies' windows.
     pub(crate) fn bytes(&self) -> u64 {
         self.windows.load(Ordering::Relaxed) * self.segment_bytes as u64
     }
@@ -239,7 +242,7 @@ impl Promoted {
         hits.map(|hits| hits.0.load(Ordering::Relaxed)).sum()
     }
 
-    /// True if an entry that was fetched now is to be copied: it was before, and often enough.
+    /// True if an entry that was fetched now has to be copied: it was fetched often enough before.
     pub(super) fn wants_copy(&self, location: u64, incarnation: u32) -> bool {
         let enough = match self.crowded.load(Ordering::Relaxed) {
             true => SIGHTINGS_CROWDED,
@@ -248,14 +251,14 @@ impl Promoted {
         self.seen.meet(location, incarnation) >= enough
     }
 
-    /// True if a copy lacks a window that it may have (P4).
+    /// True if a copy lacks a window that copies may have (P4).
     pub(super) fn lacks_window(&self) -> bool {
         self.wants.load(Ordering::Relaxed)
             && self.windows.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
-    /// Decides how many windows copies may take (P4), of `room`. `appended`: bytes that were
-    /// written since the start.
+    /// Sets the number of windows that copies may take (P4), at most `room`. `appended`: bytes that
+    /// were written since the start.
     pub(super) fn weigh(&self, room: u64, appended: u64) {
         let mut weighed = self.weighed.lock().expect("what copies serve");
         let hits = self.hits();
@@ -280,12 +283,12 @@ impl Promoted {
         (&self.table[first..first + WAYS], tag)
     }
 
-    /// True if the copy there is of this entry.
+    /// True if the copy at `copy` is of this entry.
     fn is_of(space: &Space, copy: u64, location: u64, incarnation: u32) -> bool {
         let label = space.at(copy).cast::<u64>();
-        // SAFETY: a slot of the table points there: a label and a copy, complete before the slot
-        // was stored (Release), and not reused before the caller's pin ends (P1), or under the
-        // shelf's lock.
+        // SAFETY: a slot of the table points there, so there are a label and a copy. They were
+        // complete before the slot was stored (Release), and are not reused before the caller's pin
+        // ends (P1), or the caller holds the shelf's lock.
         unsafe { *label == location && *label.add(1) == u64::from(incarnation) }
     }
 
@@ -300,8 +303,9 @@ impl Promoted {
             {
                 if slot & READ_MASK != READ_MASK {
                     let read = slot + READ_ONE;
+                    // P2
                     let _ =
-                        place.compare_exchange(slot, read, Ordering::Relaxed, Ordering::Relaxed); // P2
+                        place.compare_exchange(slot, read, Ordering::Relaxed, Ordering::Relaxed);
                 }
                 let counter = location as usize % HIT_COUNTERS;
                 self.hits[counter].0.fetch_add(1, Ordering::Relaxed);
@@ -312,7 +316,7 @@ impl Promoted {
         None
     }
 
-    /// Where the copy of an entry probably is, for a prefetch.
+    /// Probable address of an entry's copy, for a prefetch.
     pub(super) fn peek(&self, space: &Space, location: u64) -> Option<*const u8> {
         let (set, tag) = self.set_of(location);
         let slots = set.iter().map(|place| place.load(Ordering::Relaxed));
@@ -323,7 +327,7 @@ impl Promoted {
         })
     }
 
-    /// Keeps a copy of an entry. False: there is no room now.
+    /// Makes a copy of an entry. False: there is no room now.
     pub(super) fn put(&self, space: &Space, location: u64, incarnation: u32, entry: &[u8]) -> bool {
         let bytes = LABEL_BYTES + entry.len();
         if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES {
@@ -360,8 +364,8 @@ impl Promoted {
         }
     }
 
-    /// True if there is a copy of the entry. That is not counted as a read of it. The caller is
-    /// pinned, or has the shelf.
+    /// True if there is a copy of the entry. Does not count as a read. The caller is pinned, or
+    /// holds the shelf.
     pub(super) fn has(&self, space: &Space, location: u64, incarnation: u32) -> bool {
         let (set, tag) = self.set_of(location);
         set.iter().any(|place| {
@@ -372,8 +376,7 @@ impl Promoted {
         })
     }
 
-    /// Keeps a copy of an entry that was hot before, as one that was read so often. It takes only
-    /// room that nobody has.
+    /// Copies an entry that was hot before a restart, with this heat. Takes only free room.
     pub(super) fn put_hot(
         &self,
         space: &Space,
@@ -394,8 +397,8 @@ impl Promoted {
         }
         if shelf.spare.is_none() && !shelf.fits(bytes) {
             if self.windows.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed) {
-                // Wanting a window would give up one of copies. What waits counts as served, or
-                // `weigh` never heard of it.
+                // A request for a window would give up one of the copies. The bytes that wait count
+                // as served, or `weigh` would never learn of them.
                 self.refilled_bytes
                     .fetch_add(entry.len() as u64, Ordering::Relaxed);
                 return Put::Full;
@@ -411,13 +414,13 @@ impl Promoted {
         Put::Done
     }
 
-    /// A copy of so many bytes finds no room.
+    /// A copy of `bytes` finds no room.
     fn want(&self, bytes: usize) {
         self.lacking_bytes.store(bytes as u64, Ordering::Relaxed);
         self.wants.store(true, Ordering::Relaxed);
     }
 
-    /// False: there is no room. `reads`: what is known of it already, at the place of a slot.
+    /// Adds a copy. False: there is no room. `reads`: its initial count, at its place in a slot.
     fn put_on(
         &self,
         space: &Space,
@@ -434,8 +437,8 @@ impl Promoted {
             return false;
         };
         let at = space.at(copy);
-        // SAFETY: bytes just taken in a window that the shelf's holder alone appends to; nobody was
-        // told of them yet.
+        // SAFETY: bytes that were just taken in a window to which only the shelf's holder appends;
+        // no other thread has their address yet.
         unsafe {
             let label = at.cast::<u64>();
             *label = location;
@@ -444,7 +447,7 @@ impl Promoted {
                 .copy_from_nonoverlapping(entry.as_ptr(), entry.len());
         }
         let (set, tag) = self.set_of(location);
-        // An empty place, or that of a copy that nobody has read since it came.
+        // An empty place, or else that of the copy that was read least.
         let value = |place: &&AtomicU64| {
             let slot = place.load(Ordering::Relaxed);
             (slot != 0, slot & READ_MASK)
@@ -454,7 +457,7 @@ impl Promoted {
         true
     }
 
-    /// Location of so many bytes of the window that is filled.
+    /// Location of the next `bytes` of the window that is being filled.
     fn take(&self, space: &Space, shelf: &mut Shelf, bytes: usize) -> Option<u64> {
         if !shelf.fits(bytes) {
             let window = shelf.spare.take()?;
@@ -479,13 +482,13 @@ impl Promoted {
         self.windows.load(Ordering::Relaxed) > self.most.load(Ordering::Relaxed)
     }
 
-    /// Windows that copies may have whatever is written.
+    /// Number of windows that copies may have however much is written.
     pub(super) fn modest(&self) -> u64 {
         self.modest
     }
 
-    /// Gives a window back: what is read in it most is lost, so one of little heat (P5). By a
-    /// cleaner thread.
+    /// Gives a window back, one of little heat as its copies are lost (P5). Called by a cleaner
+    /// thread.
     pub(super) fn give_up(&self, space: &Space, epochs: &Epochs) {
         let mut shelf = self.shelf.lock().expect("promoted entries");
         if let Some(spare) = shelf.spare.take() {
@@ -496,8 +499,8 @@ impl Promoted {
         }
     }
 
-    /// Makes room for copies if some are wanted: takes a window, and gives the oldest up for it if
-    /// copies have all they may. By a cleaner thread.
+    /// Makes room for copies if some are wanted: takes a window, and gives up the oldest if copies
+    /// have all they may. Called by a cleaner thread.
     pub(super) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
         let most = self.most.load(Ordering::Relaxed);
         if !self.wants.load(Ordering::Relaxed) || most == 0 {
@@ -510,8 +513,8 @@ impl Promoted {
             if self.windows.load(Ordering::Relaxed) < most {
                 self.crowded.store(false, Ordering::Relaxed);
             } else {
-                // What moves on needs the new window. Without one it is lost, and the next round
-                // has this one's memory.
+                // Copies that move on need the new window. Without one they are lost, and the next
+                // round has this window's memory.
                 let victim = match window {
                     Some(_) => 0,
                     None => self.coldest(space, &shelf),
@@ -526,7 +529,7 @@ impl Promoted {
         self.wants.store(false, Ordering::Relaxed);
     }
 
-    /// Of the oldest windows, the one whose copies were read least: its place, from the oldest on.
+    /// The window whose copies were read least, among the oldest: its place, from the oldest on.
     fn coldest(&self, space: &Space, shelf: &Shelf) -> usize {
         let oldest = shelf.full.iter().take(OLDEST).enumerate();
         let heat = oldest.map(|(place, (window, end))| {
@@ -540,8 +543,8 @@ impl Promoted {
         heat.min().map_or(0, |(_, place)| place)
     }
 
-    /// Retires a full window, given by its place from the oldest on. What was read of it since it
-    /// was filled moves on, but leaves room for what is wanted.
+    /// Retires a full window, given by its place from the oldest on. Copies of it that were read
+    /// since it was filled move on, as far as they leave room for the wanted copy.
     fn give_up_one(&self, space: &Space, shelf: &mut Shelf, place: usize, epochs: &Epochs) {
         if shelf.full.is_empty()
             && let Some(open) = shelf.current.take()
@@ -603,8 +606,8 @@ impl Promoted {
         while at < end {
             let copy = Space::location(at);
             let label = space.at(copy).cast::<u64>();
-            // SAFETY: the window was filled with labels and copies up to `end`, and is the shelf's,
-            // which the caller holds.
+            // SAFETY: the window was filled with labels and copies up to `end`, and belongs to the
+            // shelf, which the caller holds.
             let (location, incarnation, bytes) = unsafe {
                 let entry = duramen_format::entry::header_trusted(label.add(2).cast());
                 (*label, *label.add(1) as u32, entry.padded_bytes())

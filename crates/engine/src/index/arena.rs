@@ -1,5 +1,5 @@
-//! Memory of all indexes: ranges of cache lines in one region backed by huge pages, charged to the
-//! budget.
+//! The memory of all indexes: ranges of cache lines in one region backed by huge pages, charged to
+//! the budget.
 //!
 //! **Invariant A1**: every 2 MiB page that a range touches is charged; a page is given back only
 //! when no range touches it. **Concurrency**: one lock, taken when a partition changes size, never
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl Arena {
-    /// `bytes`: address space, an upper bound of what all indexes can take.
+    /// `bytes`: address space, an upper limit of the memory of all indexes.
     pub fn new(bytes: u64, huge_pages: bool) -> Result<Arena, Error> {
         let pages = (bytes as usize).div_ceil(HUGE_PAGE_BYTES).max(1);
         let region = Region::reserve(pages * HUGE_PAGE_BYTES, huge_pages)?;
@@ -50,12 +50,12 @@ impl Arena {
         })
     }
 
-    /// `lines` zeroed buckets, or `None` if the budget or the address space does not allow it.
+    /// `lines` zeroed buckets, or `None` if the budget or the address space does not allow them.
     /// `charge` charges bytes to the budget, or refuses.
     pub fn allocate(&self, lines: usize, charge: impl FnOnce(u64) -> bool) -> Option<*mut Bucket> {
         let mut state = self.state.lock().expect("index arena");
         // First fit: keeps the indexes at the low end, so that pages at the high end empty and can
-        // go back.
+        // be given back.
         let first = state
             .free
             .iter()
@@ -72,7 +72,7 @@ impl Arena {
         self.allocated
             .fetch_add((lines * LINE_BYTES) as u64, Ordering::Relaxed);
         let at = self.region.at(first * LINE_BYTES);
-        // SAFETY: the range was free, so nobody else has it; it lies inside the region.
+        // SAFETY: the range was free, so no other user has it; it is inside the region.
         unsafe { at.write_bytes(0, lines * LINE_BYTES) };
         Some(at.cast())
     }
@@ -98,7 +98,7 @@ impl Arena {
         true
     }
 
-    /// Gives a range back once nobody pinned before `stamp` is inside.
+    /// Frees a range once no session that was pinned before `stamp` is inside.
     pub fn retire(&self, stamp: u64, at: *mut Bucket, lines: usize) {
         let first = self.line_of(at);
         let mut state = self.state.lock().expect("index arena");
@@ -108,7 +108,7 @@ impl Arena {
         state.retired.insert(place, (stamp, first, lines));
     }
 
-    /// Frees what was retired before `quiet`.
+    /// Frees the ranges that were retired before `quiet`.
     pub fn reap(&self, quiet: u64) {
         let mut state = self.state.lock().expect("index arena");
         while let Some((stamp, first, lines)) = state.retired.front().copied()
@@ -121,8 +121,7 @@ impl Arena {
         }
     }
 
-    /// Gives free pages back to the system while more than a thirty-second of the committed memory
-    /// is free.
+    /// Gives free pages back to the system while more than 1/32 of the committed memory is free.
     pub fn trim(&self, budget: &Budget) {
         let mut state = self.state.lock().expect("index arena");
         let committed = self.committed.load(Ordering::Relaxed);
@@ -161,8 +160,8 @@ impl Arena {
             .any(|(_, length)| *length >= lines)
     }
 
-    /// The end of the lowest hole of at least `lines` that ends at what the caller can move: that
-    /// keeps it from growing.
+    /// The end of the lowest hole of at least `lines`, if the caller can move the view at its end,
+    /// which keeps the hole from growing.
     pub fn end_of_lowest_hole(
         &self,
         lines: usize,

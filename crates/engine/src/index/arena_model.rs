@@ -1,6 +1,6 @@
-//! The arena as a model checker sees it: each view is an allocation of its own, because the
-//! checker's atomics are more than their bits and cannot be made by zeroing memory. What is freed
-//! is emptied at once, as its next user would.
+//! The arena for model checkers: each view is an allocation of its own, because the checker's
+//! atomics are more than their bits and cannot be made by zeroing memory. Freed memory is emptied
+//! at once, as its next user would do.
 
 use super::bucket::Bucket;
 use crate::Error;
@@ -13,9 +13,9 @@ pub struct Arena {
 
 #[derive(Default)]
 struct State {
-    /// Everything ever allocated, with its length; freed with the arena.
+    /// All views ever allocated, with their lengths; freed with the arena.
     views: Vec<(usize, usize)>,
-    /// What readers may still see: (stamp, address, lines).
+    /// Views that readers may still see: (stamp, address, lines).
     retired: Vec<(u64, usize, usize)>,
 }
 
@@ -46,7 +46,7 @@ impl Arena {
             .into_iter()
             .partition(|(stamp, _, _)| *stamp < quiet);
         state.retired = kept;
-        // Emptying is seen by the checker, which may switch threads there: not with the lock held.
+        // The checker sees the emptying and may switch threads there: so not with the lock held.
         drop(state);
         let free: Vec<(u64, usize, usize)> = free;
         for (_, at, lines) in free {
@@ -84,7 +84,7 @@ impl Drop for Arena {
         let state = self.state.get_mut().expect("model arena");
         for (at, lines) in state.views.drain(..) {
             let buckets = std::ptr::slice_from_raw_parts_mut(at as *mut Bucket, lines);
-            // SAFETY: leaked from a box by `allocate`; whoever used it borrowed the arena.
+            // SAFETY: leaked from a box by `allocate`; every user of it borrowed the arena.
             drop(unsafe { Box::from_raw(buckets) });
         }
     }

@@ -8,26 +8,26 @@
 //! ```
 //!
 //! **Invariants**
-//! - B1: a key's slot is changed only by the holder of the lock of the key's *home* bucket,
-//!   wherever the slot lies. An empty slot is claimed by compare-and-swap, because holders of other
+//! - B1: only the holder of the lock of a key's *home* bucket changes the key's slot, in whichever
+//!   bucket the slot is. An empty slot is claimed by compare-and-swap, because holders of other
 //!   homes may want it too.
-//! - B2: no key is moved between slots within a view. So a reader that scans home and overflow and
-//!   does not find the key has a moment in between at which the key was absent; it needs no version
-//!   check, only single-word loads.
-//! - B3: readers wait for a bucket whose TRANSACTION bit is set: what the transaction has published
-//!   so far is not yet visible. `serial` counts transactions (modulo 256), so that a reader notices
-//!   one that began while it was looking.
+//! - B2: no key is moved between slots within a view. If a reader scans home and overflow and does
+//!   not find the key, the key was absent at some moment of the scan. So the reader needs no
+//!   version check, only single-word loads.
+//! - B3: readers wait for a bucket whose TRANSACTION bit is set: the slots that the transaction has
+//!   published so far are not yet visible. `serial` counts transactions (modulo 256), so a reader
+//!   notices one that began during its scan.
 //! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is
 //!   copied to the next view; the view's slots never change again.
-//! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps
-//!   along the probe sequence. Both stay at their largest values once they are there: "as many or
+//! - B5: `overflow` counts the keys homed here that are in other buckets, at most `reach` steps
+//!   along the probe sequence. Both stay at their largest values once they reach them: "as many or
 //!   more", and "anywhere". A view that is rebuilt counts anew.
-//! - B6: a bucket takes any number of keys. Whoever writes for a client looks first whether it is
-//!   crowded, and what was acknowledged elsewhere is taken whatever it is.
+//! - B6: a bucket takes any number of keys. A write for a client is refused if the bucket is
+//!   crowded; an entry that was acknowledged elsewhere is always taken.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: by B2 a
-//! reader need not retry because of a writer, only because of a transaction (B3); tags make a miss
-//! cost one line.
+//! reader need not retry because of a writer, only because of a transaction (B3); with tags a miss
+//! costs one line.
 
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_base::waits::{LongWait, Resource};
@@ -52,9 +52,9 @@ const REACH_SHIFT: u32 = 32;
 const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
 /// Anywhere in the view (B5).
 const REACH_MAX: usize = 0xffff;
-/// Keys outside of their home bucket that make it crowded. Seven are usual and thirty are unheard
-/// of: so many take a hash that is broken, or a seed that is known. Each costs who looks for one of
-/// them a look at an entry.
+/// Number of keys outside of their home bucket that makes it crowded. Seven are usual and thirty
+/// are never seen: this many mean that the hash is broken, or that the seed is known. Each of them
+/// costs a reader of any of them a look at an entry.
 const CROWD: u64 = 1000;
 const _: () = assert!(CROWD < OVERFLOW_MASK >> OVERFLOW_SHIFT);
 const SERIAL_SHIFT: u32 = 56;
@@ -85,7 +85,7 @@ impl Slot {
         self.0 >> TAG_SHIFT
     }
 
-    /// How often it was read lately, 0 to 7 (cache mode).
+    /// Number of recent reads, 0 to 7 (cache mode).
     pub fn access(self) -> u64 {
         (self.0 & ACCESS_MASK) >> ACCESS_SHIFT
     }
@@ -121,7 +121,7 @@ impl Bucket {
         }
     }
 
-    /// What reuse does to a bucket that somebody still looks at.
+    /// Empties a bucket that a reader may still use, as its reuse would.
     #[cfg(any(loom, shuttle))]
     pub fn wipe(&self) {
         for word in self.slots.iter().chain([&self.control]) {
@@ -130,7 +130,7 @@ impl Bucket {
     }
 }
 
-/// What a caller that wants a bucket's lock gets.
+/// Result of a request for a bucket's lock.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Locking {
     /// The lock is taken; the caller unlocks.
@@ -160,8 +160,8 @@ impl<'a> View<'a> {
         self.buckets.len()
     }
 
-    /// Home bucket of a tag. Monotonic in the tag, so order of buckets is order of hashes at every
-    /// size.
+    /// Home bucket of a tag. Monotonic in the tag, so the order of buckets is the order of hashes
+    /// at every size.
     #[inline(always)]
     pub fn home(self, tag: u64) -> usize {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
@@ -178,7 +178,7 @@ impl<'a> View<'a> {
     }
 
     /// The `distance`-th bucket of a key's probe sequence: home, its neighbour in the same aligned
-    /// pair of lines (which the processor tends to fetch along), then the pairs that follow,
+    /// pair of lines (which the processor tends to fetch together), then the following pairs,
     /// cyclically.
     #[inline(always)]
     fn probe(self, home: usize, distance: usize) -> usize {
@@ -193,8 +193,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Finds the slot with this tag for which `is_it` holds, reading optimistically (B2). `me` is
-    /// the reader's owner number: it need not wait for its own transaction (B3).
+    /// Finds the slot with this tag for which `is_it` holds, reading optimistically (B2). `me`: the
+    /// reader's owner number, as it need not wait for its own transaction (B3).
     #[inline(always)]
     pub fn find(
         self,
@@ -211,8 +211,8 @@ impl<'a> View<'a> {
                 control = self.wait_for_transaction(home);
             }
             let found = self.find_from(home, control, tag, &mut is_it);
-            // Slots were loaded with Acquire, so who has seen a transaction's slot sees here that
-            // it began (B3).
+            // Slots were loaded with Acquire, so a reader that has seen a transaction's slot sees
+            // here that it began (B3).
             let after = self.buckets[home].control.load(Ordering::Acquire);
             if (control ^ after) & SERIAL_MASK == 0 {
                 return found;
@@ -221,8 +221,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// True if `place`, found in this view for a key of this home, still points where it did, and
-    /// the view is current.
+    /// True if `place`, found in this view for a key of this home, still points to the same
+    /// location, and the view is current.
     #[inline(always)]
     pub fn still_holds(self, home: usize, place: &AtomicU64, slot: Slot) -> bool {
         let now = Slot(place.load(Ordering::Acquire));
@@ -231,9 +231,9 @@ impl<'a> View<'a> {
         now.with_access(0) == slot.with_access(0) && control & MOVED == 0
     }
 
-    /// Finds the slot that points to `location`, without waiting for transactions: for cleaners,
-    /// who only ask whether an entry is referenced, and must not wait for a transaction that may be
-    /// waiting for them.
+    /// Finds the slot that points to `location`, without waiting for transactions. For cleaners,
+    /// which only need to find out whether an entry is referenced, and must not wait for a
+    /// transaction that may be waiting for them.
     pub fn find_location(self, tag: u64, location: u64) -> Option<(&'a AtomicU64, Slot)> {
         let home = self.home(tag);
         let control = self.buckets[home].control.load(Ordering::Acquire);
@@ -259,7 +259,7 @@ impl<'a> View<'a> {
             .find_map(|d| find_in(&self.buckets[self.probe(home, d)], tag, &mut is_it))
     }
 
-    /// How far from home keys may lie.
+    /// Maximum distance of keys from their home.
     #[inline(always)]
     fn reach(self, control: u64) -> usize {
         if control & OVERFLOW_MASK == 0 {
@@ -271,13 +271,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// True if the home bucket of a tag has more keys than come together by chance (B6).
+    /// True if the home bucket of a tag has more keys than chance explains (B6).
     #[inline]
     pub fn is_crowded(self, tag: u64) -> bool {
         self.is_crowded_at(self.home(tag))
     }
 
-    /// As [`is_crowded`](Self::is_crowded), of a home bucket.
+    /// As [`is_crowded`](Self::is_crowded), for a home bucket.
     pub fn is_crowded_at(self, home: usize) -> bool {
         let control = self.buckets[home].control.load(Ordering::Relaxed);
         (control & OVERFLOW_MASK) >> OVERFLOW_SHIFT >= CROWD
@@ -288,8 +288,8 @@ impl<'a> View<'a> {
         let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin]);
         loop {
             let control = self.buckets[bucket].control.load(Ordering::Acquire);
-            // A moved view is frozen: what it shows is the state before the move, which precedes
-            // every later change.
+            // A moved view is frozen: it shows the state before the move, which precedes every
+            // later change.
             if control & TRANSACTION == 0 || control & MOVED != 0 {
                 return control;
             }
@@ -297,9 +297,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Location of the first slot with this tag, for a prefetch: a guess, not an answer. It looks
-    /// as far as `find` would, because the misses of a few displaced keys overlap here, between
-    /// other prefetches, and would not there.
+    /// Location of the first slot with this tag: good for a prefetch only. Scans as far as `find`
+    /// does, because the misses of a few displaced keys overlap here, between other prefetches, and
+    /// would not there.
     #[inline(always)]
     pub fn peek(self, tag: u64) -> Option<u64> {
         let home = self.home(tag);
@@ -308,7 +308,7 @@ impl<'a> View<'a> {
             .map(|(_, slot)| slot.location())
     }
 
-    /// Shows slots with this tag, without waiting for transactions: for who fetches ahead.
+    /// Shows slots with this tag, without waiting for transactions: for prefetches.
     pub fn each_tagged(self, tag: u64, mut show: impl FnMut(Slot)) {
         let home = self.home(tag);
         let control = self.buckets[home].control.load(Ordering::Acquire);
@@ -334,7 +334,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Shows every slot that lies in `bucket`, whatever its home.
+    /// Shows every slot in `bucket`, whatever its home.
     pub fn each_inside(self, bucket: usize, mut show: impl FnMut(Slot)) {
         for slot in &self.buckets[bucket].slots {
             let slot = Slot(slot.load(Ordering::Acquire));
@@ -354,7 +354,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Takes the lock of a home bucket, waiting for whoever holds it.
+    /// Takes the lock of a home bucket, waiting for its holder.
     #[inline(always)]
     pub fn lock(self, bucket: usize, me: u16) -> Locking {
         self.take_lock::<true>(bucket, me)
@@ -416,7 +416,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Turns a taken lock into one that readers wait for as well (B3).
+    /// Turns a taken lock into one for which readers wait as well (B3).
     pub fn begin_transaction(self, bucket: usize) {
         let control = &self.buckets[bucket].control;
         debug_assert!(control.load(Ordering::Relaxed) & (LOCKED | TRANSACTION) == LOCKED);
@@ -447,8 +447,8 @@ impl<'a> View<'a> {
             for place in &bucket.slots {
                 if place.load(Ordering::Relaxed) == 0
                     // Release pairs with Acquire in `find`: the entry's bytes are seen before its
-                    // location. Acquire: what was noted before the slot was emptied is handed on to
-                    // who finds this key in it and no longer the other.
+                    // location. Acquire: everything noted before the slot was emptied is passed on
+                    // to a reader that finds this key in it and no longer the other.
                     && place.compare_exchange(0, slot.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 {
                     if d > 0 {
@@ -491,14 +491,14 @@ impl<'a> View<'a> {
         bucket.control.store(word, Ordering::Release);
     }
 
-    /// Copies every slot into `to`, which is empty and which nobody else sees yet. Returns false if
-    /// `to` has no room.
+    /// Copies every slot into `to`, which is empty and which no other thread sees yet. False: `to`
+    /// has no room.
     pub fn copy_into(self, to: View<'_>) -> bool {
         // Slots taken per bucket: a fresh view fills without holes, so no bucket is searched for
         // room.
         let mut taken = vec![0u8; to.len()];
-        // In bucket order, which is (but for overflow) the order of the new buckets: both sides run
-        // through memory.
+        // In bucket order, which (except for overflow) is also the order of the new buckets: both
+        // sides are read and written sequentially.
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
         slots
             .map(|slot| Slot(slot.load(Ordering::Relaxed)))
@@ -605,8 +605,8 @@ mod tests {
         assert!(view.find(tag, 1, |_| true).is_none());
     }
 
-    /// Keys that were chosen to land in one bucket ended the server by an assertion, and then each
-    /// server that took them over.
+    /// A server once ended by an assertion because of keys that were chosen to land in one bucket,
+    /// and then each server that took them over.
     #[test]
     fn a_bucket_takes_any_number_of_keys() {
         let (small, large) = (buckets(800), buckets(900));

@@ -1,21 +1,21 @@
-//! Keeps the indexes' memory dense: moves views down into holes, so that pages at the high end go
-//! back to the system.
+//! Defragmentation of the indexes' memory: moves views down into holes, so that pages at the high
+//! end go back to the system.
 //!
-//! All partitions of a table grow at about the same time and each leaves a hole a little too small
-//! for the next one's larger view. Two moves close such holes: the highest view goes into a hole
-//! that it fits, and where none fits, the view just above the lowest hole goes elsewhere, so that
-//! the hole grows. A little per call; the effort ends when the spare memory is a small part of the
-//! whole.
+//! All partitions of a table grow at about the same time, and each leaves a hole slightly too small
+//! for the next one's larger view. Two moves close such holes. The highest view goes into a hole
+//! that it fits. If it fits none, the view just above the lowest hole goes elsewhere, so that the
+//! hole grows. Each call does a little; the effort ends when the spare memory is a small part of
+//! the whole.
 
 use super::bucket::Bucket;
 use super::{Index, Partition, Resize, Resources};
 use std::collections::BTreeMap;
 
-/// Holes are closed from an eighth of a view on (what growth leaves behind); when there is none
-/// such, smaller ones.
+/// Smallest holes that are closed, as parts of a view: first from an eighth on (as growth leaves
+/// behind), then smaller ones if there are no such.
 const HOLES_WORTH_CLOSING: [usize; 3] = [8, 16, 64];
 
-/// Spare memory that is left alone: a part of what is committed, and a huge page.
+/// Spare memory that is tolerated: a part of the committed memory, and a huge page.
 fn tolerated(committed_bytes: u64) -> u64 {
     committed_bytes / 32 + (2 << 20)
 }
@@ -26,15 +26,15 @@ impl Resources<'_> {
         committed.saturating_sub(self.arena.allocated_bytes()) > tolerated(committed)
     }
 
-    /// Spare memory over what is left alone: 1 or less asks for nothing.
+    /// Spare memory in multiples of the tolerated amount: 1 or less needs no work.
     pub fn fragmentation(&self) -> u64 {
         let committed = self.arena.committed_bytes();
         committed.saturating_sub(self.arena.allocated_bytes()) / tolerated(committed)
     }
 
-    /// Moves one view of this index and returns its bytes; 0: there is nothing to do, or it can't
+    /// Moves one view of this index and returns its bytes; 0: there is nothing to do, or it cannot
     /// be done now. The caller is pinned, and leaves before it calls again, so that the range that
-    /// the view left becomes a hole; `me` is its lock owner number.
+    /// the view left becomes a hole. `me`: its lock owner number.
     pub fn defragment(self, index: &Index, me: u16) -> usize {
         if !self.is_fragmented() {
             return 0;
@@ -52,7 +52,7 @@ impl Resources<'_> {
         let chosen = if self.arena.fits_below(highest as *const _, lines) {
             Some(partition)
         } else {
-            // The holes most worth closing first: a close costs two moves, whatever it gains.
+            // The largest holes first: closing one costs two moves, whatever it gains.
             HOLES_WORTH_CLOSING.iter().find_map(|part| {
                 let is_view = |end: *const Bucket| by_address.contains_key(&(end as usize));
                 let end = self.arena.end_of_lowest_hole(lines / part + 1, is_view)?;

@@ -1,13 +1,13 @@
 //! The index of one table: hash → location, in partitions that grow and shrink one by one.
 //!
-//! A partition is a range of hashes; its buckets are ordered by hash at every size, so the position
+//! A partition is a range of hashes. Its buckets are ordered by hash at every size, so the position
 //! of a scan is a hash and survives any growth. A partition is rebuilt from its slots alone (a
 //! slot's tag *is* the hash below the partition's bits), a few tens of thousands of slots at a
-//! time: no pause that p99.9 sees, never two whole tables.
+//! time: no pause that p99.9 shows, and never two whole tables.
 //!
 //! **Invariants**
-//! - X1: `count` is at least the number of slots in use and `count + reserved` at most the slots of
-//!   the view, less a twentieth; so an insert that has counted itself finds room.
+//! - X1: `count` is at least the number of slots in use, and `count + reserved` at most the slots
+//!   of the view less a twentieth; so an insert that has counted itself finds room.
 //! - X2: a view is retired only after `view` points to its successor, and freed by reclaim epoch.
 //! - X3: `floor` is larger than the object version of every deleted key of the partition: a
 //!   re-created key starts there.
@@ -39,22 +39,21 @@ use duramen_base::waits::{LongWait, Resource};
 use duramen_format::hash::HASH_BITS;
 use old::OldViews;
 
-/// Grow when this part of the slots is used: beyond it, keys overflow their home buckets too often.
+/// Grow when this part of the slots is used: beyond it, too many keys overflow their home buckets.
 const LOAD_MAX: f64 = 0.90;
 /// Load after growing or shrinking; (64 / 7) / 0.81 = 11.3 bytes per object.
 const LOAD_AFTER: f64 = 0.81;
-/// Who has made views larger for what was to come, and is through, moves those below this load:
+/// Views that were made larger for expected keys are moved at the end if their load is below this:
 /// 12.2 bytes per object.
 const LOAD_ROOMY: f64 = 0.75;
-/// Shrink below this load: half way to emptiness it would thrash, nearer it would waste memory.
+/// Shrink below this load: a much lower one would waste memory, a higher one would make it thrash.
 const LOAD_MIN: f64 = 0.62;
-/// Partitions of at most this many bytes of budget each: about 30,000 objects of 100 bytes, rebuilt
-/// in 0.2 ms.
+/// Maximum bytes of budget per partition: about 30,000 objects of 100 bytes, rebuilt in 0.2 ms.
 const BUDGET_PER_PARTITION: u64 = 4 << 20;
 const PARTITIONS_MIN: u64 = 16;
 const PARTITIONS_MAX: u64 = 1 << 18;
-/// Counters of removals in a partition: as many as fill its four lines. Of the removals of others
-/// only these few make a key look as if it had come and gone.
+/// Counters of removals in a partition: as many as fill its four lines. A key can look as if it had
+/// come and gone only because of removals of other keys with the same counter.
 const REMOVAL_CLASSES: usize = 20;
 /// Bits of a packed view that hold the number of buckets.
 const COUNT_BITS: u32 = 22;
@@ -66,8 +65,8 @@ pub struct Partition {
     /// Address of the first bucket (a multiple of 64) and number of buckets, packed; 0 = no buckets
     /// yet.
     view: AtomicU64,
-    /// With a log: not 0 if the last removals from this partition can still be lost, as far as
-    /// known (`log::order`).
+    /// With a log: not 0 if the last removals from this partition are not known to be durable
+    /// (`log::order`).
     last_removed: AtomicU64,
     counts: Counts,
 }
@@ -78,12 +77,11 @@ struct Counts {
     reserved: AtomicI64,
     floor: AtomicU64,
     resizing: AtomicU32,
-    /// Removals since the start, by tag, for who wants to know whether an absent key has come and
-    /// gone (X4).
+    /// Removals since the start, by tag. They show whether an absent key has come and gone (X4).
     removals: [AtomicU64; REMOVAL_CLASSES],
 }
 
-/// Why a partition could not be made larger.
+/// Result of a resize.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resize {
     Done,
@@ -93,7 +91,7 @@ pub enum Resize {
     Busy,
 }
 
-/// What a resize needs of the store.
+/// The parts of the store that a resize uses.
 #[derive(Clone, Copy)]
 pub struct Resources<'a> {
     pub arena: &'a Arena,
@@ -131,16 +129,18 @@ impl Partition {
         self.counts.floor.load(Ordering::Relaxed)
     }
 
-    /// 0: no removal from this partition can be lost. Whoever found a key absent sees here that it
-    /// may have been removed.
+    /// 0: no removal from this partition can be lost. A reader that found a key absent sees here
+    /// that the key may have been removed.
     #[inline(always)]
     pub fn last_removed(&self) -> u64 {
         self.last_removed.load(Ordering::Acquire)
     }
 
-    /// Something was removed; `mark` tells this removal from all others, or at least its group.
+    /// A key was removed; `mark` distinguishes this removal, or at least its group, from all
+    /// others.
     pub fn note_removal(&self, mark: u64) {
-        // A swap: who sees this mark has seen whatever was noted before the marks that it replaced.
+        // A swap: a thread that sees this mark has seen everything noted before the marks that it
+        // replaced.
         self.last_removed.swap(mark, Ordering::AcqRel);
     }
 
@@ -161,11 +161,12 @@ impl Partition {
     #[inline]
     pub fn count_insert(&self, buckets: usize, reserved_before: bool) -> bool {
         let counts = &self.counts;
-        // SeqCst here and in `reserve`: of an insert and a reservation at once, one at least sees
+        // SeqCst here and in `reserve`: of a concurrent insert and reservation, at least one sees
         // the other.
         let count = counts.count.fetch_add(1, Ordering::SeqCst) + 1;
         let fits = if reserved_before {
-            count <= (buckets * SLOTS) as i64 // more only if a transaction writes keys that it did not name
+            // more only if a transaction writes keys that it did not name
+            count <= (buckets * SLOTS) as i64
         } else {
             count + counts.reserved.load(Ordering::SeqCst) <= room(buckets)
         };
@@ -178,15 +179,15 @@ impl Partition {
 
     /// Takes a key out of its slot. The caller holds the home's lock.
     pub fn remove(&self, view: View<'_>, tag: u64, place: &AtomicU64) {
-        // Seen by who finds the slot empty: `View::remove` empties it with Release.
+        // A thread that finds the slot empty sees this: `View::remove` empties it with Release.
         self.class_of(tag).fetch_add(1, Ordering::Relaxed); // X4
         view.remove(tag, place);
         self.counts.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Removals of keys that this one is counted with. Who asks before it looks for the key, and
-    /// again later, knows from two equal answers that a key absent both times was absent all the
-    /// time.
+    /// Number of removals among the keys that are counted with this one. A caller reads it before
+    /// it looks for the key, and again later: if both numbers are equal, a key that was absent both
+    /// times was absent all the time.
     pub fn removals(&self, tag: u64) -> u64 {
         self.class_of(tag).load(Ordering::Acquire)
     }
@@ -195,7 +196,7 @@ impl Partition {
         &self.counts.removals[tag as usize % REMOVAL_CLASSES]
     }
 
-    /// Sets room aside for inserts of a transaction. False: resize first.
+    /// Reserves room for inserts of a transaction. False: resize first.
     pub fn reserve(&self, inserts: i64) -> bool {
         let counts = &self.counts;
         let reserved = counts.reserved.fetch_add(inserts, Ordering::SeqCst) + inserts;
@@ -206,8 +207,8 @@ impl Partition {
         false
     }
 
-    /// True if what was set aside fits in the present view. The caller holds a bucket of it, so it
-    /// stays.
+    /// True if the reserved room fits in the present view. The caller holds a bucket of the view,
+    /// so the view stays.
     pub fn has_its_room(&self) -> bool {
         self.fits(self.view().len())
     }
@@ -241,11 +242,11 @@ impl Partition {
             (self.count().max(0) + self.counts.reserved.load(Ordering::Relaxed) + extra) as f64;
         let buckets = (keys / (LOAD_AFTER * SLOTS as f64)).ceil() as usize;
         // Whole pairs of lines. Small views get slack: a few keys more than average in one bucket
-        // are the rule there.
+        // are usual there.
         (if buckets < 8 { buckets + 1 } else { buckets }).next_multiple_of(2)
     }
 
-    /// Locks the home bucket of a tag in the current view, making the first bucket if there is
+    /// Locks the home bucket of a tag in the current view, and makes the first bucket if there is
     /// none.
     #[inline(always)]
     pub fn lock(
@@ -321,12 +322,13 @@ impl Partition {
     fn move_to(&self, mut buckets: usize, me: u16, with: Resources<'_>) -> Resize {
         let old = self.view();
         with.arena.reap(with.epochs.quiet_before());
-        // Memory first: without it nothing is locked, so a full store does not pay for the attempt.
+        // Memory first: without it no bucket is locked, so a full store does not pay for the
+        // attempt.
         let Some(mut memory) = allocate(buckets, with) else {
             return Resize::NoMemory;
         };
         if !lock_all(old, me) {
-            with.arena.retire(0, memory, buckets); // stamp 0: nobody has seen it
+            with.arena.retire(0, memory, buckets); // stamp 0: no reader has seen it
             return Resize::Busy;
         }
         // The count is exact now; inserts went on until the last bucket was locked.
@@ -381,16 +383,16 @@ fn allocate(buckets: usize, with: Resources<'_>) -> Option<*mut Bucket> {
 /// A view of memory that the arena just gave.
 fn view_of<'a>(memory: *mut Bucket, buckets: usize) -> View<'a> {
     // SAFETY: `allocate` gave zeroed memory for this many buckets, and zeroed buckets are empty
-    // ones; nobody else has it.
+    // ones; no other thread has it.
     View::new(unsafe { std::slice::from_raw_parts(memory, buckets) })
 }
 
-/// Keys that a view of so many buckets takes before it must grow.
+/// Number of keys that a view of this many buckets takes before it must grow.
 fn room(buckets: usize) -> i64 {
     (buckets * SLOTS - (buckets * SLOTS).div_ceil(20)) as i64
 }
 
-/// Locks every bucket, or none if a transaction holds one (it may itself be waiting for this
+/// Locks every bucket, or none if a transaction holds one (which may itself be waiting for this
 /// resize).
 fn lock_all(view: View<'_>, me: u16) -> bool {
     for bucket in 0..view.len() {
@@ -425,16 +427,16 @@ fn unpack<'a>(packed: u64) -> &'a [Bucket] {
 
 /// The index of one table.
 pub struct Index {
-    /// Whose index it is, once it is in the registry of tables.
+    /// The table, once the index is in the registry of tables.
     pub(crate) table: TableId,
     partitions: Box<[Partition]>,
     /// Bits of the hash below the partition number.
     shift: u32,
     /// Level of the table by number; `NO_LEVEL` = the store's default.
     level: AtomicU8,
-    /// When segments are loaded, entries of lower versions are none of this table's.
+    /// When segments are loaded, entries of lower versions do not belong to this table.
     replay_floor: AtomicU64,
-    /// With a log: the number of the change that cleared the table last; 0 = none did.
+    /// With a log: the number of the last change that cleared the table; 0 = none.
     cleared: AtomicU64,
 }
 
@@ -447,7 +449,7 @@ fn tag_of(hash: KeyHash, shift: u32) -> u64 {
 }
 
 impl Index {
-    /// For a store with this budget; `floor` as in X3.
+    /// An index for a store with this budget; `floor` as in X3.
     pub fn new(memory_bytes: u64, floor: u64) -> Index {
         let partitions = (memory_bytes / BUDGET_PER_PARTITION)
             .next_power_of_two()
@@ -476,7 +478,7 @@ impl Index {
         &self.partitions
     }
 
-    /// Hash position of a tag in a partition: what a scan's cursor is.
+    /// Hash position of a tag in a partition: the cursor of a scan.
     pub fn position(&self, partition: usize, tag: u64) -> u64 {
         (partition as u64) << self.shift | tag << (self.shift - TAG_BITS)
     }
@@ -497,14 +499,14 @@ impl Index {
         })
     }
 
-    /// Forgets every key; re-created ones get versions from `floor`; `removed` is the number of
-    /// this change in the log. The caller is alone in the store.
+    /// Forgets every key. Re-created ones get versions from `floor`. `removed`: the number of this
+    /// change in the log. The caller is alone in the store.
     pub fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
         let old = self.take(floor, removed);
         (0..old.len()).for_each(|partition| old.give_back(partition, with));
     }
 
-    /// As [`clear`](Self::clear), but the buckets are the caller's.
+    /// As [`clear`](Self::clear), but returns the buckets to the caller.
     pub fn take(&self, floor: u64, removed: u64) -> OldViews {
         self.cleared.store(removed, Ordering::Release);
         let views = self.partitions.iter();
@@ -512,8 +514,8 @@ impl Index {
         OldViews::new(views.collect(), self.shift)
     }
 
-    /// The number of the change that cleared the table last. Whoever is inside came after it (pairs
-    /// with `take`).
+    /// The number of the last change that cleared the table. Every guard that is inside entered
+    /// after it (pairs with `take`).
     pub fn cleared(&self) -> u64 {
         self.cleared.load(Ordering::Acquire)
     }
@@ -532,7 +534,7 @@ impl Index {
         self.replay_floor.load(Ordering::Relaxed)
     }
 
-    /// Says from which version on the table's entries count, before segments are loaded.
+    /// Sets the lowest version that counts as an entry of the table, before segments are loaded.
     pub fn set_replay_floor(&self, floor: u64) {
         self.replay_floor.store(floor, Ordering::Relaxed);
     }

@@ -1,7 +1,8 @@
-//! The buckets that a table had when it was cleared: kept until what they point to is counted as
-//! dead (`cleared`). No key is added or moved; a slot is emptied by whoever counts its entry.
+//! The buckets that a table had when it was cleared: kept until the entries that they point to are
+//! counted as dead (`cleared`). No key is added or moved; a thread that counts an entry empties its
+//! slot.
 //!
-//! **Concurrency**: as with the views of a table, who looks is pinned (X2).
+//! **Concurrency**: as with the views of a table, a reader is pinned (X2).
 
 use super::bucket::{Slot, View};
 use super::{Resources, unpack};
@@ -19,7 +20,7 @@ impl OldViews {
         OldViews { views, shift }
     }
 
-    /// Partitions, views or not.
+    /// Number of partitions, with or without a view.
     pub fn len(&self) -> usize {
         self.views.len()
     }
@@ -28,8 +29,8 @@ impl OldViews {
         View::new(unpack(self.views[partition].load(Ordering::Acquire)))
     }
 
-    /// Takes the slot that points to this location, if there is one. False: there is none, or
-    /// somebody else took it.
+    /// Takes the slot that points to this location. False: there is none, or another thread took
+    /// it.
     pub fn take(&self, hash: KeyHash, location: u64) -> bool {
         let view = self.view((hash.0 >> self.shift) as usize);
         if view.len() == 0 {
@@ -40,13 +41,13 @@ impl OldViews {
         found.is_some_and(|(place, slot)| Self::take_at(place, slot))
     }
 
-    /// Takes the slot that was seen at a place of these views. False: somebody else did.
+    /// Takes the slot that was seen at a place of these views. False: another thread did.
     pub fn take_at(place: &AtomicU64, slot: Slot) -> bool {
         let taken = place.compare_exchange(slot.0, 0, Ordering::AcqRel, Ordering::Relaxed);
         taken.is_ok()
     }
 
-    /// Gives the buckets of a partition back, once nobody can be looking at them.
+    /// Gives the buckets of a partition back, once no reader can be using them.
     pub fn give_back(&self, partition: usize, with: Resources<'_>) {
         let view = View::new(unpack(self.views[partition].swap(0, Ordering::AcqRel)));
         if view.len() != 0 {

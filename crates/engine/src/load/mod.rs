@@ -1,31 +1,30 @@
-//! Restart: segments are adopted as they are, and the index is built from them, on all cores at
-//! once.
+//! Restart: adopts segments as they are, and builds the index from them, on all cores at once.
 //!
 //! **Invariants**
 //! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing
 //!   (90-traps.md §0.1).
 //! - R2: every entry of a segment is verified before the first one of it is shown to the index: a
 //!   segment is adopted wholly or not at all (§0.8).
-//! - R3: per key the highest version wins, whatever the order of segments; between versions that
-//!   are equal, a tombstone. A tombstone takes a slot of the index while segments are loaded, and
-//!   is taken out at the end. One whose victim is not needed (D1, D4) keeps nothing away but what
-//!   lies before it in its own segment, and what it found in the index: if it finds nothing there
-//!   it takes no slot, and compaction drops it.
+//! - R3: per key the highest version wins, whatever the order of segments; between equal versions,
+//!   a tombstone. A tombstone takes a slot of the index while segments are loaded, and is taken out
+//!   at the end. A tombstone whose victim is not needed (D1, D4) supersedes only entries before it
+//!   in its own segment, and the entry that it finds in the index. If it finds none there, it takes
+//!   no slot, and compaction drops it.
 //! - R7: an object that has expired, by the clock or before the restart, is shortened to a
-//!   tombstone of its version before it is shown to the index: it keeps older versions away as R3
-//!   says, and its value takes no memory. On disk it stays as it is, so that a crash amid the load
-//!   changes nothing. If the clock was put back, and it would live by the clock of now, it keeps
-//!   its kind and its time: it is to be removed for good (`revived`).
-//! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to
-//!   when it lost, under a pin.
-//! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that
-//!   left the index would let an older version in.
-//! - R6: the index is made as large as it will be in few steps, by what the segments so far had;
-//!   what it has too much goes back at the end, or as soon as memory is short.
+//!   tombstone of its version before it is shown to the index: it keeps older versions away as in
+//!   R3, and its value takes no memory. On disk it stays as it is, so a crash amid the load changes
+//!   nothing. If the clock was set back, and the object would live by the present clock, it keeps
+//!   its kind and its time: it has to be removed for good (`revived`).
+//! - R4: counters are exact at any time: the entry that loses is counted as dead in the window to
+//!   which the index pointed, under a pin.
+//! - R5: while segments are loaded nothing expires, and only compaction cleans: a key that left the
+//!   index would let an older version in.
+//! - R6: the index reaches its final size in few steps, estimated from the segments so far. Surplus
+//!   memory goes back at the end, or as soon as memory is short.
 //!
-//! **Concurrency**: `adopt` may be called by several threads; each entry is settled under its
-//! bucket's lock. Groups of entries have first their buckets, then the entries found there fetched
-//! ahead.
+//! **Concurrency**: several threads may call `adopt`; each entry is settled under its bucket's
+//! lock. For each group of entries, first their buckets are prefetched, then the entries found
+//! there.
 //!
 //! Paper: [Ousterhout15 §4.4-4.5] replays into a new log; differs: a restart in place keeps the
 //! segments and their ids, so nothing is written.
@@ -51,23 +50,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A load gives up when it has no memory and nothing has moved for so long.
+/// A load gives up when it has no memory and nothing has moved for this time.
 const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
-/// What counts at most as time between two looks: a machine that stood still says nothing about the
-/// others.
+/// Longest time between two looks that counts: if the machine stood still, other threads had no
+/// chance to make progress.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
-/// A load gives up when so many times its memory was compacted and no segment more was adopted.
+/// A load gives up when its memory was compacted this often without another segment being adopted.
 const SCANS_IN_VAIN_MAX: u64 = 4;
 /// Victim bytes that one attempt compacts.
 const COMPACT_STEP_BYTES: u64 = 8 << 20;
 
-/// Why a segment could not be adopted. `E`: why its bytes could not be had.
+/// The reason why a segment could not be adopted. `E`: the reason why its bytes could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError<E> {
     /// The bytes could not be read; the segment can be adopted from another replica.
     #[error("segment {segment}: {reason}")]
     Read { segment: SegmentId, reason: E },
-    /// The bytes are not what was written; the segment can be adopted from another replica.
+    /// The bytes are not those that were written; the segment can be adopted from another replica.
     #[error("segment {segment} is damaged at byte {offset}: {damage}")]
     Damaged {
         segment: SegmentId,
@@ -85,8 +84,8 @@ pub enum LoadError<E> {
         found: SegmentId,
         log: u64,
     },
-    /// The store's segments are smaller than those it is given: open it with the size they were
-    /// written with.
+    /// The segment is longer than the store's segments: open the store with the size that the log
+    /// was written with.
     #[error("segment {segment} has {length} bytes, where {capacity} are the most")]
     Length {
         segment: SegmentId,
@@ -100,12 +99,12 @@ pub enum LoadError<E> {
     Memory { segment: SegmentId, reason: Error },
 }
 
-/// Segments that the log consists of, and of which nothing was adopted.
+/// Segments that are part of the log and were not adopted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} segments of the log are missing, the first is {}", .0.len(), .0[0])]
 pub struct Missing(pub Vec<SegmentId>);
 
-/// What was loaded.
+/// Report of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     pub segments: u64,
@@ -114,11 +113,11 @@ pub struct LoadReport {
     pub entries: u64,
     /// Objects that are alive.
     pub objects: u64,
-    /// Those included that were made of objects that had expired.
+    /// Tombstones, including those that were made of expired objects.
     pub tombstones: u64,
     /// The largest version of any entry.
     pub version_max: u64,
-    /// Keys may come back as the clock was put back: see [`Store::revived`].
+    /// The clock was set back, so keys may come back: see [`Store::revived`].
     pub has_revived: bool,
 }
 
@@ -129,7 +128,7 @@ struct Totals {
     entries: AtomicU64,
     tombstones: AtomicU64,
     version_max: AtomicU64,
-    /// Objects that would live by the clock of now, and had expired before.
+    /// Objects that would live by the present clock, and had expired before.
     revived: AtomicU64,
 }
 
@@ -137,26 +136,26 @@ struct Totals {
 /// [`finish`](Loader::finish).
 pub struct Loader {
     store: Arc<Store>,
-    /// Listed and not yet adopted; the value is the segment's rank by age.
+    /// Segments listed and not yet adopted; the value is the segment's rank by age.
     expected: Mutex<HashMap<u64, u64>>,
-    /// How many segments are listed.
+    /// Number of listed segments.
     listed: u64,
-    /// Memory was short: the index grows in small steps from now on (R6).
+    /// Memory was short: from then on the index grows in small steps (R6).
     dense: AtomicBool,
-    /// Segments that go to flash last, as advice: these, and those from an id on.
+    /// Advice: segments that go to flash last: these, and those from an id on.
     kept: HashSet<u64>,
     kept_from: u64,
-    /// What the clock said when the load began: what expires by then has expired (R7).
+    /// The clock when the load began: objects that expire by then have expired (R7).
     now_ms: u64,
-    /// What expires by then had expired before, in milliseconds since the Unix epoch.
+    /// Objects that expire by this time had expired before, in milliseconds since the Unix epoch.
     expired_until_ms: u64,
     next_helper: AtomicUsize,
     totals: Totals,
 }
 
 impl Store {
-    /// Begins to load the log that consists of exactly `listed`; `passes` are the cleaning passes
-    /// that the last life of the log announced and did not end. Tables must have been restored.
+    /// Begins to load the log that consists of exactly `listed`. `passes`: the cleaning passes that
+    /// the last run of the log announced and did not end. Tables must have been restored.
     ///
     /// # Panics
     /// If the store has no log.
@@ -222,10 +221,10 @@ impl Drop for Visitor<'_> {
     }
 }
 
-/// How long to look for memory: as long as something moves, and a while after that. Other threads
-/// may be about to end what the memory is in: another segment that is adopted, a compaction, a
-/// reader. But compaction can move for ever what all is alive: it ends when it has been over the
-/// memory several times and not one segment was adopted.
+/// Time limit of a search for memory: as long as there is progress, and a while after that. Other
+/// threads may be about to free memory: the adoption of another segment, a compaction, a reader.
+/// But compaction can move live data for ever: the search ends when it has been over the memory
+/// several times and not one segment was adopted.
 pub(super) struct Patience {
     seen: Movement,
     looked: Instant,
@@ -234,7 +233,7 @@ pub(super) struct Patience {
     scanned_before: u64,
 }
 
-/// Whatever shows that somebody gets on with loading, or with making room for it.
+/// Numbers that change while some thread loads segments or makes room for them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Movement {
     segments: u64,
@@ -291,9 +290,9 @@ impl Loader {
         self.core().log.as_deref().expect("a store with a log")
     }
 
-    /// If memory has not room for all, these segments should be in it, and those that are newer
-    /// than all of them: advice, until [`Store::end_refill`]. Where all segments just fit there is
-    /// no choice, and no advice is taken.
+    /// Advice, until [`Store::end_refill`]: if memory has no room for all segments, these should be
+    /// in it, and those that are newer than all of them. Ignored if all segments only just fit, as
+    /// there is no choice then.
     pub fn keep(&mut self, segments: &[SegmentId]) {
         let core = self.core();
         let room = core.flash_capacity() + core.segment_budget() / 2;
@@ -305,12 +304,12 @@ impl Loader {
         self.kept_from = newest.map_or(u64::MAX, |newest| newest.saturating_add(1));
     }
 
-    /// Adopts one segment of `length` bytes, which `fill` puts into the memory it is given. Best
-    /// called newest segment first. Returns how many entries it has.
+    /// Adopts one segment of `length` bytes, which `fill` writes to the memory it is given. Best
+    /// called for the newest segment first. Returns the number of its entries.
     ///
     /// # Errors
-    /// [`LoadError`]. Nothing of the segment was adopted then, and it may be tried again, but for
-    /// want of memory: then the load has failed.
+    /// [`LoadError`]. The segment was not adopted, and may be tried again. Exception: if memory was
+    /// short, the load has failed.
     pub fn adopt<E>(
         &self,
         segment: SegmentId,
@@ -319,7 +318,7 @@ impl Loader {
     ) -> Result<u64, LoadError<E>> {
         let rank = self.take(segment)?;
         let adopted = self.adopt_listed(segment, length, rank, fill);
-        // What ran out of memory half way cannot be taken back.
+        // A segment that ran out of memory half way cannot be taken back.
         if !matches!(adopted, Ok(_) | Err(LoadError::Memory { .. })) {
             let mut expected = self.expected.lock().expect("expected segments");
             expected.insert(segment.0, rank);
@@ -354,8 +353,8 @@ impl Loader {
         let slot = core.epochs.register().map_err(memory)?;
         let visitor = Visitor { core, slot };
         let (node, window) = self.window_for(length).map_err(memory)?;
-        // SAFETY: the window was just acquired with this many bytes backed; nobody else touches it
-        // before it is closed.
+        // SAFETY: the window was just acquired with this many bytes backed; no other thread touches
+        // it before it is closed.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(
                 core.space.at(Space::location(core.space.offset_of(window))),
@@ -394,7 +393,7 @@ impl Loader {
         Ok(entries)
     }
 
-    /// R2. Returns the number of entries, where they end, and whether one of them has expired.
+    /// R2. Returns the number of entries, their end, and whether one of them has expired.
     fn verify<E>(
         &self,
         segment: SegmentId,
@@ -432,8 +431,8 @@ impl Loader {
         Ok((entries, at as u32, has_expired))
     }
 
-    /// R7, in a segment that was verified and that nobody else has seen: returns where its entries
-    /// end now.
+    /// R7, in a segment that was verified and that no other thread has seen: returns the new end of
+    /// its entries.
     fn shorten(&self, bytes: &mut [u8], length: u32) -> u32 {
         let (mut from, mut to) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
         let mut short = Vec::new();
@@ -447,7 +446,7 @@ impl Loader {
                     continue;
                 }
                 self.shortened(&entry, &mut short);
-                // It never is longer than it was.
+                // It never is longer than the entry was.
                 bytes[to..to + short.len()].copy_from_slice(&short);
                 to += short.len();
             } else {
@@ -461,7 +460,7 @@ impl Loader {
         to as u32
     }
 
-    /// What is kept of an object that has expired (R7).
+    /// The part of an expired object that is kept (R7).
     fn shortened(&self, entry: &Entry<'_>, out: &mut Vec<u8>) {
         if self.is_revived(entry) {
             let object = NewObject {
@@ -486,23 +485,22 @@ impl Loader {
         }
     }
 
-    /// True of an object that has expired, by the clock of now or before the restart.
+    /// True for an object that has expired, by the present clock or before the restart.
     fn has_expired(&self, entry: &Entry<'_>) -> bool {
         entry.kind == Kind::Object
             && entry.expires_at_ms != 0
             && entry.expires_at_ms <= self.now_ms.max(self.expired_until_ms)
     }
 
-    /// True of an object that had expired before and has not by the clock of now, which was put
-    /// back.
+    /// True for an object that had expired before and has not expired by the present clock, which
+    /// was set back.
     fn is_revived(&self, entry: &Entry<'_>) -> bool {
         entry.kind == Kind::Object
             && entry.expires_at_ms > self.now_ms
             && entry.expires_at_ms <= self.expired_until_ms
     }
 
-    /// A window for a segment of this length, compacting what was adopted before if memory is
-    /// short.
+    /// A window for a segment of this length. Compacts adopted segments if memory is short.
     fn window_for(&self, length: u32) -> Result<(usize, u32), Error> {
         let core = self.core();
         let nodes = core.space.nodes();
@@ -526,8 +524,8 @@ impl Loader {
         }
     }
 
-    /// Compacts a step, or lets others finish theirs. False: nothing has helped for long. The
-    /// caller is outside.
+    /// Compacts a step, or lets other threads finish theirs. False: there was no progress for long.
+    /// The caller is outside.
     pub(super) fn make_room(&self, patience: &mut Patience) -> bool {
         let core = self.core();
         let total = core.contexts.len();
@@ -543,7 +541,7 @@ impl Loader {
         if !self.dense.swap(true, Ordering::Relaxed) {
             self.make_dense();
         }
-        // Free windows that are backed are memory too, only not for windows of another length.
+        // Backed free windows are memory too, but not for windows of another length.
         for node in 0..core.space.nodes() {
             core.reap(node);
             core.space.release_for_loading(node);
@@ -552,8 +550,8 @@ impl Loader {
         patience.lasts(self)
     }
 
-    /// Ends the load: tombstones leave the index, versions go on above all that were ever given,
-    /// cleaning begins.
+    /// Ends the load: tombstones leave the index, new versions are above all that were ever given,
+    /// and cleaning begins.
     ///
     /// # Errors
     /// [`Missing`] if a listed segment was not adopted (R1); the store must not be used then.

@@ -1,11 +1,12 @@
-//! Keys that had expired before a restart, and live by the clock of now: it was put back since.
+//! Keys that had expired before a restart, and live by the present clock, because it was set back
+//! since.
 //!
-//! The load leaves them in the index, without their values (R7), with an access count that nothing
-//! else has then. They are removed as any key is, by tombstones that name their segments: so they
-//! stay away over the next start too, whatever its clock says. Whoever removes them does so before
-//! anybody else uses the store, step by step, so that neither the keys nor their tombstones need
-//! memory beside the budget, and commits between the steps. Until the last one is durable, the next
-//! start has to be told of the clock as it was before.
+//! The load leaves them in the index, without their values (R7), and with an access count that no
+//! other key has then. They are removed as any key is, by tombstones that name their segments: so
+//! they stay away over the next start too, whatever its clock shows. The caller removes them step
+//! by step before the store is used otherwise, and commits between the steps. So neither the keys
+//! nor their tombstones need memory beside the budget. Until the last tombstone is durable, the
+//! next start needs the time of the clock before it was set back.
 
 use super::Visitor;
 use crate::core::Core;
@@ -15,28 +16,28 @@ use crate::{Error, Mode, Session, Store, TableId};
 use duramen_format::entry::{self, Kind};
 use std::sync::Arc;
 
-/// Access count of a slot whose object is to be removed.
+/// Access count of a slot whose object has to be removed.
 pub(super) const REVIVED: u64 = 6;
 /// Keys of a step, and bytes of keys.
 const STEP_KEYS: usize = 4096;
 const STEP_BYTES: usize = 1 << 20;
-/// Buckets that are looked at under one pin.
+/// Buckets that are read under one pin.
 const STEP_BUCKETS: usize = 256;
 
-/// The way through the index.
+/// A walk through the index that removes revived keys.
 pub struct Revived {
     store: Arc<Store>,
     until_ms: u64,
     tables: Vec<TableId>,
     place: Place,
     keys: Vec<(TableId, Box<[u8]>)>,
-    /// Of `keys`.
+    /// Bytes of `keys`.
     bytes: usize,
 }
 
 impl Store {
-    /// Begins to remove the keys that had expired before this start, though they live by the clock
-    /// of now. To be done to its end before anything else is written.
+    /// Begins to remove the keys that had expired before this start, though they live by the
+    /// present clock. Must be finished before anything else is written.
     ///
     /// # Panics
     /// If the store has no log.
@@ -56,8 +57,8 @@ impl Store {
 }
 
 impl Revived {
-    /// Removes some keys; what it wrote is in the position of the guards of `session`. False: there
-    /// are none any more.
+    /// Removes some keys; the position of the guards of `session` covers its writes. False: there
+    /// are no more.
     ///
     /// # Errors
     /// As [`Guard::remove`](crate::Guard::remove); [`Error::FlashFailed`].
@@ -71,7 +72,7 @@ impl Revived {
             let mut guard = session.pin();
             let hash = guard.hash(&key);
             guard.remove(table, hash, &key)?;
-            let _ = guard.take_position(); // whoever calls commits everything
+            let _ = guard.take_position(); // the caller commits everything
         }
         Ok(!is_over)
     }
@@ -80,7 +81,7 @@ impl Revived {
         self.keys.len() >= STEP_KEYS || self.bytes >= STEP_BYTES
     }
 
-    /// Looks at some buckets.
+    /// Reads some buckets.
     fn look(&mut self) -> Result<(), Error> {
         let store = self.store.clone();
         let core = store.core();
@@ -90,7 +91,7 @@ impl Revived {
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
         let mut looked = Ok(());
-        // A cache may evict meanwhile, which halves access counts: it looks at every object.
+        // A cache may evict meanwhile, which halves access counts: so it reads every object.
         let is_cache = core.mode == Mode::Cache;
         for _ in 0..STEP_BUCKETS {
             let index = core.tables.index(table).ok();
@@ -112,7 +113,7 @@ impl Revived {
                 .into_iter()
                 .try_for_each(|location| self.note(core, &visitor, table, location));
             if looked.is_err() || self.has_enough() {
-                break; // the bucket is looked at once more, without those that were removed
+                break; // the bucket is read once more, without the keys that were removed
             }
             self.place = self.place.after(view, bucket);
         }

@@ -1,4 +1,5 @@
-//! Which version of each key wins: entries of an adopted segment meet the index.
+//! Settling: shows the entries of an adopted segment to the index, where one version of each key
+//! wins.
 
 use super::revived::REVIVED;
 use super::{Loader, Patience, Visitor};
@@ -16,17 +17,17 @@ use std::sync::atomic::Ordering;
 
 /// Entries whose cache misses overlap.
 const GROUP: usize = 32;
-/// Access count of a slot that a tombstone has until the end of the load. Nothing is read
-/// meanwhile, so no other slot has it.
+/// Access count of a slot with a tombstone, until the end of the load. No key is read before that,
+/// so no other slot has this count.
 const DEAD: u64 = 7;
 
-/// An entry on its way to the index.
+/// An entry that is being shown to the index.
 struct Arrival<'a> {
     entry: Entry<'a>,
     location: u64,
     index: Option<&'a Index>,
     hash: KeyHash,
-    /// A tombstone that nothing of another segment depends on (R3).
+    /// A tombstone that no entry of another segment depends on (R3).
     is_spare: bool,
 }
 
@@ -39,7 +40,7 @@ impl<'a> Arrival<'a> {
         careless: bool,
     ) -> Arrival<'a> {
         let table = TableId(entry.table);
-        // An entry from before the table was created or cleared is none of this table's.
+        // An entry from before the table was created or cleared does not belong to this table.
         let index = core.tables.index(table).ok().filter(|index| {
             entry.kind == Kind::Completion || entry.version >= index.replay_floor()
         });
@@ -77,8 +78,8 @@ impl<'a> Arrival<'a> {
 struct Unreadable;
 
 impl Visitor<'_> {
-    /// The slot with this tag of whose entry `is_it` holds, and where the entry is: read from flash
-    /// if need be, for as long as `holding` is kept.
+    /// The slot with this tag for whose entry `is_it` holds, and the address of the entry. Reads
+    /// the entry from flash if needed; the address is valid while `holding` is kept.
     fn find<'i>(
         &self,
         holding: &mut Holding,
@@ -119,8 +120,8 @@ impl Loader {
             core.epochs.unpin(visitor.slot);
             let done = done?;
             if done == at {
-                // Nothing of a segment that is half shown could be taken back: the load as a whole
-                // has failed then.
+                // A segment that is half shown cannot be taken back: if this fails, the whole load
+                // has failed.
                 let patience = patience.get_or_insert_with(|| Patience::new(self));
                 if !self.make_room(patience) {
                     return Err(core.out_of_memory());
@@ -129,7 +130,7 @@ impl Loader {
             at = done;
         }
         if spare_bytes > 0 {
-            // So that compaction knows without a look what it gains here.
+            // For compaction, so that it has the gain of this segment without a scan.
             let swaps = self.log().swaps();
             let incarnation = core.space.segments[window as usize].incarnation();
             swaps.note_rescan(window, incarnation, swaps.swaps_done(), 1, spare_bytes);
@@ -137,8 +138,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Settles a group of entries from `from`; returns how far it came: not at all if the index has
-    /// no memory to grow.
+    /// Settles a group of entries from `from`. Returns the end of the settled part: `from` itself
+    /// if the index has no memory to grow.
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: a rival cannot be read.
@@ -159,8 +160,8 @@ impl Loader {
                 break;
             }
             let location = Space::location(at);
-            // SAFETY: the window was verified from its header to its end (R2) and is this loader's
-            // until it is closed.
+            // SAFETY: the window was verified from its header to its end (R2) and belongs to this
+            // loader until it is closed.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
             *place = Some(Arrival::new(core, entry, location, &needs, careless));
@@ -185,7 +186,7 @@ impl Loader {
         Ok(at)
     }
 
-    /// R3, R4. False: the index has no memory to grow, and nothing was done.
+    /// R3, R4. False: the index has no memory to grow, and the entry was not settled.
     fn settle(
         &self,
         visitor: &Visitor<'_>,
@@ -211,8 +212,8 @@ impl Loader {
         }
         match entry.kind {
             Kind::Tombstone => {
-                // Alive in its segment until a cleaner meets it; no part of the live bytes of
-                // objects.
+                // Alive in its segment until a cleaner meets it; not counted among the live bytes
+                // of objects.
                 counters.note_tombstone(entry.padded_bytes);
                 self.totals.tombstones.fetch_add(1, Ordering::Relaxed);
                 if arrival.is_spare && !won {
@@ -241,8 +242,8 @@ impl Loader {
         Ok(true)
     }
 
-    /// Puts the entry into the index if it wins; a spare tombstone only where it takes the place of
-    /// another entry, which may have kept something away as well. `None`: no memory to grow.
+    /// Puts the entry into the index if it wins. A spare tombstone is put there only in place of
+    /// another entry, which may itself keep older ones away. `None`: no memory to grow.
     fn contend(
         &self,
         visitor: &Visitor<'_>,
@@ -292,7 +293,7 @@ impl Loader {
                 }
                 view.unlock(home);
                 if partition.wants_growth(view.len()) {
-                    // A refusal is fine: the next insert asks again, until the view is full.
+                    // A refusal does no harm: the next insert tries again, until the view is full.
                     let _ = self.grow(partition, me);
                 }
                 return Ok(Some(true));
@@ -316,7 +317,7 @@ impl Loader {
         }
     }
 
-    /// R6. Pinned.
+    /// Grows a partition (R6). Pinned.
     fn grow(&self, partition: &Partition, me: u16) -> Resize {
         let with = self.core().resources();
         let more = self.keys_to_come(partition);
@@ -326,7 +327,8 @@ impl Loader {
         }
     }
 
-    /// An estimate, of at most as many keys as are there; 1 when memory is short.
+    /// Estimated number of keys that a partition still gets, at most its present number; 1 when
+    /// memory is short.
     fn keys_to_come(&self, partition: &Partition) -> i64 {
         if self.dense.load(Ordering::Relaxed) || self.core().is_short_of_memory() {
             return 1;
@@ -337,7 +339,7 @@ impl Loader {
         to_come.unwrap_or(count).clamp(1, count.max(1)) as i64
     }
 
-    /// What had grown for more keys than came becomes smaller (R6). The caller is outside.
+    /// Shrinks views that had grown for more keys than came (R6). The caller is outside.
     pub(super) fn make_dense(&self) {
         let core = self.core();
         let visitor = Visitor::wait(core);
@@ -353,7 +355,7 @@ impl Loader {
                 is_over = next + GROUP >= partitions.len();
                 for partition in partitions.iter().skip(next).take(GROUP) {
                     if partition.is_roomy(partition.view().len()) {
-                        // Without memory for it, it stays as it is.
+                        // Without memory for the move, it stays as it is.
                         let _ = partition.resize(0, visitor.me(), core.resources());
                     }
                 }
@@ -425,11 +427,11 @@ fn remove_marked(partition: &Partition, me: u16) {
     }
 }
 
-/// True if the entry there has this key: one that the index points to under the caller's pin, or a
-/// verified copy of it.
+/// True if the entry at `at` has this key. The index points to the entry under the caller's pin, or
+/// it is a verified copy.
 pub(crate) fn key_is(at: *const u8, key: &[u8]) -> bool {
-    // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part; or
-    // it is a verified copy.
+    // SAFETY: the index pointed to it under our pin: a whole entry, which includes the key; or it
+    // is a verified copy.
     unsafe {
         let header = entry::header_trusted(at);
         header.key_bytes == key.len()

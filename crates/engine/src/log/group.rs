@@ -1,13 +1,13 @@
-//! Rolling a head, and keeping a group of entries in one segment.
+//! Rolling a head to a new segment, and keeping a group of entries in one segment.
 //!
-//! A group that knows beforehand how long it gets has its room set aside (`room`), and is never
-//! moved. For others:
+//! A group whose length is known beforehand has its room set aside (`room`), and is never moved.
+//! For others:
 //!
-//! A group (a transaction, or what an exclusive guard writes) is collected as a whole and lies in
-//! one segment, under one certificate, so a crash keeps all of it or nothing. When its segment is
-//! full, its entries so far are copied to the start of the next one and cut off the old. Nobody
-//! else has seen them: readers of their keys wait for the transaction, and the consumer is not
-//! shown an open group.
+//! A group (a transaction, or the writes of an exclusive guard) is collected as a whole and is in
+//! one segment, under one certificate. So a crash keeps all of it or nothing. When its segment is
+//! full, its entries so far are copied to the start of the next one and cut off the old one. No
+//! other thread has seen them: readers of their keys wait for the transaction, and the consumer is
+//! not shown an open group.
 
 use super::Log;
 use super::planted::Bug;
@@ -36,7 +36,7 @@ pub(crate) fn roll(
     }
     let is_full = core.refuses(Purpose::Head);
     if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
-        // The reserve for tombstones is whole again, in memory and on disk: the window becomes an
+        // The reserve for tombstones is full again, in memory and on disk: the window becomes an
         // ordinary one.
         let is_spare = core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose);
         tail.set_for_deletes(!is_spare);
@@ -64,21 +64,21 @@ pub(crate) fn roll(
         Some(log) => log.roll(core, head, tail, window),
     }
     tail.set_for_deletes(for_deletes);
-    // To clean, or to prepare the next window.
+    // Wakes the cleaners, which clean or prepare the next window.
     core.wakeup.ring();
     Ok(true)
 }
 
 impl Log {
-    /// Goes on in `window`, and takes the open group along.
+    /// Continues in `window`, and moves the open group there.
     fn roll(&self, core: &Core, head: &Head, tail: &mut Tail, window: u32) {
         let in_group = tail.in_group();
         let group = tail.group();
         let old = tail.window();
         // Before the old window is closed: the memory of its tail may go back to the system then.
-        // SAFETY: source: what this head appended to its own window; target: a fresh window of its
-        // own, where the group is going to be taken below. A group is shorter than a window
-        // (checked by who calls).
+        // SAFETY: source: bytes that this head appended to its own window; target: a fresh window
+        // of its own, where the group is going to be taken below. A group is shorter than a window
+        // (checked by the caller).
         unsafe {
             let to = core.space.offset_of(window) + SEGMENT_HEADER_BYTES;
             let from = core.space.at(Space::location(group.start));
@@ -101,7 +101,7 @@ impl Log {
         }
     }
 
-    /// Goes on in `window`, which the open group has set aside: the group has a part in each
+    /// Continues in `window`, which the open group has set aside: the group has a part in each
     /// segment, and is still collected as a whole (L2).
     pub(crate) fn span(&self, space: &Space, head: usize, tail: &mut Tail, window: u32) {
         let has_begun = !tail.group().is_empty();
@@ -114,21 +114,21 @@ impl Log {
         self.publish(head, tail);
     }
 
-    /// Closes the head's segment, if any, and goes on in `window`.
+    /// Closes the head's segment, if it has one, and continues in `window`.
     pub(crate) fn enter(&self, space: &Space, head: usize, tail: &mut Tail, window: u32) {
         self.close(space, head, tail);
         tail.roll(space, window);
         tail.set_base(self.enter_stream(head, window));
     }
 
-    /// What the holder of the head's lock appends from now on is one group.
+    /// Entries that the holder of the head's lock appends from now on form one group.
     pub(crate) fn begin_group(&self, tail: &mut Tail) {
         if !self.planted.is(Bug::GroupsInParts) {
             tail.begin_group();
         }
     }
 
-    /// Makes the entries of the open group collectable.
+    /// Ends the group and makes its entries collectable.
     pub(crate) fn end_group(&self, head: usize, tail: &mut Tail) {
         tail.end_group();
         if tail.window().is_some() {
@@ -136,7 +136,7 @@ impl Log {
         }
     }
 
-    /// Makes what the holder of the head's lock appended known to the stream.
+    /// Publishes the appends of the holder of the head's lock to the stream.
     pub(crate) fn publish(&self, head: usize, tail: &Tail) {
         self.streams[head].publish(tail.position(), tail.in_group());
     }
@@ -160,7 +160,7 @@ impl Log {
     }
 }
 
-/// Lets the index and the counters follow a group's entries from the old window to the new one.
+/// Moves a group's entries in the index and the counters from the old window to the new one.
 fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize, new: u32) {
     let (mut at, mut dead) = (group.start, 0);
     let segments = &core.space.segments;
@@ -183,7 +183,7 @@ fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize
 }
 
 /// Makes the slot that points to `from` point to `to`. False: there is none, the entry is dead. The
-/// guard holds the locks of the keys of its group, or is alone.
+/// guard holds the locks of its group's keys, or is alone.
 fn point_to(core: &Core, entry: &Entry<'_>, from: u64, to: u64) -> bool {
     let Ok(index) = core.tables.index(TableId(entry.table)) else {
         return false;

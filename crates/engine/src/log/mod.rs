@@ -1,24 +1,23 @@
-//! The log as its writer sees it: what the heads appended, in order, and how much of it is durable.
+//! The log as its writer uses it: the appends of all heads, in order, and how far each is durable.
 //!
 //! **Invariants**
 //! - L1: the bytes of a segment are the bytes of its window, offset for offset. They stay in place
 //!   until the segment is durably closed: only then may a cleaner take the window.
-//! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group
-//!   are collected together. All of a group lies in one segment, but for one that has set aside
-//!   more (`room`).
+//! - L2: `shippable` of a stream is never inside a group (a transaction): entries of one group
+//!   are collected together. All of a group is in one segment, except for a group that has set
+//!   aside more (`room`).
 //! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8
-//!   more, which stand for its closing; so "durable up to" says of data and of closings alike what
-//!   is durable.
-//! - L4: `appended` of a stream is stored before the index points to the entry: who sees a version
-//!   dead sees a position that covers what killed it (90-traps.md §0.3).
+//!   more, which stand for its closing. So "durable up to" covers data and closings alike.
+//! - L4: `appended` of a stream is stored before the index points to the entry. So a thread that
+//!   sees a version dead also sees a position that covers its killer (90-traps.md §0.3).
 //! - L5: an entry is appended over its predecessor, or a key created again after its removal, only
-//!   if that predecessor is durable or lies before it in the same stream (90-traps.md §B). So of a
-//!   key's versions a prefix survives, and each version's killer names the segment of the version
-//!   just below it.
+//!   if that predecessor is durable or is before it in the same stream (90-traps.md §B). So a
+//!   prefix of a key's versions survives, and each version's killer names the segment of the
+//!   version just below it.
 //! - L6: a change of a table is collected no later than any entry that was written after it.
 //!
-//! **Concurrency**: `appended` and `shippable` are stored by who holds the head's lock. `collect`
-//! takes no head's lock: a roll holds the stream's queue for an instant. One consumer calls
+//! **Concurrency**: the holder of the head's lock stores `appended` and `shippable`. `collect`
+//! takes no head's lock; a roll holds the stream's queue for an instant. One consumer calls
 //! `collect` and `complete`.
 //!
 //! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are
@@ -62,7 +61,7 @@ use std::sync::{Arc, Condvar, OnceLock};
 use std::time::Duration;
 use stream::Stream;
 
-/// A waiter looks again at least this often.
+/// Longest time after which a waiter looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// The disk has no space.
@@ -79,20 +78,20 @@ const CHANGE_STEP: u64 = 8;
 pub struct Log {
     options: LogOptions,
     windows: Box<[Window]>,
-    /// How many bytes of each window are durable; `Space` reads it.
+    /// Number of durable bytes of each window; `Space` reads it.
     durable: Arc<[AtomicU32]>,
     memory: Memory,
-    /// One per head; positions of table changes have a stream number of their own, after these.
+    /// One per head. Positions of table changes have the stream number behind these.
     pub(crate) streams: Box<[Stream]>,
     removals: Removals,
     changes: Mutex<Changes>,
-    /// Changes that reached the level, by sequence number.
+    /// Numbers up to which changes have reached the level.
     changes_buffered: AtomicU64,
     changes_synced: AtomicU64,
     next_segment: AtomicU64,
-    /// Why nothing is written: bits of `FULL`, `FAILED` and `CLOSED`. 0 = all is well.
+    /// Why writes are refused: bits of `FULL`, `FAILED` and `CLOSED`. 0 = they are not.
     refuses: AtomicU8,
-    /// What the cleaner made could not be written for want of space.
+    /// Survivors could not be written for want of disk space.
     cannot_clean: AtomicBool,
     planted: planted::Planted,
     version_floor: AtomicU64,
@@ -108,22 +107,23 @@ pub struct Log {
     progress: Condvar,
 }
 
-/// What the log knows of a window.
+/// The log's data about a window.
 #[derive(Default)]
 struct Window {
     segment: AtomicU64,
-    /// Where in its head's stream it starts; unused for survivors.
+    /// Start of the segment in its head's stream; unused for survivors.
     base: AtomicU64,
     stream: AtomicUsize,
 }
 
-/// Where windows lie.
+/// The memory of all windows.
 struct Memory {
     start: *const u8,
     segment_bytes: usize,
 }
 
-// SAFETY: it only computes addresses; `slice` says why what it reads does not change.
+// SAFETY: it only computes addresses; the bytes that `slice` reads do not change, as is shown
+// there.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -136,17 +136,17 @@ impl Memory {
         // SAFETY: inside the region, which lives as long as the log. Entries were whole up to
         // `shippable` (Acquire in `collect`), a head never changes what it appended, and the window
         // is not cleaned before it is durably closed (L1), hence not before `complete` took the
-        // `Collected` that this was asked with.
+        // `Collected` that this call is for.
         unsafe { std::slice::from_raw_parts(self.start.wrapping_add(at), bytes as usize) }
     }
 }
 
-/// Changes of tables that wait to be collected.
+/// Table changes that are not collected yet.
 #[derive(Default)]
 struct Changes {
     /// The last sequence number given.
     last: u64,
-    /// The first number that an exclusive guard has been given and not yet published.
+    /// First number that an exclusive guard has reserved and not published yet.
     reserved: Option<u64>,
     queue: Vec<(u64, TableChange)>,
 }
@@ -197,27 +197,27 @@ impl Log {
         self.streams.len()
     }
 
-    /// The number of the stream of table changes.
+    /// The stream number of table changes.
     fn changes_stream(&self) -> u16 {
         self.streams.len() as u16
     }
 
-    /// Every version that was ever given before the store was made is below this.
+    /// All versions that were given before this store was made are below this.
     pub(crate) fn version_floor(&self) -> u64 {
         self.version_floor.load(Ordering::Relaxed)
     }
 
-    /// What a restart found: versions go on from here at least.
+    /// A restart found this floor: new versions are not below it.
     pub(crate) fn raise_version_floor(&self, floor: u64) {
         self.version_floor.fetch_max(floor, Ordering::Relaxed);
     }
 
-    /// Ids go on from here at least.
+    /// New segment ids are not below this.
     pub(crate) fn raise_next_segment(&self, next: SegmentId) {
         self.next_segment.fetch_max(next.0, Ordering::Relaxed);
     }
 
-    /// The level of tables without one of their own.
+    /// The level of tables that have none of their own.
     pub fn default_level(&self) -> Level {
         Level::from_number(self.default_level.load(Ordering::Relaxed)).unwrap_or_default()
     }
@@ -231,17 +231,17 @@ impl Log {
         tables as u64 + self.removals.bytes() + self.swaps.bytes()
     }
 
-    /// An id that no segment had before.
+    /// A new segment id, never used before.
     pub fn new_segment_id(&self) -> SegmentId {
         SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// As [`new_segment_id`](Self::new_segment_id), so many in a row; the first of them.
+    /// As [`new_segment_id`](Self::new_segment_id), `count` ids in a row; returns the first.
     pub(crate) fn new_segment_ids(&self, count: u64) -> SegmentId {
         SegmentId(self.next_segment.fetch_add(count, Ordering::Relaxed))
     }
 
-    /// What of the log cleaning replaces.
+    /// The list of segments, and the cleaning passes that change it.
     pub(crate) fn swaps(&self) -> &Swaps {
         &self.swaps
     }
@@ -264,37 +264,37 @@ impl Log {
         self.sides.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Once for each that began.
+    /// Called once for each side log that began.
     pub(crate) fn side_ended(&self) {
         self.sides.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Grows whenever the log's writer has got something done.
+    /// Grows with every step that the log's writer completes.
     pub(crate) fn progress(&self) -> u64 {
         let streams = self.streams.iter();
         let synced = streams.map(|stream| stream.done.synced.load(Ordering::Relaxed));
         synced.fold(self.swaps.progress(), u64::wrapping_add)
     }
 
-    /// The id that the next segment will get.
+    /// The id of the next segment.
     pub fn next_segment_id(&self) -> SegmentId {
         SegmentId(self.next_segment.load(Ordering::Relaxed))
     }
 
-    /// The segment whose bytes a window holds.
+    /// The segment that a window holds.
     pub(crate) fn segment_of(&self, window: usize) -> SegmentId {
         SegmentId(self.windows[window].segment.load(Ordering::Relaxed))
     }
 
-    /// Says which segment's bytes a window is going to hold.
+    /// Sets the segment that a window is going to hold.
     pub(crate) fn set_segment(&self, window: usize, segment: SegmentId) {
         self.windows[window]
             .segment
             .store(segment.0, Ordering::Relaxed);
     }
 
-    /// Gives a head's fresh window a new id, and writes the segment's header into it. The caller
-    /// alone has the window.
+    /// Gives a head's fresh window a new id, and writes the segment's header into it. No other
+    /// thread uses the window.
     pub(crate) fn open_window(&self, space: &Space, window: u32, head: usize) {
         let segment = self.new_segment_id();
         self.swaps.opened(segment);
@@ -302,9 +302,9 @@ impl Log {
         self.durable[window as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Makes a window that of `segment`, and writes its header. The caller alone has the window.
-    /// Whatever a cleaner puts there are copies of durable entries, so all of it counts as durable
-    /// from the start.
+    /// Gives a window the id `segment`, and writes its header. No other thread uses the window. A
+    /// cleaner fills it with copies of durable entries, so all of it counts as durable from the
+    /// start.
     pub(crate) fn give_window(
         &self,
         space: &Space,
@@ -324,25 +324,25 @@ impl Log {
         space.write_header(window, &header.encode());
     }
 
-    /// A window holds this segment, which is durable.
+    /// The window holds this segment, which is durable.
     pub(crate) fn adopt_window(&self, window: u32, segment: SegmentId) {
         self.set_segment(window as usize, segment);
         self.durable[window as usize].store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// True if a closed window may be a victim: it holds nothing that the disk lacks.
+    /// True if a closed window may be a victim: the disk has all of its data.
     pub(crate) fn is_victim_to_be(&self, window: u32) -> bool {
         self.may_leave_memory(window) && !self.swaps.is_held(window)
     }
 
-    /// True if nobody needs the memory of a closed window for its bytes: they are durable. Of a
-    /// side log's, too (D8).
+    /// True if the memory of a closed window may be freed, as its bytes are durable. This includes
+    /// windows of side logs (D8).
     pub(crate) fn may_leave_memory(&self, window: u32) -> bool {
         self.is_durably_closed(window as usize)
             && (self.swaps.is_written(window) || self.has_bug(Bug::UnwrittenLeavesMemory))
     }
 
-    /// Bytes of a segment that is closed, and that the caller's pin keeps in memory.
+    /// Copies bytes of a closed segment that the caller's pin keeps in memory.
     pub(crate) fn copy_of(&self, window: u32, from: u32, to: u32) -> Vec<u8> {
         self.memory.slice(window, from, to - from).to_vec()
     }
@@ -352,7 +352,7 @@ impl Log {
         self.durable[window].load(Ordering::Acquire) == u32::MAX
     }
 
-    /// Connects a fresh window of a head to its stream; returns where in it the window starts.
+    /// Connects a head's fresh window to its stream; returns the position where the window starts.
     pub(crate) fn enter_stream(&self, stream: usize, window: u32) -> u64 {
         let known = &self.windows[window as usize];
         let base = self.streams[stream].open(self.segment_of(window as usize), window);
@@ -361,8 +361,8 @@ impl Log {
         base
     }
 
-    /// The segment in which an entry lies that is to be replaced or removed, unless it is in
-    /// `window` itself.
+    /// The segment of an entry that is to be replaced or removed; none if the entry is in `window`
+    /// itself.
     #[inline(always)]
     pub(crate) fn victim(&self, space: &Space, location: u64, window: Option<u32>) -> SegmentId {
         let found = space.window_of(location);
@@ -384,7 +384,7 @@ impl Log {
         )
     }
 
-    /// What a stream has reached at a level.
+    /// The position that a stream has reached at a level.
     pub(crate) fn end_of(&self, stream: u16, level: Level) -> u64 {
         let (buffered, synced) = match self.streams.get(usize::from(stream)) {
             Some(stream) => (&stream.done.buffered, &stream.done.synced),
@@ -392,7 +392,7 @@ impl Log {
         };
         match level {
             Level::Memory => u64::MAX,
-            // Whatever is synced was buffered, whichever is stored first.
+            // Everything that is synced was buffered, whichever is stored first.
             Level::Buffered => buffered
                 .load(Ordering::Acquire)
                 .max(synced.load(Ordering::Acquire)),
@@ -415,7 +415,7 @@ impl Log {
         }
     }
 
-    /// Everything that was appended and changed so far, groups that are still open included (L4).
+    /// Everything that was appended and changed so far, open groups included (L4).
     pub fn appended(&self) -> Position {
         let mut position = Position::default();
         for (number, stream) in self.streams.iter().enumerate() {
@@ -431,7 +431,7 @@ impl Log {
         position
     }
 
-    /// Bytes appended and not yet synced, about.
+    /// Approximate number of bytes appended and not yet synced.
     pub fn undurable_bytes(&self) -> u64 {
         let streams = self.streams.iter();
         streams
@@ -446,14 +446,14 @@ impl Log {
             .sum()
     }
 
-    /// Called whenever the engine needs something durable soon, and possibly waits for it, with
-    /// locks held: the hook must not enter the store, but it may collect and complete. Only the
-    /// first hook counts.
+    /// Sets the hook that is called when the engine needs a commit soon, and possibly waits for it
+    /// with locks held. The hook must not enter the store, but it may collect and complete. Only
+    /// the first hook counts.
     pub fn on_demand(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.demand.set(Box::new(hook));
     }
 
-    /// Asks the consumer for a commit at level synced.
+    /// Requests a commit at level synced from the consumer.
     pub(crate) fn demand(&self) {
         if let Some(hook) = self.demand.get() {
             hook();
@@ -465,9 +465,9 @@ impl Log {
         self.refuse(FULL, is_full);
     }
 
-    /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. What
-    /// must not be lost is written before: [`Store::alone`](crate::Store::alone) says when no write
-    /// is under way.
+    /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. Data
+    /// that must not be lost are written before; inside [`Store::alone`](crate::Store::alone) no
+    /// write is in progress.
     pub fn closed(&self, is_closed: bool) {
         self.refuse(CLOSED, is_closed);
     }
@@ -482,24 +482,24 @@ impl Log {
         self.wake();
     }
 
-    /// The disk has no space for survivors: who waits for memory that they would free waits in
-    /// vain.
+    /// The disk has no space for survivors: a thread that waits for memory which they would free
+    /// waits in vain.
     pub fn cannot_clean(&self, is_full: bool) {
         self.cannot_clean.store(is_full, Ordering::Release);
     }
 
-    /// Segments listed, those included that wait for their swap: each needs space on the disk.
+    /// Segments listed, including those that wait for their Swap: each needs space on the disk.
     pub fn segments_listed(&self) -> u64 {
         self.swaps.room().0
     }
 
-    /// The disk has space for so many segments, though there may be more: `u64::MAX` = for all. Of
-    /// these some are kept for cleaning, and some for removals.
+    /// Sets the number of segments that the disk has space for; `u64::MAX` = enough for all. Some
+    /// of them are kept for cleaning, and some for removals.
     pub fn set_disk_room(&self, segments: u64) {
         self.swaps.set_disk_room(segments);
     }
 
-    /// True if writes are refused because live data fill the disk; removals are not.
+    /// True if writes are refused because live data fill the disk. Removals are not refused.
     pub fn is_short_of_disk(&self) -> bool {
         self.swaps.is_short_of_disk()
     }
@@ -534,10 +534,11 @@ impl Log {
         }
     }
 
-    /// Waits until a stream is synced up to `end`; `holding` says what others may want meanwhile.
+    /// Waits until a stream is synced up to `end`. `holding`: resources of the caller that others
+    /// may want meanwhile.
     ///
     /// # Errors
-    /// As [`check_writable`](Self::check_writable), when there is no hope.
+    /// As [`check_writable`](Self::check_writable), when waiting cannot help.
     pub(crate) fn wait_synced(
         &self,
         stream: u16,
@@ -572,7 +573,7 @@ impl Log {
         }
     }
 
-    /// Queues a change of a table, before anybody can write under it (L6).
+    /// Queues a change of a table, before any thread can write under it (L6).
     pub(crate) fn publish_change(&self, change: TableChange) {
         let mut changes = self.changes.lock().expect("table changes");
         changes.last += CHANGE_STEP;
@@ -580,8 +581,8 @@ impl Log {
         changes.queue.push((number, change));
     }
 
-    /// A number for a change that an exclusive guard is going to publish when it ends; also its
-    /// position.
+    /// Reserves the number of a change that an exclusive guard publishes when it ends. The number
+    /// is also its position.
     pub(crate) fn reserve_change(&self) -> (u16, u64) {
         let mut changes = self.changes.lock().expect("table changes");
         changes.last += CHANGE_STEP;
@@ -590,8 +591,8 @@ impl Log {
         (self.changes_stream(), number)
     }
 
-    /// Publishes what an exclusive guard did to tables, together with its entries:
-    /// `publish_entries` makes them shippable.
+    /// Publishes an exclusive guard's changes of tables together with its entries:
+    /// `publish_entries` makes the entries shippable.
     pub(crate) fn publish_alone(
         &self,
         made: Vec<(u64, TableChange)>,

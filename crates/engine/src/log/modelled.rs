@@ -1,4 +1,4 @@
-//! One head of a log without a store around it, for the model checkers to drive.
+//! One head of a log without a store, for the model checkers.
 
 use super::Log;
 use crate::LogOptions;
@@ -18,14 +18,14 @@ impl OneHead {
         &self.0
     }
 
-    /// The head goes on in a fresh window.
+    /// The head continues in a fresh window.
     pub fn roll(&self, space: &Space, tail: &mut Tail, window: u32) {
         self.0.open_window(space, window, 0);
         self.0.enter(space, 0, tail, window);
         self.publish(tail);
     }
 
-    /// What was appended so far may be collected, unless a group is open.
+    /// Everything appended so far may be collected, unless a group is open.
     pub fn publish(&self, tail: &Tail) {
         self.0.streams[0].publish(tail.position(), tail.in_group());
     }
@@ -38,7 +38,7 @@ impl OneHead {
         self.0.end_group(0, tail);
     }
 
-    /// True if the entry at a location lies in what is synced, going by its position.
+    /// True if the entry at a location is synced, judged by its position.
     pub fn is_reached(&self, space: &Space, location: u64) -> bool {
         let (stream, end) = self.0.place_of(space, location);
         end <= self.0.end_of(stream, Level::Synced)

@@ -1,19 +1,20 @@
-//! Where a guard may append, and what its replies depend on.
+//! The head that a guard may append to, and the positions that its replies depend on.
 //!
 //! **Order** (L5): an entry may follow a predecessor that can still be lost only in the same head.
-//! So a guard that finds one in another head goes there for its next appends; in the middle of a
-//! group, where it cannot, it waits for a commit. What precedes the creation of a key is its last
-//! removal: the class of its hash knows where that may be (`removals`).
+//! A guard that finds such a predecessor in another head goes to that head for its next appends. In
+//! the middle of a group it cannot, so it waits for a commit. The predecessor of a created key is
+//! the key's last removal: `removals` records, for the class of its hash, the positions where it
+//! may be.
 //!
-//! **Waits** (N1): a guard goes to another head, or waits for a commit, with nothing in its hands:
-//! no bucket, no head, no pin. A transaction finds out about its keys when they are locked, lets go
-//! of them and comes again. What is left waits with its keys locked, a few times in a million; it
-//! waits for a commit of what is collectable, and a commit waits for nobody in the store
-//! (`on_demand`). Nobody can wait for the end of a group, because its positions are not shown
-//! before (M1).
+//! **Waits** (N1): a guard that goes to another head, or waits for a commit, holds nothing: no
+//! bucket, no head, no pin. A transaction that finds such predecessors when its keys are locked
+//! unlocks the keys and starts again. If it still finds some, which happens a few times in a
+//! million, it waits with its keys locked: for a commit of entries that are collectable, and a
+//! commit waits for nothing in the store (`on_demand`). No guard can wait for the end of a group,
+//! because the group's positions are not shown before (M1).
 //!
-//! **Observation**: whatever a guard was shown (objects, absences, failed conditions) joins its
-//! position if it can still be lost (90-traps.md §0.4).
+//! **Observation**: everything that a guard was shown (objects, absences, failed conditions) joins
+//! its position if it can still be lost (90-traps.md §0.4).
 
 use super::planted::Bug;
 use super::{Log, Position};
@@ -29,48 +30,50 @@ use duramen_format::entry::NewTombstone;
 
 /// Bits of a packed place that hold a position in units of 8 bytes.
 const END_BITS: u32 = 54;
-/// Heads of a store with or without a log: their numbers, and that of the table changes, fit a
-/// packed place.
+/// Maximum number of heads of a store, with or without a log: their numbers, and that of the table
+/// changes, fit a packed place.
 pub(crate) const HEADS_MAX: usize = (1 << (64 - END_BITS)) - 2;
 
-/// Packs a place: not zero, as no entry ends at position 0. No two removals have the same.
+/// Packs a place. The result is not zero, as no entry ends at position 0, and no two removals have
+/// the same.
 pub(crate) fn pack_place(stream: u16, end: u64) -> u64 {
     u64::from(stream) << END_BITS | end.div_ceil(8)
 }
 
-/// How the removal of a key went on.
+/// Outcome of a removal.
 pub(crate) enum Buried {
     Done,
-    /// No window is free: find memory and start again.
+    /// No window is free: the caller frees memory and starts again.
     NoSpace,
-    /// The head has a new segment now.
+    /// The head has a new segment: the caller looks the key up again.
     LookAgain,
 }
 
 impl Log {
-    /// Where a key with this hash may have been removed so that it can still be lost.
+    /// Positions where a key with this hash may have been removed, if the removal can still be
+    /// lost.
     fn undurable_removals(&self, hash: KeyHash) -> impl Iterator<Item = (u16, u64)> {
         let ends = self.removals.of_class(hash.0);
         ends.filter(|(stream, end)| *end > self.end_of(*stream, Level::Synced))
     }
 
-    /// Where the entry at `location` is, if it can still be lost.
+    /// The position of the entry at `location`, if it can still be lost.
     fn undurable_entry(&self, space: &Space, location: u64) -> Option<(u16, u64)> {
         space
             .is_undurable(location)
             .then(|| self.place_of(space, location))
     }
 
-    /// The level that a table asks for.
+    /// The level of a table.
     fn level_of(&self, index: &Index) -> Level {
         index.level().unwrap_or_else(|| self.default_level())
     }
 }
 
 impl<'s> Guard<'s> {
-    /// Everything that was written, and seen though it could still be lost, since the guard began
-    /// or since the last [`take_position`](Self::take_position). A reply is true once this position
-    /// has reached the level it promises.
+    /// The position of everything that the guard wrote since it began or since the last
+    /// [`take_position`](Self::take_position), and of everything that it saw and that could still
+    /// be lost. A reply is true once this position has reached the level it promises.
     pub fn position(&self) -> Position {
         let mut position = self.observed.borrow().clone();
         if let Some((end, level)) = self.own {
@@ -93,8 +96,8 @@ impl<'s> Guard<'s> {
         self.own.is_some() || self.seen.get()
     }
 
-    /// Makes the position cover everything that anybody did so far: for replies about the store as
-    /// a whole.
+    /// Makes the position cover everything that was appended so far: for replies about the whole
+    /// store.
     pub fn observe_everything(&self) {
         if let Some(log) = &self.core.log {
             self.seen.set(true);
@@ -112,7 +115,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Moves the position of own appends to the others, before the head is changed.
+    /// Adds the position of own appends to the observed ones, before the head is changed.
     fn keep_own(&mut self) {
         if let Some((end, level)) = self.own.take() {
             self.seen.set(true);
@@ -121,7 +124,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// An entry was shown, or decided something, that can still be lost.
+    /// The guard saw, or based a decision on, an entry that can still be lost.
     #[cold]
     #[inline(never)]
     pub(crate) fn observe_entry(&self, index: &Index, location: u64) {
@@ -140,7 +143,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// A part of the partition was shown, and with it what is not there.
+    /// The guard saw a part of the partition, and thereby which keys are absent.
     #[inline(always)]
     pub(crate) fn observe_gaps(&self, index: &Index, partition: &Partition) {
         if self.core.log.is_some() && partition.last_removed() != 0 {
@@ -148,7 +151,7 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// `hash`: of the one key that was looked for.
+    /// `hash`: of the key that was looked for, if it was a single one.
     #[cold]
     #[inline(never)]
     fn observe_removals(&self, index: &Index, partition: &Partition, hash: Option<KeyHash>) {
@@ -171,22 +174,22 @@ impl<'s> Guard<'s> {
             None => all().for_each(|place| self.observe(log, index, place)),
         }
         if all().next().is_none() {
-            // All durable: the next one who finds nothing here need not look.
+            // All are durable: the next guard that finds no key here need not check.
             partition.forget_removals(seen);
         }
     }
 
     fn observe(&self, log: &Log, index: &Index, (stream, end): (u16, u64)) {
         let level = log.level_of(index);
-        // What a table of level memory shows may vanish.
+        // Entries of a table of level memory may vanish at any time.
         if level > Level::Memory {
             self.seen.set(true);
             self.observed.borrow_mut().add(stream, end, level);
         }
     }
 
-    /// A table is going to change under this exclusive guard; returns its number, for who finds
-    /// keys absent because of it.
+    /// A table is going to change under this exclusive guard. Returns the number of the change, for
+    /// guards that find keys absent because of it.
     pub(crate) fn note_change(&self, index: &Index, change: TableChange) -> u64 {
         let Some(log) = &self.core.log else {
             return 0;
@@ -214,8 +217,8 @@ impl<'s> Guard<'s> {
         });
     }
 
-    /// L5: makes this guard one that may append over what was found. False: the bucket was
-    /// unlocked, look again.
+    /// L5: after this, the guard may append over the entry that it found. False: the bucket was
+    /// unlocked, and the caller looks again.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]; the bucket is unlocked then.
@@ -226,7 +229,7 @@ impl<'s> Guard<'s> {
         hash: KeyHash,
         locked: &Locked<'s>,
     ) -> Result<bool, Error> {
-        // A group that has room is done as a whole, whatever the disk says meanwhile (`room`, R1).
+        // A group that has room is done as a whole, even if the disk fills meanwhile (`room`, R1).
         if !self.granted
             && let Err(error) = log.check_writable()
         {
@@ -250,9 +253,9 @@ impl<'s> Guard<'s> {
     /// Goes to the head where the predecessors are, or waits for them.
     #[cold]
     fn settle(&mut self, log: &Log, hash: KeyHash, locked: &Locked<'s>) -> Result<bool, Error> {
-        // R1: all that can precede was waited for before room was granted, and the key is locked
-        // since. A removal that is found by hash now is of another key. Waiting for it could fail
-        // in the middle of the step.
+        // R1: the guard waited for all possible predecessors before room was granted, and the key
+        // is locked since. A removal that is found by hash now is of another key, and waiting for
+        // it could fail in the middle of the step.
         if self.granted && (locked.in_transaction || self.alone) {
             return Ok(true);
         }
@@ -261,8 +264,8 @@ impl<'s> Guard<'s> {
                 .undurable_entry(&self.core.space, slot.location())
                 .into_iter()
                 .collect(),
-            // A change of a table is not among them: it is collected before whatever is appended
-            // now (L6).
+            // A change of a table is not among them: it is collected before anything that is
+            // appended now (L6).
             None => log.undurable_removals(hash).collect(),
         };
         let own = self.head.number as u16;
@@ -272,7 +275,7 @@ impl<'s> Guard<'s> {
         }
         // T4: a transaction keeps its head, whatever it has written so far.
         if self.transaction.is_some() || self.alone {
-            // The bucket stays locked, so what was seen is all that can precede.
+            // The bucket stays locked, so no other predecessor can come.
             for (stream, end) in places.iter().filter(elsewhere) {
                 if let Err(error) = log.wait_synced(*stream, *end, &[Key, Head]) {
                     self.unlock(locked);
@@ -285,9 +288,9 @@ impl<'s> Guard<'s> {
         self.follow(log, &places).map(|()| false)
     }
 
-    /// Goes to the head of one of these places, its own if it is among them, and waits for the
-    /// others. No bucket is locked, and what was read may not be used again. Who is alone keeps its
-    /// head, where its group is.
+    /// Goes to the head of one of these places, and waits for the others. Keeps its own head if it
+    /// is among them, or if the guard is alone, as its group is there. No bucket is locked, and
+    /// values that were read may not be used again.
     fn follow(&mut self, log: &Log, places: &[(u16, u64)]) -> Result<(), Error> {
         let own = self.head.number as u16;
         let keeps = self.alone || places.iter().any(|(stream, _)| *stream == own);
@@ -304,14 +307,15 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// From now on appends to another head. No group is open.
+    /// Appends to another head from now on. No group is open.
     fn go_to(&mut self, stream: u16) {
         self.keep_own();
         self.tail = None;
         self.head = &self.core.heads[usize::from(stream)];
     }
 
-    /// Waits for a commit, outside: so it holds nothing back. What was read may not be used again.
+    /// Waits for a commit outside of the store, so it holds nothing back. Values that were read may
+    /// not be used again.
     fn wait_synced(&mut self, log: &Log, stream: u16, end: u64) -> Result<(), Error> {
         if self.alone {
             return log.wait_synced(stream, end, &[Door, Pin]);
@@ -329,19 +333,20 @@ impl<'s> Guard<'s> {
         waited
     }
 
-    /// Before a transaction locks its keys, or when it has let go of them again: goes to the head
-    /// where their predecessors are, and waits for those in others.
+    /// Goes to the head where the predecessors of a transaction's keys are, and waits for those in
+    /// others. Called before the keys are locked, or after they were unlocked again.
     pub(crate) fn settle_before(&mut self, keys: &[(TableId, KeyHash)]) {
         let Some(log) = self.core.log.as_deref() else {
             return;
         };
         let places = self.predecessors(log, keys);
-        // If nothing can be written now, whoever wants to write is told so. Reading transactions go
-        // on.
+        // If nothing can be written now, a later write returns the error. Transactions that only
+        // read go on.
         let _ = self.follow(log, &places);
     }
 
-    /// Predecessors of these keys, whose buckets are locked, that can still be lost in other heads.
+    /// Predecessors of these keys that are in other heads and can still be lost. The keys' buckets
+    /// are locked.
     pub(crate) fn unsettled(&self, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
         let Some(log) = self.core.log.as_deref() else {
             return Vec::new();
@@ -355,8 +360,8 @@ impl<'s> Guard<'s> {
         places
     }
 
-    /// Waits, with the keys locked and before their step writes anything, for what is left of their
-    /// predecessors (T7). A commit waits for nobody in the store, so this ends.
+    /// Waits for the remaining predecessors, with the keys locked and before their step writes
+    /// anything (T7). A commit waits for nothing in the store, so this ends.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
@@ -370,8 +375,8 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// As [`settle_locked`](Self::settle_locked), of a guard that is alone in the store: for all
-    /// that others have appended.
+    /// As [`settle_locked`](Self::settle_locked), for a guard that is alone in the store: waits for
+    /// everything that others have appended.
     pub(crate) fn settle_alone(&mut self) -> Result<(), Error> {
         let Some(log) = self.core.log.as_deref() else {
             return Ok(());
@@ -388,9 +393,9 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Where the predecessors of writes to these keys are, as far as they can still be lost. By
-    /// hashes alone: among them may be those of other keys, and a removal is left out where there
-    /// is an object.
+    /// Positions of the predecessors of writes to these keys, as far as they can still be lost.
+    /// Found by hashes alone: some may be those of other keys, and a removal is left out where
+    /// there is an object.
     fn predecessors(&self, log: &Log, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
         let mut places: Vec<(u16, u64)> = Vec::new();
         let mut note =
@@ -421,7 +426,7 @@ impl<'s> Guard<'s> {
         places
     }
 
-    /// Makes removals known whose entries may be collected now, before anybody can find the keys
+    /// Records a removal whose entry may be collected now, before any other thread can find the key
     /// absent (M1, M2).
     fn note_removal(&self, log: &Log, hash: KeyHash, partition: &Partition, end: u64) {
         let head = self.head.number;
@@ -429,7 +434,7 @@ impl<'s> Guard<'s> {
         partition.note_removal(pack_place(head as u16, end));
     }
 
-    /// The group of a transaction has ended, its keys are still locked: its removals become known
+    /// Records the removals of a transaction whose group has ended, while its keys are still locked
     /// (M1, M2).
     pub(crate) fn note_removals(&self, log: &Log, removed: &[(&'s Partition, KeyHash)]) {
         let Some(tail) = self.tail.as_ref().filter(|_| !removed.is_empty()) else {
@@ -440,9 +445,9 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// Appends the tombstone of an object that is about to leave the index, and records where. The
-    /// bucket is locked. A key that is absent needs one if it may have been evicted and can still
-    /// come back from disk.
+    /// Appends the tombstone of an object that is about to leave the index, and records its
+    /// position. The bucket is locked. An absent key needs a tombstone if it may have been evicted
+    /// and can still come back from disk.
     ///
     /// # Errors
     /// [`Error::GroupTooLarge`].
@@ -459,7 +464,7 @@ impl<'s> Guard<'s> {
                 let window = space.window_of(slot.location());
                 (entry.version, log.segment_of(window))
             }
-            // Whatever was evicted from here had a version below the floor (X3).
+            // Everything that was evicted from here had a version below the floor (X3).
             None => {
                 let evicted = locked.partition.floor().saturating_sub(1);
                 (evicted, log.eviction_victim())
@@ -483,7 +488,7 @@ impl<'s> Guard<'s> {
         if !tail.fits(bytes) {
             let rolled = super::group::roll(self.core, self.head, tail, bytes, Purpose::Tombstones);
             return rolled.map(|rolled| match rolled {
-                // What was found may have moved with its group.
+                // The entry that was found may have moved with its group.
                 true => Buried::LookAgain,
                 false => Buried::NoSpace,
             });
@@ -503,7 +508,7 @@ impl<'s> Guard<'s> {
             Some(transaction) if !log.planted.is(Bug::RemovalsShownEarly) => {
                 transaction.removed.push((locked.partition, hash));
             }
-            // Who is alone ends its group before anybody comes.
+            // A guard that is alone ends its group before any other guard enters.
             _ => self.note_removal(log, hash, locked.partition, end),
         }
         Ok(Buried::Done)

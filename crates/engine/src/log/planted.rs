@@ -1,7 +1,7 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
-//! none, but for random schedules.
+//! Bugs that tests plant to prove that they find them. Without feature `planted` there are none,
+//! except in random schedules.
 
-/// A way to get it wrong that a paper or its code has been caught with.
+/// A mistake, most of them taken from a paper or its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Trap 4: a reply that shows an entry does not wait for it.
@@ -15,45 +15,45 @@ pub enum Bug {
     RemovalsShownEarly,
     /// Entries of a transaction may be collected one by one.
     GroupsInParts,
-    /// Trap 3: a Swap does not wait for what killed the objects that the pass dropped.
+    /// Trap 3: a Swap does not wait for the killers of the objects that the pass dropped.
     SwapBeforeReasons,
-    /// Trap 8: the loader passes over what is damaged.
+    /// Trap 8: the loader skips damaged data.
     DamageIsSkipped,
     /// Trap 9: a Swap does not wait for its survivors' frames.
     SwapBeforeFrames,
     /// Dead objects leave no tombstone when they are cleaned.
     NotMaterialised,
-    /// A restart forgets what has expired before it has kept older versions away.
+    /// A restart forgets an expired object before that object has kept older versions away.
     ExpiredIsForgotten,
-    /// A restart takes every tombstone for one that nothing of another segment depends on.
+    /// A restart treats every tombstone as one that nothing in another segment depends on.
     EveryTombstoneIsSpare,
-    /// A side log forgets a tombstone for which it has no object yet.
+    /// A side log drops a tombstone for which it has no object yet.
     SideForgetsTombstones,
-    /// In a side log what comes last wins, whatever its version.
+    /// In a side log the last entry wins, whatever its version.
     SideLastWins,
-    /// What a side log replaces is not named by what replaces it.
+    /// An entry of a side log does not name the victim that it replaces.
     SideNamesNoVictim,
     /// A cleaner takes segments of a side log before they are part of the log.
     SideIsCleaned,
-    /// A segment of a side log leaves memory before its bytes are anywhere else.
+    /// A segment of a side log leaves memory before its bytes are stored elsewhere.
     UnwrittenLeavesMemory,
-    /// A side log that is given up takes back only what is in memory.
+    /// A side log that is given up removes only its entries in memory from the index.
     AbortForgetsCold,
-    /// A side log looks for what it replaces in memory alone.
+    /// A side log looks for the entries that it replaces in memory alone.
     SideForgetsCold,
-    /// A purge passes over what its step did not reach at once.
+    /// A purge skips entries that its step did not reach at once.
     PurgeSkips,
-    /// Walks pass over what is on flash.
+    /// Walks skip entries on flash.
     WalkLeavesColdOut,
-    /// What has expired is shown until a cleaner meets it.
+    /// Expired objects are shown until a cleaner meets them.
     ExpiredIsShown,
-    /// A segment on flash that cannot be read is taken for an empty one.
+    /// A segment on flash that cannot be read is treated as empty.
     UnreadIsEmpty,
-    /// After the lock of a range nobody waits for writes that were allowed before.
+    /// After the lock of a range, no thread waits for writes that were allowed before.
     QuiesceDoesNotWait,
     /// A watch does not see removals.
     RemovalsAreNotMarked,
-    /// A watch sees what is written or removed before anybody else can.
+    /// A watch sees a write or a removal before any other thread can.
     MarkedBeforeSeen,
 }
 

@@ -1,16 +1,16 @@
 //! Positions: how far the log must be durable for a reply to be true.
 //!
 //! Every head has a stream: the bytes of its segments one after the other, counted from the start
-//! of the store, and one more stream counts the changes of tables. A position names an offset in
-//! each of some streams.
+//! of the store. One more stream counts the changes of tables. A position names an offset in each
+//! of some streams.
 
 use duramen_base::ids::Level;
 
 /// Streams that a position names without allocating.
 const INLINE: usize = 4;
 
-/// What a guard has written and observed: it has reached a level when every stream named has
-/// reached it up to here.
+/// The position of a guard's writes and observations. It has reached a level when every stream
+/// named has reached its offset at that level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     level: Level0,
@@ -38,13 +38,13 @@ impl Position {
         self.used == 0
     }
 
-    /// The highest level among the tables that were written, or in which something not yet durable
-    /// was seen.
+    /// The highest level of the tables that were written, or in which an entry was seen that is not
+    /// yet durable.
     pub fn level(&self) -> Level {
         self.level.0
     }
 
-    /// Asks for a level, whatever the tables say.
+    /// Sets the level, whatever the tables have.
     #[must_use]
     pub fn with_level(mut self, level: Level) -> Position {
         self.level = Level0(level);
@@ -59,7 +59,7 @@ impl Position {
         self.level.0 = self.level.0.max(other.level.0);
     }
 
-    /// Adds: `stream` up to `end`, for a table of this level.
+    /// Adds `stream` up to `end`, for a table of this level.
     pub(crate) fn add(&mut self, stream: u16, end: u64, level: Level) {
         self.note(stream, end);
         self.level.0 = self.level.0.max(level);

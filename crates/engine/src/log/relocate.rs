@@ -1,17 +1,17 @@
-//! Segments that have to leave their place on disk, whatever cleaning them would gain: their
-//! replica is damaged.
+//! Relocation of segments whose replica is damaged: they leave their place on disk, whatever
+//! cleaning them would gain.
 //!
-//! Memory holds everything of them that is needed, so the remedy is a cleaning pass: what is needed
-//! goes to survivors, a Swap replaces the segment, its replica is freed (docs/protocols.md, "Damage
-//! at rest").
+//! Memory holds all needed data of such a segment, so the remedy is a cleaning pass: needed entries
+//! go to survivors, a Swap replaces the segment, and its replica is freed (docs/protocols.md,
+//! "Damage at rest").
 //!
 //! **Invariants**
-//! - R1: a segment stays wanted until a pass has it as a victim; every pass ends in a Swap. So a
-//!   wanted segment that is no longer listed has been replaced, durably.
+//! - R1: a segment stays wanted until a pass has it as a victim, and every pass ends in a Swap. So
+//!   a wanted segment that is no longer listed has been replaced, durably.
 //! - R2: a pass for wanted segments takes one at a time: full segments of large entries may need
-//!   more survivors than there are victims, and one survivor is always to be had.
+//!   more survivors than there are victims, and one survivor is always available.
 //!
-//! **Concurrency**: the set has a lock of its own, taken last.
+//! **Concurrency**: the set has a lock of its own, which is taken last.
 
 use super::Log;
 use crate::Store;
@@ -20,24 +20,24 @@ use duramen_base::sync::coarse::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Which segments have to go.
+/// The segments to relocate.
 #[derive(Default)]
 pub struct Relocations {
     wanted: Mutex<BTreeSet<SegmentId>>,
     count: AtomicUsize,
-    /// The pass at work has such a victim, and must be ended although memory is not short.
+    /// The running pass has such a victim, and must end even if memory is not short.
     at_work: AtomicBool,
 }
 
-/// What became of a segment that was to be relocated.
+/// Progress of a relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relocation {
-    /// The log does not contain it any more: its replica is not needed.
+    /// The log does not contain the segment any more: its replica is not needed.
     Done,
-    /// It waits for its turn, for room, or for a Swap.
+    /// The segment waits for its turn, for room, or for a Swap.
     Waiting,
-    /// It is part of the log and memory has nothing of it: only its replica could say what was in
-    /// it.
+    /// The segment is part of the log and memory holds nothing of it: only its replica has its
+    /// content.
     NoSource,
 }
 
@@ -52,7 +52,7 @@ impl Relocations {
         self.count.store(wanted.len(), Ordering::Release);
     }
 
-    /// True if a pass is to be begun or ended for these segments' sake.
+    /// True if a pass has to begin or end for the sake of these segments.
     pub fn is_asking(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0 || self.at_work.load(Ordering::Acquire)
     }
@@ -72,7 +72,7 @@ impl Relocations {
         }
     }
 
-    /// The pass at work has come to its end.
+    /// The running pass has ended.
     pub fn pass_ended(&self) {
         self.at_work.store(false, Ordering::Release);
     }
@@ -80,7 +80,7 @@ impl Relocations {
 
 impl Store {
     /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
-    /// gains. Said again: nothing new. An open segment is taken when it is closed
+    /// gains. A repeated call has no effect. An open segment is taken when it is closed
     /// ([`close_heads`](Store::close_heads)).
     pub fn relocate(&self, segment: SegmentId) {
         let Some(log) = self.log() else {
@@ -92,14 +92,14 @@ impl Store {
         }
     }
 
-    /// How far the relocation of a segment is.
+    /// Progress of a segment's relocation.
     pub fn relocation(&self, segment: SegmentId) -> Relocation {
         let Some(log) = self.log() else {
             return Relocation::Done;
         };
         let swaps = log.swaps();
-        // A pass that begins meanwhile moves a segment from one of these places to another: it is
-        // looked for first.
+        // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
+        // to another.
         let has_source = swaps.is_at_work()
             || swaps.is_victim(segment)
             || swaps.is_emptied(segment)
@@ -118,7 +118,7 @@ impl Store {
         windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
     }
 
-    /// A step of relocation, for a store without cleaner threads. False: nothing was to be done.
+    /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
     pub fn relocation_step(&self, quota_bytes: u64) -> bool {
         let asks = self
             .log()
@@ -126,8 +126,8 @@ impl Store {
         asks && self.core().cleaners() == 0 && self.clean_step(quota_bytes)
     }
 
-    /// Ends the segment if a head appends to it, unless somebody does so right now: then nothing is
-    /// done.
+    /// Closes the segment if it is a head's open one. Does nothing if another thread is using that
+    /// head.
     pub fn close_head_of(&self, segment: SegmentId) {
         let Some(log) = self.log() else {
             return;

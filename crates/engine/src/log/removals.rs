@@ -1,34 +1,35 @@
-//! Where the last removals of keys are recorded: what a creation has to follow (L5), and what
-//! "absent" depends on.
+//! The positions of the last removals of keys: a creation has to follow them (L5), and a reply
+//! "absent" depends on them.
 //!
-//! Keys are put into classes by their hashes. Each class knows for each head where its last removal
-//! there ends. So a key that is created meets removals of its own class alone, which are those of
-//! other keys only by chance.
+//! Keys are put into classes by their hashes. Each class records, for each head, the end of its
+//! last removal there. So the creation of a key meets removals of its own class alone, which are
+//! those of other keys only by chance.
 //!
 //! **Invariants**
-//! - M1: an end is noted when its entries may be collected, never from inside an open group:
-//!   whoever finds it may wait for it, and that wait ends without the group's guard.
-//! - M2: it is noted before anybody else can find the key absent.
+//! - M1: an end is noted when its entries may be collected, never from inside an open group: a
+//!   thread that finds it may wait for it, and that wait ends without the group's guard.
+//! - M2: an end is noted before any other thread can find the key absent.
 //! - M3: ends only grow, and a class has room for every head: noting one never waits and never
 //!   fails.
 //!
-//! **Concurrency**: an end is stored by who holds its head's lock. Whoever finds a key absent has
-//! loaded a slot with Acquire that was emptied with Release after that (M2), and so sees the end.
+//! **Concurrency**: the holder of the head's lock stores an end. A thread that finds a key absent
+//! has loaded with Acquire a slot that was emptied with Release after that (M2), and so sees the
+//! end.
 
 use duramen_base::sync::{AtomicU64, Ordering, Padded};
 
-/// The table of all classes takes this part of the memory budget at most: of 256 MiB with two
-/// heads, 16,384 classes.
+/// The table of all classes takes at most the memory budget divided by this: 16,384 classes of 256
+/// MiB with two heads.
 const MEMORY_PART: u64 = 1024;
-/// Fewer would make strangers wait for each other in a store of a few megabytes.
+/// With fewer, unrelated keys would wait for each other in a store of a few megabytes.
 const CLASSES_MIN: u64 = 64;
 /// Far more than there are removals between two commits.
 const CLASSES_MAX: u64 = 1 << 16;
 
 pub(crate) struct Removals {
-    /// Where the last removal of a class in a head ends: class by class.
+    /// The end of each class's last removal in each head, class by class.
     ends: Box<[AtomicU64]>,
-    /// Where the last removal in each head ends.
+    /// The end of the last removal in each head.
     last: Box<[Padded<AtomicU64>]>,
     classes: u64,
 }
@@ -55,21 +56,21 @@ impl Removals {
         &self.ends[first..first + heads]
     }
 
-    /// A key with this hash was removed; the removal ends there in the stream of this head, whose
-    /// lock the caller holds.
+    /// Notes the removal of a key with this hash. It ends at `end` in the stream of this head,
+    /// whose lock the caller holds.
     pub(crate) fn note(&self, hash: u64, head: usize, end: u64) {
         // Release pairs with Acquire in `of_class` and `last`.
         self.row(hash)[head].store(end, Ordering::Release);
         self.last[head].0.store(end, Ordering::Release);
     }
 
-    /// Where the last removals end that a key with this hash may have suffered, by head; 0 = none.
+    /// The ends of the last removals that may concern a key with this hash, by head; 0 = none.
     pub(crate) fn of_class(&self, hash: u64) -> impl Iterator<Item = (u16, u64)> {
         let ends = self.row(hash).iter().enumerate();
         ends.map(|(head, end)| (head as u16, end.load(Ordering::Acquire)))
     }
 
-    /// Where the last removals of all keys end, by head; 0 = none.
+    /// The ends of the last removals of all keys, by head; 0 = none.
     pub(crate) fn last(&self) -> impl Iterator<Item = (u16, u64)> {
         let ends = self.last.iter().enumerate();
         ends.map(|(head, end)| (head as u16, end.0.load(Ordering::Acquire)))

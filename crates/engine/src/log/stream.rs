@@ -1,4 +1,4 @@
-//! One head's stream of segments, and how the consumer takes pieces from all of them.
+//! One head's stream of segments, and the collection of pieces from all streams.
 
 use super::{Log, Pass};
 use crate::TableChange;
@@ -6,8 +6,8 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_base::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::VecDeque;
 
-/// What the holder of a head's lock writes, and how far the consumer has got: on lines of their
-/// own.
+/// Positions written by the holder of a head's lock, and the consumer's progress, each on a cache
+/// line of its own.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(super) written: Written,
@@ -20,7 +20,7 @@ pub(crate) struct Stream {
 pub(super) struct Written {
     /// Position behind the last entry, open groups included (L4).
     pub(super) appended: AtomicU64,
-    /// Up to here whole groups (L2); may be collected.
+    /// End of the last whole group (L2): entries up to here may be collected.
     shippable: AtomicU64,
 }
 
@@ -35,11 +35,11 @@ pub(super) struct Done {
 #[derive(Default)]
 struct Queue {
     segments: VecDeque<Open>,
-    /// Where the next segment starts in the stream.
+    /// Start of the next segment in the stream.
     next_base: u64,
 }
 
-/// What the closing of a segment takes in its stream (L3).
+/// Length of a segment's closing in its stream (L3).
 const CLOSE: u64 = 8;
 
 struct Open {
@@ -49,7 +49,7 @@ struct Open {
     /// Bytes collected so far.
     taken: u32,
     announced: bool,
-    /// Its length, once it is closed.
+    /// The segment's length, once it is closed.
     closed: Option<u32>,
     close_taken: bool,
     /// It begins in the middle of a group that began in the segment before.
@@ -57,7 +57,7 @@ struct Open {
 }
 
 impl Stream {
-    /// Records an append up to `end`; within a group it is not yet to be collected.
+    /// Records an append up to `end`; while a group is open it is not collectable yet.
     #[inline(always)]
     pub(crate) fn publish(&self, end: u64, in_group: bool) {
         self.written.appended.store(end, Ordering::Release); // L4
@@ -67,7 +67,7 @@ impl Stream {
         }
     }
 
-    /// Ends the present segment at `length` bytes. The holder of the head's lock calls.
+    /// Ends the present segment at `length` bytes. Called by the holder of the head's lock.
     pub(crate) fn close(&self, length: u32) {
         let mut queue = self.queue.lock().expect("stream of a head");
         let Some(last) = queue.segments.back_mut() else {
@@ -78,13 +78,13 @@ impl Stream {
         queue.next_base = last.base + u64::from(length) + CLOSE; // L3
     }
 
-    /// Makes the closing of the last segment collectable when nothing follows it.
+    /// Makes the closing of the last segment collectable when no segment follows it.
     pub(crate) fn publish_close(&self) {
         let end = self.queue.lock().expect("stream of a head").next_base;
         self.publish(end, false);
     }
 
-    /// Goes on in a segment; returns where in the stream it starts.
+    /// Continues in a segment; returns the position where it starts.
     pub(crate) fn open(&self, segment: SegmentId, window: u32) -> u64 {
         let mut queue = self.queue.lock().expect("stream of a head");
         let base = queue.next_base;
@@ -107,7 +107,7 @@ impl Stream {
         base
     }
 
-    /// The last segment goes on with the group that is open in the one before: they are collected
+    /// The last segment continues the group that is open in the one before: they are collected
     /// together (L2).
     pub(crate) fn continue_group(&self) {
         let mut queue = self.queue.lock().expect("stream of a head");
@@ -117,13 +117,13 @@ impl Stream {
     }
 }
 
-/// What one or several calls of [`Log::collect`] found, to be committed together.
+/// The result of one or several calls of [`Log::collect`], to be committed together.
 #[derive(Debug, Default)]
 pub struct Collected {
     changes: Vec<TableChange>,
     passes: Vec<Pass>,
     pieces: Vec<Raw>,
-    /// Streams, and up to where they are in here.
+    /// Streams, with the end of the collected part of each.
     ends: Vec<(u16, u64)>,
     bytes: u64,
 }
@@ -136,10 +136,10 @@ enum Raw {
     Close(SegmentId, u32),
 }
 
-/// A piece of the log. Those of a head come in the order in which they were written.
+/// A piece of the log. The pieces of a head come in the order in which they were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A head goes on in this segment. Its data follows, the header first.
+    /// A head continues in this segment. Its data follow, the header first.
     Open { segment: SegmentId, head: u16 },
     /// More bytes of an open segment, at `offset`.
     Data {
@@ -169,7 +169,7 @@ impl Collected {
         &self.passes
     }
 
-    /// Bytes of data in it.
+    /// Number of data bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -183,20 +183,20 @@ impl Collected {
 }
 
 impl Log {
-    /// Adds to `out` what is new since the last call. Takes no lock that anybody holds for longer
-    /// than an instant.
+    /// Adds to `out` everything new since the last call. Takes only locks that are held for an
+    /// instant.
     pub fn collect(&self, out: &mut Collected) {
         self.collect_part(out, u64::MAX);
     }
 
-    /// As [`collect`](Self::collect), up to about so many bytes in `out`: no segment is begun when
-    /// there are so many. Returns whether something was left for the next call. Each head's part is
-    /// a prefix of its stream, cut between segments that share no group, so none is cut (L2) and no
-    /// version comes before the one below it (L5). With changes of tables everything is taken:
-    /// entries that were published together with them stay together.
+    /// As [`collect`](Self::collect), up to about `bytes_max` bytes in `out`: no segment is begun
+    /// once there are as many. Returns whether something was left for the next call. Each head's
+    /// part is a prefix of its stream, cut between segments that share no group. So no group is cut
+    /// (L2), and no version comes before the one below it (L5). If there are changes of tables,
+    /// everything is taken: entries that were published together with them stay together.
     pub fn collect_part(&self, out: &mut Collected, bytes_max: u64) -> bool {
-        // While it is held nobody publishes changes together with entries: both are found, or
-        // neither (L6).
+        // While this lock is held, no guard publishes changes together with entries: `collect`
+        // finds both, or neither (L6).
         let mut changes = self.changes.lock().expect("table changes");
         let before = changes.reserved.unwrap_or(u64::MAX);
         let ready = changes
@@ -214,7 +214,7 @@ impl Log {
         for (number, stream) in self.streams.iter().enumerate() {
             is_cut |= stream.collect(number as u16, out, bytes_max);
         }
-        // Last: whatever names a survivor in the data above was announced before it was written.
+        // Last: a pass is announced before anything is written that names one of its survivors.
         self.swaps.take_passes(&mut out.passes);
         is_cut
     }
@@ -232,9 +232,9 @@ impl Log {
         })
     }
 
-    /// Bytes `from..to` of a head's segment, whenever they were collected; `None` if it is durably
-    /// closed, or has not been collected so far. For the consumer alone: they stay as they are
-    /// until it completes the segment's closing.
+    /// Bytes `from..to` of a head's segment, whenever they were collected. `None`: the segment is
+    /// durably closed, or these bytes are not collected yet. For the consumer alone: the bytes stay
+    /// in place until it completes the segment's closing.
     pub fn unclosed_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
         let window = self.streams.iter().find_map(|stream| {
             let queue = stream.queue.lock().expect("stream of a head");
@@ -245,8 +245,8 @@ impl Log {
         Some(self.memory.slice(window, from, to - from))
     }
 
-    /// What is in `collected` has reached `level`, and everything collected before it: positions
-    /// advance, and `collected` is emptied.
+    /// The content of `collected`, and everything collected before it, has reached `level`:
+    /// positions advance, and `collected` is emptied.
     pub fn complete(&self, collected: &mut Collected, level: Level) {
         for (stream, end) in &collected.ends {
             self.advance(*stream, *end, level);
@@ -286,7 +286,7 @@ impl Log {
 }
 
 impl Stream {
-    /// Takes what is new, segment by segment until `out` has so many bytes; returns whether
+    /// Takes new pieces, segment by segment, until `out` has `bytes_max` bytes; returns whether
     /// something was left.
     fn collect(&self, number: u16, out: &mut Collected, bytes_max: u64) -> bool {
         let end = self.written.shippable.load(Ordering::Acquire);
@@ -323,8 +323,8 @@ impl Stream {
         false
     }
 
-    /// Forgets segments that are durably closed before `end`; tells `set` how much of each window
-    /// is durable, `u32::MAX` for those.
+    /// Forgets segments that are durably closed before `end`. Calls `set` with the number of
+    /// durable bytes of each window; `u32::MAX` for a closed one.
     fn note_durable(&self, end: u64, mut set: impl FnMut(u32, u32)) {
         let mut queue = self.queue.lock().expect("stream of a head");
         while let Some(open) = queue.segments.front()

@@ -1,42 +1,43 @@
-//! Which segments the log consists of on disk, and how a cleaning pass replaces some by others.
+//! The list of the log's segments on disk, and the cleaning passes that replace some of them by
+//! others.
 //!
-//! A pass takes victims and fills survivors. Its way: *announced* (its record goes with the data
-//! that may name its survivors) → *scanned* (survivors closed, positions recorded) → survivors
+//! A pass takes victims and fills survivors. Its steps: *announced* (its record is written with the
+//! data that may name its survivors) → *scanned* (survivors closed, positions recorded) → survivors
 //! written to frames → *proposed* as a [`Swap`] → *swapped*: the record is durable, the victims are
-//! no longer part of the log and their frames may go.
+//! no longer part of the log, and their frames may be freed.
 //!
 //! **Invariants**
 //! - D1: a segment is listed from its opening until the Swap that removes it is durable. A
-//!   tombstone (embedded or not) is needed as long as its victim is listed: dropping it earlier
-//!   would let the victim's copy come back after a crash.
+//!   tombstone (embedded or not) is needed as long as its victim is listed: if it were dropped
+//!   earlier, the victim's copy would come back after a crash.
 //! - D2: a Swap is proposed only when all its survivors are closed and durable (90-traps.md §0.9),
-//!   and when every append that the pass may have taken for a reason to drop something is itself
-//!   durable (§0.3).
-//! - D3: a survivor may be a victim only after its own Swap is durable: the victims that it was
-//!   filled from are gone then. Otherwise the killer of an entry in the survivor, which names the
-//!   survivor, could be dropped before the copy in the victim is gone. (D5 alone has the same
-//!   effect; this keeps it true should swaps ever overtake one another.)
+//!   and when every append that may have been the reason of the pass to drop an entry is durable
+//!   itself (§0.3).
+//! - D3: a survivor may be a victim only after its own Swap is durable, because only then the
+//!   victims that it was filled from are gone. Otherwise the killer of an entry in the survivor,
+//!   which names the survivor, could be dropped before the copy in the victim is gone. (D5 alone
+//!   has the same effect; D3 keeps it true should swaps ever overtake one another.)
 //! - D4: a crash between the copying and the Swap leaves killers that name a survivor which was
-//!   never listed. The pass's announcement is durable before such a killer is, so that after a
-//!   restart they are needed as long as one of the pass's victims is listed.
+//!   never listed. The pass's announcement is durable before such a killer is. After a restart,
+//!   these killers are needed as long as one of the pass's victims is listed.
 //! - D5: passes are swapped in the order in which their scans ended.
-//! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its
-//!   windows are *held*: no cleaner and no expiry touches them, so that they can be given up as a
-//!   whole. What the consumer was handed stays in place until the consumer has reported it,
-//!   whatever became of the side log.
-//! - D7: what a side log wrote can be had from memory, or from flash, as it was closed, until its
-//!   Swap is durable: should all its replicas be lost before, there is no other copy of these
-//!   bytes, and the Swap would wait for them for ever.
-//! - D8: a held window may turn cold as soon as its frame is durable, and no sooner: until then the
-//!   consumer reads it. It stays held: only its memory goes. Who gives the side log up claims each
-//!   of its windows first, so that nobody is at work on one (F2) when its entries are taken out of
-//!   the index and it is retired, and so that none turns cold afterwards.
-//! - D9: heads take room for a segment before they open it. So however many windows a group sets
-//!   aside, and however many heads open one at the same time, the reserves of survivors and of
-//!   removals stay.
-//! - D10: a log that was found longer than it may be now becomes shorter: survivors and removals
-//!   get their reserves beyond the segments that were found, as far as the disk has room for them.
-//!   What was found counts less with each Swap, and never more.
+//! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable, its
+//!   windows are *held*: no cleaner and no expiry touches them, so the side log can be given up as
+//!   a whole. Bytes that were handed to the consumer stay in place until the consumer has reported
+//!   them, even if the side log is given up.
+//! - D7: the segments of a side log can be read from memory or from flash, as they were closed,
+//!   until its Swap is durable. If all replicas of a segment were lost before, there would be no
+//!   other copy of its bytes, and the Swap would wait for ever.
+//! - D8: a held window may turn cold once its frame is durable, and not before: until then the
+//!   consumer reads it. It stays held: only its memory is freed. The thread that gives the side log
+//!   up claims each of its windows first. So no other thread works on a window (F2) when its
+//!   entries are taken out of the index and it is retired, and no window turns cold afterwards.
+//! - D9: heads take room for a segment before they open it. So the reserves of survivors and of
+//!   removals stay, however many windows a group sets aside, and however many heads open one at the
+//!   same time.
+//! - D10: a log that a restart found longer than its present limit becomes shorter: survivors and
+//!   removals get their reserves beyond the segments that were found, as far as the disk has room
+//!   for them. The count of found segments falls with each Swap and never rises.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
@@ -54,15 +55,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// What is announced of a pass before anything of it can be named by durable data (D4).
+/// The announcement of a pass, made before durable data can name one of its survivors (D4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Its survivors have ids from here …
+    /// First id of the survivors.
     pub first: SegmentId,
-    /// … so many in a row at most.
+    /// Maximum number of survivors; their ids follow one another.
     pub count: u32,
-    /// What is removed by its Swap; while one of them is listed, who names a survivor of this pass
-    /// is needed.
+    /// Segments that its Swap removes. While one of them is listed, entries that name a survivor of
+    /// this pass are needed.
     pub victims: Vec<SegmentId>,
 }
 
@@ -76,24 +77,23 @@ impl Pass {
 #[derive(Clone, Copy, Debug)]
 pub struct SurvivorReady<'a> {
     pub segment: SegmentId,
-    /// The whole segment, header included; stable until it was reported durable.
+    /// The whole segment, header included; stable until it is reported durable.
     pub bytes: &'a [u8],
 }
 
-/// What a cleaning pass does to the log, as one atomic record.
+/// The effect of a cleaning pass on the log, as one atomic record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swap {
     pub add: Vec<SegmentId>,
     pub remove: Vec<SegmentId>,
-    /// Versions up to here may have been given to keys of which the log keeps no trace now.
+    /// Highest version that may have been given to a key of which the log now keeps no trace.
     pub version_floor: u64,
 }
 
-/// How a segment came into the list.
+/// The state of a listed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// Opened by a head, or its Swap is durable: it may be a victim as far as this file is
-    /// concerned.
+    /// Opened by a head, or its Swap is durable: the rules of this file allow it as a victim.
     Settled,
     /// A survivor whose Swap is not durable yet (D3).
     Unswapped,
@@ -102,20 +102,20 @@ enum Life {
 #[derive(Default)]
 struct List {
     segments: HashMap<u64, Life>,
-    /// Passes announced and not yet swapped, those included that a crash cut off in an earlier life
-    /// of this store (D4).
+    /// Passes announced and not yet swapped. Includes passes that a crash cut off before the last
+    /// restart (D4).
     passes: Vec<Pass>,
 }
 
 /// A pass whose scan has ended.
 struct Pending {
     swap: Swap,
-    /// Survivors of it that are not durable yet.
+    /// Survivors of the pass that are not durable yet.
     unwritten: usize,
-    /// Where the heads stood when the scan ended (D2).
+    /// Position of the heads when the scan ended (D2).
     position: Position,
     evicted: bool,
-    /// What a side log holds until the Swap is durable (D6).
+    /// Windows of a side log, held until the Swap is durable (D6).
     held: Vec<u32>,
     done: Option<Arc<AtomicBool>>,
 }
@@ -126,46 +126,47 @@ struct Unwritten {
     segment: SegmentId,
     window: u32,
     length: u32,
-    /// The consumer has seen its bytes, and may be looking at them.
+    /// The consumer has got its bytes, and may be reading them.
     handed: bool,
-    /// Of a side log that was given up (D6).
+    /// Part of a side log that was given up (D6).
     abandoned: bool,
 }
 
-/// What was found when a window was last searched for tombstones.
+/// Result of the last search of a window for tombstones.
 #[derive(Default)]
 struct Searched {
-    /// Of which incarnation of the window this is; another one: nothing is known.
+    /// Incarnation of the window that was searched. If the window has another one now, the result
+    /// is void.
     incarnation: AtomicU32,
-    /// Bytes of tombstones that had to stay, and of those that may go.
+    /// Bytes of tombstones that had to stay, and of those that may be dropped.
     kept: AtomicU32,
     droppable: AtomicU32,
-    /// Swaps done until then, plus one; 0 = never searched.
+    /// Swaps done by then, plus one; 0 = never searched.
     at: AtomicU64,
-    /// 1: the window holds a survivor without a frame.
+    /// True: the window holds a survivor without a frame.
     unwritten: AtomicBool,
-    /// 1: the window is part of a side log whose Swap is not durable (D6).
+    /// True: the window is part of a side log whose Swap is not durable (D6).
     held: AtomicBool,
 }
 
 #[derive(Default)]
 struct Queues {
-    /// Not yet taken by the consumer.
+    /// Announcements that the consumer has not taken yet.
     announced: Vec<Pass>,
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
-    /// Of side logs, durable and not swapped in, with their windows (D7).
+    /// Durable segments of side logs that are not swapped in, with their windows (D7).
     written: HashMap<u64, u32>,
     pending: VecDeque<Pending>,
-    /// Victims of the pass at work.
+    /// Victims of the running pass.
     working: Vec<SegmentId>,
-    /// Victims of the pass at work, if it evicts.
+    /// Victims of the running pass, if it evicts.
     evicting: Option<Vec<SegmentId>>,
     /// Listed segments of which memory holds nothing any more.
     empty: Vec<SegmentId>,
-    /// Segments of side logs that were given up: their frames may go.
+    /// Segments of side logs that were given up: their frames may be freed.
     abandoned: Vec<SegmentId>,
-    /// Windows of such segments that the consumer has done with.
+    /// Windows of such segments that the consumer has finished reading.
     released: Vec<u32>,
 }
 
@@ -175,44 +176,45 @@ pub struct Swaps {
     /// Changes of `list`.
     serial: AtomicU64,
     queues: Mutex<Queues>,
-    /// Segments that the log may have.
+    /// Maximum number of segments in the log.
     limit_max: u64,
-    /// Segments that there is room for, if the log was found longer than that (D10).
+    /// Number of segments that the disk has room for, if a restart found more than the maximum
+    /// (D10).
     room_max: u64,
-    /// Segments that were found by a restart, or fewer, once there were fewer.
+    /// Segments that a restart found; falls with the length of the log.
     found: AtomicU64,
     heads: u64,
-    /// Segments that the disk has space for, if that is less.
+    /// Number of segments that the disk has space for, if it is less.
     disk_room: AtomicU64,
-    /// A head got no segment, for want of disk, and none has got one since.
+    /// A head was refused a segment because the disk is full, and no head has got one since.
     refused: AtomicBool,
     pending_max: usize,
     count: AtomicU64,
-    /// Segments that heads have room for and have not opened yet (D9).
+    /// Segments that heads have taken room for and not opened yet (D9).
     aside: AtomicU64,
     /// Swaps made durable since the start.
     done: AtomicU64,
     progress: AtomicU64,
-    /// One pass at a time is at work [90-traps.md §B: one disk-cleaning thread].
+    /// One pass runs at a time [90-traps.md §B: one disk-cleaning thread].
     taken: AtomicBool,
     /// See [`Log::eviction_victim`].
     eviction_victim: AtomicU64,
     /// Compaction found nothing to free.
     dry: AtomicBool,
     windows: Box<[Searched]>,
-    /// Where the search for tombstones goes on.
+    /// Window at which the search for tombstones continues.
     cursor: AtomicUsize,
     pub relocations: Relocations,
 }
 
-/// The list, held for some looks.
+/// The list, locked for reading.
 pub struct Needs<'a> {
     list: RwLockReadGuard<'a, List>,
 }
 
 impl Needs<'_> {
-    /// True if a tombstone with this victim must be kept, `leaving` being removed by the same Swap
-    /// as it (D1, D4).
+    /// True if a tombstone with this victim must be kept. `leaving`: segments that the same Swap as
+    /// the tombstone's removes (D1, D4).
     pub fn tombstone(&self, victim: SegmentId, leaving: &[SegmentId]) -> bool {
         let stays =
             |id: u64| self.list.segments.contains_key(&id) && !leaving.contains(&SegmentId(id));
@@ -229,9 +231,10 @@ impl Needs<'_> {
 }
 
 impl Swaps {
-    /// `pending_max`: passes that may wait for their Swap at once.
+    /// `pending_max`: maximum number of passes that wait for their Swap.
     pub fn new(limit: u64, room: u64, pending_max: usize, windows: usize, heads: usize) -> Swaps {
-        // Windows must be left for heads, survivors, and what waits for its readers.
+        // Windows must remain for heads, for survivors, and for retired ones that readers still
+        // pin.
         let limit_max = limit.min((windows - windows / 4) as u64);
         Swaps {
             limit_max,
@@ -263,12 +266,13 @@ impl Swaps {
 
     fn change_list(&self) -> RwLockWriteGuard<'_, List> {
         let list = self.list.write().expect("segment list");
-        self.serial.fetch_add(1, Ordering::Release); // with the lock: pairs with Acquire in `serial`
+        // Under the lock. Pairs with Acquire in `serial`.
+        self.serial.fetch_add(1, Ordering::Release);
         list
     }
 
-    /// Changes with every change of the list. Read before the list is, it says how old an answer is
-    /// at least.
+    /// Changes with every change of the list. Read it before the list: an answer from the list is
+    /// then at least as new as this number.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.serial.load(Ordering::Acquire)
@@ -303,7 +307,7 @@ impl Swaps {
         self.needs().list.segments.contains_key(&segment.0)
     }
 
-    /// Grows with every survivor and Swap that became durable.
+    /// Grows with every survivor and every Swap that became durable.
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
@@ -312,19 +316,19 @@ impl Swaps {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// True if something of the cleaners waits for the consumer: then waiting for memory makes
-    /// sense.
+    /// True if work of the cleaners waits for the consumer: then it makes sense to wait for memory.
     pub fn is_waiting(&self) -> bool {
         let queues = self.queues();
         !queues.survivors.is_empty() || !queues.pending.is_empty()
     }
 
-    /// True if some context works at a pass.
+    /// True if a context runs a pass.
     pub fn is_at_work(&self) -> bool {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes the right to work at a pass. False: another has it, or the disk is too far behind.
+    /// Takes the right to run a pass. False: another context has it, or too many passes wait for
+    /// the disk.
     pub fn try_take_turn(&self) -> bool {
         // Side logs wait for their Swaps too, but hold no victims.
         let queues = self.queues();
@@ -342,8 +346,8 @@ impl Swaps {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Compaction left nothing of a segment: it has no window any more, and waits to be removed by
-    /// a pass.
+    /// Compaction left nothing of a segment: it has no window any more, and a pass has to remove it
+    /// from the list.
     pub fn emptied(&self, segment: SegmentId) {
         self.queues().empty.push(segment);
     }
@@ -359,12 +363,12 @@ impl Swaps {
         settled
     }
 
-    /// True if the segment waits to be removed by a pass, and has no window any more.
+    /// True if the segment has no window any more and waits for a pass to remove it.
     pub fn is_emptied(&self, segment: SegmentId) -> bool {
         self.queues().empty.contains(&segment)
     }
 
-    /// True if a pass of this run has the segment as a victim: its Swap will remove it.
+    /// True if a pass of this run has the segment as a victim, so that its Swap will remove it.
     pub fn is_victim(&self, segment: SegmentId) -> bool {
         let queues = self.queues();
         let mut pending = queues.pending.iter();
@@ -372,14 +376,14 @@ impl Swaps {
             || pending.any(|pending| pending.swap.remove.contains(&segment))
     }
 
-    /// Announces a pass (D4). Before anything is copied, dropped or evicted by it.
+    /// Announces a pass (D4), before the pass copies, drops or evicts anything.
     pub fn announce(&self, mut pass: Pass, evicts: bool) {
         let mut queues = self.queues();
         queues.working.clone_from(&pass.victims);
         self.relocations.taken(&pass.victims);
         if evicts {
-            // What earlier passes evicted can still come back with their victims. One token stands
-            // for all of them.
+            // Objects that earlier passes evicted can still come back with their victims. One token
+            // stands for all of them.
             let own = pass.victims.clone();
             let pending = queues.pending.iter().filter(|pending| pending.evicted);
             pass.victims
@@ -395,8 +399,8 @@ impl Swaps {
         queues.announced.push(pass);
     }
 
-    /// Moves the announcements made so far to `out`. The consumer calls it after it has fixed what
-    /// data it takes.
+    /// Moves the announcements made so far to `out`. The consumer calls it after it has decided
+    /// which data it takes.
     pub fn take_passes(&self, out: &mut Vec<Pass>) {
         out.append(&mut self.queues().announced);
     }
@@ -430,7 +434,7 @@ impl Swaps {
         self.dry.store(dry, Ordering::Relaxed);
     }
 
-    /// Notes what a search of a window for tombstones found, when `done` swaps were done.
+    /// Notes the result of a search of a window for tombstones, made after `done` Swaps.
     pub fn note_rescan(&self, window: u32, incarnation: u32, done: u64, kept: u32, droppable: u32) {
         let known = &self.windows[window as usize];
         known.incarnation.store(incarnation, Ordering::Relaxed);
@@ -439,7 +443,7 @@ impl Swaps {
         known.at.store(done + 1, Ordering::Relaxed);
     }
 
-    /// Bytes of tombstones in a closed window that may go, as far as is known.
+    /// Bytes of tombstones in a closed window that may be dropped, by the last search.
     pub fn droppable(&self, window: u32, incarnation: u32) -> u32 {
         let known = &self.windows[window as usize];
         if known.incarnation.load(Ordering::Relaxed) == incarnation
@@ -451,7 +455,7 @@ impl Swaps {
         }
     }
 
-    /// True if a search of the closed window could find what the last one did not.
+    /// True if a new search of the closed window could find more than the last one.
     pub fn wants_rescan(&self, window: u32, incarnation: u32) -> bool {
         let known = &self.windows[window as usize];
         let at = known.at.load(Ordering::Relaxed);
@@ -473,7 +477,8 @@ impl Swaps {
         size_of_val(&*self.windows) as u64
     }
 
-    /// The scan of a pass has ended, with the heads at `position`; all its survivors are closed.
+    /// The scan of a pass has ended, with the heads at `position`; all survivors of the pass are
+    /// closed.
     pub fn scanned(&self, swap: Swap, position: Position) {
         let mut queues = self.queues();
         let unwritten = queues
@@ -493,7 +498,7 @@ impl Swaps {
         });
     }
 
-    /// A side log goes on in a segment (D6).
+    /// A side log opened a segment (D6).
     pub fn opened_side(&self, segment: SegmentId, window: u32, careless: bool) {
         if careless {
             self.insert(segment, Life::Settled);
@@ -511,8 +516,8 @@ impl Swaps {
         self.windows[window as usize].held.load(Ordering::Acquire)
     }
 
-    /// A side log is complete, with the heads at `position`: it becomes part of the log by this
-    /// Swap, and then `done` is set.
+    /// A side log is complete, with the heads at `position`. This Swap makes it part of the log;
+    /// `done` is set then.
     pub fn side_scanned(
         &self,
         swap: Swap,
@@ -535,7 +540,7 @@ impl Swaps {
         });
     }
 
-    /// How many of these are closed and not durable.
+    /// Number of these segments that are closed and not durable.
     pub fn unwritten_of(&self, segments: &[(SegmentId, u32)]) -> usize {
         let queues = self.queues();
         let waiting = queues.survivors.iter();
@@ -543,9 +548,9 @@ impl Swaps {
         waiting.filter(is_one).count()
     }
 
-    /// A side log is given up: nothing points to its entries any more. Returns the windows that are
-    /// free at once; the others come by way of [`take_released`](Self::take_released), when the
-    /// consumer has done with them.
+    /// A side log is given up: the index no longer points to its entries. Returns the windows that
+    /// are free at once. [`take_released`](Self::take_released) returns the others, once the
+    /// consumer has finished reading them.
     pub fn abandon(&self, segments: &[(SegmentId, u32)]) -> Vec<u32> {
         let mut queues = self.queues();
         let mut free = Vec::new();
@@ -584,16 +589,16 @@ impl Swaps {
         known.held.store(false, Ordering::Release);
     }
 
-    /// Windows of abandoned side logs that nobody reads any more, for their memory to be given
-    /// back.
+    /// Windows of abandoned side logs that the consumer has finished reading. The caller frees
+    /// their memory.
     pub fn take_released(&self) -> Vec<u32> {
         let released = std::mem::take(&mut self.queues().released);
         released.iter().for_each(|window| self.let_go(*window));
         released
     }
 
-    /// The window of a side log's segment that is durable and not swapped in yet (D7). It may be
-    /// given up at any time.
+    /// The window of a side log's segment that is durable and not swapped in yet (D7). The side log
+    /// may be given up at any time.
     pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
         self.queues().written.get(&segment.0).copied()
     }
@@ -629,7 +634,8 @@ impl Swaps {
         Some(())
     }
 
-    /// The next Swap, if its survivors are durable (D2) and `reached` its position; D5.
+    /// The next Swap, in order (D5), if its survivors are durable and the position is `reached`
+    /// (D2).
     fn next(&self, early: bool, reached: impl Fn(&Position) -> bool) -> Option<Swap> {
         let queues = self.queues();
         let pending = queues.pending.front()?;
@@ -637,7 +643,7 @@ impl Swaps {
         (written && reached(&pending.position)).then(|| pending.swap.clone())
     }
 
-    /// The position that the next Swap waits for, if nothing else is missing.
+    /// The position of the next Swap, if all its survivors are durable.
     fn waits_for(&self) -> Option<Position> {
         let queues = self.queues();
         let pending = queues.pending.front()?;
@@ -683,8 +689,7 @@ impl Swaps {
         }
     }
 
-    /// Passes that a crash cut off, as the control log remembers them (D4). Before anything is
-    /// loaded.
+    /// Passes that a crash cut off, from the control log (D4). Called before any segment is loaded.
     pub fn restore(&self, passes: &[Pass]) {
         let mut list = self.change_list();
         list.passes.extend_from_slice(passes);
@@ -697,7 +702,7 @@ impl Log {
         self.swaps().is_listed(segment)
     }
 
-    /// The next closed survivor that has no frame yet; the same until
+    /// The next closed survivor without a frame; the same one until
     /// [`survivor_durable`](Self::survivor_durable).
     pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
         let ready = {
@@ -712,8 +717,9 @@ impl Log {
         })
     }
 
-    /// A closed survivor that was not handed out yet: whoever writes several at once. Each comes
-    /// once, and is [`survivor_durable`](Self::survivor_durable) in whatever order.
+    /// A closed survivor that was not handed out yet, for a consumer that writes several at once.
+    /// Each is returned once; [`survivor_durable`](Self::survivor_durable) may be called in any
+    /// order.
     pub fn another_survivor(&self) -> Option<SurvivorReady<'_>> {
         let ready = {
             let mut queues = self.swaps.queues();
@@ -728,16 +734,16 @@ impl Log {
         })
     }
 
-    /// Segments of side logs that were given up since the last call: whoever wrote frames of them
-    /// frees those.
+    /// Segments of side logs that were given up since the last call. The caller frees the frames
+    /// that it wrote of them.
     pub fn take_abandoned(&self) -> Vec<SegmentId> {
         std::mem::take(&mut self.swaps.queues().abandoned)
     }
 
-    /// The survivor's frame is closed and durable; or it was abandoned meanwhile, and nobody reads
-    /// its bytes any more.
+    /// The survivor's frame is closed and durable. Or the side log was abandoned meanwhile, and the
+    /// caller no longer reads its bytes.
     pub fn survivor_durable(&self, segment: SegmentId) {
-        let _ = self.swaps.durable(segment); // said twice: nothing new
+        let _ = self.swaps.durable(segment); // a repeated report has no effect
     }
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).
@@ -749,20 +755,20 @@ impl Log {
         })
     }
 
-    /// The position that the next Swap waits for, if that is all it waits for: time to sync.
+    /// The position that the next Swap waits for, if it waits for nothing else: a sync is due.
     pub fn swap_waits_for(&self) -> Option<Position> {
         self.swaps()
             .waits_for()
             .filter(|position| self.reached(position) < Level::Synced)
     }
 
-    /// The Swap's record is durable: its victims have left the log, their frames may be freed.
+    /// The Swap's record is durable: its victims have left the log, and their frames may be freed.
     pub fn swapped(&self, swap: &Swap) {
         self.swaps().finished(swap);
     }
 
-    /// What the creation of an absent key names as victim while evicted objects can still come back
-    /// from disk: 0 = nothing.
+    /// The victim that the creation of an absent key names while evicted objects can still come
+    /// back from disk; 0 = none.
     pub fn eviction_victim(&self) -> SegmentId {
         SegmentId(self.swaps().eviction_victim.load(Ordering::Acquire))
     }

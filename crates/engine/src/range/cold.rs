@@ -1,4 +1,5 @@
-//! What of a walk lies on flash: read segment by segment, each when its first entry is met (G4).
+//! The part of a walk that is on flash: read segment by segment, each when its first entry is met
+//! (G4).
 
 use crate::Error;
 use crate::core::Core;
@@ -7,29 +8,29 @@ use crate::log::Bug;
 use duramen_format::entry::Entry;
 use std::collections::HashMap;
 
-/// Where an entry is, for a walk.
+/// Location of an entry, for a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     /// In memory, until the pin ends.
     Here,
-    /// In a segment on flash that was passed: there is nothing to be done with it any more.
+    /// In a segment on flash that the walk has passed: the entry needs no more work.
     Passed,
-    /// In a segment that is to be read first.
+    /// In a segment that has to be read first.
     Lacking,
 }
 
 /// The cold segments of one walk.
 #[derive(Default)]
 pub(super) struct ColdSegments {
-    /// Windows whose entries were all shown, with the incarnation in which they were.
+    /// Windows whose entries were all shown, with their incarnation at that time.
     passed: HashMap<u32, u32>,
-    /// A window that was met and must be read, in this incarnation.
+    /// A window that was met and must be read, with its incarnation.
     wanted: Option<(u32, u32)>,
     image: Option<Image>,
 }
 
 impl ColdSegments {
-    /// Looks where the entry at a location is that the index points to under the pin of `stamp`.
+    /// Finds out where the entry is to which the index points under the pin of `stamp`.
     #[inline]
     pub(super) fn look(&mut self, core: &Core, stamp: u64, location: u64) -> Look {
         let Some(tier) = &core.space.tier else {
@@ -43,7 +44,8 @@ impl ColdSegments {
             .log
             .as_ref()
             .is_some_and(|log| log.has_bug(Bug::WalkLeavesColdOut));
-        // The index points into it under our pin, so this is its incarnation until the pin ends.
+        // The index points into the window under our pin, so this is its incarnation until the pin
+        // ends.
         let incarnation = core.space.segments[window].incarnation();
         if self.passed.get(&(window as u32)) == Some(&incarnation) || careless {
             return Look::Passed;
@@ -52,8 +54,8 @@ impl ColdSegments {
         Look::Lacking
     }
 
-    /// Reads what was met last and lacking, if that is not done yet. Waits for the device; the
-    /// caller is outside (F9).
+    /// Reads the segment that was met last, unless that is done. Waits for the device; the caller
+    /// is outside (F9).
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: the next call tries again.
@@ -62,16 +64,16 @@ impl ColdSegments {
             && let Some((window, incarnation)) = self.wanted
         {
             self.image = Image::read(core, window, incarnation)?;
-            self.wanted = None; // if it is gone, the walk finds what was in it where it is now
+            self.wanted = None; // if it is gone, the walk finds its entries in their new places
         }
         Ok(())
     }
 
-    /// Shows entries of the segment that was read, `most` at most, dead ones too, until `show`
-    /// refuses one. The caller is pinned. True: nothing is left of it, and the walk may go on.
+    /// Shows entries of the segment that was read, at most `most`, dead ones too, until `show`
+    /// refuses one. The caller is pinned. True: all entries were shown, and the walk may go on.
     ///
     /// # Errors
-    /// [`Error::FlashFailed`]: it is read once more.
+    /// [`Error::FlashFailed`]: the segment is read once more.
     pub(super) fn show(
         &mut self,
         core: &Core,

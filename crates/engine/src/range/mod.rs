@@ -1,35 +1,34 @@
 //! Ranges of key hashes (tablets) within a table: walked in the order of the index, watched,
 //! exported, and purged.
 //!
-//! A range is one of *route* hashes, slot in front (`RouteHash`), while the index is in the order
-//! of the hash behind it: so a walk visits the whole table, and the slot is computed from each key
-//! that it meets. What is asked of every write is not (ownership is checked where requests are
-//! routed).
+//! A range is one of *route* hashes, with the slot in front (`RouteHash`), while the index is in
+//! the order of the hash behind it. So a walk visits the whole table, and computes the slot from
+//! each key that it meets. Writes do not pay for this: ownership is checked where requests are
+//! routed.
 //!
 //! **Invariants**
 //! - G1: a walk's position is a hash. The entries below it have been visited, those from it on have
 //!   not, whatever the index does meanwhile: buckets are in the order of hashes at every size, and
-//!   an object is where its hash is. So what is there for the whole walk is visited exactly once,
-//!   and objects of equal hash in the same step.
-//! - G2: a step is bounded and pins once: it delays no reader, and nobody's memory for long. Who
-//!   must wait for a flash device does so before the pin (F9): the step after notes what it lacks,
-//!   and the next one goes on at the same bucket.
-//! - G4: of what is on flash an export, and a purge, reads each segment once, as a whole, when it
-//!   meets the first entry of it, and does then what is to be done with all of them; only then does
-//!   it go on. An entry in a segment that was passed so was shown then, or nothing pointed to it,
-//!   and nothing ever will (H1): it may be left out. So nothing that is there for the whole walk is
-//!   left out, whatever is demoted or cleaned meanwhile; but an export may show an object twice,
-//!   which does no harm where it goes (S1). Counts and samples read single entries instead, and
-//!   keep G1 to the letter.
-//! - G3: a purge leaves no tombstones: what it takes out is not this server's any more, and a
-//!   restart knows it by the position of its segment (`Store::roll_heads`). It lowers nobody's
-//!   version.
+//!   an object is in the place of its hash. So an object that exists for the whole walk is visited
+//!   exactly once, and objects of equal hash in the same step.
+//! - G2: a step is bounded and pins once: it delays no reader, and holds back no memory for long. A
+//!   walk that must wait for a flash device does so before the pin (F9): a step notes its missing
+//!   entries, and the next step continues at the same bucket.
+//! - G4: an export, and a purge, reads each segment on flash once, as a whole, when it meets the
+//!   first entry of it, and handles all its entries before it goes on. An entry in a segment that
+//!   was passed this way was shown then; or the index did not point to it, and never will (H1). So
+//!   it may be left out. An object that exists for the whole walk is therefore never left out,
+//!   whatever is demoted or cleaned meanwhile. But an export may show an object twice, which does
+//!   no harm at the receiver (S1). Counts and samples read single entries instead, and keep G1 to
+//!   the letter.
+//! - G3: a purge leaves no tombstones: the removed objects belong to another server, and a restart
+//!   recognises them by the position of their segment (`Store::roll_heads`). It lowers no version.
 //!
-//! How a range moves: `watch_range`, then `export` everything, then `export_keys` of what was
-//! written meanwhile, until that is little; then nobody may write any more, `quiesce`, the last
+//! The move of a range: `watch_range`, then `export` of everything, then `export_keys` of the keys
+//! written meanwhile, until these are few; then the range is locked for writes, `quiesce`, the last
 //! `export_keys`; when the new owner has it durable, `purge`. Paper: [Ousterhout15 §8] sends the
-//! log, old to new; differs: live objects once, in the order of the index, and what changes
-//! meanwhile by key, so that the work does not depend on how much of the log is dead.
+//! log, old to new; differs: sends live objects once, in the order of the index, and later changes
+//! by key, so the work does not depend on the dead part of the log.
 
 mod cold;
 mod purge;
@@ -48,7 +47,7 @@ use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 
-/// Where a walk goes on (G1).
+/// Position at which a walk continues (G1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) partition: usize,
@@ -65,8 +64,8 @@ impl Place {
         self.partition >= index.partitions().len()
     }
 
-    /// The view there and the bucket; `None` if the partition has none: then the walk is past it.
-    /// Fetches ahead what the bucket after it points to.
+    /// The view and the bucket at this position. `None`: the partition has no buckets, and the walk
+    /// is past it. Prefetches the entries of the bucket after it.
     pub(crate) fn bucket<'i>(
         &mut self,
         index: &'i Index,
@@ -101,13 +100,13 @@ impl Place {
         }
     }
 
-    /// True if a slot of the bucket at this place is still to be visited (G1).
+    /// True if a slot of the bucket at this position has not been visited yet (G1).
     pub(crate) fn includes(self, slot: Slot) -> bool {
         slot.tag() >= self.tag
     }
 }
 
-/// True if the key lies in the range.
+/// True if the key is in the range.
 pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
     if *range == KeyRange::ALL {
         return true;
@@ -121,8 +120,8 @@ pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
     inside || range.contains(core.hasher.route(key))
 }
 
-/// The entry at a location that the index points to and that is in memory: found so by the caller,
-/// under its pin.
+/// The entry at a location. The caller has found, under its pin, that the index points to it and
+/// that it is in memory.
 pub(crate) fn entry_at(core: &Core, location: u64) -> Entry<'_> {
     // SAFETY: the index pointed to it under the caller's pin: a whole entry, which is not changed
     // or reused before the pin ends (E2, S3), and whose memory stays as long (F2). The caller does

@@ -1,6 +1,6 @@
-//! Taking ranges of a table out of the index at once: they belong to another server now. All of
-//! them in one pass, for what of them lies on flash must be read, which takes as long for one range
-//! as for all.
+//! Purges: take ranges of a table out of the index at once, because they belong to another server
+//! now. One pass takes all ranges: it has to read their segments on flash, which takes as long for
+//! one range as for all.
 
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
@@ -18,18 +18,18 @@ use std::sync::Arc;
 
 /// Buckets of a step: some 700 entries, less than 0.1 ms.
 const STEP_BUCKETS: usize = 128;
-/// Entries of a segment on flash that are looked at in a step.
+/// Entries of a segment on flash that are handled in a step.
 const STEP_ENTRIES: usize = 512;
 
-/// What was purged.
+/// Report of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
     pub objects: u64,
-    /// Bytes of their entries, which the cleaner can have now.
+    /// Bytes of their entries, which the cleaner can free now.
     pub bytes: u64,
 }
 
-/// A purge under way.
+/// A running purge.
 pub struct Purge {
     store: Arc<Store>,
     table: TableId,
@@ -88,7 +88,7 @@ impl Store {
     /// write to the range any more. Reads all segments that are on flash.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: a part of them is still there, try again
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: some objects are still there, try again
     /// later.
     pub fn purge(self: &Arc<Self>, table: TableId, range: KeyRange) -> Result<Purged, Error> {
         let mut purge = self.begin_purge(table, &[range]);
@@ -97,16 +97,16 @@ impl Store {
     }
 }
 
-/// What became of a bucket.
+/// Result for a bucket.
 enum Bucket {
     Done,
-    /// The view has been replaced, a transaction holds the bucket, or something must be read from
+    /// The view has been replaced, a transaction holds the bucket, or an entry must be read from
     /// flash first.
     Again,
 }
 
 impl Purge {
-    /// What was purged so far.
+    /// Report of the purge so far.
     pub fn purged(&self) -> Purged {
         self.purged
     }
@@ -132,7 +132,7 @@ impl Purge {
         });
         core.epochs.unpin(visitor.slot);
         if !matches!(more, Ok(true)) {
-            core.wakeup.ring(); // there is something to clean
+            core.wakeup.ring(); // there are dead entries to clean
         }
         more
     }
@@ -175,7 +175,8 @@ impl Purge {
                 continue;
             };
             if let Bucket::Again = self.bucket(counters, partition, view, bucket, visitor) {
-                return; // the next step, which reads what is lacking, and pins anew
+                // continued by the next step, which reads the missing entries, and pins anew
+                return;
             }
             let skips = core
                 .log
@@ -237,8 +238,8 @@ impl Purge {
         leaving.sort_unstable();
         leaving.dedup();
         for tag in leaving {
-            // A cleaner may have moved what was seen, so it is looked for anew; it may have turned
-            // cold, too.
+            // A cleaner may have moved the entry, so it is looked up again; it may also have turned
+            // cold.
             while let Some((place, slot)) = view.find(tag, me, |slot| is_leaving(slot, &mut lacks))
             {
                 let entry = entry_at(core, slot.location());
@@ -260,7 +261,7 @@ impl Purge {
 mod tests {
     use super::*;
 
-    /// A key of a range that overlapped with one that began after it stayed behind.
+    /// A key of a range that overlapped with one that began after it once stayed behind.
     #[test]
     fn ranges_that_overlap_leave_as_a_whole() {
         let range = |first, last| KeyRange::new(RouteHash(first), RouteHash(last));

@@ -15,22 +15,22 @@ use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::hash;
 use std::sync::Arc;
 
-/// Buckets looked at under one pin: some 700 entries.
+/// Buckets visited under one pin: some 700 entries.
 const STEP_BUCKETS: usize = 128;
-/// Entries of a segment on flash that are looked at under one pin.
+/// Entries of a segment on flash that are handled under one pin.
 const STEP_ENTRIES: usize = 512;
-/// Equal parts of the space of route hashes that statistics tell apart: 64 slots each.
+/// Number of equal parts of the space of route hashes in statistics: 64 slots each.
 pub const RANGE_PARTS: usize = 256;
-/// Objects looked at for the statistics of a table: some 250 per part, so that a part is known to 7
-/// %.
+/// Objects sampled for the statistics of a table: some 250 per part, so the error of a part is 7 %.
 const SAMPLES: u64 = 64 << 10;
-/// Of those that are on flash so many are read, so many at once, and no more than so many bytes:
-/// the others are taken to be like them. That is some 16 per part, in some ten milliseconds.
+/// Limits for sampled objects on flash: number that are read, number that are read together, and
+/// bytes. The others are assumed to be like them. That is some 16 per part, in some ten
+/// milliseconds.
 const COLD_SAMPLES: usize = 4 << 10;
 const COLD_SAMPLES_AT_ONCE: usize = 64;
 const COLD_SAMPLE_BYTES: usize = 32 << 20;
 
-/// What there is of a range.
+/// Number and size of a range's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeCount {
     pub objects: u64,
@@ -46,7 +46,7 @@ pub struct RangePart {
     pub bytes: u64,
 }
 
-/// How a table's objects are spread over the space of route hashes.
+/// The distribution of a table's objects over the space of route hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeStatistics {
     pub table: TableId,
@@ -56,12 +56,12 @@ pub struct RangeStatistics {
 
 impl Guard<'_> {
     /// Shows about `count` objects of a range from `cursor` (0 = start) in the order of the index;
-    /// `None` = that was the end. An object that is there for the whole walk is shown exactly once,
+    /// `None` = that was the end. An object that exists for the whole walk is shown exactly once,
     /// whatever grows or moves meanwhile; objects of equal hash are shown by one call.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted
-    /// all of it, in the same order.
+    /// [`Error::NoSuchTable`]; [`Error::Cold`] if some entries are on flash: the session has noted
+    /// all of them, in the same order.
     pub fn scan_range(
         &self,
         table: TableId,
@@ -73,8 +73,8 @@ impl Guard<'_> {
         self.scan_range_as((table, range), cursor, count, false, show)
     }
 
-    /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object that lies on
-    /// flash, if it has come further than `cursor`.
+    /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object on flash, if it
+    /// has come further than `cursor`.
     ///
     /// # Errors
     /// As there.
@@ -95,7 +95,7 @@ impl Guard<'_> {
         let (mut shown, mut looked) = (0, 0);
         let mut cold = None;
         while !place.is_end(index) {
-            // Many buckets without any of the range also end a step: a step is bounded work.
+            // Many buckets without an object of the range also end a step: a step is bounded work.
             if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
                 let at = index.position(place.partition, place.tag);
                 return cold.map_or(Ok(Some(at)), Err);
@@ -128,7 +128,8 @@ impl Guard<'_> {
                 shown += lacking.entries;
                 cold.get_or_insert(lacking.error);
             }
-            self.observe_gaps(index, partition); // now: what was removed before the look is known by now (M2)
+            // Now: a key that was removed before the lookup is recorded by now (M2).
+            self.observe_gaps(index, partition);
             place = place.after(view, bucket);
         }
         cold.map_or(Ok(None), Err)
@@ -140,7 +141,7 @@ struct Walk {
     store: Arc<Store>,
     table: TableId,
     place: Place,
-    /// Entries that are on flash, of the next buckets.
+    /// Entries of the next buckets that are on flash.
     cold: Gather,
 }
 
@@ -154,9 +155,9 @@ impl Walk {
         }
     }
 
-    /// Calls `visit` with the entries of some buckets. What lacks entries that are on flash is
-    /// visited by the next step, and all that it lacks is read at the end of this one. False: that
-    /// was the end.
+    /// Calls `visit` with the entries of some buckets. Buckets with missing entries on flash are
+    /// visited by the next step; this one reads all these entries at its end. False: that was the
+    /// end.
     fn step(&mut self, mut visit: impl FnMut(&Core, &Entry<'_>)) -> Result<bool, Error> {
         let store = self.store.clone();
         let core = store.core();
@@ -198,7 +199,7 @@ impl Walk {
         });
         core.epochs.unpin(visitor.slot);
         drop(visitor);
-        // Who did not get on has a bucket whose entries must all be held.
+        // A step that made no progress is at a bucket whose entries must all be held together.
         if self.place != from {
             self.cold.forget();
         }
@@ -207,20 +208,20 @@ impl Walk {
     }
 }
 
-/// Writes what is in a range as entries, for a [`SideLog`](crate::SideLog) of another server.
+/// Writes the objects of a range as entries, for a [`SideLog`](crate::SideLog) of another server.
 pub struct Export {
     store: Arc<Store>,
     table: TableId,
     range: KeyRange,
     place: Place,
     cold: ColdSegments,
-    /// Of one bucket, to be used again.
+    /// Locations of one bucket; kept to be used again.
     here: Vec<u64>,
 }
 
 impl Store {
-    /// Counts what there is of a range. Visits the whole table, in short steps, and reads each
-    /// entry that is on flash.
+    /// Counts the objects of a range. Visits the whole table, in short steps, and reads each entry
+    /// that is on flash.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::FlashFailed`].
@@ -244,7 +245,7 @@ impl Store {
         }
     }
 
-    /// Begins to export a range: what is in memory in the order of the index, and each segment on
+    /// Begins to export a range: objects in memory in the order of the index, and each segment on
     /// flash when it is met (G4).
     pub fn export(self: &Arc<Self>, table: TableId, range: KeyRange) -> Export {
         Export {
@@ -257,11 +258,11 @@ impl Store {
         }
     }
 
-    /// Appends what there is now of these keys to `out`, as entries: the object, or a tombstone of
+    /// Appends the present state of these keys to `out`, as entries: the object, or a tombstone of
     /// the version that the key is known to have had ([`Watch::take`](crate::Watch::take)).
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: what `out` got is not all.
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: `out` is incomplete.
     pub fn export_keys(
         &self,
         table: TableId,
@@ -292,7 +293,7 @@ impl Store {
             core.epochs.unpin(visitor.slot);
             drop(visitor);
             written?;
-            // Where no key could be done, all that one needs must be held together.
+            // If no key could be exported, all entries of one key must be held together.
             if left.len() < before {
                 cold.forget();
             }
@@ -301,10 +302,10 @@ impl Store {
         Ok(())
     }
 
-    /// How a table's objects are spread over the hash space: of a large table, from a sample, in
-    /// some ten milliseconds. It is made when it is asked for, and not counted by writers: the slot
-    /// of a key is costly, and only recovery asks. Of what is on flash a smaller sample is read, at
-    /// most 32 MiB; what cannot be read is taken to be spread evenly.
+    /// The distribution of a table's objects over the hash space; for a large table from a sample,
+    /// in some ten milliseconds. Computed on request, and not counted by writers: the slot of a key
+    /// is costly, and only recovery needs this. For objects on flash a smaller sample is read, at
+    /// most 32 MiB; objects that cannot be read are assumed to be spread evenly.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
@@ -325,7 +326,7 @@ impl Store {
         Ok(RangeStatistics { table, parts })
     }
 
-    /// Reads some of what the sample has met on flash, for all of it.
+    /// Reads some of the sampled entries on flash, as a sample for all of them.
     fn sample_cold(&self, sample: &mut Sample) {
         let core = self.core();
         let mut found = vec![RangePart::default(); RANGE_PARTS];
@@ -361,7 +362,7 @@ impl Store {
     }
 }
 
-/// Counts an entry that stands for so many.
+/// Counts an entry that stands for `every` entries.
 fn note(parts: &mut [RangePart], every: u64, entry: &Entry<'_>) {
     let slot = usize::from(hash::slot(entry.key));
     if let Some(part) = parts.get_mut(slot * RANGE_PARTS / usize::from(hash::SLOTS)) {
@@ -370,20 +371,20 @@ fn note(parts: &mut [RangePart], every: u64, entry: &Entry<'_>) {
     }
 }
 
-/// Every so manieth bucket of a table.
+/// A sample of a table: every `every`th bucket.
 struct Sample {
     parts: Vec<RangePart>,
     every: u64,
     /// Buckets passed.
     buckets: u64,
-    /// Of the entries met that are on flash, the first: any of them are as good.
+    /// The first entries met that are on flash: they are as good as any others.
     cold: Vec<Cold>,
-    /// All of them.
+    /// Number of all such entries.
     colds: u64,
 }
 
 impl Sample {
-    /// Looks at some buckets. False: that was the end.
+    /// Visits some buckets. False: that was the end.
     fn step(&mut self, core: &Core, table: TableId, place: &mut Place) -> Result<bool, Error> {
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
@@ -412,7 +413,7 @@ impl Sample {
         walked
     }
 
-    /// Pinned by `stamp`.
+    /// Samples an entry. Pinned by `stamp`.
     fn look(&mut self, core: &Core, stamp: u64, location: u64) {
         let window = core.space.window_of(location);
         match &core.space.tier {
@@ -429,7 +430,8 @@ impl Sample {
 
 impl Export {
     /// Appends entries to `out` until it has about `bytes_max` bytes; a bucket is never cut.
-    /// Returns early for others' sake, and may read a segment from flash. False: that was the end.
+    /// Returns early to let other work go on, and may read a segment from flash. False: that was
+    /// the end.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: the next step tries again.
@@ -449,7 +451,7 @@ impl Export {
         more
     }
 
-    /// Writes what is alive in the segment that was read from flash. True: the walk may go on.
+    /// Writes the live entries of the segment that was read from flash. True: the walk may go on.
     fn passes_cold(
         &mut self,
         core: &Core,
@@ -496,7 +498,7 @@ impl Export {
                 }
             });
             if lacks {
-                return; // the next step reads it, and looks at this bucket again
+                return; // the next step reads it, and visits this bucket again
             }
             for location in here.drain(..) {
                 let entry = entry_at(core, location);
@@ -509,7 +511,8 @@ impl Export {
     }
 }
 
-/// Appends an object as it goes to another server: what it names is of this log, and stays.
+/// Appends an object as it goes to another server, without the victim that it names, which is of
+/// this log.
 fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     let object = NewObject {
         table: entry.table,
@@ -524,8 +527,8 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     object.write_to(&mut out[start..]);
 }
 
-/// Writes what there is of a key. False: something must be read from flash first, and nothing was
-/// written.
+/// Writes the present state of a key. False: an entry must be read from flash first, and nothing
+/// was written.
 fn export_key(
     visitor: &Visitor<'_>,
     index: &Index,

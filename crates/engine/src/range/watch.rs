@@ -1,17 +1,19 @@
-//! What is written to a range while it is copied elsewhere: the dirty keys of a migration.
+//! Watches: mark the keys that are written to a range while it is copied elsewhere, the dirty keys
+//! of a migration.
 //!
 //! **Invariants**
 //! - W1: from the return of [`Store::watch_range`] on, every write and removal of a key of the
 //!   range is marked before its guard ends and after it can be seen, with the version that it gave
-//!   or took: who has taken the mark finds what it is of, or something newer. (Within a transaction
-//!   before: who looks for the key waits for its end.) So after [`Store::quiesce`] the marks of
-//!   everything that began before are there.
-//! - W2: a mark outlives the object: a key that is absent when its mark is looked at was removed,
+//!   or removed. So a thread that has taken the mark finds the marked version, or a newer one.
+//!   (Within a transaction the mark comes before: a thread that looks for the key waits for the
+//!   transaction's end.) So after [`Store::quiesce`] the marks of all writes that began before are
+//!   there.
+//! - W2: a mark outlives the object: if a key is absent when its mark is handled, it was removed,
 //!   or has expired, at the marked version or later.
-//! - W3: marks are bounded by their bytes, and that bound is charged to the memory budget before
-//!   the watch begins, twice: once for those that are taken and being sent. What cannot be marked
-//!   (too many, or the table was cleared) makes the whole copy void: [`Dirty::start_again`]. A
-//!   further pass would not do, for it does not show what has gone.
+//! - W3: the bytes of marks are bounded, and that bound is charged to the memory budget before the
+//!   watch begins, twice: once for marks that were taken and are being sent. A write that cannot be
+//!   marked (too many marks, or the table was cleared) makes the whole copy void:
+//!   [`Dirty::start_again`]. A further pass would not be enough, as it does not show removed keys.
 //!
 //! Without a watch a write pays one load of a line that is never written.
 
@@ -27,41 +29,41 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// One if schedules are explored: they differ in nothing but their number.
+/// One if schedules are explored: shards differ in nothing but their number.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// What a mark takes beside its key, in bytes: a place in the map (at most half empty), the
+/// Bytes that a mark takes besides its key: a place in the map (at most half empty), the
 /// allocation.
 pub const MARK_BYTES: usize = 96;
-/// Marks may take one of so many parts of the memory budget, as long as they are being made: a
+/// Marks may take at most the memory budget divided by this, as long as they are being made: a
 /// table of small objects can be rewritten by a twentieth before a round has to interrupt the
 /// copying.
 const MARKS_PART: u64 = 64;
-/// More is of no use: with marks of half a million keys the rounds are too long already.
+/// Maximum for any budget: with marks of half a million keys the rounds are too long already.
 const BYTES_MAX: u64 = 64 << 20;
-/// In a full store a watch begins with less, but not with less than this: about what a page of the
-/// index takes.
+/// In a full store a watch begins with fewer bytes, but at least with these: about the size of a
+/// page of the index.
 const BYTES_MIN: usize = 64 << 10;
 
-/// The watches of a store, and what else guards look at while ranges come and go.
+/// The watches of a store, and the other state that guards read while ranges come and go.
 #[derive(Default)]
 pub struct Watches {
     any: AtomicBool,
     list: RwLock<Vec<Arc<Watched>>>,
-    /// Of the memory budget, for marks. Counts only.
+    /// Bytes of the memory budget charged for marks. Counts only.
     charged: AtomicU64,
     /// Calls of [`Store::quiesce`].
     pub(crate) generation: AtomicU64,
 }
 
-/// Keys, each with the highest version that was given to it or taken from it.
+/// Keys, each with the highest version that was given to it or removed from it.
 struct Shard(Mutex<HashMap<Box<[u8]>, u64>>);
 
-/// What is marked and not taken yet.
+/// Marks that are not taken yet.
 pub struct Marks {
     shards: [Shard; SHARDS],
     count: sync::AtomicUsize,
-    /// Of the keys, with [`MARK_BYTES`] each; both only count.
+    /// Bytes of the keys, with [`MARK_BYTES`] each. Both numbers only count.
     bytes: sync::AtomicUsize,
     bytes_max: usize,
     start_again: sync::AtomicBool,
@@ -73,16 +75,16 @@ struct Watched {
     marks: Marks,
 }
 
-/// Keys that were written or removed since a watch began or was last asked.
+/// Keys that were written or removed since a watch began or was last taken from.
 #[derive(Debug, Default)]
 pub struct Dirty {
-    /// Each with the highest version that was given to it or taken from it.
+    /// Each with the highest version that was given to it or removed from it.
     pub keys: Vec<(Box<[u8]>, u64)>,
-    /// Not everything is known (W3): give up what was copied, and begin with a new watch.
+    /// Some marks are missing (W3): discard the copy, and begin with a new watch.
     pub start_again: bool,
 }
 
-/// Marks what is written to a range, until it is dropped.
+/// Marks the writes to a range, until it is dropped.
 pub struct Watch {
     store: Arc<Store>,
     watched: Arc<Watched>,
@@ -90,21 +92,21 @@ pub struct Watch {
 }
 
 impl Watches {
-    /// Of the memory budget, for marks.
+    /// Bytes of the memory budget charged for marks.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }
 }
 
 impl Store {
-    /// How many bytes marks should take at most.
+    /// Maximum bytes that marks should take.
     pub fn marks_bytes_max(&self) -> usize {
         (self.core().space.budget.limit() / MARKS_PART).min(BYTES_MAX) as usize
     }
 
-    /// Begins to mark what is written to a range, between two calls of [`Watch::take`] so many
-    /// bytes of marks at most, or fewer if there is no memory for so many. Waits for guards that
-    /// began before ([`quiesce`](Self::quiesce)); must not be called with a guard held.
+    /// Begins to mark the writes to a range. Between two calls of [`Watch::take`], marks take at
+    /// most `bytes_max` bytes, or fewer if there is not enough memory. Waits for guards that began
+    /// before ([`quiesce`](Self::quiesce)); must not be called with a guard held.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`].
@@ -125,7 +127,7 @@ impl Store {
         list.push(watched.clone());
         watches.any.store(true, Ordering::SeqCst);
         drop(list);
-        self.wait_for_guards(); // W1: whoever has not seen it is gone then
+        self.wait_for_guards(); // W1: guards that have not seen the watch are gone then
         Ok(Watch {
             store: self.clone(),
             watched,
@@ -133,7 +135,7 @@ impl Store {
         })
     }
 
-    /// W3: how many bytes of marks there is memory for.
+    /// W3: charges `bytes_max` bytes of marks, or fewer; returns the number.
     fn charge_marks(self: &Arc<Self>, bytes_max: usize) -> Result<usize, Error> {
         let core = self.core();
         let (mut bytes, mut attempts) = (bytes_max, 0);
@@ -150,11 +152,11 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Waits until every guard that began before has ended or has been outside; nobody is held up.
-    /// Writes of guards that have been outside meanwhile, in search of memory or of a head, are
-    /// refused with [`Error::TryAgain`]. So if somebody changes what decides whether a write is
-    /// allowed, and then calls this, no write that was allowed before follows it. Must not be
-    /// called with a guard held.
+    /// Waits until every guard that began before has ended or has been outside; delays no other
+    /// guard. A guard that has been outside meanwhile, to find memory or another head, gets
+    /// [`Error::TryAgain`] for its writes. So after a change of the condition by which writes are
+    /// allowed, and this call, no write follows that was allowed before. Must not be called with a
+    /// guard held.
     pub fn quiesce(&self) {
         self.core()
             .watches
@@ -184,13 +186,13 @@ impl Store {
     }
 }
 
-/// W3.
+/// Bytes charged for marks (W3).
 fn charge_of(marks_bytes: usize) -> u64 {
     2 * marks_bytes as u64
 }
 
 impl Core {
-    /// W1: called by whoever has written or removed a key, before its guard ends.
+    /// W1: called after a key was written or removed, before the guard ends.
     #[inline(always)]
     pub(crate) fn note_written(&self, table: TableId, key: &[u8], version: u64) {
         if self.watches.any.load(Ordering::Relaxed) {
@@ -208,7 +210,7 @@ impl Core {
         }
     }
 
-    /// W3: all keys of a table have gone at once.
+    /// W3: all keys of a table were removed at once.
     pub(crate) fn note_cleared(&self, table: TableId) {
         for watched in self.watches.list.read().expect("watches").iter() {
             if watched.table == table {
@@ -219,7 +221,7 @@ impl Core {
 }
 
 impl Marks {
-    /// None, and room for so many bytes: of keys, with [`MARK_BYTES`] each.
+    /// No marks, and room for `bytes_max` bytes: of keys, with [`MARK_BYTES`] each.
     pub fn new(bytes_max: usize) -> Marks {
         Marks {
             shards: std::array::from_fn(|_| Shard(Mutex::new(HashMap::new()))),
@@ -230,7 +232,7 @@ impl Marks {
         }
     }
 
-    /// Marks a key of this hash. The caller has published what it is marked for (W1).
+    /// Marks a key with this hash. The caller has published the change (W1).
     pub fn mark(&self, hash: u64, key: &[u8], version: u64) {
         let shard = &self.shards[hash as usize % SHARDS];
         let mut keys = shard.0.lock().expect("dirty keys");
@@ -249,7 +251,7 @@ impl Marks {
         }
     }
 
-    /// Takes them: what is written from now on is marked anew.
+    /// Takes the marks: later writes are marked anew.
     pub fn take(&self) -> Dirty {
         let mut keys = Vec::with_capacity(self.count.load(Ordering::Relaxed));
         for shard in &self.shards {
@@ -266,24 +268,24 @@ impl Marks {
     }
 }
 
-/// What a mark takes.
+/// Bytes that a mark takes.
 fn bytes_of(key: &[u8]) -> usize {
     key.len() + MARK_BYTES
 }
 
 impl Watch {
-    /// Half of the room for marks is taken: they should be.
+    /// True if half of the room for marks is used: they should be taken.
     pub fn is_half_full(&self) -> bool {
         let marks = &self.watched.marks;
         marks.bytes.load(Ordering::Relaxed) >= marks.bytes_max / 2
     }
 
-    /// Keys marked now.
+    /// Number of keys marked now.
     pub fn marked(&self) -> usize {
         self.watched.marks.count.load(Ordering::Relaxed)
     }
 
-    /// Takes the marks: what is written from now on is marked anew.
+    /// Takes the marks: later writes are marked anew.
     pub fn take(&self) -> Dirty {
         self.watched.marks.take()
     }
@@ -304,28 +306,28 @@ impl Drop for Watch {
 }
 
 impl Guard<'_> {
-    /// What the caller finds from now on about what it may write is new enough for this guard's
-    /// further writes, whatever has been changed since it began: for guards that serve several
-    /// requests. See [`Store::quiesce`].
+    /// Called before the caller checks again which writes are allowed: this guard's further writes
+    /// rely on that check, whatever changed before it. For guards that serve several requests. See
+    /// [`Store::quiesce`].
     #[inline(always)]
     pub fn renew(&mut self) {
         self.generation = self.core.watches.generation.load(Ordering::SeqCst);
         self.left = false;
     }
 
-    /// What others found about what they may write is out of date: those that are outside, in
-    /// search of memory or of a head, or waiting for this guard, are refused with
-    /// [`Error::TryAgain`] when they write or lock keys. For a guard that is alone in the store.
+    /// Makes the checks of other guards stale: guards that are outside, to find memory or another
+    /// head, or that wait for this guard, get [`Error::TryAgain`] when they write or lock keys. For
+    /// a guard that is alone in the store.
     pub fn outdate_others(&self) {
         assert!(self.alone, "others are outside only while one is alone");
         self.core.watches.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// # Errors
-    /// [`Error::TryAgain`] if this guard has been outside while somebody waited for that.
+    /// [`Error::TryAgain`] if this guard has been outside while a thread waited for that.
     #[inline(always)]
     pub(crate) fn check_generation(&self) -> Result<(), Error> {
-        // Relaxed: it came in again by a full barrier. Who never left is waited for.
+        // Relaxed: it came in again by a full barrier. A guard that never left is waited for.
         if self.left && self.generation != self.core.watches.generation.load(Ordering::Relaxed) {
             Err(Error::TryAgain)
         } else {

@@ -1,37 +1,37 @@
-//! A side log: entries of another server's log, brought together beside the own one and taken over
-//! at one instant.
+//! A side log: entries of another server's log, collected beside the own one and taken over at one
+//! instant.
 //!
-//! A recovery master replays what it is given of a dead server's segments, a migration's target
-//! what it is sent. Each version of a key that wins is copied into a segment of survivor kind
-//! outside of any head. Full segments go to frames as cleaning survivors do, each byte once; then
-//! one Swap that removes nothing makes all of them part of the log, or the side log is given up and
-//! no trace of it is left.
+//! A recovery master replays its part of a dead server's segments; a migration's target replays the
+//! entries that it is sent. Each version of a key that wins is copied into a segment of survivor
+//! kind outside of any head. Full segments go to frames as cleaning survivors do, each byte once.
+//! Then one Swap that removes nothing makes all of them part of the log, or the side log is given
+//! up and leaves no trace.
 //!
 //! **Invariants**
-//! - S1: per key the highest version wins, whatever the order, and however often something comes:
-//!   an object enters if its version is above that in the index and above every tombstone met.
-//!   Tombstones are remembered until the end; what has expired counts as a tombstone.
-//! - S2: what replaces or kills an entry that is in a segment already names that segment, like any
-//!   other killer does (`log::swap`, D1); what the dead log's entries named is dropped: its
-//!   segments are no part of this log.
-//! - S3: nobody is served from it before its Swap is durable. So nothing in the heads names its
+//! - S1: per key the highest version wins, whatever the order, and however often an entry comes: an
+//!   object enters if its version is above that in the index and above every tombstone met.
+//!   Tombstones are remembered until the end; an expired object counts as a tombstone.
+//! - S2: an entry that replaces or kills an entry in a segment names that segment, like any other
+//!   killer does (`log::swap`, D1). The victims that the dead log's entries named are dropped:
+//!   those segments are no part of this log.
+//! - S3: nothing of it is served before its Swap is durable. So no entry in the heads names its
 //!   segments before, and it needs no announcement (D4). Until then its segments are held (D6):
-//!   nothing cleans them and nothing in them expires. But they may go to flash (D8), so it may be
+//!   they are not cleaned and nothing in them expires. But they may go to flash (D8), so it may be
 //!   larger than memory.
-//! - S4: versions go on above everything replayed, tombstones and what lost included, before
-//!   anybody can write; the Swap's record says so too.
-//! - S6: what it is compared with may lie on flash: it is read first, with no lock held and
-//!   outside, and compared under the lock if it is still where it was.
-//! - S5: its segments get their ids after its beginning, so they lie above a position that
+//! - S4: before any thread can write, the next versions are set above everything replayed,
+//!   including tombstones and entries that lost; the Swap's record contains that version too.
+//! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
+//!   lock held and outside, and compared under the lock if its location has not changed.
+//! - S5: its segments get their ids after it began, so they are above a position that
 //!   [`Store::roll_heads`] gave before.
 //!
-//! **Concurrency**: `replay` may be called by several threads: each fills a segment of its own, and
-//! settles a key under its bucket's lock, where the tombstones of that key are looked up too. Lock
-//! order: bucket, then tombstones.
+//! **Concurrency**: several threads may call `replay`: each fills a segment of its own, and settles
+//! a key under its bucket's lock, where it also looks up the tombstones of that key. Lock order:
+//! bucket, then tombstones.
 //!
-//! Paper: [Ousterhout15 §7.4] side logs; differs: the winner's own entry carries what in RAMCloud
-//! is a synthetic tombstone (8 bytes instead of an entry), and replay does not depend on the order
-//! of segments.
+//! Paper: [Ousterhout15 §7.4] side logs; differs: the winner's own entry has in 8 bytes the data
+//! for which RAMCloud writes a synthetic tombstone, and replay does not depend on the order of
+//! segments.
 
 mod replay;
 mod tombstones;
@@ -60,27 +60,27 @@ use tombstones::Tombstones;
 /// Entries of a side log that are taken out of the index under one pin.
 const ABORT_GROUP: usize = 256;
 
-/// Partitions of the index that are looked at under one pin.
+/// Partitions of the index that are checked under one pin.
 const SHRINK_GROUP: usize = 64;
 
-/// What is known of the log that is replayed.
+/// Facts about the log that is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct SidePlan {
-    /// Entries of these tables with a version below are none of the table's: it was dropped or
+    /// Entries of these tables with a lower version do not belong to the table: it was dropped or
     /// cleared since.
     pub floors: Vec<(TableId, u64)>,
     /// No version at or below this one may be given again.
     pub version_floor: u64,
 }
 
-/// Why a side log cannot go on.
+/// The reason why a side log cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SideError {
-    /// The bytes are not entries. What came before them counts; replay those of another replica,
+    /// The bytes are not entries. Those before them count; replay the bytes of another replica,
     /// from the start.
     #[error("no whole entry at byte {offset}: {damage}")]
     Damaged { offset: usize, damage: Damage },
-    /// Abort, and let another server do it.
+    /// Abort, and let another server replay.
     #[error("the side log cannot be filled: {0}")]
     Store(#[from] Error),
     /// It was committed, aborted, or has failed before.
@@ -91,7 +91,7 @@ pub enum SideError {
     Busy,
 }
 
-/// What was replayed so far.
+/// Report of the replay so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideReport {
     pub entries: u64,
@@ -112,7 +112,7 @@ struct Totals {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Filling,
-    /// Something could not be had: only `abort` is left.
+    /// An entry could not be stored: only `abort` is left.
     Failed,
     Ended,
 }
@@ -121,7 +121,7 @@ struct State {
     stage: Stage,
     /// Calls of `replay` that have not returned.
     at_work: usize,
-    /// Segments that are not full and that nobody is filling now.
+    /// Segments that are not full and that no thread is filling now.
     tails: Vec<Tail>,
     segments: Vec<(SegmentId, u32)>,
 }
@@ -133,7 +133,7 @@ pub struct SideLog {
     version_floor: AtomicU64,
     state: Mutex<State>,
     tombstones: Tombstones,
-    /// Objects that are still to come, as far as somebody can tell.
+    /// Estimated number of objects that are still to come.
     expected: AtomicU64,
     /// Completion records taken over.
     completions: Mutex<HashSet<(TableId, RouteHash, ClientId, RpcId)>>,
@@ -147,7 +147,7 @@ pub struct SideCommit {
 }
 
 impl SideCommit {
-    /// True as soon as what was replayed is durably part of the log: now it may be served.
+    /// True once the replayed entries are durably part of the log: now they may be served.
     pub fn is_durable(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
@@ -178,9 +178,9 @@ impl Store {
         }
     }
 
-    /// Bytes `from..to` of what a side log wrote that is durable and not swapped in yet (D7), from
-    /// memory; or, if the caller may wait for the device, from flash. `None`: it is not, or cannot
-    /// be read.
+    /// Bytes `from..to` of a side log's segment that is durable and not swapped in yet (D7): from
+    /// memory or, if the caller may wait for the device, from flash. `None`: there is no such
+    /// segment, or it cannot be read.
     pub fn unswapped_bytes(
         &self,
         segment: SegmentId,
@@ -191,11 +191,11 @@ impl Store {
         let core = self.core();
         let log = core.log.as_deref()?;
         let visitor = Visitor::wait(core);
-        // Nobody is waited for: the caller may be whom the one waits for that is alone.
+        // Does not wait: the caller may be the thread that an exclusive session waits for.
         core.try_enter(visitor.slot, true);
         let stamp = core.epochs.stamp_of(visitor.slot);
-        // Found under the pin: should it be given up now, or cleaned after its Swap, its memory
-        // stays until the pin ends.
+        // Found under the pin: if the side log is given up now, or the segment cleaned after its
+        // Swap, its memory stays until the pin ends.
         let window = log.swaps().written_window(segment);
         let here = window.and_then(|window| {
             let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
@@ -212,10 +212,10 @@ impl Store {
         image.verified(from as usize, to as usize)
     }
 
-    /// Ends the segments of all heads and returns a position between: whatever is appended from now
-    /// on lies in segments with higher ids, and what was appended before in lower ones. For the
-    /// creation of a tablet on this server: what was there of an earlier time on it is below. (A
-    /// cleaning pass at work has lower ids, and copies nothing that comes later.)
+    /// Closes the segments of all heads and returns a position: later appends are in segments with
+    /// higher ids, earlier ones in lower ones. For the creation of a tablet on this server: entries
+    /// of an earlier time of the same tablet are below. (A running cleaning pass has lower ids, and
+    /// copies no later entry.)
     ///
     /// # Panics
     /// If the store has no log.
@@ -240,7 +240,7 @@ impl SideLog {
         self.state.lock().expect("side log")
     }
 
-    /// Takes a segment to fill, full or none at first.
+    /// Takes a segment to fill: a partly filled one, or none yet.
     fn begin(&self) -> Result<Tail, SideError> {
         let mut state = self.state();
         if state.stage != Stage::Filling {
@@ -250,7 +250,7 @@ impl SideLog {
         Ok(state.tails.pop().unwrap_or_default())
     }
 
-    /// Lays it aside again.
+    /// Lays the segment aside again.
     fn end(&self, tail: Tail, failed: bool) {
         let mut state = self.state();
         state.at_work -= 1;
@@ -262,19 +262,19 @@ impl SideLog {
         }
     }
 
-    /// No version at or below this one may be given again: what the source of a migration says at
-    /// its end.
+    /// Sets a lower limit of new versions: none at or below `version` is given again. The source of
+    /// a migration sends it at its end.
     pub fn raise_version_floor(&self, version: u64) {
         self.version_floor.fetch_max(version, Ordering::Relaxed);
     }
 
-    /// About so many objects are still to come, of one table: its index grows for them in few
+    /// About `objects` objects of one table are still to come: its index grows for them in few
     /// steps. If fewer come it shrinks at the end.
     pub fn expect(&self, objects: u64) {
         self.expected.store(objects, Ordering::Relaxed);
     }
 
-    /// What was replayed so far.
+    /// Report of the replay so far.
     pub fn report(&self) -> SideReport {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SideReport {
@@ -285,15 +285,15 @@ impl SideLog {
         }
     }
 
-    /// Full segments of it that are not durable yet: by this many the disks lag behind.
+    /// Number of its full segments that are not durable yet: the lag of the disks.
     pub fn unwritten(&self) -> usize {
         let state = self.state();
         self.log().swaps().unwritten_of(&state.segments)
     }
 
-    /// Ends the segments that nobody is filling now: they are written, though they are not full.
-    /// When nothing is [unwritten](Self::unwritten) any more, all that was replayed before is
-    /// durable.
+    /// Closes the segments that no thread is filling now, so that they are written although they
+    /// are not full. When no segment is [unwritten](Self::unwritten) any more, all entries replayed
+    /// before are durable.
     pub fn settle(&self) {
         let (core, log) = (self.core(), self.log());
         let mut state = self.state();
@@ -303,8 +303,8 @@ impl SideLog {
         log.demand();
     }
 
-    /// Hands the last segments out to be written, and proposes the Swap. What was replayed may be
-    /// served, and written to, when the answer says that it is durable.
+    /// Hands out the last segments to be written, and proposes the Swap. The replayed entries may
+    /// be served, and written to, once the returned handle reports them durable.
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -349,7 +349,7 @@ impl SideLog {
         Ok(SideCommit { done })
     }
 
-    /// What had grown for more objects than came shrinks.
+    /// Shrinks partitions that had grown for more objects than came.
     fn shrink(&self, tables: &[TableId]) {
         let core = self.core();
         let visitor = Visitor::wait(core);
@@ -364,7 +364,7 @@ impl SideLog {
                 is_over = next + SHRINK_GROUP >= partitions.len();
                 for partition in group {
                     if partition.wants_shrinking(partition.view().len()) {
-                        // Without memory for it, it stays as it is.
+                        // Without memory for the move, it stays as it is.
                         let _ = partition.resize(0, visitor.me(), core.resources());
                     }
                 }
@@ -374,9 +374,10 @@ impl SideLog {
         }
     }
 
-    /// Takes everything back: the index is as it was before, memory and flash are free (but what
-    /// the log's consumer is reading: that follows), and frames of its segments are named by
-    /// [`Log::take_abandoned`]. Reads what is on flash. Must not be called with a guard held.
+    /// Takes everything back: the index is as before, and memory and flash are free (memory that
+    /// the log's consumer is reading follows later). [`Log::take_abandoned`] lists its segments,
+    /// whose frames may be freed. Reads its segments on flash. Must not be called with a guard
+    /// held.
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -427,11 +428,11 @@ impl SideLog {
             core.as_guest(|counters| {
                 while at < end && looked < ABORT_GROUP {
                     let location = Space::location(at);
-                    // SAFETY: a held window has whole entries from its header to `appended`, and is
-                    // nobody else's (D6); it is in memory, and stays there (D8).
+                    // SAFETY: a held window has whole entries from its header to `appended`, and no
+                    // other thread uses it (D6); it is in memory, and stays there (D8).
                     let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
                     if !take_back(&visitor, counters, location, &entry) {
-                        break; // a transaction holds the bucket: once more, when it may be over
+                        break; // a transaction holds the bucket: tried again, when it may be over
                     }
                     at += entry.padded_bytes;
                     looked += 1;
@@ -442,7 +443,7 @@ impl SideLog {
         }
     }
 
-    /// The same of a window on flash, which is read.
+    /// As [`unindex`](Self::unindex), for a window on flash, which is read.
     fn unindex_cold(&self, window: u32) -> Result<(), Error> {
         let core = self.core();
         let incarnation = core.space.segments[window as usize].incarnation();
@@ -463,9 +464,9 @@ impl SideLog {
         Ok(())
     }
 
-    /// Takes everything out of the index that lies in these windows, which cannot be read. How long
-    /// an entry was, and whether it would have expired, is not known then: live bytes are less by
-    /// the tombstones there, and the count of what expires is not.
+    /// Takes all entries of these windows, which cannot be read, out of the index. The lengths of
+    /// their entries and the expiring ones among them are unknown then. So live bytes become too
+    /// low by the tombstones in the windows, and the count of expiring objects stays too high.
     fn sweep(&self, windows: &HashSet<u32>) {
         let core = self.core();
         let floor = self.totals.version_max.load(Ordering::Relaxed);
@@ -509,18 +510,19 @@ impl SideLog {
     }
 }
 
-/// Claims a window of a side log that is given up (D8); what is not closed is nobody else's anyway.
-/// The caller is outside, for whoever demotes it waits for those inside.
+/// Claims a window of a side log that is given up (D8). A window that is not closed has no other
+/// user anyway. The caller is outside, because the thread that demotes the window waits for those
+/// inside.
 fn claim(core: &Core, window: u32) {
     let known = &core.space.segments[window as usize];
-    // Without a tier nobody else claims what is held.
+    // Without a tier no other thread claims a held window.
     while !known.claim() && known.state() == segment::State::Victim && core.space.tier.is_some() {
         core.reap(core.space.node_of(window));
         yield_now();
     }
 }
 
-/// Takes an entry of a side log back. False: a transaction holds its bucket. Pinned.
+/// Takes an entry of a side log out of the index. False: a transaction holds its bucket. Pinned.
 fn take_back(visitor: &Visitor<'_>, counters: &Counters, location: u64, entry: &Entry<'_>) -> bool {
     let core = visitor.core;
     if entry.kind != Kind::Object {
@@ -532,8 +534,8 @@ fn take_back(visitor: &Visitor<'_>, counters: &Counters, location: u64, entry: &
     true
 }
 
-/// Empties the slots of a bucket that point into one of these windows; how many. `None`: its lock
-/// is not to be had.
+/// Empties the slots of a bucket that point into one of these windows; returns their number.
+/// `None`: the bucket's lock is not free.
 fn sweep_bucket(
     visitor: &Visitor<'_>,
     partition: &Partition,
@@ -574,12 +576,12 @@ fn sweep_bucket(
 
 impl Drop for SideLog {
     fn drop(&mut self) {
-        // Ended already, or nobody else has it: so nobody is at work.
+        // Ended already; or there is no other reference, so no call of `replay` is running.
         let _ = self.abort();
     }
 }
 
-/// Ends a segment: its frame can be written.
+/// Closes a segment: its frame can be written.
 fn close(core: &Core, log: &Log, tail: &mut Tail) {
     if let Some(window) = tail.window() {
         tail.record(&core.space);

@@ -1,4 +1,4 @@
-//! Entries on their way into a side log.
+//! The replay of entries into a side log.
 
 use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
@@ -20,13 +20,14 @@ use std::sync::atomic::Ordering;
 
 /// Entries whose cache misses overlap.
 const GROUP: usize = 32;
-/// How often one entry asks for memory for the index: more than it can need.
+/// Maximum attempts of one entry to get memory for the index: more than it can need.
 const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash for it: a device may stand still for ten seconds, as a disk
-/// may.
+/// The same while segments go to flash to free memory: a device may stand still for ten seconds, as
+/// a disk may.
 const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 
-/// What an entry needs before it can be settled; to be had with no lock held, and outside.
+/// A resource that an entry needs before it can be settled; obtained with no lock held, and
+/// outside.
 #[derive(Clone, Copy)]
 enum Need {
     Segment,
@@ -36,7 +37,7 @@ enum Need {
     Flash,
 }
 
-/// How far an entry came under its bucket's lock.
+/// Result for an entry under its bucket's lock.
 enum Settled {
     Done,
     /// The index has no room here: resize the partition.
@@ -44,10 +45,10 @@ enum Settled {
     Needs(Need),
 }
 
-/// What the index has for a key: where, and the entry.
+/// The index's slot and entry for a key.
 type Rival<'v> = Option<(&'v AtomicU64, Slot, Entry<'v>)>;
 
-/// What becomes of an entry.
+/// The effect of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Put,
@@ -56,10 +57,10 @@ enum What {
     Complete,
 }
 
-/// An entry that is looked up.
+/// An entry that is being looked up.
 struct Arrival<'a, 'b> {
     entry: &'a Entry<'b>,
-    /// As it came.
+    /// Its bytes as they came.
     raw: &'b [u8],
     table: TableId,
     hash: KeyHash,
@@ -76,7 +77,7 @@ struct Replay<'a> {
     me: u16,
     tail: Tail,
     kept_bytes: u64,
-    /// Of a group, entries on flash that have the tag of one that came.
+    /// Entries on flash that have the same tag as an entry of the group.
     cold: Gather,
 }
 
@@ -157,7 +158,9 @@ impl Replay<'_> {
             self.core.epochs.unpin(self.visitor.slot);
             if settled > 0 {
                 attempts = 0;
-                self.cold.forget(); // F10; where nothing was settled, all must be held that the next one needs
+                // F10; if no entry was settled, all entries that the next one needs must be held
+                // together
+                self.cold.forget();
             }
             done += settled;
             match need {
@@ -172,10 +175,10 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Settles entries until one needs something; returns how many it has passed. Pinned.
+    /// Settles entries until one needs a resource; returns the number that it has passed. Pinned.
     fn settle_some(&mut self, group: &[Option<(Entry<'_>, &[u8])>]) -> (usize, Option<Need>) {
         let core = self.core;
-        self.cold.look_anew(); // what an entry did without
+        self.cold.look_anew(); // an earlier entry did without them
         let now_ms = core.clock.now_ms();
         let mut arrivals: [Option<Arrival<'_, '_>>; GROUP] = [const { None }; GROUP];
         for (arrival, place) in arrivals.iter_mut().zip(group) {
@@ -207,8 +210,8 @@ impl Replay<'_> {
         settled
     }
 
-    /// Notes what the arrivals from `first` on may lack, to be read together with what the one
-    /// before lacks. Pinned.
+    /// Notes entries that the arrivals from `first` on may need from flash, to be read together
+    /// with those of the arrival before. Pinned.
     fn look_ahead(&mut self, arrivals: &[Option<Arrival<'_, '_>>], first: usize) {
         let core = self.core;
         let stamp = core.epochs.stamp_of(self.visitor.slot);
@@ -228,7 +231,7 @@ impl Replay<'_> {
         }
     }
 
-    /// `None`: the entry is no part of any table.
+    /// `None`: the entry belongs to no table.
     fn arrival<'a, 'b>(
         &self,
         entry: &'a Entry<'b>,
@@ -265,7 +268,7 @@ impl Replay<'_> {
         })
     }
 
-    /// S1; the arrival is the `n`th of its group. `Some`: nothing was done yet.
+    /// S1; the arrival is the `n`th of its group. `Some`: the entry was not settled yet.
     fn settle(&mut self, counters: &Counters, n: usize, arrival: &Arrival<'_, '_>) -> Option<Need> {
         if arrival.what == What::Complete {
             return self.complete(counters, arrival);
@@ -291,7 +294,7 @@ impl Replay<'_> {
             match settled {
                 Settled::Done => {
                     if partition.wants_growth(view.len()) {
-                        // For want of memory it fills up first.
+                        // If there is no memory, it fills up first.
                         let _ = partition.resize(self.room_for(arrival, partition), self.me, with);
                     }
                     return None;
@@ -310,18 +313,18 @@ impl Replay<'_> {
         }
     }
 
-    /// For how many more keys a partition of the index is made larger: its share of what is to
-    /// come, but at most as many as it has.
+    /// Number of keys for which a partition of the index is enlarged: its share of the expected
+    /// ones, but at most its present number.
     fn room_for(&self, arrival: &Arrival<'_, '_>, partition: &Partition) -> i64 {
         let expected = self.side.expected.load(Ordering::Relaxed);
         let share = expected / arrival.index.partitions().len() as u64;
         (share as i64).min(partition.count()).max(1)
     }
 
-    /// What the index has for the key. Its bucket is locked, and the caller is pinned.
+    /// The index's entry for the key. Its bucket is locked, and the caller is pinned.
     ///
     /// # Errors
-    /// [`Need::Flash`]: it may be among what is on flash.
+    /// [`Need::Flash`]: it may be among the entries on flash.
     fn rival<'v>(
         &mut self,
         n: usize,
@@ -349,7 +352,7 @@ impl Replay<'_> {
         }
     }
 
-    /// An object comes. The bucket is locked.
+    /// Handles an object. The bucket is locked.
     fn put(
         &mut self,
         counters: &Counters,
@@ -418,7 +421,7 @@ impl Replay<'_> {
             let tag = arrival.index.tag(hash);
             let mut backoff = Backoff::new();
             while !view.insert(tag, Slot::new(tag, location)) {
-                backoff.wait(); // counted room (X1) means that a slot comes
+                backoff.wait(); // counted room (X1) means that a slot becomes free
             }
             counters.note_objects(table, 1);
             counters.note_expiring(table, expiring);
@@ -426,7 +429,7 @@ impl Replay<'_> {
         Settled::Done
     }
 
-    /// A tombstone comes, or an object that has expired. The bucket is locked.
+    /// Handles a tombstone, or an expired object. The bucket is locked.
     fn kill(
         &mut self,
         counters: &Counters,
@@ -440,7 +443,7 @@ impl Replay<'_> {
         if let Some((_, _, rival)) = &rival
             && rival.version > entry.version
         {
-            return Settled::Done; // it is still there when what this one kills comes
+            return Settled::Done; // it is still there when an entry comes that this one kills
         }
         let tombstone = rival.as_ref().map(|(_, slot, _)| NewTombstone {
             table: entry.table,
@@ -472,7 +475,7 @@ impl Replay<'_> {
         Settled::Done
     }
 
-    /// A completion record comes: it is taken over as it is, once.
+    /// Handles a completion record: it is taken over as it is, once.
     fn complete(&mut self, counters: &Counters, arrival: &Arrival<'_, '_>) -> Option<Need> {
         let record = Completion::of(arrival.entry)?;
         let bytes = arrival.raw.len();
@@ -494,15 +497,15 @@ impl Replay<'_> {
     fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> u64 {
         let location = Space::location(self.tail.take(bytes));
         let at = self.core.space.at(location);
-        // SAFETY: bytes that this call just took in its own segment, which nobody else writes or
-        // reads before `record`.
+        // SAFETY: bytes that this call just took in its own segment, which no other thread writes
+        // or reads before `record`.
         write(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         self.tail.record(&self.core.space);
         self.kept_bytes += bytes as u64;
         location
     }
 
-    /// Ends the segment, if there is one, and goes on in another. Outside.
+    /// Closes the segment, if there is one, and opens another. Outside.
     fn open_segment(&mut self) -> Result<(), Error> {
         let (core, log) = (self.core, self.log);
         close(core, log, &mut self.tail);
@@ -527,7 +530,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Gives memory of free windows to the index, which lacks it. Outside.
+    /// Gives memory of free windows to the index, which lacks some. Outside.
     fn find_index_memory(&mut self, attempts: &mut u32) -> Result<(), Error> {
         let core = self.core;
         *attempts += 1;

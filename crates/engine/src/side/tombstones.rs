@@ -1,7 +1,7 @@
-//! The tombstones that a side log has met: what keeps an older object out that comes after them.
+//! The tombstones that a side log has met: they keep out older objects that come after them.
 //!
 //! **Concurrency**: a key's tombstone is looked up and stored under the lock of the key's bucket,
-//! so the shards' locks only protect the maps. Its memory is charged to the store's budget.
+//! so the shards' locks only protect the maps. Their memory is charged to the store's budget.
 
 use crate::space::Space;
 use crate::{KeyHash, TableId};
@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
-/// What a tombstone takes beside its key: a place in the map (at most half empty), the allocation.
+/// Bytes that a tombstone takes besides its key: a place in the map (at most half empty), the
+/// allocation.
 const PLACE_BYTES: u64 = 96;
 
 type Keys = HashMap<Box<[u8]>, u64>;
@@ -44,7 +45,7 @@ impl Tombstones {
     /// True if a tombstone was met that kills this version. The key's bucket is locked.
     pub fn kills(&self, table: TableId, hash: KeyHash, key: &[u8], version: u64) -> bool {
         let shard = self.shard(hash);
-        // Relaxed: what was stored of this key was stored under the lock that the caller holds now.
+        // Relaxed: this key's tombstone was stored under the lock that the caller holds now.
         if shard.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -79,7 +80,7 @@ impl Tombstones {
         true
     }
 
-    /// Forgets all of them. Nobody replays any more.
+    /// Forgets all tombstones. No replay is running any more.
     pub fn clear(&self, space: &Space) {
         for shard in &self.shards {
             shard.keys.lock().expect("tombstones").clear();

@@ -1,4 +1,4 @@
-//! The hard memory budget, in bytes: whoever wants backing charges it first.
+//! The hard memory budget, in bytes: memory is charged to it before it is backed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,24 +1,24 @@
-//! The memory of a store: one reserved region of windows, a hard budget, and who holds which
+//! The memory of a store: one reserved region of windows, a hard budget, and the holder of each
 //! window.
 //!
 //! **Invariants**
-//! - S1: `budget.used()` is at least what the region and the index arena can have resident; it
-//!   never exceeds the limit.
-//! - S2: a window is in exactly one state; only its holder moves it on: `Unbacked → Head | Survivor
-//!   → Closed → Victim → Retired → Backed (or Unbacked) → …`; who demotes a segment to flash claims
-//!   it as a victim, and closes it again when its memory is gone.
+//! - S1: `budget.used()` is at least the memory of the region and the index arena that can be
+//!   resident; it never exceeds the limit.
+//! - S2: a window is in exactly one state; only its holder changes it: `Unbacked → Head | Survivor
+//!   → Closed → Victim → Retired → Backed (or Unbacked) → …`. A thread that demotes a segment to
+//!   flash claims it as a victim, and closes it again when its memory is free.
 //! - S3: a retired window is handed out again only when no session pinned before its retirement is
 //!   still inside (E2).
 //! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
 //!   With a log, the windows just before these go to survivors and tombstones, so that deletes need
-//!   not wait for anybody's cleaning.
+//!   not wait for cleaning.
 //!
 //! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the
-//! segment's size, so an address alone tells its segment. The first [`SEGMENT_HEADER_BYTES`] of
-//! each window stay free for the segment's header, so no entry has location 0.
+//! segment's size, so an address alone identifies its segment. The first [`SEGMENT_HEADER_BYTES`]
+//! of each window stay free for the segment's header, so no entry has location 0.
 //!
-//! Paper: [Rumble14 §5.1] seglets; differs: segments are contiguous virtual windows and seglets the
-//! unit of backing, so an entry never straddles and a reader gets a plain slice.
+//! Paper: [Rumble14 §5.1] seglets; differs: segments are contiguous virtual windows and seglets are
+//! the unit of backing, so an entry never straddles and a reader gets a plain slice.
 
 pub mod budget;
 pub mod pool;
@@ -39,49 +39,49 @@ use std::sync::Arc;
 
 /// The unit of backing: 64 KiB [Rumble14 §5.1].
 pub const SEGLET_BYTES: usize = 64 << 10;
-/// Kept free at the start of each window for the header that the segment has on disk.
+/// Bytes at the start of each window that are kept free for the segment's header on disk.
 pub const SEGMENT_HEADER_BYTES: usize = duramen_format::segment::HEADER_BYTES;
 
 const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 /// Holds the longest entry (a little over 1 MiB) with room to spare.
 const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
-/// Enough segments that heads and survivors are a small part of the budget.
+/// Number of segments at which heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
-/// Windows, in times of the budget, that a log on a large disk gets at most: the segment table is
-/// part of the budget.
+/// Maximum windows of a log on a large disk, in multiples of the budget: the segment table is part
+/// of the budget.
 const DISK_EXPANSION_MAX: u64 = 8;
 /// Locations have 38 bits of 8-byte units.
 const REGION_BYTES_MAX: u64 = 8 << 38;
-/// At least half of the region.
+/// At most half of the region.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
-/// Bytes of a segment that a store with this budget has, unless its log was made with another size.
+/// Bytes of a segment in a store with this budget, unless its log was made with another size.
 pub fn segment_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / SEGMENTS_WANTED)
         .next_power_of_two()
         .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 }
 
-/// What a window is wanted for.
+/// The purpose of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Head,
-    /// A head that has none left, for tombstones alone: deletes go on when writes cannot.
+    /// A head without free windows, for tombstones alone: deletes go on when writes cannot.
     Tombstones,
-    /// A head, for what replaces about as much: it goes on in memory when other writes cannot, up
-    /// to a segment of live data more.
+    /// A head, for writes that replace data of about the same size: they go on in memory when other
+    /// writes cannot, up to a segment of live data more.
     Rewrite,
     Survivor,
-    /// What compaction keeps of a segment, which has its place on disk.
+    /// The kept entries of a compacted segment, which has its place on disk.
     Compacted,
-    /// What a side log is filled with: no more than a head would get.
+    /// A segment of a side log: gets no more than a head would.
     Side,
     /// Copies of entries that are on flash: as a head.
     Promoted,
 }
 
 impl Purpose {
-    /// True if a head wants the window.
+    /// True if the window is for a head.
     pub fn is_for_head(self) -> bool {
         matches!(self, Purpose::Head | Purpose::Rewrite | Purpose::Tombstones)
     }
@@ -92,25 +92,25 @@ pub struct Space {
     region: Region,
     pub budget: Budget,
     pub segments: Box<[Segment]>,
-    /// With a log: bytes of each window that are durable, `u32::MAX` = all, and none will follow.
-    /// Without: empty.
+    /// With a log: number of durable bytes of each window; `u32::MAX` = all, and none will follow.
+    /// Without a log: empty.
     pub durable: Arc<[AtomicU32]>,
-    /// Windows per node that tombstones, and what is rewritten, may take beyond what heads may.
+    /// Windows per node that tombstones, and rewrites, may take beyond the limit of heads.
     tombstone_reserve: usize,
-    /// Segments are being loaded: what is kept for writers may be used, and fills up again
+    /// Segments are being loaded: the reserves of writers may be used, and fill up again
     /// afterwards.
     loading: AtomicBool,
     pools: Box<[Pool]>,
     segment_bytes: usize,
     segment_shift: u32,
     windows_per_node: u32,
-    /// Which windows' bytes are on flash; `None`: all are in memory.
+    /// The windows whose bytes are on flash; `None`: all are in memory.
     pub(crate) tier: Option<Box<Tier>>,
 }
 
 impl Space {
-    /// `reserve`: windows that only survivors may take, per node (S4).
-    /// `tombstone_reserve`: windows before those for tombstones, per node.
+    /// `reserve`: windows per node that only survivors may take (S4). `tombstone_reserve`: windows
+    /// per node before those, for tombstones.
     pub fn new(
         options: &Options,
         topology: &Topology,
@@ -120,7 +120,7 @@ impl Space {
         let bytes = options.memory_bytes;
         let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
         let segment_bytes = if asked == 0 && options.tiny && options.flash.is_some() {
-            // A test's: enough segments for everybody.
+            // For a test: enough segments for all users.
             (bytes / 64)
                 .next_power_of_two()
                 .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
@@ -136,7 +136,7 @@ impl Space {
         };
         let nodes = topology.nodes();
         // Twice the budget in address space: compacted segments leave the tails of their windows
-        // unbacked. With a log more: of every segment on disk memory may keep a short rest in a
+        // unbacked. With a log more: memory may keep a short rest of every segment on disk in a
         // window.
         let addressed = match &options.log {
             None => 2 * bytes,
@@ -148,7 +148,7 @@ impl Space {
                 .clamp(3 * bytes, DISK_EXPANSION_MAX * bytes)
                 .min(REGION_BYTES_MAX),
         };
-        // What is on flash keeps its windows.
+        // Segments on flash keep their windows.
         let slots = match &options.flash {
             None => 0,
             Some(flash) => {
@@ -228,7 +228,7 @@ impl Space {
         (location as usize) << 3 >> self.segment_shift
     }
 
-    /// Bytes from the start of its window to a location.
+    /// Distance in bytes of a location from the start of its window.
     #[inline(always)]
     pub fn offset_in_window(&self, location: u64) -> u32 {
         ((location as usize) << 3 & (self.segment_bytes - 1)) as u32
@@ -238,21 +238,21 @@ impl Space {
     #[inline(always)]
     pub fn is_undurable(&self, location: u64) -> bool {
         match self.durable.get(self.window_of(location)) {
-            // Relaxed: whoever found the location has seen its window opened. Later values only say
-            // more.
+            // Relaxed: a thread that found the location has seen its window opened. Later values
+            // are only larger.
             Some(durable) => self.offset_in_window(location) >= durable.load(Ordering::Relaxed),
             None => false,
         }
     }
 
-    /// Writes a segment's header. The caller alone has the window.
+    /// Writes a segment's header. No other thread uses the window.
     pub fn write_header(&self, window: u32, header: &[u8; SEGMENT_HEADER_BYTES]) {
         let at = self.region.at(self.offset_of(window));
-        // SAFETY: the window is backed and its holder's alone; the first bytes hold no entry.
+        // SAFETY: the window is backed and only its holder uses it; the first bytes hold no entry.
         unsafe { at.copy_from_nonoverlapping(header.as_ptr(), SEGMENT_HEADER_BYTES) };
     }
 
-    /// Offset in the region where a window starts.
+    /// Offset in the region at which a window starts.
     pub fn offset_of(&self, window: u32) -> usize {
         (window as usize) << self.segment_shift
     }
@@ -277,7 +277,7 @@ impl Space {
             .saturating_sub(self.reserve(node, purpose))
     }
 
-    /// Windows that stay free for others.
+    /// Windows that stay free for other purposes.
     fn reserve(&self, node: usize, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Head | Purpose::Side | Purpose::Promoted => {
@@ -293,8 +293,7 @@ impl Space {
         self.pools[node].backed() + unbacked
     }
 
-    /// Takes a window for a head or a survivor, fully backed and charged. `None`: none is free
-    /// (now).
+    /// Takes a window for a head or a survivor, fully backed and charged. `None`: none is free now.
     pub fn acquire(
         &self,
         node: usize,
@@ -306,7 +305,8 @@ impl Space {
         let pool = &self.pools[node];
         self.reap(node, epochs);
         let window = {
-            let _turn = pool.turn(); // of two heads at once, the second must see what the first has left (S4)
+            // of two concurrent heads, the second must see the windows that the first has left (S4)
+            let _turn = pool.turn();
             let is_cleaners = matches!(purpose, Purpose::Survivor | Purpose::Compacted);
             if !is_cleaners && self.free_windows_for(node, purpose) == 0 {
                 return None;
@@ -343,7 +343,8 @@ impl Space {
         Some(window)
     }
 
-    /// True while segments are loaded. The reserves fill up again before a head gets any.
+    /// Sets whether segments are being loaded. Afterwards, the reserves fill up again before a head
+    /// gets a window.
     pub fn set_loading(&self, loading: bool) {
         self.loading.store(loading, Ordering::Relaxed);
     }
@@ -376,13 +377,13 @@ impl Space {
         self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, tick);
     }
 
-    /// Gives back a window that was acquired and that nobody else has seen.
+    /// Gives back a window that was acquired and that no other thread has seen.
     pub fn abandon(&self, node: usize, window: u32) {
         self.unback(window);
         self.pools[node].put_unbacked(window);
     }
 
-    /// Bytes of the budget that the reserve is still owed (S4).
+    /// Bytes of the budget that are missing in the reserve (S4).
     fn unbacked_reserve(&self, node: usize, purpose: Purpose) -> u64 {
         let missing = self
             .reserve(node, purpose)
@@ -390,8 +391,8 @@ impl Space {
         (missing * self.segment_bytes) as u64
     }
 
-    /// Charges what is no part of a segment (index, tables); leaves the reserve alone, but for what
-    /// is loaded.
+    /// Charges memory that is no part of a segment (index, tables). Does not touch the reserve,
+    /// except during a load.
     #[must_use]
     pub fn charge_beside_segments(&self, bytes: u64) -> bool {
         let loading = self.loading.load(Ordering::Relaxed);
@@ -402,8 +403,8 @@ impl Space {
         self.budget.charge_leaving(bytes, spare.sum())
     }
 
-    /// Gives memory of a free window back to the budget, if there is one beyond the reserve. True
-    /// if it did.
+    /// Gives memory of a free window back to the budget, if there is one beyond the reserve.
+    /// Returns whether there was one.
     pub fn release_one(&self, node: usize) -> bool {
         self.trim(node, self.reserve(node, Purpose::Head), 1) > 0
     }
@@ -428,7 +429,7 @@ impl Space {
     }
 
     /// Touches the memory of one free window ahead of its use, so that no writer pays for first
-    /// touches. True if it did.
+    /// touches. Returns whether it did.
     pub fn prepare_one(&self, node: usize, wanted: usize) -> bool {
         let pool = &self.pools[node];
         if pool.backed() >= wanted || self.free_windows(node) <= wanted {
@@ -452,7 +453,7 @@ impl Space {
         self.pools[node].retire(epochs.retire_stamp(), window);
     }
 
-    /// Hands back retired windows that nobody sees any more (S3). Returns how many.
+    /// Frees retired windows that no reader can see any more (S3). Returns their number.
     pub fn reap(&self, node: usize, epochs: &Epochs) -> usize {
         let pool = &self.pools[node];
         if pool.retired() == 0 {
@@ -475,7 +476,7 @@ impl Space {
     }
 
     /// Gives the memory of free windows beyond `keep` back to the system, at most `limit` of them.
-    /// Returns how many.
+    /// Returns their number.
     pub fn trim(&self, node: usize, keep: usize, limit: usize) -> usize {
         let pool = &self.pools[node];
         let mut trimmed = 0;
@@ -490,7 +491,7 @@ impl Space {
         trimmed
     }
 
-    /// Gives up a claim on a closed segment.
+    /// Gives up the claim on a closed segment.
     pub fn unclaim(&self, window: u32) {
         self.segments[window as usize].unclaim();
     }
@@ -507,7 +508,7 @@ impl Space {
     /// The first bytes of a window without memory of its own, for its holder to fill.
     ///
     /// # Safety
-    /// Nobody else may look at the window's memory as long as the slice lives.
+    /// No other thread may use the window's memory as long as the slice lives.
     #[expect(
         clippy::mut_from_ref,
         reason = "windows are handed out one by one, as the caller vouches"
@@ -515,18 +516,18 @@ impl Space {
     pub unsafe fn bytes_of_mut(&self, window: u32, length: usize) -> &mut [u8] {
         assert!(length <= self.segment_bytes);
         let at = self.region.at(self.offset_of(window));
-        // SAFETY: inside the region; the caller vouches that it is nobody else's.
+        // SAFETY: inside the region; the caller guarantees that no other thread uses it.
         unsafe { std::slice::from_raw_parts_mut(at, length) }
     }
 
-    /// Gives back what a holder of a window without memory of its own has touched of it.
+    /// Gives back the memory that the holder of a window without memory of its own has touched.
     pub fn decommit(&self, window: u32) {
         self.region
             .decommit(self.offset_of(window), self.segment_bytes);
     }
 
-    /// A claimed segment's bytes are on flash, and nobody looks at its memory any more: the memory
-    /// goes, the claim ends.
+    /// A claimed segment's bytes are on flash, and no reader uses its memory any more: frees the
+    /// memory and ends the claim.
     pub fn forget_memory(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes();
@@ -536,7 +537,7 @@ impl Space {
         segment.unclaim();
     }
 
-    /// True if the bytes of a window may not be in memory for who is pinned from now on.
+    /// True if a session that is pinned from now on may not find the window's bytes in memory.
     #[inline(always)]
     pub fn is_cold(&self, window: u32) -> bool {
         self.tier
@@ -544,7 +545,7 @@ impl Space {
             .is_some_and(|tier| tier.is_cold(window as usize))
     }
 
-    /// Decommits a window wholly.
+    /// Decommits a whole window.
     fn unback(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes() as usize;
@@ -555,8 +556,8 @@ impl Space {
         self.budget.release(committed as u64);
     }
 
-    /// Decommits the unused tail of a segment that nobody appends to any more, in seglets. Called
-    /// by its holder (S2).
+    /// Decommits the unused tail of a segment that gets no more appends, in seglets. Called by its
+    /// holder (S2).
     pub fn cut_tail(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes() as usize;
@@ -570,7 +571,7 @@ impl Space {
         }
     }
 
-    /// Windows retired and not yet free, and free windows that are backed.
+    /// Number of windows that are retired and not yet free, and of free windows that are backed.
     pub fn waiting(&self, node: usize) -> (usize, usize) {
         (self.pools[node].retired(), self.pools[node].backed())
     }
@@ -592,7 +593,7 @@ impl Space {
 mod tests {
     use super::*;
 
-    /// A window that was prepared and given back without ever having been used stayed charged.
+    /// A window that was prepared and given back without ever having been used once stayed charged.
     #[test]
     fn whatever_becomes_of_a_window_its_charge_goes_with_it() {
         let options = Options::new(16 * MIB);

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Windows by what they need before they can be used again. Locked once per segment, never per
-/// entry.
+/// Windows by the work that is needed before they can be used again. Locked once per segment, never
+/// per entry.
 pub struct Pool {
     lists: Mutex<Lists>,
-    /// Held while somebody looks at what is free and takes of it.
+    /// Held while a thread counts the free windows and takes one.
     turn: Mutex<()>,
-    /// Lengths of the lists, for looks without the lock.
+    /// Lengths of the lists, to be read without the lock.
     backed: AtomicUsize,
     retired: AtomicUsize,
     reserve: usize,
@@ -49,7 +49,7 @@ impl Pool {
         result
     }
 
-    /// Waits for the caller's turn to look and take.
+    /// Waits for the caller's turn to count and take.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().expect("turn at the pool")
     }
@@ -82,7 +82,7 @@ impl Pool {
         self.with(|lists| lists.unbacked.push(window));
     }
 
-    /// Queues a window that may still be seen by sessions pinned before `stamp`.
+    /// Queues a window that sessions pinned before `stamp` may still see.
     pub fn retire(&self, stamp: u64, window: u32) {
         self.with(|lists| {
             let at = lists.retired.partition_point(|(other, _)| *other <= stamp);
@@ -90,8 +90,8 @@ impl Pool {
         });
     }
 
-    /// Frees what was retired before `quiet`; `restore` tells whether the window stays backed.
-    /// Returns how many.
+    /// Frees the windows that were retired before `quiet`; `restore` returns whether a window stays
+    /// backed. Returns their number.
     pub fn reap(&self, quiet: u64, mut restore: impl FnMut(u32) -> bool) -> usize {
         self.with(|lists| {
             let mut reaped = 0;

@@ -8,19 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A huge page of x86-64 and of most 64-bit Arm configurations.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A private anonymous mapping, aligned to huge pages, of which nothing is resident until it is
-/// touched.
+/// A private anonymous mapping, aligned to huge pages. No page is resident until it is touched.
 pub struct Region {
     mapping: *mut c_void,
     mapping_bytes: usize,
     base: *mut u8,
     bytes: usize,
-    /// 0 = not looked up yet.
+    /// 0 = not read yet.
     page_bytes: AtomicU64,
 }
 
-// SAFETY: the region is raw memory; the modules that hand out parts of it say who may touch which
-// (`space`, `index`).
+// SAFETY: the region is raw memory; the modules that hand out parts of it define which thread may
+// touch them (`space`, `index`).
 unsafe impl Send for Region {}
 // SAFETY: as above; the methods here only compute addresses or call the kernel.
 unsafe impl Sync for Region {}
@@ -51,8 +50,8 @@ impl Region {
         } else {
             Advice::LinuxNoHugepage
         };
-        // SAFETY: [base, base + bytes) lies inside the mapping just made. A kernel without huge
-        // pages refuses: no harm.
+        // SAFETY: [base, base + bytes) is inside the mapping just made. A kernel without huge pages
+        // refuses, which does no harm.
         let _ = unsafe { madvise(base.cast(), bytes, advice) };
         // Secrets in the store stay out of core files, and a crash does not write gigabytes.
         // SAFETY: as above.
@@ -80,8 +79,8 @@ impl Region {
         let _ = unsafe { madvise(self.at(offset).cast(), bytes, Advice::LinuxPopulateWrite) };
     }
 
-    /// Gives the memory of `bytes` at `offset` back; the range reads as zero afterwards. Nobody may
-    /// use it meanwhile.
+    /// Gives the memory of `bytes` at `offset` back; the range reads as zero afterwards. No thread
+    /// may use it meanwhile.
     pub fn decommit(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: inside the mapping; the caller owns the range.
@@ -90,7 +89,7 @@ impl Region {
     }
 
     /// Backs the last of `bytes` at `offset`, and nothing behind it up to `all_bytes`: a huge page
-    /// there would reach beyond what is charged. The caller owns the range, and nothing of it is
+    /// there would reach beyond the charged memory. The caller owns the range, and none of it is
     /// resident.
     pub fn back_no_more(&self, offset: usize, bytes: usize, all_bytes: usize) {
         assert!(0 < bytes && bytes <= all_bytes && offset + all_bytes <= self.bytes);
@@ -144,8 +143,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: made by `reserve`, unmapped once; whoever held parts of it is gone with the
-        // store.
+        // SAFETY: made by `reserve`, unmapped once; all users of its parts are gone with the store.
         let _ = unsafe { munmap(self.mapping, self.mapping_bytes) };
     }
 }

@@ -1,13 +1,12 @@
-//! SegmentInfo: what is known of the segment in each window, one cache line per segment [Merritt17
+//! SegmentInfo: the data about the segment in each window, one cache line per segment [Merritt17
 //! §3.4].
 //!
-//! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count what
-//! they kill in their own counters (`counters`), so no line here is written on the path of an
-//! overwrite.
+//! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count the
+//! entries that they kill in their own counters (`counters`), so an overwrite writes no line here.
 
 use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Where a window stands; see S2 in `space`.
+/// The state of a window; see S2 in `space`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -17,7 +16,7 @@ pub enum State {
     Head,
     Survivor,
     Closed,
-    /// Chosen by a cleaner, which alone may move it on.
+    /// Chosen by a cleaner; only this cleaner may change the state.
     Victim,
     Retired,
     /// Holds copies of entries whose segments are on flash (`flash::promoted`); no part of the log.
@@ -55,7 +54,7 @@ pub struct Segment {
     opened_ms: AtomicU64,
     /// Log time when it was opened: bytes appended to the store so far.
     opened_tick: AtomicU64,
-    /// How often the window was opened.
+    /// Number of times that the window was opened.
     incarnation: AtomicU32,
 }
 
@@ -91,8 +90,8 @@ impl Segment {
     }
 
     pub fn state(&self) -> State {
-        // Acquire pairs with Release in `set_state`: who sees Closed sees every entry of the
-        // segment published.
+        // Acquire pairs with Release in `set_state`: a thread that sees Closed sees every entry of
+        // the segment published.
         State::of(self.state.load(Ordering::Acquire))
     }
 
@@ -114,7 +113,7 @@ impl Segment {
             .is_ok()
     }
 
-    /// Gives a claim up.
+    /// Gives the claim up.
     pub(super) fn unclaim(&self) {
         debug_assert!(self.state() == State::Victim);
         self.set_state(State::Closed);
@@ -127,11 +126,11 @@ impl Segment {
         self.appended.store(bytes, Ordering::Release);
     }
 
-    /// Called by the segment's one appender for an entry that expires, after it was recorded as
-    /// appended.
+    /// Called by the segment's one appender for an entry that expires, after the entry was recorded
+    /// as appended.
     pub fn note_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
-        // AcqRel pairs with `expiring_bytes` and `reset_expiry`: who sees the sum sees the entry as
-        // appended.
+        // AcqRel pairs with `expiring_bytes` and `reset_expiry`: a thread that sees the sum sees
+        // the entry as appended.
         self.expiring.fetch_add(entry_bytes, Ordering::AcqRel);
         let first = self
             .expires_first_ms
@@ -145,7 +144,7 @@ impl Segment {
         self.expires_last_ms.store(last, Ordering::Relaxed);
     }
 
-    /// Entries that expire were moved elsewhere before anybody saw them.
+    /// Entries that expire were moved elsewhere before any other thread saw them.
     pub fn take_back_expiry(&self, entry_bytes: u32) {
         let less = |sum: u32| Some(sum.saturating_sub(entry_bytes));
         let _ = self
@@ -153,8 +152,8 @@ impl Segment {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     }
 
-    /// Bytes that have expired by `now_ms`, if expiry times spread evenly between the first and the
-    /// last.
+    /// Estimated bytes that have expired by `now_ms`, assuming that expiry times spread evenly
+    /// between the first and the last.
     pub fn expired_estimate(&self, now_ms: u64) -> u32 {
         let expiring = self.expiring.load(Ordering::Relaxed);
         let first = self.expires_first_ms.load(Ordering::Relaxed);
@@ -169,9 +168,9 @@ impl Segment {
         }
     }
 
-    /// The expiry pass has looked at every entry that was counted in `seen_bytes`: `left_bytes` of
-    /// them wait, for `first_ms` at the earliest. If more were appended meanwhile, it has to look
-    /// again at `again_ms`.
+    /// The expiry pass has examined every entry that was counted in `seen_bytes`: `left_bytes` of
+    /// them wait, until `first_ms` at the earliest. If more were appended meanwhile, it has to
+    /// examine the segment again at `again_ms`.
     pub fn reset_expiry(&self, seen_bytes: u32, left_bytes: u32, first_ms: u64, again_ms: u64) {
         // The time first: an append that is counted after the exchange lowers it again.
         self.expires_first_ms.store(first_ms, Ordering::Relaxed);
@@ -219,17 +218,17 @@ impl Segment {
         self.incarnation.load(Ordering::Relaxed)
     }
 
-    /// Bytes of entries that expire at some time, as far as known.
+    /// Bytes of entries that expire at some time, as recorded so far.
     pub fn expiring_bytes(&self) -> u32 {
         self.expiring.load(Ordering::Acquire)
     }
 
-    /// True if it is closed and nobody's victim.
+    /// True if it is closed and no cleaner's victim.
     pub fn is_closed(&self) -> bool {
         self.state() == State::Closed
     }
 
-    /// The segment is older than the window that it has now.
+    /// Sets the time of opening, for a segment that is older than its present window.
     pub fn set_opened(&self, now_ms: u64, tick: u64) {
         self.opened_ms.store(now_ms, Ordering::Relaxed);
         self.opened_tick.store(tick, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Ranges of which most lies on flash: exports, counts and purges leave nothing out, whatever is
-//! demoted and cleaned meanwhile, and say so when the device fails.
+//! Ranges that are mostly on flash: exports, counts and purges leave nothing out, whatever is
+//! demoted and cleaned meanwhile, and report a failing device.
 
 use crate::flash::{Flash, MIB, check_budget, key, value, write};
 use crate::world::{Consumer, Random, TABLE, hook_up};
@@ -16,13 +16,13 @@ use std::thread;
 const SEED: u64 = 77;
 const KEYS: u64 = 24_000;
 const VALUE_BYTES: usize = 1000;
-/// Half of all slots, from within one to within another.
+/// Half of all slots; begins and ends inside a slot.
 const RANGE: KeyRange = KeyRange::new(
     RouteHash(RouteHash::first_of_slot(4000).0 + 12_345),
     RouteHash(RouteHash::last_of_slot(12_000).0 - 54_321),
 );
 
-/// A store with a log, and memory for a fifth of what it has.
+/// A store with a log, and memory for a fifth of its data.
 pub struct Tiered {
     pub store: Arc<Store>,
     pub session: Session,
@@ -61,7 +61,7 @@ impl Tiered {
         }
     }
 
-    /// With `KEYS` keys, four fifths of it on flash.
+    /// A store with `KEYS` keys, four fifths of them on flash.
     fn filled(cleaners: usize, bug: Option<Bug>) -> Tiered {
         let mut tiered = Tiered::new(6 * MIB, 64 * MIB, cleaners, bug);
         tiered.fill();
@@ -102,10 +102,10 @@ impl Tiered {
     }
 }
 
-/// What a target would have: of each key the highest version, and its value if that is an object.
+/// The content of a target: the highest version of each key, and its value if that is an object.
 pub type Copied = BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>;
 
-/// Takes over what was exported; returns how many entries that were.
+/// Takes over exported entries; returns their number.
 pub fn take_over(copied: &mut Copied, exported: &mut Vec<u8>) -> u64 {
     let (mut at, mut count) = (0, 0);
     while at < exported.len() {
@@ -191,7 +191,7 @@ fn counts_and_samples_include_what_is_on_flash() {
     let is_near = |found: u64, real: u64| found.abs_diff(real) < real / 20;
     let (entries, bytes, empty) = sampled();
     assert!(is_near(entries, KEYS) && is_near(bytes, all.bytes) && empty == 0);
-    // A sample that cannot be had is a guess, and no failure.
+    // If no sample can be read, the result is a guess, and no failure.
     tiered.flash.reads_fail.store(true, Ordering::Relaxed);
     let (entries, bytes, _) = sampled();
     assert!(is_near(entries, KEYS) && is_near(bytes, all.bytes));
@@ -229,7 +229,7 @@ fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
         }
         assert!(failures > 10, "{failures} failures");
         assert_eq!(copied.len(), expected);
-        // One that goes on failing never says that it has come to its end.
+        // An export that goes on failing never reports its end.
         set(true);
         let mut export = tiered.store.export(TABLE, RANGE);
         for _ in 0..1000 {
@@ -241,7 +241,7 @@ fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
         assert_eq!(tiered.store.purge(TABLE, RANGE), Err(Error::FlashFailed));
         set(false);
         if !damages {
-            // What is purged already is gone: from here on there is less.
+            // Purged objects are gone: from here on there are fewer.
             drop(copied);
             return a_purge_goes_on(tiered, expected as u64);
         }
@@ -257,7 +257,7 @@ fn a_purge_goes_on(mut tiered: Tiered, inside: u64) {
     }
 }
 
-/// Writes and removes keys of the range, marked by a watch, and others, as fast as they go.
+/// Writes and removes keys of the range, marked by a watch, and others, as fast as possible.
 fn disturb(store: &Arc<Store>, stop: &AtomicBool, rounds: &AtomicU64, inside_too: bool) {
     let hasher = KeyHasher::new(SEED);
     let mut session = store.session().unwrap();
@@ -278,7 +278,7 @@ fn disturb(store: &Arc<Store>, stop: &AtomicBool, rounds: &AtomicU64, inside_too
     }
 }
 
-/// What is there now of a range, as its readers see it.
+/// The present content of a range, as its readers see it.
 fn content(tiered: &mut Tiered) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
     for n in 0..KEYS {
@@ -291,11 +291,11 @@ fn content(tiered: &mut Tiered) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// A range is copied while its keys, and others, are written, demoted and cleaned: what was
-/// exported, and what was marked, is in the end what is there.
+/// A range is copied while its keys, and others, are written, demoted and cleaned. In the end, the
+/// exported and the marked keys together equal the content.
 fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
-    // Marks for every key, however late this thread takes them; their memory comes on top of what
-    // the data has.
+    // Marks for every key, however late this thread takes them; their memory comes on top of that
+    // of the data.
     let room = KEYS as usize * (key(KEYS).len() + MARK_BYTES);
     let mut tiered = Tiered::new(6 * MIB + 2 * room as u64, 64 * MIB, 1, bug);
     let watch = tiered.store.watch_range(TABLE, RANGE, room).unwrap();
@@ -315,7 +315,7 @@ fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
         while export.step(100_000, &mut out).unwrap() || !out.is_empty() {
             take_over(&mut copied, &mut out);
         }
-        // However fast that was, the writer has done something beside a part of it.
+        // However fast the export was, the writer has worked beside a part of it.
         crate::flash::wait_for("writes", || rounds.load(Ordering::Relaxed) > 3000);
         for _ in 0..2 {
             store
@@ -356,7 +356,7 @@ fn a_walk_that_leaves_out_what_is_on_flash_is_found() {
 }
 
 /// A member that is drained, or whose table is spread anew, purges many ranges at once. Each of
-/// them read all of flash.
+/// them once read all of flash.
 #[test]
 fn many_ranges_are_purged_in_one_pass_over_flash() {
     let slots = |first: u16, last: u16| {
@@ -365,7 +365,7 @@ fn many_ranges_are_purged_in_one_pass_over_flash() {
             RouteHash::last_of_slot(last),
         )
     };
-    // Every second 32nd of the table, not in their order; and all of it in one.
+    // Every second 32nd of the table, not in order; and all of the table in one range.
     let many: Vec<KeyRange> = (0..16)
         .rev()
         .map(|n| slots(n * 1024, n * 1024 + 511))
@@ -421,7 +421,7 @@ fn purge_beside_writers(bug: Option<Bug>) -> Result<(), String> {
     }
     let there = (0..KEYS).filter(|n| tiered.read(*n).is_some()).count() as u64;
     assert_eq!(tiered.store.objects(TABLE), there);
-    // Counters are exact: what is left takes what it takes.
+    // Counters are exact: the remaining objects take exactly the live bytes.
     let all = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
     assert_eq!(
         (all.objects, all.bytes),

@@ -17,10 +17,10 @@ const STEPS: usize = 40;
 struct World {
     tiered: Tiered,
     random: Random,
-    /// Version and value of what is there, by number of key.
+    /// Version and value of each present object, by number of key.
     model: BTreeMap<u64, (u64, Vec<u8>)>,
     round: u64,
-    /// A range was purged: without a record of that, the disk has more than there is.
+    /// A range was purged: without a record of that, the disk has more than the store.
     purged: bool,
 }
 
@@ -52,7 +52,7 @@ impl World {
         )
     }
 
-    /// What a range must have.
+    /// The expected content of a range.
     fn inside(&self, range: &KeyRange) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let model = self.model.iter();
         let inside = model.filter(|(n, _)| self.tiered.is_in(range, **n));
@@ -164,8 +164,8 @@ impl World {
         self.purged = true;
     }
 
-    /// Entries of another log come, in pieces, with a life between. What is given up came to keys
-    /// that were not there.
+    /// Entries of another log come, in pieces, with other steps between. Entries that are given up
+    /// belong to keys that were absent.
     fn side_log(&mut self) {
         let gives_up = self.random.below(3) == 0;
         let side = self.tiered.store.side_log(SidePlan::default());
@@ -178,7 +178,7 @@ impl World {
                 if gives_up && self.model.contains_key(&n) {
                     continue;
                 }
-                // A key that was here and is not any more comes back above all that it ever was
+                // A key that was here and is absent now comes back above all its earlier versions
                 // (`roll_heads`, W2).
                 let version = match self.model.contains_key(&n) {
                     true => 1 + self.random.below(versions + 20),
@@ -196,8 +196,8 @@ impl World {
                     }
                     None => piece.extend(tombstone(&name, version)),
                 }
-                // The first of its version is as good as the second, but a tombstone is better than
-                // both.
+                // Of two objects of one version the first is as good as the second, but a tombstone
+                // wins over both.
                 let known = came.entry(n).or_default();
                 let rank = |version: u64, dead: bool| (version, dead);
                 if rank(version, value.is_none()) > rank(known.0, known.1.is_none() && known.0 > 0)

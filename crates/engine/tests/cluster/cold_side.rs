@@ -1,6 +1,6 @@
-//! Side logs that are larger than memory: what they replay, what they are compared with, and what
-//! is taken back when they are given up lies on flash for the most part. And writers that wait for
-//! flash while a range changes hands.
+//! Side logs that are larger than memory: the replayed entries, their rivals, and the entries that
+//! an abort takes back are mostly on flash. And writers that wait for flash while a range changes
+//! hands.
 
 use crate::cold::Tiered;
 use crate::dead_log::DeadLog;
@@ -15,8 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Versions and values of the keys that there must be; `None`: absent, or left out of the
-/// judgement.
+/// Expected versions and values of keys; `None`: absent, or not judged.
 type Expected = BTreeMap<Name, (u64, Option<State>)>;
 
 const KEYS: u64 = 14_000;
@@ -33,7 +32,7 @@ fn dead_log(random: &mut Random) -> DeadLog {
     DeadLog::new(random, KEYS, VALUE_BYTES, now_ms())
 }
 
-/// A store with memory for a fourth of what comes, and with something of its own.
+/// A store with memory for a fourth of the side log, and with keys of its own.
 fn tiered(cleaners: usize, bug: Option<Bug>) -> Tiered {
     let mut tiered = Tiered::new(6 * MIB, 96 * MIB, cleaners, bug);
     for n in 0..OWN {
@@ -144,7 +143,7 @@ fn commit(tiered: &mut Tiered, side: &SideLog, expected: &Expected) -> Result<()
     Ok(())
 }
 
-/// A recovery of more than memory holds.
+/// A recovery of more data than memory holds.
 fn recover(seed: u64, cleaners: usize, bug: Option<Bug>) -> Result<(), String> {
     let mut random = Random::new(seed);
     let mut tiered = tiered(cleaners, bug);
@@ -182,7 +181,7 @@ fn a_side_log_larger_than_memory_is_taken_over() {
     recover(2, 1, None).unwrap();
 }
 
-/// What is wrong, be it that a check says so or that the disk's segments are none.
+/// The error of a run, either a failed check or a panic.
 fn wrong(run: impl FnOnce() -> Result<(), String>) -> String {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => "nothing".to_owned(),
@@ -209,7 +208,7 @@ fn a_rival_on_flash_that_is_not_seen_is_found() {
     );
 }
 
-/// What is given up leaves nothing, wherever it was; `fails`: the device, meanwhile.
+/// An abort leaves nothing, neither in memory nor on flash. `fails`: the device fails meanwhile.
 fn give_up(seed: u64, cleaners: usize, fails: bool, bug: Option<Bug>) -> Result<(), String> {
     let mut random = Random::new(seed);
     let mut tiered = tiered(cleaners, bug);
@@ -228,7 +227,8 @@ fn give_up(seed: u64, cleaners: usize, fails: bool, bug: Option<Bug>) -> Result<
     }
     tiered.flash.reads_fail.store(false, Ordering::Relaxed);
     if fails {
-        // Not all that was there could be told from what it was: but nothing points to it any more.
+        // Some entries could not be read for the counters, but the index points to none of them any
+        // more.
         assert_eq!(tiered.store.objects(TABLE), OWN);
         for name in log.expected.keys() {
             let guard = tiered.session.pin();
@@ -252,7 +252,7 @@ fn give_up(seed: u64, cleaners: usize, fails: bool, bug: Option<Bug>) -> Result<
         tiered.store.clean_step(64 << 10);
         tiered.store.stats().flash.used_bytes < 10 * MIB
     });
-    // And once more, wholly: there is room for it again.
+    // And once more, completely: there is room for it again.
     for (name, dead) in &log.expected {
         expected.insert(name.clone(), (dead.version, dead.state.clone()));
     }
@@ -280,8 +280,8 @@ fn an_abort_that_forgets_what_is_on_flash_is_found() {
     assert!(wrong.contains("are counted"), "{wrong}");
 }
 
-/// A device that cannot be read, or a store with no room in memory and on flash, ends the attempt
-/// with nothing lost.
+/// A device that cannot be read, or a store with no room in memory and on flash, ends the attempt,
+/// and no data are lost.
 #[test]
 fn a_side_log_that_cannot_go_on_is_given_up() {
     let mut random = Random::new(7);
@@ -307,7 +307,7 @@ fn a_side_log_that_cannot_go_on_is_given_up() {
     }
 }
 
-/// D7: until the Swap, what is durable and held can be had again, byte for byte, also from flash.
+/// D7: until the Swap, durable held segments can be read again, byte for byte, also from flash.
 #[test]
 fn what_is_held_on_flash_can_be_replicated_again() {
     let mut random = Random::new(8);
@@ -334,7 +334,7 @@ fn what_is_held_on_flash_can_be_replicated_again() {
     }
     let reads = tiered.flash.reads.load(Ordering::Relaxed) - reads;
     assert!(had > 100 && reads > 100, "{had} segments, {reads} reads");
-    // What cannot be read is nobody's.
+    // A segment that cannot be read is not returned.
     tiered.flash.damages.store(true, Ordering::Relaxed);
     let lost = disk.segments.keys().filter(|id| {
         let again = tiered.store.unswapped_bytes(SegmentId(**id), 0, 64, true);
@@ -343,12 +343,12 @@ fn what_is_held_on_flash_can_be_replicated_again() {
     assert!(lost.count() > 50);
 }
 
-/// A counter under each key, which lies on flash when it is asked for.
+/// Number of keys with a counter, which is on flash when it is used.
 const COUNTERS: u64 = 3_000;
 
-/// Writers that ask, under their guard, whether they may write, as servers do: some wait for flash
-/// in it, others park. After the lock and `quiesce` nothing that was allowed before follows. True:
-/// something did.
+/// Writers that check, under their guard, whether they may write, as servers do: some wait for
+/// flash under the guard, others park. After the lock and `quiesce` no write follows that was
+/// allowed before. True: one did.
 fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
     let mut tiered = Tiered::new(6 * MIB, 64 * MIB, 1, bug);
     for n in 0..COUNTERS {
@@ -375,7 +375,7 @@ fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
                     let name = key(random.below(COUNTERS));
                     let step = crate::flash::parked(&mut session, flash, |guard| {
                         if locked.load(Ordering::SeqCst) {
-                            return Ok(()); // each time that it is shown
+                            return Ok(()); // checked each time that the closure runs
                         }
                         let hash = guard.hash(&name);
                         let written = guard.update(TABLE, hash, &name, |found, scratch| {

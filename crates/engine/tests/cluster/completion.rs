@@ -1,4 +1,4 @@
-//! Completion records: scenarios 29 to 31 of 90-traps.md, part I, as far as the log is concerned.
+//! Completion records: scenarios 29 to 31 of 90-traps.md, part I, as far as they concern the log.
 
 use crate::dead_log::object;
 use crate::disk::Name;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a tracker would know: answers by client and request, and what is acknowledged.
+/// A simple tracker: answers by client and request, and the last acknowledged request.
 #[derive(Default)]
 struct Tracker {
     met: Mutex<BTreeMap<(u64, u64), Vec<u8>>>,
@@ -41,7 +41,7 @@ fn record(rpc: u64, result: &[u8]) -> Completion<'_> {
     }
 }
 
-/// A write that takes effect once: the value and what was answered, in one group.
+/// A write that takes effect once: the value and the answer, in one group.
 fn write_once(world: &mut World, rpc: u64, key: &str, bytes: usize) -> Result<(), Error> {
     let value = world.value(bytes);
     let mut guard = world.sessions[0].pin();
@@ -63,7 +63,7 @@ fn write_once(world: &mut World, rpc: u64, key: &str, bytes: usize) -> Result<()
     Ok(())
 }
 
-/// Starts again from what is on disk; returns the tracker that was shown what was loaded.
+/// Starts again from the disk; returns the tracker that was shown the loaded records.
 fn restart(world: &mut World) -> Arc<Tracker> {
     let mut disk = world.consumer.lock().unwrap().disk.clone();
     disk.restart();
@@ -97,7 +97,7 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
     let mut world = World::new(1, 2, None);
     let tracker = Arc::<Tracker>::default();
     world.store.set_completions(tracker.clone());
-    // Every object is replaced soon, so that the segments are nearly empty but for the records.
+    // Every object is soon replaced, so that the segments are nearly empty except for the records.
     for rpc in 1..=300 {
         write_once(&mut world, rpc, &format!("key-{}", rpc % 3), 60_000).unwrap();
         if rpc % 10 == 0 {
@@ -120,7 +120,7 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
         write_once(&mut world, 301 + n, &format!("key-{}", n % 3), 60_000).unwrap();
         clean(&mut world, 2);
     }
-    // Segments that nothing else is cleaned for are searched for what may go.
+    // Segments that are not cleaned for another reason are searched for droppable records.
     for n in 0..400 {
         write_once(&mut world, 401 + n, "key-1", 60_000).unwrap();
         clean(&mut world, 2);
@@ -140,7 +140,7 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
     assert!(report.live_bytes >= 600 * 48);
 }
 
-/// A record and its effect are there both or neither, whichever commits a crash leaves.
+/// A record and its effect both exist or neither, whichever commits a crash leaves.
 #[test]
 fn scenario_29_a_crash_leaves_the_effect_and_its_record_or_neither() {
     for seed in 0..30 {

@@ -6,7 +6,7 @@ use duramen_base::ids::SegmentId;
 use duramen_format::entry::{NewObject, NewTombstone};
 use std::collections::BTreeMap;
 
-/// What the replay of a log must leave of a key.
+/// The expected state of a key after the replay of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The highest version that was given.
@@ -15,7 +15,7 @@ pub struct Expected {
 }
 
 pub struct DeadLog {
-    /// Entries, one after the other; the order within and between is any.
+    /// Entries, one after the other; within and between segments in any order.
     pub segments: Vec<Vec<u8>>,
     pub expected: BTreeMap<Name, Expected>,
     pub version_max: u64,
@@ -48,8 +48,8 @@ pub fn tombstone(name: &Name, version: u64) -> Vec<u8> {
 }
 
 impl DeadLog {
-    /// `keys` keys with some versions each, of which any but the last may be missing (as after
-    /// cleaning).
+    /// A log of `keys` keys with some versions each, of which any except the last may be missing
+    /// (as after cleaning).
     pub fn new(random: &mut Random, keys: u64, value_bytes: u64, now_ms: u64) -> DeadLog {
         let mut entries: Vec<Vec<u8>> = Vec::new();
         let mut expected = BTreeMap::new();
@@ -97,7 +97,7 @@ impl DeadLog {
         }
     }
 
-    /// The segments in some order, some of them more than once.
+    /// The segments in a random order, some of them more than once.
     pub fn in_some_order(&self, random: &mut Random) -> Vec<&[u8]> {
         let mut order: Vec<&[u8]> = self.segments.iter().map(Vec::as_slice).collect();
         for _ in 0..random.below(3) {

@@ -1,8 +1,8 @@
-//! What a member of a cluster asks of its store: side logs, purges, walks over ranges.
+//! The engine's parts that a member of a cluster uses: side logs, purges, walks over ranges.
 //!
-//! The consumer, the disk and the plain replay rule are those of `tests/durable`: what is there
-//! after a crash is judged by them. Beside each test stands one with the rule broken on purpose,
-//! which must be noticed.
+//! The consumer, the disk and the plain replay rule are those of `tests/durable`: they judge the
+//! state after a crash. Beside each test is one with the rule broken on purpose, which must be
+//! detected.
 
 mod cold;
 mod cold_model;

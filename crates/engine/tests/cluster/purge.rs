@@ -1,5 +1,5 @@
-//! Purges: exactly the range goes, whatever else happens, and what comes back is told from what
-//! was.
+//! Purges: exactly the range is removed, whatever else happens, and returning keys are
+//! distinguished from the old ones.
 
 use crate::dead_log::object;
 use crate::disk::Name;
@@ -40,7 +40,7 @@ fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let range = if seed.is_multiple_of(2) {
         SLOTS
     } else {
-        // From within a slot to within another.
+        // Begins and ends inside a slot.
         KeyRange::new(
             RouteHash(SLOTS.first.0 + 12_345),
             RouteHash(SLOTS.last.0 - 54_321),
@@ -62,7 +62,7 @@ fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         let adder = scope.spawn(move || {
             let mut added = Vec::new();
             let mut n = 1_000_000;
-            // As many as there is memory for, should the purge not come to run.
+            // At most as many as there is memory for, in case the purge does not get to run.
             while added.len() < 1000 || !stop.load(Ordering::Relaxed) && added.len() < 200_000 {
                 n += 1;
                 let key = key(n);
@@ -115,7 +115,7 @@ fn a_purge_that_skips_is_found() {
 }
 
 /// Scenario 35: a tablet leaves, its keys are removed elsewhere, it comes back, the old log is
-/// cleaned: at no moment does a crash bring back what was here the first time.
+/// cleaned. At no moment does a crash bring back objects of the first time.
 #[test]
 fn scenario_35_what_comes_back_is_told_from_what_was() {
     let mut world = World::new(35, 2, None);
@@ -149,7 +149,7 @@ fn scenario_35_what_comes_back_is_told_from_what_was() {
         side.replay(&object(name, safe, &state(n), 0)).unwrap();
     }
     side.commit().unwrap();
-    // What counts after a crash: only segments above the tablet's creation.
+    // After a crash only segments above the tablet's creation count.
     let judge = |world: &World| {
         let mut disk = world.consumer.lock().unwrap().disk.clone();
         disk.listed.retain(|segment| *segment >= created.0);
@@ -163,7 +163,7 @@ fn scenario_35_what_comes_back_is_told_from_what_was() {
     };
     world.consumer.lock().unwrap().complete_everything(&store);
     judge(&world);
-    // The old ones are all dead: cleaning takes them away.
+    // The old ones are all dead: cleaning removes them.
     for _ in 0..200 {
         store.clean_step(1 << 20);
         world.consumer.lock().unwrap().clean_one(&store);

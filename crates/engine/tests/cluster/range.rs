@@ -17,7 +17,7 @@ const RANGE: KeyRange = KeyRange::new(
     RouteHash(RouteHash::last_of_slot(12_000).0 - 99_999),
 );
 
-/// For the marks of ten keys.
+/// Room for the marks of ten keys.
 const ROOM: usize = 10 * (b"key-0".len() + MARK_BYTES);
 
 fn key(n: u64) -> Vec<u8> {
@@ -31,8 +31,8 @@ fn keys_inside(seed: u64) -> impl Iterator<Item = Vec<u8>> {
         .filter(move |key| RANGE.contains(hasher.route(key)))
 }
 
-/// Scenario 36: what is there all the time is shown exactly once while the index grows and shrinks,
-/// other keys come and go, and objects are overwritten.
+/// Scenario 36: objects that exist all the time are shown exactly once while the index grows and
+/// shrinks, other keys come and go, and objects are overwritten.
 #[test]
 fn scenario_36_stable_objects_are_shown_exactly_once() {
     for seed in 0..4 {
@@ -131,7 +131,7 @@ fn what_is_counted_is_what_is_there() {
     assert_eq!(bytes, all.bytes);
 }
 
-/// A writer that asks, under its guard, whether it may write, as a server does.
+/// A writer that checks, under its guard, whether it may write, as a server does.
 fn write_while_allowed(
     store: &Arc<Store>,
     locked: &AtomicBool,
@@ -156,7 +156,7 @@ fn write_while_allowed(
         };
         match done {
             Ok(()) => {}
-            // It was outside, in search of a head or of memory, while somebody waited for guards:
+            // It was outside, to find another head or memory, while a thread waited for guards:
             // nothing was written.
             Err(Error::TryAgain) => continue,
             Err(error) => panic!("{error}"),
@@ -184,7 +184,7 @@ fn content(world: &mut World) -> Found {
     found
 }
 
-/// Scenario 34: a migration beside writers. What the target has at the end is what the source had.
+/// Scenario 34: a migration beside writers. In the end the target has the source's content.
 fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let (mut source, mut target) = (World::new(seed, 2, bug), World::new(seed, 2, None));
     let keys: Vec<Vec<u8>> = keys_inside(seed).take(300).collect();
@@ -250,8 +250,8 @@ fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     disk.listed.retain(|segment| *segment >= created.0);
     let (left, _) = replay(&disk);
     assert_eq!(left.len(), here.len());
-    // The source lets go; what the target creates anew has higher versions than the source ever
-    // gave.
+    // The source purges the range; keys that the target creates anew have higher versions than the
+    // source ever gave.
     let safe = stores[0].version_floor();
     let purged = stores[0].purge(TABLE, RANGE).unwrap();
     assert_eq!(purged.objects, there.len() as u64);
@@ -295,8 +295,8 @@ fn late_write_is_seen(bug: Option<Bug>) -> bool {
             dirty
         });
         // The other thread has every chance to go wrong before this one writes. If it does, it
-        // ends, however late it runs; if it waits as it must, only some patience shows that: so
-        // many turns, but on a busy machine each of them takes long.
+        // ends, however late it runs. If it waits as it must, only some patience shows that: hence
+        // many turns, each of which takes long on a busy machine.
         let began = Instant::now();
         let mut turns = 0;
         let is_patient = |turns: u32| match bug {
@@ -331,7 +331,7 @@ fn a_quiesce_that_does_not_wait_is_found() {
     assert!(!late_write_is_seen(Some(Bug::QuiesceDoesNotWait)));
 }
 
-/// Who holds the locks of a transaction is waited for as well.
+/// The holder of a transaction's locks is waited for as well.
 #[test]
 fn a_transaction_is_waited_for() {
     let mut world = World::new(3, 2, None);
@@ -378,7 +378,7 @@ fn marks_are_bounded_and_a_cleared_table_voids_them() {
     assert!(watch.take().start_again);
 }
 
-/// A migration kept a million marked keys, of any length, beside the memory budget.
+/// A migration once kept a million marked keys, of any length, beside the memory budget.
 #[test]
 fn marks_are_bounded_by_bytes_and_charged_to_memory() {
     let mut world = World::new(4, 1, None);
@@ -400,7 +400,7 @@ fn marks_are_bounded_by_bytes_and_charged_to_memory() {
     assert!(!watch.is_half_full());
     drop(watch);
     assert_eq!(charged(), before);
-    // More than there is: with less, rather than not at all.
+    // More than the memory: the watch begins with less, rather than not at all.
     let memory = store.memory_report().budget_bytes as usize;
     let watch = store.watch_range(TABLE, KeyRange::ALL, memory).unwrap();
     let more = charged() - before;
@@ -409,7 +409,8 @@ fn marks_are_bounded_by_bytes_and_charged_to_memory() {
     assert_eq!(charged(), before);
 }
 
-/// What has expired at the source meanwhile does not stay at the target without its expiry.
+/// An object that has expired at the source meanwhile does not stay at the target without its
+/// expiry.
 #[test]
 fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
     let (mut source, mut target) = (World::new(5, 1, None), World::new(5, 1, None));
@@ -450,7 +451,7 @@ fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
             .is_none()
     );
     drop(guard);
-    // The same if it has left the index before anybody looked: a tombstone of the marked version.
+    // The same if it left the index before any thread looked: a tombstone of the marked version.
     out.clear();
     store
         .export_keys(TABLE, &[(b"other"[..].into(), 7)], &mut out)

@@ -1,4 +1,4 @@
-//! Side logs: 90-traps.md, part I, scenarios 18, 19, 23 and what surrounds them.
+//! Side logs: 90-traps.md, part I, scenarios 18, 19, 23, and related cases.
 
 use crate::dead_log::{DeadLog, object, tombstone};
 use crate::disk::{Name, replay};
@@ -41,7 +41,7 @@ pub fn fill(side: &SideLog, log: &DeadLog, random: &mut Random) {
     });
 }
 
-/// Compares what a store has with what a log must leave.
+/// Compares a store's content with the expected result of a log.
 fn check(world: &mut World, log: &DeadLog) -> Result<(), String> {
     let guard = world.sessions[0].pin();
     let mut objects = 0;
@@ -78,7 +78,7 @@ fn check(world: &mut World, log: &DeadLog) -> Result<(), String> {
     Ok(())
 }
 
-/// What was recovered is what the histories begin with.
+/// The histories begin with the recovered states.
 fn take_over(world: &mut World, log: &DeadLog) {
     for (name, expected) in &log.expected {
         let place = world.push(name, expected.state.clone());
@@ -86,7 +86,7 @@ fn take_over(world: &mut World, log: &DeadLog) {
     }
 }
 
-/// A recovery, and the life after it with crashes, judged like the life of any store.
+/// A recovery, and then a run with crashes, judged like the run of any store.
 fn recover_and_live(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     let mut world = World::new(seed, 2, bug);
     let mut random = Random::new(seed ^ 0x5eed);
@@ -98,7 +98,7 @@ fn recover_and_live(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     };
     let side = world.store.side_log(plan);
     fill(&side, &log, &mut random);
-    // A cleaner at work meanwhile has nothing to look for here.
+    // A concurrent cleaner must not touch the side log.
     for _ in 0..random.below(20) {
         world.clean();
     }
@@ -107,7 +107,7 @@ fn recover_and_live(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     while !commit.is_durable() {
         let (left, _) = replay(&world.consumer.lock().unwrap().disk);
         if !left.is_empty() {
-            return Ok(0); // the record is there, the engine does not know yet
+            return Ok(0); // the record is durable, and not yet reported to the engine
         }
         complete_everything(&mut world);
     }
@@ -126,7 +126,7 @@ fn recover_and_live(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     Ok(swaps)
 }
 
-/// One step of a life: a write, a removal, or something of the cleaner's or the disk's.
+/// One step of a run: a write, a removal, or a step of the cleaner or the disk.
 fn live(world: &mut World, log: &DeadLog) -> Result<(), String> {
     let name = name(&format!("key-{}", world.random.below(KEYS)));
     match world.random.below(8) {
@@ -187,7 +187,7 @@ fn scenario_19_any_order_and_repetition_gives_the_same_state() {
     assert!(swaps > 100, "cleaned only {swaps} times");
 }
 
-/// Seeds until the planted bug shows.
+/// Tries seeds until the planted bug shows.
 fn is_found(bug: Bug) -> bool {
     (0..300).any(|seed| recover_and_live(seed, Some(bug)).is_err())
 }
@@ -246,7 +246,7 @@ fn the_swap_is_the_one_moment() {
     }
 }
 
-/// Makes what the heads have durable, and nothing else.
+/// Makes the heads' appends durable, and nothing else.
 fn complete_heads(world: &mut World) {
     let store = world.store.clone();
     let mut consumer = world.consumer.lock().unwrap();
@@ -271,7 +271,7 @@ fn an_abort_leaves_nothing() {
         let before = world.store.memory_report();
         let side = world.store.side_log(SidePlan::default());
         fill(&side, &log, &mut random);
-        // The consumer has some of it in hands, and has written some.
+        // The consumer has got some segments, and has written some.
         let store = world.store.clone();
         for _ in 0..random.below(4) {
             world.consumer.lock().unwrap().clean_one(&store);
@@ -314,7 +314,7 @@ fn an_abort_leaves_nothing() {
             assert!(guard.read(TABLE, hash, &name.1).unwrap().is_none());
         }
         drop(guard);
-        // And once more, wholly.
+        // And once more, completely.
         let side = world.store.side_log(SidePlan::default());
         fill(&side, &log, &mut random);
         let commit = side.commit().unwrap();
@@ -401,8 +401,7 @@ fn floors_damage_and_unknown_tables() {
     assert!(outcome.after.unwrap() > 77, "{outcome:?}");
 }
 
-/// Until the Swap is durable a cleaner keeps off, even if the side log is the emptiest thing there
-/// is.
+/// Until the Swap is durable, no cleaner takes its segments, even if they are the emptiest of all.
 fn cleaners_keep_off(bug: Option<Bug>) -> Result<(), String> {
     let mut world = World::new(5, 1, bug);
     let side = world.store.side_log(SidePlan::default());
@@ -410,7 +409,7 @@ fn cleaners_keep_off(bug: Option<Bug>) -> Result<(), String> {
         value: vec![7; 100_000],
         expires_at_ms: Some(world.clock.load(Ordering::Relaxed) + 10),
     };
-    // Every version replaces the one before, so that nearly all of it is dead.
+    // Every version replaces the one before, so nearly all of it is dead.
     for version in 1..100 {
         let bytes = object(&name("key"), version, &state, 0);
         side.replay(&bytes).unwrap();

@@ -1,5 +1,5 @@
-//! What survives: bytes of segments and changes of tables. And the replay of them, as plainly as
-//! the rule can be put.
+//! The data that survive a crash: bytes of segments and changes of tables. And their replay, by the
+//! plainest form of the rule.
 
 use duramen_base::ids::SegmentId;
 use duramen_engine::{Collected, Log, Pass, Piece, Swap, TableChange};
@@ -15,7 +15,7 @@ pub enum Write {
     Close(u64, usize),
 }
 
-/// What one collection brought: changes of tables, and pieces by head.
+/// The content of one collection: changes of tables, and pieces by head.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
     pub changes: Vec<TableChange>,
@@ -27,14 +27,14 @@ pub struct Commit {
 pub struct Disk {
     /// Bytes, and whether it is closed.
     pub segments: BTreeMap<u64, (Vec<u8>, bool)>,
-    /// What the log consists of: these and no others.
+    /// The segments that make up the log: these and no others.
     pub listed: BTreeSet<u64>,
     pub changes: Vec<TableChange>,
     pub passes: Vec<Pass>,
     pub version_floor: u64,
 }
 
-/// Which head writes a segment: told by its Open, remembered here.
+/// The head of each segment: its Open names the head.
 #[derive(Default)]
 pub struct Heads(BTreeMap<u64, u16>);
 
@@ -91,7 +91,7 @@ impl Disk {
         }
     }
 
-    /// Writes the heads' parts of a commit that `keep` names.
+    /// Writes those heads' parts of a commit for which `keep` returns true.
     pub fn apply(&mut self, commit: &Commit, keep: impl Fn(u16) -> bool) {
         self.changes.extend(commit.changes.iter().cloned());
         self.passes.extend(commit.passes.iter().cloned());
@@ -127,14 +127,14 @@ impl Disk {
         self.passes.retain(|pass| !pass.victims.is_empty());
     }
 
-    /// Frames of what was swapped out are given back.
+    /// Frees the frames of segments that were swapped out.
     pub fn free(&mut self, swap: &Swap) {
         for segment in &swap.remove {
             self.segments.remove(&segment.0);
         }
     }
 
-    /// All that there is of a key, for a message.
+    /// All entries of a key, for a message.
     pub fn tell(&self, name: &Name) -> String {
         let mut told = String::new();
         for (id, (bytes, closed)) in &self.segments {
@@ -156,8 +156,8 @@ impl Disk {
         told
     }
 
-    /// A version of a key below the highest that is there, if one is missing. Cleaning leaves such
-    /// gaps; a crash must not: what was made of a version that is lost would be there without it.
+    /// A missing version of a key below its highest one. Cleaning leaves such gaps; a crash must
+    /// not: a version that was derived from a lost one would exist without it.
     pub fn gap(&self, name: &Name) -> Option<u64> {
         let mut versions = BTreeSet::new();
         for (bytes, _) in self.segments.values() {
@@ -174,7 +174,7 @@ impl Disk {
         (first..last).find(|version| !versions.contains(version))
     }
 
-    /// The machine starts again: what is not listed is nothing, what was open ends where it ends.
+    /// The machine restarts: unlisted segments are dropped, open ones end at their present length.
     pub fn restart(&mut self) {
         let listed = &self.listed;
         self.segments.retain(|id, _| listed.contains(id));
@@ -195,8 +195,8 @@ pub struct Recovered {
 /// Key with its table.
 pub type Name = (u32, Vec<u8>);
 
-/// The replay rule: the highest version wins; a tombstone of version v kills up to v; what lies
-/// below a table's floor is gone. Also the largest version seen. The order of segments does not
+/// The replay rule: the highest version wins; a tombstone of version v kills up to v; entries below
+/// a table's floor are dead. Also returns the largest version seen. The order of segments does not
 /// matter, so they are taken as they come.
 pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
     let mut floors: BTreeMap<u32, u64> = BTreeMap::new();

@@ -6,7 +6,7 @@ use duramen_engine::{Bug, Condition, Decision, Error, TableId};
 use std::sync::atomic::Ordering;
 
 const HEADS: usize = 3;
-/// Bytes appended in one history at most: nothing is cleaned here.
+/// Maximum bytes appended in one history: nothing is cleaned here.
 const BYTES_MAX: usize = 24 << 20;
 
 fn name(table: TableId, key: u64) -> Name {
@@ -109,7 +109,7 @@ impl Run {
         let position = guard.take_position();
         drop(guard);
         assert_eq!(outcome.before.is_some(), present.is_some());
-        // What has expired is taken out too: from then on it is gone for good.
+        // An expired object is removed too: from then on it is gone for good.
         if self.world.exists(&name) {
             place = self.world.push(&name, None);
         }
@@ -165,8 +165,8 @@ impl Run {
         self.world.reply(position, vec![(name, place)]);
     }
 
-    /// Some keys written, removed and written again in one step; every few of them are larger than
-    /// what their segment has left, so that the group moves on.
+    /// Some keys written, removed and written again in one step; now and then they are larger than
+    /// the rest of their segment, so that the group moves on.
     fn transaction(&mut self, session: usize) {
         let count = 2 + self.world.random.below(3);
         let mut names: Vec<Name> = (0..count).map(|_| self.any_name()).collect();
@@ -197,8 +197,8 @@ impl Run {
             });
             match result {
                 Ok(_) => done.push((name.clone(), value.clone())),
-                // More than a segment holds, if values are as large as here: what was done before
-                // stays.
+                // More than a segment holds, if values are as large as here: the writes before it
+                // stay.
                 Err(Error::GroupTooLarge { .. }) => break,
                 Err(error) => panic!("{error}"),
             }
@@ -212,8 +212,8 @@ impl Run {
                 value,
                 expires_at_ms: None,
             });
-            // Removing what is not there leaves no trace, so it is no part of what must survive
-            // together.
+            // Removing an absent key leaves no trace, so it is no part of the group that must
+            // survive together.
             let changes = state.is_some() || self.world.exists(&name);
             if changes {
                 let place = self.world.push(&name, state);
@@ -225,7 +225,7 @@ impl Run {
         self.world.reply(position, group);
     }
 
-    /// One table is emptied, and a key written, in one exclusive step.
+    /// One table is cleared, and a key written, in one exclusive step.
     fn clear(&mut self, session: usize) {
         let (table, value) = (self.other, self.any_value());
         let kept = name(TABLE, 0);
@@ -278,7 +278,7 @@ impl Run {
     }
 }
 
-/// Lives, each ended by a crash and begun by a restart, with a cleaner at work.
+/// Several runs, each ended by a crash and begun by a restart, with a cleaner at work.
 fn live_and_die(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     let mut run = Run::new(seed, bug);
     run.keys = 40;
@@ -321,7 +321,7 @@ fn run(seed: u64, steps: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut run = Run::new(seed, bug);
     for step in 0..steps {
         run.step();
-        // The store lives on: looking at what a crash would leave changes nothing.
+        // The store runs on: checking the state after a supposed crash changes nothing.
         if step % 16 == 0 {
             run.world.crash()?;
         }
@@ -332,7 +332,7 @@ fn run(seed: u64, steps: u64, bug: Option<Bug>) -> Result<(), String> {
         .lock()
         .unwrap()
         .complete_everything(&run.world.store);
-    // Now everything that was ever done is promised.
+    // Now every operation so far is promised.
     run.world.crash()
 }
 
@@ -345,7 +345,7 @@ fn what_was_promised_survives_every_crash() {
     }
 }
 
-/// Seeds until the planted bug shows.
+/// Tries seeds until the planted bug shows.
 fn is_found(bug: Bug) -> bool {
     (0..400).any(|seed| run(seed, 400, Some(bug)).is_err())
 }

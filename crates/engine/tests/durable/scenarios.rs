@@ -1,4 +1,4 @@
-//! Scenarios of 90-traps.md, part I, by name, and the small print of the write path.
+//! Scenarios of 90-traps.md, part I, by name, and the details of the write path.
 
 use crate::disk::{Name, replay};
 use crate::threads;
@@ -13,7 +13,7 @@ fn name(key: &str) -> Name {
     (TABLE.0, key.as_bytes().to_vec())
 }
 
-/// Runs one step of a session, and returns what it gave with its position.
+/// Runs one step of a session, and returns its result with its position.
 fn step<T>(
     world: &mut World,
     session: usize,
@@ -77,7 +77,7 @@ fn scenario_09_an_overwrite_that_is_lost_leaves_what_it_replaced() {
         put(&mut world, 0, key, &vec![1; 40_000]);
     }
     complete_everything(&mut world);
-    // More than a segment of it, so that the head rolls; nothing of it is committed.
+    // More than a segment of data, so that the head rolls; none of it is committed.
     for key in &keys {
         put(&mut world, 0, key, &vec![2; 20_000]);
     }
@@ -198,7 +198,7 @@ fn scenario_11_heads_that_stall_independently_keep_the_order_of_a_key() {
         if n % 7 == 3 {
             world.collect();
         }
-        // Each head keeps another prefix of what was collected; no number may be there without
+        // Each head keeps another prefix of the collected data; no number may be there without
         // those before it.
         for _ in 0..8 {
             let disk = {
@@ -234,7 +234,7 @@ fn scenario_18_a_key_made_again_after_a_crash_has_a_greater_version() {
                 let (removed, _) = remove(&mut world, 1 - n % 2, "key");
                 assert_eq!((removed.before, removed.after), (Some(last), None));
             }
-            // Filled, so that segments close, and the key's tombstones are cleaned away.
+            // Filled, so that segments close and the key's tombstones are cleaned away.
             put(
                 &mut world,
                 0,
@@ -321,7 +321,7 @@ fn a_group_larger_than_a_segment_is_refused_and_a_whole_one_moves_on() {
     let mut world = World::new(3, 1, None);
     let large = vec![7; 900_000];
     let keys = ["a", "b", "c"];
-    // Of segments of 2 MiB, the first is half full when the group begins, and the group fills a
+    // The first of the 2 MiB segments is half full when the group begins, and the group fills a
     // second one.
     put(&mut world, 0, "before", &large);
     let (results, position) = step(&mut world, 0, |guard| {
@@ -348,8 +348,8 @@ fn a_group_larger_than_a_segment_is_refused_and_a_whole_one_moves_on() {
     assert_eq!(stats.live_bytes, world.store.memory_report().live_bytes);
 }
 
-/// A group that was longer than a segment, or met a full disk half-way, kept the part that it had
-/// done.
+/// A group that was longer than a segment, or met a full disk half-way, once kept the part that it
+/// had done.
 #[test]
 fn a_group_with_room_goes_over_segments_and_is_kept_whole() {
     let mut world = World::new(5, 1, None);
@@ -386,7 +386,7 @@ fn a_group_with_room_goes_over_segments_and_is_kept_whole() {
     assert_eq!(stats.live_bytes, world.store.memory_report().live_bytes);
 }
 
-/// A backlog is committed in parts that are cut between segments: a group that lies in several
+/// A backlog is committed in parts that are cut between segments: a group over several segments
 /// would be cut too, and a crash between two parts would keep one half of it.
 #[test]
 fn a_backlog_is_not_cut_inside_a_group() {

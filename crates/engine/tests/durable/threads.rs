@@ -1,5 +1,5 @@
 //! The same promises with real threads: writers and readers at work while a consumer commits and
-//! looks at what a crash would leave at that moment.
+//! checks the state that a crash at that moment would leave.
 
 use crate::disk::{Disk, replay};
 use crate::world::{Consumer, Random, hook_up, start};
@@ -14,13 +14,12 @@ const HEADS: usize = 3;
 const COUNTERS: usize = 4;
 const PAIRS: usize = 4;
 
-/// What replies have told: numbers of counters, and of the pairs, which only grow.
+/// Contents of replies: numbers of counters, and of the pairs, which only grow.
 #[derive(Default)]
 struct Told {
     counters: [AtomicU64; COUNTERS],
     pairs: [AtomicU64; PAIRS],
-    /// Pairs that were left to themselves when memory was short: such a pair may be absent, and
-    /// begins anew.
+    /// Pairs that were removed when memory was short: such a pair may be absent, and begins anew.
     given_up: [AtomicBool; PAIRS],
 }
 
@@ -36,7 +35,7 @@ fn wait(store: &Store, position: &Position, stop: &AtomicBool) -> bool {
     true
 }
 
-/// Increments counters that all threads increment; the reply tells the number that came out.
+/// Increments counters that all threads increment; the reply has the resulting number.
 fn count(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Random) {
     let store = session.store().clone();
     while !stop.load(Ordering::Relaxed) {
@@ -44,7 +43,7 @@ fn count(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Rando
         let key = [b'c', n as u8];
         let mut guard = session.pin();
         let hash = guard.hash(&key);
-        // A read of the number is a reply too, and so is an increment.
+        // The reply may be that of a read of the number, or of an increment.
         let number = if random.below(3) == 0 {
             let found = guard.read(TABLE, hash, &key).unwrap();
             found.map_or(0, |object| {
@@ -93,8 +92,8 @@ fn pair_up(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Ran
             }
             match guard.write(TABLE, hash, key, &value, None) {
                 Ok(_) => {}
-                // For how long a transaction waits for memory depends on who else comes to run.
-                // Removals need none.
+                // The time for which a transaction waits for memory depends on the scheduling of
+                // other threads. Removals need no memory.
                 Err(Error::OutOfMemory { .. }) => {
                     told.given_up[n].store(true, Ordering::SeqCst);
                     for (key, hash) in keys.iter().zip(hashes) {
@@ -145,12 +144,12 @@ fn judge(disk: &Disk, counters: &[u64], pairs: &[u64], told: &Told) -> Result<()
     Ok(())
 }
 
-/// Crashes that each run looks at, however slow the machine is.
+/// Minimum number of crashes that each run checks, however slow the machine is.
 const CRASHES_MIN: u32 = 4;
 
-/// Commits, cleans, and crashes in thought, until the time is over. How many crashes were looked
-/// at. With `clean`, there is much to clean; without, nothing, and no version of a counter may be
-/// missing below another.
+/// Commits, cleans, and supposes crashes, until the time is over. Returns the number of crashes
+/// that were checked. With `clean`, there is much to clean; without, nothing, and no version of a
+/// counter may be missing below another.
 pub fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32, String> {
     let clock = Arc::new(AtomicU64::new(1_000_000));
     let (store, consumer) = start(seed, HEADS, bug, &clock, LogOptions::new(7));
@@ -204,8 +203,8 @@ fn commit_or_crash(
             store.clean_step(1 << 20);
         }
         _ => {
-            // Nothing is completed while the consumer is locked, so what was told by now is in
-            // there.
+            // No collection is completed while the consumer is locked, so all replies given by now
+            // are covered.
             let read = |numbers: &[AtomicU64]| -> Vec<u64> {
                 let numbers = numbers.iter();
                 numbers
@@ -268,8 +267,8 @@ fn key_like(guard: &Guard<'_>, other: &str, whose: usize) -> String {
     names.find(|name| class(name) == class(other)).unwrap()
 }
 
-/// Removes half of its keys in one group, waits until the other has done so too, and removes the
-/// other half then, with new keys in between that are like those which the other has removed.
+/// Removes half of its keys in one group, waits until the other has done so too, and then removes
+/// the other half, with new keys in between that are in the classes of the other's removed ones.
 fn cross(mut session: Session, mine: usize, barrier: &Barrier) -> Result<(), Error> {
     let mut guard = session.pin();
     let half = CROSSING / 2;
@@ -298,7 +297,7 @@ fn cross(mut session: Session, mine: usize, barrier: &Barrier) -> Result<(), Err
     Ok(())
 }
 
-/// Two guards whose removals cross. False: they have not ended after so long.
+/// Two guards whose removals cross. False: they have not ended after `patience`.
 fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
     let clock = Arc::new(AtomicU64::new(1_000_000));
     let (store, consumer) = start(1, 2, bug, &clock, LogOptions::new(7));
@@ -318,19 +317,19 @@ fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
     for mine in 0..2 {
         let (session, barrier) = (store.session().unwrap(), barrier.clone());
         let ended = ended.clone();
-        // Not scoped: should they wait for ever, the test does not.
+        // Not scoped: if they wait for ever, the test does not.
         std::thread::spawn(move || {
             let _ = ended.send(cross(session, mine, &barrier));
         });
     }
     let ends = (0..2).all(|_| matches!(ends.recv_timeout(patience), Ok(Ok(()))));
-    store.log().unwrap().disk_failed(); // whoever still waits gives up
+    store.log().unwrap().disk_failed(); // threads that still wait give up
     ends && store.stats().objects as usize == CROSSING + OTHERS
 }
 
 /// Two clients sent `DEL` of 500 old keys each, again and again, and after about 20 commands no
 /// connection was answered any more. A removal of a group was known to the whole partition before
-/// the group had ended, and whoever wanted to remove or create something in that partition waited
+/// the group had ended. A session that wanted to remove or create a key in that partition waited
 /// for it to be durable, in the middle of a group of its own. So two groups waited for each other's
 /// end.
 #[test]

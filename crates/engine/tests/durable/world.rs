@@ -1,5 +1,5 @@
-//! A store with a log, sessions on different heads, a consumer, and the history of every key: what
-//! may be there after a crash, and what must.
+//! A store with a log, sessions on different heads, a consumer, and the history of every key: the
+//! states that may exist after a crash, and those that must.
 
 use crate::disk::{Commit, Disk, Heads, Name, Recovered, replay};
 use duramen_base::ids::Level;
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What a key was at one moment of its history.
+/// The state of a key at one moment of its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     pub value: Vec<u8>,
@@ -47,7 +47,7 @@ impl State {
     }
 }
 
-/// What has expired may have been taken out.
+/// Compares two states. An expired object may have been removed.
 fn is_as_found(state: &Option<State>, found: &Option<State>, now_ms: u64) -> bool {
     let has_expired = |state: &State| state.expires_at_ms.is_some_and(|at| at <= now_ms);
     let found = found.as_ref().filter(|found| !has_expired(found));
@@ -103,7 +103,7 @@ pub struct Consumer {
     pub disk: Disk,
     /// Collected and not completed, oldest first.
     pending: VecDeque<(Collected, Commit)>,
-    /// Recorded on the disk, the engine does not know yet.
+    /// Recorded on the disk, and not yet reported to the engine.
     swap: Option<Swap>,
     pub swaps: u64,
 }
@@ -119,7 +119,7 @@ impl Consumer {
         }
     }
 
-    /// Completes the oldest collection. Half of them by way of `buffered`.
+    /// Completes the oldest collection, with `in_steps` by way of `buffered`.
     pub fn complete_one(&mut self, store: &Store, in_steps: bool) {
         let log = store.log().expect("a log");
         if let Some((mut collected, commit)) = self.pending.pop_front() {
@@ -147,8 +147,8 @@ impl Consumer {
         }
     }
 
-    /// One step for the cleaner: a frame, the record of a Swap, or what follows it. False: there
-    /// was nothing to do.
+    /// One step for the cleaner: a frame, the record of a Swap, or its report. False: there was
+    /// nothing to do.
     pub fn clean_one(&mut self, store: &Store) -> bool {
         let log = store.log().expect("a log");
         if let Some(swap) = self.swap.take() {
@@ -167,8 +167,8 @@ impl Consumer {
         true
     }
 
-    /// What a crash leaves: of the pending commits each head keeps a prefix; with `whole` commits,
-    /// all keep the same.
+    /// The disk after a crash: of the pending commits each head keeps a prefix; with `whole`
+    /// commits, all keep the same.
     pub fn crash(&self, random: &mut Random, whole: bool) -> Disk {
         let mut disk = self.disk.clone();
         let mut prefix = || random.below(self.pending.len() as u64 + 1);
@@ -186,12 +186,12 @@ impl Consumer {
     }
 }
 
-/// A reply that was given, or waits to be, and what it said of keys.
+/// A reply that was given, or waits to be, and the key states in it.
 struct Reply {
     position: Position,
     /// Key, and the place in its history that was shown or made.
     shown: Vec<(Name, usize)>,
-    /// The version that was given to a key, or was the last one of it.
+    /// The version that was given to a key, or its last one.
     version: Option<(Name, u64)>,
 }
 
@@ -216,7 +216,7 @@ pub fn start(
     (store, Arc::default())
 }
 
-/// When the engine asks for a commit, it is made on the spot.
+/// When the engine requests a commit, it is made on the spot.
 pub fn hook_up(store: &Arc<Store>, consumer: &Arc<Mutex<Consumer>>) {
     let (weak, hook) = (Arc::downgrade(store), consumer.clone());
     store.log().unwrap().on_demand(move || {
@@ -234,12 +234,12 @@ pub struct World {
     pub random: Random,
     histories: BTreeMap<Name, Vec<Option<State>>>,
     waiting: Vec<Reply>,
-    /// What replies that went out said.
+    /// States in replies that were sent.
     promised: BTreeMap<Name, usize>,
     groups: Vec<Vec<(Name, usize)>>,
     seed: u64,
     bug: Option<Bug>,
-    /// The highest version of a key that a reply told of.
+    /// The highest version of a key in any reply.
     versions: BTreeMap<Name, u64>,
     /// Makes values unique.
     next_value: u64,
@@ -284,7 +284,7 @@ impl World {
             .or_insert_with(|| vec![None])
     }
 
-    /// True if the key is there, be it that it has expired.
+    /// True if the key exists, even if it has expired.
     pub fn exists(&mut self, name: &Name) -> bool {
         self.history(name).last().is_some_and(Option::is_some)
     }
@@ -295,7 +295,7 @@ impl World {
         history.len() - 1
     }
 
-    /// The key's latest place in history, and what a reader must see there now.
+    /// The key's latest place in history, and the state that a reader must see now.
     pub fn now(&mut self, name: &Name) -> (usize, Option<State>) {
         let now_ms = self.clock.load(Ordering::Relaxed);
         let history = self.history(name);
@@ -312,7 +312,8 @@ impl World {
         self.groups.push(group);
     }
 
-    /// A reply with this position says this of keys. It goes out when the position is reached.
+    /// Notes a reply with this position and these key states. It is sent when the position is
+    /// reached.
     pub fn reply(&mut self, position: Position, shown: Vec<(Name, usize)>) {
         self.waiting.push(Reply {
             position,
@@ -322,7 +323,7 @@ impl World {
         self.send_replies();
     }
 
-    /// As `reply`, of a write or removal that tells a version; `is_new`: it was given just now.
+    /// As `reply`, for a write or removal that returns a version; `is_new`: it was given just now.
     pub fn reply_with_version(
         &mut self,
         position: Position,
@@ -364,7 +365,7 @@ impl World {
         }
     }
 
-    /// One step of the cleaner, or of what the consumer does for it.
+    /// One step of the cleaner, or of the consumer's work for it.
     pub fn clean(&mut self) {
         if self.random.below(2) == 0 {
             self.store.clean_step(1 << 20);
@@ -374,7 +375,7 @@ impl World {
         }
     }
 
-    /// Crashes and starts again from what is left. `Err`: something is wrong with it.
+    /// Crashes and starts again from the rest. `Err`: the result is wrong.
     pub fn restart(&mut self) -> Result<(), String> {
         self.send_replies();
         let whole = self.random.below(2) == 0;
@@ -419,7 +420,7 @@ impl World {
         self.check_all(&recovered)
     }
 
-    /// The loader has found what the plain replay found.
+    /// Checks that the loader has found the same as the plain replay.
     fn check_all(&mut self, recovered: &BTreeMap<Name, Recovered>) -> Result<(), String> {
         let now_ms = self.clock.load(Ordering::Relaxed);
         let guard = self.sessions[0].pin();
@@ -455,7 +456,7 @@ impl World {
         self.send_replies();
     }
 
-    /// Crashes, replays, and says what is wrong with the outcome.
+    /// Crashes, replays, and reports an error in the outcome.
     pub fn crash(&mut self) -> Result<(), String> {
         self.send_replies();
         let whole = self.random.below(2) == 0;
@@ -467,9 +468,9 @@ impl World {
         self.judge(&recovered, whole)
     }
 
-    /// Compares what is there after a restart with what was promised. Unless commits are `whole`, a
-    /// table may have been cleared though something before it is lost, so an absence says nothing
-    /// of the group that made it.
+    /// Compares the state after a restart with the promises. Unless commits are `whole`, a table
+    /// may have been cleared although an earlier write is lost, so an absence proves nothing about
+    /// the group that made it.
     pub fn judge(&self, recovered: &BTreeMap<Name, Recovered>, whole: bool) -> Result<(), String> {
         let now_ms = self.clock.load(Ordering::Relaxed);
         let mut places = BTreeMap::new();

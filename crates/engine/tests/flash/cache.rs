@@ -1,5 +1,5 @@
-//! A cache with a tier: what memory has no room for goes to flash, and what flash has none for is
-//! evicted.
+//! A cache with a tier: segments that memory has no room for go to flash, and segments that flash
+//! has no room for are evicted.
 
 use super::device::*;
 use duramen_engine::{Mode, Options, Store};
@@ -40,7 +40,7 @@ fn three_times_memory_and_flash_what_is_new_or_read_stays() {
         }
     }
     let among = |range: std::ops::Range<u64>| range.filter(|n| found[*n as usize]).count() as u64;
-    // What was written and is not there was evicted, and said to be.
+    // Objects that were written and are absent were evicted, and counted as such.
     let (all, stats) = (among(0..COUNT), store.stats());
     assert!(stats.flash.segments_demoted > 100, "{:?}", stats.flash);
     assert!(stats.entries_evicted >= COUNT - all, "{stats:?}");

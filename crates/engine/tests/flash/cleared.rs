@@ -1,4 +1,4 @@
-//! One of several tables is cleared while much of it lies on flash.
+//! One of several tables is cleared while much of it is on flash.
 
 use super::device::*;
 use duramen_engine::{Options, Session, Store, TableId};
@@ -21,7 +21,7 @@ fn get(session: &mut Session, table: TableId, n: u64) -> Option<Vec<u8>> {
     found.map(|object| object.value.to_vec())
 }
 
-/// A store of 4 MiB with so many objects in each of its tables, in turn.
+/// A store of 4 MiB with `objects` objects in each of its tables, in turn.
 fn interleaved(flash: &Arc<Flash>, tables: usize, objects: u64) -> (Arc<Store>, Vec<TableId>) {
     let store = Store::new(options(4 * MIB, flash)).unwrap();
     let mut session = store.session().unwrap();
@@ -35,7 +35,7 @@ fn interleaved(flash: &Arc<Flash>, tables: usize, objects: u64) -> (Arc<Store>, 
     (store, tables)
 }
 
-/// Bytes that so many of these objects take.
+/// Bytes of `objects` of these objects.
 fn bytes_of(objects: u64) -> u64 {
     let store = Store::new(options(4 * MIB, &Flash::new(MIB))).unwrap();
     let mut session = store.session().unwrap();
@@ -50,7 +50,7 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
     let mut session = store.session().unwrap();
     assert!(store.stats().flash.segments > 50);
     flash.stands_still.store(true, Ordering::Relaxed);
-    // Whoever waits for the device now waits for ever; a cleaner thread may.
+    // A thread that waits for the device now waits for ever; only cleaner threads may.
     store.clear_table(tables[1]).unwrap();
     assert_eq!(store.objects(tables[1]), 0);
     assert_eq!(store.objects(TABLE), 6_000);
@@ -62,7 +62,7 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
             Some(value(n, 1, VALUE_BYTES))
         );
     }
-    // Once more, with the first one still to be counted.
+    // Once more, with the first clear still to be counted.
     store.clear_table(tables[1]).unwrap();
     for n in 0..10 {
         assert_eq!(get(&mut session, tables[1], n), None);
@@ -90,8 +90,7 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
     });
 }
 
-/// Everything but what is cleared goes on meanwhile, cleaning of flash included; and the room comes
-/// back.
+/// All other work goes on meanwhile, cleaning of flash included; and the room becomes free.
 #[test]
 fn tables_are_cleared_again_and_again_while_others_are_written() {
     let flash = Flash::new(24 * MIB);
@@ -149,8 +148,8 @@ fn tables_are_cleared_again_and_again_while_others_are_written() {
     );
 }
 
-/// A large table beside another one, without flash: counting it held everybody up, 0.1 s per
-/// million objects.
+/// A large table beside another one, without flash: counting it once delayed all sessions, 0.1 s
+/// per million objects.
 #[test]
 fn a_large_table_is_counted_after_its_clear() {
     let store = Store::new(Options {
@@ -168,7 +167,8 @@ fn a_large_table_is_counted_after_its_clear() {
             put(&mut session, other, n, round);
         }
         store.clear_table(other).unwrap();
-        was_later |= store.stats().live_bytes > alone; // unless this thread was interrupted for longer than the count takes
+        // unless this thread was interrupted for longer than the count takes
+        was_later |= store.stats().live_bytes > alone;
         assert_eq!(get(&mut session, other, 7), None);
         put(&mut session, other, 7, round);
         store.clear_table(other).unwrap();

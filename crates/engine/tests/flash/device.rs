@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 pub const TABLE: TableId = TableId::DEFAULT;
 pub const MIB: u64 = 1 << 20;
-/// Nothing that is waited for takes longer on a busy machine, unless it never comes.
+/// No wait takes longer on a busy machine, unless it never ends.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub struct Flash {
     bytes: RwLock<Vec<u8>>,
     pub reads_fail: AtomicBool,
     pub writes_fail: AtomicBool,
-    /// What is written is said to be, and what lay there before stays.
+    /// A write is reported as done, but the earlier data stay.
     pub forgets: AtomicBool,
-    /// What is read has a bit flipped in each sector.
+    /// Each sector that is read has a bit flipped.
     pub damages: AtomicBool,
     pub reads: AtomicU64,
     /// Reads wait while this is set.
@@ -82,7 +82,7 @@ impl Device for Flash {
     }
 }
 
-/// Options of a store with so much memory and flash.
+/// Options of a store with this much memory and flash.
 pub fn options(memory: u64, flash: &Arc<Flash>) -> Options {
     Options {
         tiny: true,
@@ -99,7 +99,7 @@ pub fn key(n: u64) -> Vec<u8> {
     format!("key:{n:08}").into_bytes()
 }
 
-/// A value that tells whose it is.
+/// A value that identifies its key and round.
 pub fn value(n: u64, round: u64, bytes: usize) -> Vec<u8> {
     let mut value = format!("{n}/{round}/").into_bytes();
     value.resize(bytes.max(value.len()), (n ^ round) as u8);
@@ -119,8 +119,8 @@ pub fn read(session: &mut Session, key: &[u8]) -> Result<Option<Vec<u8>>, Error>
     Ok(found.map(|object| object.value.to_vec()))
 }
 
-/// Runs an operation in a session that parks: what it lacks is read outside of the guard, and
-/// handed in.
+/// Runs an operation in a session that parks: its missing entries are read outside of the guard,
+/// and handed in.
 pub fn parked<T>(
     session: &mut Session,
     flash: &Flash,
@@ -161,7 +161,7 @@ pub fn parked<T>(
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -174,7 +174,7 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Memory in use may never be more than the budget.
+/// Checks that memory in use does not exceed the budget.
 pub fn check_budget(store: &Store) {
     let (used, limit) = (store.stats().committed_bytes, store.memory_bytes());
     assert!(used <= limit, "{used} of {limit} bytes");

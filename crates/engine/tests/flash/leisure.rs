@@ -1,4 +1,4 @@
-//! What dies on flash comes free by itself, though flash is not short.
+//! Dead data on flash become free in the background, even if flash is not short.
 
 use super::device::*;
 use duramen_engine::{Clock, Options, Session, Store};
@@ -29,7 +29,7 @@ fn write_until(session: &mut Session, n: u64, expires_at_ms: u64) {
         .unwrap();
 }
 
-/// Slots of the device that copies, open segments and the like do not explain.
+/// True if only few slots of the device are used, as for copies, open segments and the like.
 fn few_slots(store: &Store) -> bool {
     let stats = store.stats().flash;
     stats.used_bytes <= stats.bytes / 32
@@ -46,7 +46,7 @@ fn what_expires_on_flash_leaves_index_and_device_by_itself() {
     let full = store.stats();
     assert!(full.flash.segments > 100, "{:?}", full.flash);
     assert_eq!((full.objects, full.entries_expired), (20_000, 0));
-    // Nobody reads or writes from here on.
+    // No session reads or writes from here on.
     now_ms.fetch_add(10_000, Ordering::Relaxed);
     wait_for("everything leaves the index", || {
         store.objects(TABLE) == 0 && store.expiring_objects(TABLE) == 0
@@ -79,7 +79,8 @@ fn what_does_not_expire_stays_where_others_do() {
             0 => {
                 write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
             }
-            // So late that nothing can be told from the earliest and the latest time.
+            // Expires very late, so the range from the earliest to the latest time gives no
+            // estimate.
             1 => write_until(&mut session, n, u64::MAX / 2),
             _ => write_until(&mut session, n, START_MS + 1000),
         }

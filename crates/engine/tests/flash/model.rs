@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 enum Op {
     Read(u16),
-    /// Keys from here on, so many.
+    /// First key, number of keys, bytes of their values.
     Fill(u16, u8, u16),
     Remove(u16, u8),
     Expiring(u16, u16),
@@ -223,7 +223,7 @@ proptest! {
     }
 }
 
-/// The model's data really is many times as large as its memory.
+/// The model's data really are many times as large as its memory.
 #[test]
 fn the_model_goes_beyond_memory() {
     let mut world = World::new(true);

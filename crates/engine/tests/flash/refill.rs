@@ -1,4 +1,5 @@
-//! What was hot in one life of a store is copied to memory in another: W1 to W3 of `flash::heat`.
+//! Entries that were hot in one run of a store are copied to memory in the next: W1 to W3 of
+//! `flash::heat`.
 
 use super::device::*;
 use duramen_engine::flash::{Heat, HotKey};
@@ -36,7 +37,7 @@ fn filled_with(
     (store, session)
 }
 
-/// Reads each hot key; returns how many reads of the device that took.
+/// Reads each hot key; returns the number of reads of the device that this took.
 fn read_hot(store: &Store, session: &mut Session, value_bytes: usize, objects: u64) -> u64 {
     let before = store.stats().flash.fetches;
     for n in (0..objects).step_by(HOT_EVERY as usize) {
@@ -46,7 +47,7 @@ fn read_hot(store: &Store, session: &mut Session, value_bytes: usize, objects: u
     store.stats().flash.fetches - before
 }
 
-/// For reads that were all of the right value.
+/// Checks the number of reads, which all returned the right value.
 fn check_rate(fetches: u64, most: u64) {
     assert!(
         fetches <= most,
@@ -120,7 +121,7 @@ fn what_is_told_in_one_life_is_copied_in_the_next() {
 fn hints_that_mean_nothing_copy_nothing() {
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
-    let mut junk = keys(OBJECTS..OBJECTS + 5000); // keys that there are not
+    let mut junk = keys(OBJECTS..OBJECTS + 5000); // keys that do not exist
     junk.extend((0..64).map(|bit| HotKey {
         table: TABLE,
         hash: 1 << bit | 1,
@@ -140,8 +141,8 @@ fn hints_that_mean_nothing_copy_nothing() {
     assert_eq!(store.stats().flash.read_errors, 0);
 }
 
-/// A store in which the hot keys are copied and were read often, and then all that memory takes of
-/// the rest.
+/// A store in which the hot keys are copied and were read often; then it copies as many of the
+/// others as memory takes.
 fn refilled_with_everything(
     memory: u64,
     flash: &Arc<Flash>,

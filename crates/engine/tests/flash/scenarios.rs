@@ -1,4 +1,4 @@
-//! One thing at a time.
+//! Single scenarios of the flash tier.
 
 use super::device::*;
 use duramen_engine::{Condition, Error, Options, Session, Store};
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 const VALUE_BYTES: usize = 1000;
 
-/// A store of 4 MiB with so many objects of 1 KB.
+/// A store of 4 MiB with `objects` objects of 1 KB.
 fn filled(flash: &Arc<Flash>, objects: u64) -> (Arc<Store>, Session) {
     let store = Store::new(options(4 * MIB, flash)).unwrap();
     let mut session = store.session().unwrap();
@@ -34,7 +34,8 @@ fn ten_times_as_much_as_memory_is_there_and_stays_there() {
             "{n}"
         );
     }
-    // Twice over, some 95 MB in all, so that flash has to be cleaned; every third is deleted.
+    // Two more rounds, some 95 MB in all, so that flash has to be cleaned; every third key is
+    // deleted.
     for round in 1..3 {
         for n in 0..40_000 {
             if n % 3 == 0 {
@@ -91,10 +92,10 @@ fn who_parks_is_told_all_that_it_lacks() {
     for (n, found) in found.unwrap().into_iter().enumerate() {
         assert_eq!(found.unwrap(), value(n as u64 * 7, 0, VALUE_BYTES));
     }
-    // Once in vain, once because entries were longer than expected, once for good; more only for
-    // what a cleaner moves meanwhile.
+    // Once in vain, once because entries were longer than expected, once successfully; more only
+    // for entries that a cleaner moves meanwhile.
     assert!(runs < 20, "{runs} runs for {} keys", keys.len());
-    // A write of a cold key did nothing when it said so.
+    // A write of a cold key that returned an error did nothing.
     let mut attempts = 0;
     let version = parked(&mut session, &flash, |guard| {
         attempts += 1;
@@ -156,7 +157,7 @@ fn what_is_read_again_and_again_is_promoted() {
     let hits = stats.promoted_hits;
     assert!(hits >= 200, "every value was right, but {hits} hits");
     check_budget(&store);
-    // An overwrite is seen, whatever copies there are.
+    // An overwrite is seen, whatever copies exist.
     assert_eq!(write(&mut session, &key(200), b"new").unwrap(), 2);
     assert_eq!(read(&mut session, &key(200)).unwrap().unwrap(), b"new");
 }
@@ -182,7 +183,7 @@ fn copies_take_what_memory_has_and_give_it_back() {
         check_budget(&store);
         store.stats().flash.promoted_bytes > 6 * MIB
     });
-    // What is read once pushes nothing out.
+    // Entries that are read once evict nothing.
     let before = store.stats().flash;
     for n in (0..keys).filter(|n| !is_hot(n)) {
         read_right(&mut session, n);
@@ -212,8 +213,8 @@ fn copies_take_what_memory_has_and_give_it_back() {
     }
 }
 
-/// P4: what is read moves on when its window is given up, and what is read seldom does not push it
-/// out.
+/// P4: copies that are read move on when their window is given up, and rarely read entries do not
+/// evict them.
 #[test]
 fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
     let flash = Flash::new(64 * MIB);
@@ -227,9 +228,9 @@ fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
         let expected = value(n, 0, VALUE_BYTES);
         assert_eq!(read(&mut session, &key(n)).unwrap().unwrap(), expected);
     };
-    // Every round reads the hot keys, some 4 MB, and as many of all the others by chance, of which
-    // some are copied: each comes in seven rounds once. What is read as often as the hot keys would
-    // stay with the same right.
+    // Every round reads the hot keys, some 4 MB, and as many random others, of which some are
+    // copied: each comes up once in seven rounds. An entry that is read as often as the hot keys
+    // would rightly stay, too.
     let mut random = 1u64;
     let mut round = || {
         let before = store.stats().flash.fetches;
@@ -349,13 +350,13 @@ fn a_device_that_fails_to_read_never_gives_a_wrong_value() {
     }
 }
 
-/// Whole entries with right checksums lie there: of other keys, and of what keys had before.
+/// The device has whole entries with right checksums: of other keys, and older values.
 #[test]
 fn a_device_that_keeps_what_lay_there_before_never_gives_that_for_something_else() {
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, 15_000);
     let mut rounds = vec![0; 15_000];
-    // Every slot of the device has held something, in the same order each time.
+    // Every slot of the device has been used, in the same order each time.
     for n in (0..15_000).chain(0..15_000) {
         rounds[n as usize] += 1;
         let value = value(n, rounds[n as usize], VALUE_BYTES);
@@ -416,7 +417,7 @@ fn a_full_device_is_out_of_memory_and_deletes_make_room() {
         let hash = guard.hash(&key(n));
         assert!(guard.remove(TABLE, hash, &key(n)).unwrap().before.is_some());
     }
-    // Half of it can be written again, over and over.
+    // Half of it can be written again, several times.
     for round in 1..4 {
         for n in (0..written).filter(|n| n % 2 == 0 && n % 8 != 0) {
             wait_for("room", || {
@@ -461,7 +462,7 @@ fn tables_are_cleared_and_dropped_with_what_they_have_on_flash() {
     for n in (0..10_000).step_by(11) {
         assert_eq!(read(&mut session, &key(n)).unwrap(), None);
     }
-    // All of the device is there again, several times over.
+    // All of the device is free again, several times over.
     for round in 0..3 {
         for n in 0..20_000 {
             write(&mut session, &key(n), &value(n, round, VALUE_BYTES)).unwrap();
@@ -523,7 +524,7 @@ fn values_of_a_megabyte_go_to_flash_too() {
         write(&mut session, &key(n), &value(n, 0, MIB as usize)).unwrap();
         check_budget(&store);
     }
-    // And are not moved about in memory first.
+    // And they are not moved in memory first.
     let (cleaned, demoted) = {
         let stats = store.stats();
         (stats.cleaner.segments_cleaned, stats.flash.segments_demoted)

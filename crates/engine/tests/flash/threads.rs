@@ -1,5 +1,5 @@
-//! Many threads, demotion and cleaning at work: every value read is one that was written, and no
-//! newer one is missed.
+//! Many threads, with demotion and cleaning at work: every value read was written, and no newer one
+//! is missed.
 
 use super::device::*;
 use duramen_engine::{Options, Store};
@@ -88,7 +88,8 @@ fn readers_and_writers_beyond_memory() {
         while reads.load(Ordering::Relaxed) <= 100 && started.elapsed() < PATIENCE {
             std::thread::yield_now();
         }
-        over.store(true, Ordering::Relaxed); // also when a writer failed, or the readers would go on for ever
+        // also when a writer failed, or the readers would go on for ever
+        over.store(true, Ordering::Relaxed);
     });
     assert!(!failed.load(Ordering::Relaxed), "a writer failed");
     check_budget(&store);

@@ -1,4 +1,5 @@
-//! Exclusive entry: who is alone in the store is alone, and everybody gets in at last.
+//! Exclusive entry: a thread that is alone in the store really is, and all threads get in in the
+//! end.
 
 use super::{Arc, Content, check, epochs, thread};
 use duramen_engine::parts::{Epochs, Exclusive, SlotId};
@@ -7,7 +8,7 @@ struct World {
     exclusive: Exclusive,
     epochs: Epochs,
     slots: [SlotId; 2],
-    /// Read inside, written only by who is alone.
+    /// Read inside; written only by the thread that is alone.
     data: Content,
 }
 
@@ -33,8 +34,8 @@ fn share(visit: impl Fn(&World) + Copy + Send + Sync + 'static) {
     });
 }
 
-/// One attempt to enter: a checker is not fair, and would let who is alone and who knocks wait for
-/// each other for ever.
+/// One attempt to enter: a checker is not fair, and would let the exclusive thread and the entering
+/// one wait for each other for ever.
 fn visit(world: &World, inside: impl Fn(&World)) {
     if world
         .exclusive
@@ -58,7 +59,7 @@ fn nobody_is_inside_with_who_is_alone() {
     });
 }
 
-/// A fresh stamp by pinning over the old one, as who waits for memory inside a transaction does.
+/// A fresh stamp by pinning over the old one, as a transaction takes while it waits for memory.
 #[test]
 fn a_fresh_stamp_keeps_one_inside() {
     share(|world| {

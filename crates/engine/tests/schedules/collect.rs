@@ -16,7 +16,7 @@ struct World {
     space: Space,
     epochs: Epochs,
     head: OneHead,
-    /// What the entries of each window say.
+    /// Content of each window's entries.
     log: Vec<[Content; ENTRIES]>,
 }
 
@@ -60,7 +60,7 @@ impl World {
         self.head.publish(tail);
     }
 
-    /// Collects and completes; adds to `read` what the entries say that came.
+    /// Collects and completes; adds the contents of the collected entries to `read`.
     fn consume(&self, read: &mut Vec<u64>) {
         let log = self.head.log();
         let mut collected = Collected::default();
@@ -79,7 +79,7 @@ impl World {
                 } => {
                     assert!(opened.is_none_or(|opened| opened == segment), "in order");
                     let at = bytes.as_ptr() as usize - self.space.at(0) as usize;
-                    // A first piece begins with the header, of no entry.
+                    // A first piece begins with the header, which is no entry.
                     let first = at + SEGMENT_HEADER_BYTES.saturating_sub(offset as usize);
                     for entry in (first..at + bytes.len()).step_by(ENTRY_BYTES) {
                         read.push(self.content(Space::location(entry)).read());
@@ -91,7 +91,7 @@ impl World {
     }
 }
 
-/// `write` appends 1, 2, 3, 4 while its log is collected; `judge` sees what came with each
+/// `write` appends 1, 2, 3, 4 while its log is collected; `judge` gets the contents of each
 /// collection.
 fn while_collecting(
     write: impl Fn(&World) + Copy + Send + Sync + 'static,
@@ -159,7 +159,7 @@ fn broken_published_before_it_is_written() {
     );
 }
 
-/// Entries 2 and 3 are a group: they come together.
+/// Entries 2 and 3 are a group: they are collected together.
 fn group(world: &World, grouped: bool) {
     let mut tail = Tail::default();
     world.roll(&mut tail);

@@ -1,4 +1,5 @@
-//! A segment goes to flash: who finds its bytes in memory has them until it leaves.
+//! Demotion of a segment to flash: a reader that finds its bytes in memory has them until it
+//! leaves.
 
 use super::{Arc, Content, check, epochs, thread};
 use duramen_engine::parts::{Epochs, SlotId, Warmth};
@@ -49,7 +50,7 @@ fn memory_stays_for_who_finds_it() {
     demote(|world, stamp| world.warmth.leave(&world.epochs, stamp));
 }
 
-/// A stamp is taken before it is shown: one look is not enough.
+/// A stamp is taken before it is shown, so one scan is not enough.
 #[cfg(loom)]
 #[test]
 #[should_panic(expected = "Causality violation")]

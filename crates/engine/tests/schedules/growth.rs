@@ -1,5 +1,5 @@
 //! Growth of a partition under readers, writers, cleaners and transactions: the real `Partition`,
-//! its views switched.
+//! whose views are switched.
 
 use super::{Arc, check, epochs, thread};
 use duramen_base::sync::{Backoff, Ordering};
@@ -12,7 +12,7 @@ const OTHER: u64 = 1 << 20;
 
 /// A partition of two buckets with one key at location 1.
 struct World {
-    // Dropped in this order: the partition's views are the arena's.
+    // Dropped in this order: the arena owns the partition's views.
     partition: Partition,
     arena: Arena,
     space: Space,
@@ -60,7 +60,7 @@ impl World {
         found.map(|(_, slot)| slot.location())
     }
 
-    /// Doubles the partition and frees the old view when nobody sees it.
+    /// Doubles the partition and frees the old view when no reader sees it.
     fn grow(&self) {
         self.epochs.pin(self.slots[1]);
         while self.partition.resize(6, 9, self.resources()) == Resize::Busy {
@@ -71,7 +71,7 @@ impl World {
     }
 }
 
-/// `work` runs while the partition grows; then `then` looks at what is left.
+/// `work` runs while the partition grows; then `then` examines the result.
 fn while_growing(
     work: impl Fn(&World) + Copy + Send + Sync + 'static,
     then: impl Fn(&World) + Copy + Send + Sync + 'static,
@@ -155,7 +155,7 @@ fn broken_an_insert_without_the_lock() {
     );
 }
 
-/// The cleaner's way through a growth: as `Candidate::lock`.
+/// The cleaner's steps during a growth: as `Candidate::lock`.
 fn relocate(world: &World) {
     loop {
         let view = world.partition.view();
@@ -197,8 +197,8 @@ fn broken_a_relocation_during_growth_without_the_home_lock() {
     );
 }
 
-/// A transaction holds a bucket while another thread wants to grow: the resizer gives way, and both
-/// end.
+/// A transaction holds a bucket while another thread wants to grow the partition: the resizer gives
+/// way, and both end.
 #[test]
 fn a_transaction_and_a_resizer_do_not_wait_for_each_other() {
     while_growing(

@@ -12,7 +12,7 @@ use duramen_engine::parts::{
 const TAG: u64 = 3;
 const WRITER: u16 = 1;
 const CLEANER: u16 = 2;
-/// What somebody else's entry looks like.
+/// Content of another entry in a reused window.
 const OTHERS: u64 = 1_000;
 
 struct World {
@@ -20,7 +20,7 @@ struct World {
     space: Space,
     epochs: Epochs,
     slots: [SlotId; 2],
-    /// What the one entry of each window says.
+    /// Content of the one entry of each window.
     log: Vec<Content>,
 }
 
@@ -83,7 +83,7 @@ impl World {
         written.is_some()
     }
 
-    /// Cleans every closed segment there is, then uses what became free.
+    /// Cleans every closed segment, then uses the windows that became free.
     fn clean(&self) {
         for window in 0..self.space.segments.len() as u32 {
             let segment = &self.space.segments[window as usize];
@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-/// `write` writes twice, the content being what it returns; a cleaner works meanwhile.
+/// `write` writes twice and returns the content; a cleaner works meanwhile.
 fn write_while_cleaning(write: impl Fn(&World, &mut Tail) -> u64 + Copy + Send + Sync + 'static) {
     check(move || {
         let world = World::new();

@@ -1,6 +1,6 @@
 //! A whole store with a log under random schedules: sessions on two heads over the same few keys,
-//! and a consumer. After each collection any of the heads may have been lost: what is left must be
-//! in order and whole.
+//! and a consumer. After each collection any of the heads may have been lost: the rest must be in
+//! order and whole.
 
 use super::disk::{Disk, Heads, replay};
 use super::thread;
@@ -22,7 +22,7 @@ fn store() -> Arc<Store> {
     Store::new(options).expect("a store")
 }
 
-/// Increments the number, or moves the pair on, or removes it.
+/// Increments the number, or writes the pair, or removes it.
 fn write(mut session: Session, seed: u64) {
     for n in 0..6u64 {
         let mut guard = session.pin();
@@ -48,7 +48,7 @@ fn write(mut session: Session, seed: u64) {
     }
 }
 
-/// What is left if these heads are.
+/// Judges a disk that lacks the lost heads.
 fn judge(disk: &Disk) {
     assert_eq!(disk.gap(&(TABLE.0, b"number".to_vec())), None, "trap 5");
     let (found, _) = replay(disk);

@@ -1,5 +1,5 @@
-//! One key is overwritten or removed while it is copied elsewhere by its marks: the copy is what is
-//! there in the end (W1).
+//! One key is overwritten or removed while it is copied elsewhere by its marks: in the end the copy
+//! equals the source (W1).
 
 use super::{Arc, buckets, check, locked, thread};
 use duramen_engine::parts::Marks;
@@ -10,7 +10,7 @@ const KEY: &[u8] = b"key";
 const WRITER: u16 = 1;
 const MIGRATION: u16 = 2;
 
-/// The value of the key is where its slot points to.
+/// The value of the key is the location in its slot.
 struct Source {
     memory: Vec<Bucket>,
     marks: Marks,
@@ -61,7 +61,7 @@ impl Source {
         locked(view, view.home(TAG), WRITER, work);
     }
 
-    /// What is marked is looked for, and sent as it is found.
+    /// Looks the marked keys up, and sends the result.
     fn send_to(&self, copy: &mut Option<u64>) {
         for (key, _) in self.marks.take().keys {
             assert_eq!(&*key, KEY);
@@ -70,8 +70,7 @@ impl Source {
     }
 }
 
-/// One writes, one sends what is marked: once beside it, and once more when nobody may write any
-/// longer.
+/// One thread writes, one sends the marked keys: once beside the writer, and once more after it.
 fn copied_while(write: impl Fn(&Source) + Copy + Send + Sync + 'static) {
     check(move || {
         let source = Arc::new(Source::new());
@@ -79,7 +78,7 @@ fn copied_while(write: impl Fn(&Source) + Copy + Send + Sync + 'static) {
             let source = source.clone();
             thread::spawn(move || write(&source))
         };
-        let mut copy = Some(1); // of the first walk
+        let mut copy = Some(1); // sent by the first walk
         source.send_to(&mut copy);
         writer.join().expect("writer");
         source.send_to(&mut copy);
@@ -127,7 +126,7 @@ fn broken_an_overwrite_marked_before_it_can_be_seen() {
     });
 }
 
-/// Its marks come before anybody can see it: who looks for the key waits for its end.
+/// A transaction marks its keys before they can be seen: a reader of the key waits for its end.
 fn transact(source: &Source, begin: impl FnOnce(View<'_>, usize)) {
     let view = source.view();
     let home = view.home(TAG);
@@ -147,7 +146,7 @@ fn a_transaction_reaches_the_copy() {
     copied_while(|source| transact(source, |view, home| view.begin_transaction(home)));
 }
 
-/// What is sent beside it is never the middle of a transaction.
+/// A copy that is sent beside a transaction never shows the middle of it.
 #[test]
 fn the_middle_of_a_transaction_is_not_sent() {
     sent_is_never_the_middle(|view, home| view.begin_transaction(home));

@@ -1,6 +1,6 @@
 //! A whole store under random schedules: sessions that write, overwrite, remove, let expire and
-//! transact, and beside them a migration that sends what is there, then what is marked. The copy is
-//! what the source has in the end.
+//! transact, and beside them a migration that sends the objects, then the marked keys. The copy
+//! equals the source in the end.
 
 use super::thread;
 use duramen_base::ids::KeyRange;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 const TABLE: TableId = TableId::DEFAULT;
 const WRITERS: u64 = 2;
-/// Milliseconds; over long ago.
+/// Milliseconds; in the past.
 const PAST_MS: u64 = 1;
 
-/// A target's state: of each key the newest version, and the object if it is one.
+/// A target's state: the newest version of each key, and its value if it is an object.
 type Copied = BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>;
 
 fn store(bug: Option<Bug>) -> Arc<Store> {
@@ -33,7 +33,7 @@ fn store(bug: Option<Bug>) -> Arc<Store> {
     store
 }
 
-/// What a writer does with a key.
+/// An action of a writer on a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Write,
@@ -87,7 +87,7 @@ fn key(n: u64) -> [u8; 1] {
     [b'a' + n as u8]
 }
 
-/// The deeds of both writers go over so many keys, turn by turn.
+/// The deeds of both writers go over `keys` keys, in turn.
 fn migrate(bug: Option<Bug>, keys: u64, deeds: &'static [Deed]) {
     let store = store(bug);
     let mut session = store.session().expect("a session");
@@ -155,8 +155,8 @@ fn the_copy_is_what_the_source_has() {
     shuttle::check_pct(move || migrate(None, 3, deeds), 300, 3);
 }
 
-/// W1, turned back: whoever takes the mark finds the key as it was. Each of twelve keys is changed
-/// once.
+/// W1, reversed: a thread that takes the mark finds the key unchanged. Each of twelve keys is
+/// changed once.
 fn is_found(deeds: &'static [Deed; 6]) {
     let explore = || {
         let scenario = move || migrate(Some(Bug::MarkedBeforeSeen), 12, deeds);

@@ -1,6 +1,6 @@
 //! Scenarios of a few threads over the engine's real parts, for loom and shuttle to interleave.
-//! Beside each stands the same scenario with one rule broken, which must fail: so we know that the
-//! checker sees what the rule is for.
+//! Beside each scenario is the same one with one rule broken, which must fail. This proves that the
+//! checker sees the purpose of the rule.
 
 mod alone;
 mod collect;
@@ -36,8 +36,8 @@ pub use loom::{sync::Arc, thread};
 #[cfg(shuttle)]
 pub use shuttle::{sync::Arc, thread};
 
-/// Explores the schedules of a scenario: all with few preemptions, where almost every known bug of
-/// this kind shows, then any for a few seconds.
+/// Explores the schedules of a scenario: first all with few preemptions, where almost every known
+/// bug of this kind shows, then any for a few seconds.
 #[cfg(loom)]
 pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
     let scenario = std::sync::Arc::new(scenario);
@@ -62,11 +62,11 @@ pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), 1500, 3);
 }
 
-/// Explores all schedules of a scenario with few preemptions; returns how many that were.
+/// Explores all schedules of a scenario with few preemptions; returns their number.
 #[cfg(loom)]
 pub fn exhaust(scenario: impl Fn() + Send + Sync + 'static) -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
-    /// A hundred times what it takes here; a search that is cut short is no search.
+    /// A hundred times the usual time; a search that is cut short proves nothing.
     const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
     let schedules = std::sync::Arc::new(AtomicU64::new(0));
     let counted = schedules.clone();
@@ -83,13 +83,14 @@ pub fn exhaust(scenario: impl Fn() + Send + Sync + 'static) -> u64 {
     schedules.load(Ordering::Relaxed)
 }
 
-/// Content of an entry in the modelled log: whoever reads it while another writes is found out.
+/// Content of an entry in the modelled log: a read while another thread writes is detected.
 pub struct Content(
     #[cfg(loom)] loom::cell::UnsafeCell<u64>,
     #[cfg(shuttle)] AtomicU64,
 );
 
-// SAFETY: sharing it is what is checked: loom fails on any access that is not ordered with a write.
+// SAFETY: sharing it is the subject of the check: loom fails on any access that is not ordered with
+// a write.
 #[cfg(loom)]
 unsafe impl Sync for Content {}
 

@@ -1,4 +1,4 @@
-//! Read, overwrite, relocate and reclaim of one key in a view that stays.
+//! Read, overwrite, relocation and reclaim of one key in a view that stays.
 
 use super::{Arc, Content, buckets, check, epochs, locked, thread};
 use duramen_engine::parts::bucket::{self, Bucket, Locking, Slot, View};
@@ -45,7 +45,7 @@ impl World {
             .map(|(_, slot)| slot.location())
     }
 
-    /// The cleaner's way with a live entry: copy, lock, look again, publish.
+    /// The cleaner's steps for a live entry: copy, lock, look again, publish.
     fn relocate(&self, from: u64, to: u64) {
         let Some((place, _)) = self.view().find_location(TAG, from) else {
             return;
@@ -60,7 +60,7 @@ impl World {
         self.view().unlock(home);
     }
 
-    /// Uses a place again if nobody can see it any more; the caller has unlinked it.
+    /// Uses a place again if no reader can see it any more; the caller has unlinked it.
     fn reclaim(&self, location: u64) {
         let stamp = self.epochs.retire_stamp();
         if self.epochs.quiet_before() > stamp {
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// One reads, one relocates the entry and reclaims its place.
+/// One thread reads, one relocates the entry and reclaims its place.
 fn read_while(
     read: impl Fn(&World) + Copy + Send + Sync + 'static,
     clean: impl Fn(&World) + Copy + Send + Sync + 'static,
@@ -128,7 +128,8 @@ fn broken_a_reader_without_a_pin() {
     );
 }
 
-/// Nibble's pin (90-traps.md §B). Shuttle, which knows no store buffers, cannot see this one.
+/// Nibble's pin (90-traps.md §B). Shuttle does not model store buffers, so it cannot detect this
+/// one.
 #[cfg(loom)]
 #[test]
 #[should_panic(expected = "Causality violation")]
@@ -170,7 +171,8 @@ fn broken_a_slot_published_before_its_entry() {
     });
 }
 
-/// One overwrites, one relocates: the new value must win, and nobody may read what is being reused.
+/// One thread overwrites, one relocates: the new value must win, and no thread may read reused
+/// memory.
 fn overwrite_while(clean: impl Fn(&World) + Copy + Send + Sync + 'static) {
     check(move || {
         let world = World::new();

@@ -1,9 +1,9 @@
 //! Reclaiming with a thread for each role: one unlinks and retires, another reaps, a third reads.
 //!
-//! A reaper once took its bound before it locked the list of what was retired, and the bound was
-//! "anything" while all were outside. A reader pinned itself then and found a segment, the segment
-//! was retired, and the reaper freed it under the reader. The models of that time did not see it:
-//! who reaped was also who retired.
+//! A reaper once took its bound before it locked the list of retired windows, and the bound was
+//! "anything" while all threads were outside. Then a reader pinned itself and found a segment, the
+//! segment was retired, and the reaper freed it under the reader. The models of that time did not
+//! detect it, because one thread both retired and reaped.
 
 use super::{Arc, Content, epochs, exhaust, thread};
 use duramen_base::sync::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use duramen_engine::parts::{Epochs, Purpose, SlotId, Space, Topology};
 const KEY: u64 = 77;
 const GARBAGE: u64 = 0;
 
-/// One window is retired and nobody's, another holds the key.
+/// One window is retired and free, another holds the key.
 struct World {
     space: Space,
     epochs: Epochs,
     reader: SlotId,
-    /// The window that the index points to, and 1; 0 = none.
+    /// The window that the index points to, plus 1; 0 = none.
     link: AtomicU64,
     content: Content,
 }

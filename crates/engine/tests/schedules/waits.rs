@@ -1,11 +1,11 @@
 //! The whole engine with a log under random schedules: three sessions with a head each, whose
 //! transactions cross partitions in opposite order, a consumer of the log, and a thread that cleans
-//! and reaps. The oracle: what is read is what the model says, a version is given once, and every
+//! and reaps. The oracle: reads return the model's values, a version is given once, and every
 //! operation ends.
 //!
-//! Transactions remove, create and rename; all their keys are of one class of `log::removals`,
-//! where the positions of a group would be seen first. Keys that stand alone are written,
-//! incremented and removed beside them.
+//! Transactions remove, create and rename. All their keys are of one class of `log::removals`,
+//! where the positions of a group would be seen first. Single keys are written, incremented and
+//! removed beside them.
 
 use super::disk::{Disk, Heads};
 use super::thread;
@@ -21,15 +21,16 @@ const TABLE: TableId = TableId::DEFAULT;
 const SEED: u64 = 1;
 const SESSIONS: u64 = 3;
 const KEYS: usize = 6;
-/// Bits of a hash, of which the first four say the partition.
+/// Bits of a hash; the first four choose the partition.
 const HASH_BITS: u32 = 50;
-/// Two stores' worth of classes: of this size, and with these heads.
+/// Twice the number of classes in a store of this size with these heads: keys whose hashes are
+/// equal modulo this are of one class.
 const CLASSES: u64 = 1 << 12;
-/// Keys in each partition that are never touched: views of several buckets, which grow now and
-/// then.
+/// Keys in each partition that are never touched: they make views of several buckets, which grow
+/// now and then.
 const FILLERS: usize = 24;
 
-/// Names with their places chosen: by partition, part of the partition, and class.
+/// Names that are chosen by their places: partition, part of the partition, and class.
 struct Names {
     keys: [String; KEYS],
     alone: [String; 2],
@@ -54,7 +55,7 @@ fn names() -> &'static Names {
                 .find(fits)
                 .expect("a name")
         };
-        // Parts that stay apart in views of six to ten buckets.
+        // Parts that stay separate in views of six to ten buckets.
         let places = [(0, 0), (1, 0), (0, 3), (1, 3), (0, 6), (1, 6)];
         Names {
             keys: std::array::from_fn(|n| {
@@ -69,10 +70,10 @@ fn names() -> &'static Names {
     })
 }
 
-/// What is there, by key; touched only by who has locked the key.
+/// The present values, by key; touched only by the thread that has locked the key.
 type Model = [Mutex<Option<u64>>; KEYS];
 
-/// Versions given to a key that stands alone, each with the number that came out.
+/// Versions given to a single key, each with the resulting number.
 type Given = Mutex<Vec<(u64, u64)>>;
 
 struct World {
@@ -102,7 +103,7 @@ impl World {
         })
     }
 
-    /// Half of the keys are there, and durable.
+    /// Writes half of the keys, and makes them durable.
     fn fill(&self) {
         let mut session = self.store.session().expect("a session");
         let mut guard = session.pin();
@@ -135,8 +136,8 @@ fn remove(guard: &mut Guard<'_>, key: &str) {
     guard.remove(TABLE, hash, key.as_bytes()).expect("a table");
 }
 
-/// Of these keys, in this order: what is there goes, what is not there comes. Or the first is
-/// renamed to the second.
+/// For each of these keys, in this order: removes it if present, creates it if absent. Or renames
+/// the first to the second.
 fn transact(world: &World, guard: &mut Guard<'_>, keys: [usize; 2], value: u64, renames: bool) {
     let names = keys.map(|key| names().keys[key].as_str());
     let hashes = names.map(|name| (TABLE, guard.hash(name.as_bytes())));
@@ -199,7 +200,7 @@ fn work(world: &World, mut session: Session, seed: u64) {
             write(&mut guard, &format!("new-{seed}-{n}"), n);
             continue;
         }
-        // Session by session in another order, from the one partition to the other and back.
+        // Each session in another order, from one partition to the other and back.
         let first = (step * 3 + seed) as usize % KEYS;
         let second = (first + 1 + 2 * (n as usize % 2)) % KEYS;
         let value = (seed + 1) * 100 + n;
@@ -208,7 +209,7 @@ fn work(world: &World, mut session: Session, seed: u64) {
     world.running.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Collects and completes until nobody works any more and everything is durable.
+/// Collects and completes until all workers have ended and everything is durable.
 fn consume(world: &World, mut disk: Disk, mut heads: Heads) {
     let log = world.store.log().expect("a log");
     loop {
@@ -219,7 +220,7 @@ fn consume(world: &World, mut disk: Disk, mut heads: Heads) {
         for lost in 0..SESSIONS as u16 {
             let mut left = disk.clone();
             left.apply(&commit, |head| head != lost);
-            // The other one is removed now and then, and goes on at a version further up.
+            // The other one is removed now and then, and continues at a higher version.
             let name = names().alone[0].as_bytes();
             assert_eq!(left.gap(&(TABLE.0, name.to_vec())), None, "L5");
         }
@@ -232,7 +233,7 @@ fn consume(world: &World, mut disk: Disk, mut heads: Heads) {
     }
 }
 
-/// Two renames, each from the one partition to the other, there and back.
+/// Two renames, each from one partition to the other, there and back.
 fn rename(world: &World, mut session: Session, seed: u64) {
     let (from, to) = [(0, 1), (3, 2), (4, 5)][seed as usize];
     for keys in [[from, to], [to, from]] {

@@ -1,5 +1,5 @@
 //! The whole store under random schedules: sessions that write, read, delete and transact in so
-//! little memory that they clean all the time. No background thread: whoever writes cleans.
+//! little memory that they clean all the time. There are no background threads: writers clean.
 
 use super::thread;
 use duramen_engine::{Error, Options, Session, Store, TableId};
@@ -30,7 +30,7 @@ fn put(session: &mut Session, key: u64, count: u8) {
     }
 }
 
-/// Looks at a key; returns its version.
+/// Reads a key; returns its version.
 fn look(session: &mut Session, key: u64, version: u64) -> u64 {
     let name = key.to_le_bytes();
     let guard = session.pin();

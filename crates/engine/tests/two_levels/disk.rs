@@ -1,6 +1,6 @@
-//! A log writer and its disk, simulated: what is durable is exactly what this module has been told,
-//! and a restart goes through the real loader. Steps are separate, so that a test can lose power
-//! between any two of them.
+//! A simulated log writer and its disk: exactly the data that this module was given are durable,
+//! and a restart uses the real loader. Steps are separate, so a test can lose power between any two
+//! of them.
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::{
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// What the device holds, and what the control log says.
+/// The content of the device and of the control log.
 #[derive(Clone, Debug, Default)]
 pub struct Device {
     /// Bytes of segments. Those of freed frames stay until they are used again (90-traps.md §0.1).
@@ -26,7 +26,8 @@ pub struct Device {
 }
 
 /// Mistakes of a log writer, for tests that must find them.
-#[cfg_attr(not(feature = "planted"), allow(dead_code))] // some are made by the tests of planted bugs alone
+// some are made by the tests of planted bugs alone
+#[cfg_attr(not(feature = "planted"), allow(dead_code))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mistake {
     #[default]
@@ -66,7 +67,7 @@ impl Writer {
         log.collect(&mut self.staged);
     }
 
-    /// What was staged becomes durable, in one atomic commit.
+    /// Makes the staged data durable, in one atomic commit.
     pub fn commit(&mut self, log: &Log) {
         for change in self.staged.changes() {
             if let TableChange::Clear { floor, .. } = change {
@@ -114,8 +115,8 @@ impl Writer {
         true
     }
 
-    /// Takes the next Swap, makes its record durable, or tells the engine, one at a time. False:
-    /// there is none.
+    /// Takes the next Swap, makes its record durable, or reports it to the engine, one at a time.
+    /// False: there is none.
     pub fn swap(&mut self, log: &Log) -> bool {
         if let Some(swap) = self.proposed.take() {
             if swap
@@ -139,7 +140,7 @@ impl Writer {
         self.proposed.is_some()
     }
 
-    /// Everything that can be done, is done.
+    /// Executes every step that is possible.
     pub fn settle(&mut self, log: &Log) {
         self.commit(log);
         loop {
@@ -159,7 +160,7 @@ impl Device {
         for segment in &swap.remove {
             assert!(self.listed.remove(&segment.0), "{segment} is not listed");
             self.highest = self.highest.max(segment.0);
-            // A freed frame is taken for something else at some time; until then its bytes stay.
+            // A freed frame is used again at some time; until then its bytes stay.
             if segment.0 % 2 == 0 {
                 self.frames.remove(&segment.0);
             }
@@ -175,7 +176,7 @@ impl Device {
         let passes = self.passes.iter();
         let reserved = passes.map(|pass| pass.first.0 + u64::from(pass.count));
         let used = self.frames.keys().map(|id| id + 1);
-        // A control log would remember the highest id given; frames that were lost to the crash had
+        // A control log would remember the highest id given; frames that were lost in the crash had
         // higher ones.
         reserved
             .chain(used)
@@ -186,7 +187,7 @@ impl Device {
     }
 }
 
-/// How a store of these tests is made.
+/// The options of a store in these tests.
 #[derive(Clone)]
 pub struct Setup {
     pub memory_bytes: u64,
@@ -197,10 +198,10 @@ pub struct Setup {
     pub two_levels: bool,
     pub mode: Mode,
     pub now_ms: Arc<AtomicU64>,
-    /// What the clock said when the store was written last, as a restart is told.
+    /// The clock at the last write of the store; a restart gets it.
     pub expired_until_ms: u64,
-    /// Loads as a restart does, so that what is dead is known to be dead at once; else in an order
-    /// of no sense.
+    /// True: loads newest segments first, as a restart does, so that dead entries are found dead at
+    /// once. False: in an arbitrary order.
     pub newest_first: bool,
     /// Planted before anything is loaded.
     #[cfg(feature = "planted")]
@@ -253,8 +254,8 @@ impl Setup {
         store
     }
 
-    /// Starts a store from what the device holds, through the real loader, with a writer that goes
-    /// on from there.
+    /// Starts a store from the device's content, through the real loader, with a writer that
+    /// continues from there.
     pub fn start(&self, mut device: Device, mistake: Mistake, threads: usize) -> Running {
         let store = self.open(&device);
         store
@@ -271,7 +272,7 @@ impl Setup {
         Running::new(store, device, mistake)
     }
 
-    /// Loads all that the device holds with `threads` threads; the first error ends it.
+    /// Loads all segments of the device with `threads` threads; the first error ends it.
     pub fn load(
         &self,
         store: &Arc<Store>,
@@ -282,7 +283,7 @@ impl Setup {
         if self.newest_first {
             listed.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
         }
-        // Not in order: whatever it is, the result must be the same (scenario 19).
+        // Not in order: the result must be the same in any order (scenario 19).
         let in_order = self.newest_first || listed.len().is_multiple_of(7);
         let stride = if in_order { 1 } else { 7 };
         let loader = store.loader(&listed, &device.passes);
@@ -327,8 +328,8 @@ impl Running {
                 return;
             };
             writer.demands += 1;
-            // Not at once: who asks must be able to wait, and what is not durable yet is what these
-            // tests are about.
+            // Not at once: the requester must be able to wait, and these tests are about data that
+            // are not durable yet.
             if writer.demands.is_multiple_of(3) {
                 let log = store.log().unwrap();
                 writer.commit(log);
@@ -346,7 +347,7 @@ impl Running {
         act(&mut self.writer.lock().unwrap(), self.store.log().unwrap())
     }
 
-    /// Power is lost: what is durable is left.
+    /// Power is lost: the durable data remain.
     pub fn crash(self) -> Device {
         self.writer.lock().unwrap().device.clone()
     }

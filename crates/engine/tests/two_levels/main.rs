@@ -1,5 +1,5 @@
-//! Two-level cleaning and restart, against a simulated log writer: nothing acknowledged is lost,
-//! nothing comes back.
+//! Two-level cleaning and restart, against a simulated log writer: no acknowledged data are lost,
+//! and no dead data come back.
 
 mod disk;
 mod model;

@@ -1,4 +1,4 @@
-//! Random histories with crashes, held against what each key may be.
+//! Random histories with crashes, checked against the states that each key may have.
 
 use crate::disk::{Device, Mistake, Running, Setup};
 use duramen_base::ids::Level;
@@ -25,10 +25,10 @@ impl Random {
     }
 }
 
-/// What a key was at one moment: the value's number, and when it expires.
+/// The state of a key at one moment: the value's number, and the time of its expiry.
 type State = Option<(u64, u64)>;
 
-/// What each key has been since it was last certainly durable.
+/// The states of a key since the last one that was certainly durable.
 #[derive(Default)]
 struct Key {
     /// The durable state first; then every state written since, with the position that covers it.
@@ -138,7 +138,7 @@ impl History {
         }
     }
 
-    /// What is acknowledged may not be lost any more: forgets the states before it.
+    /// Acknowledged states may not be lost any more: forgets the states before them.
     fn acknowledge(&mut self, running: &Running) {
         let log = running.store.log().unwrap();
         for known in self.keys.values_mut() {
@@ -160,14 +160,14 @@ impl History {
         for key in keys {
             let shown = self.shown(&guard, key);
             if self.is_cache && shown.is_none() {
-                // It may have been evicted, and may still come back as it was last. What was not
-                // durable gave versions in vain.
+                // It may have been evicted, and its last state may still come back. Versions of
+                // writes that were not durable may be given again.
                 let known = self.keys.get_mut(&key).unwrap();
                 known.versions = vec![known.versions[0]; known.versions.len()];
                 continue;
             }
             let known = self.keys.get_mut(&key).unwrap();
-            // The first of those that look alike: what came after it may be lost, and with it the
+            // The first of those that look alike: later ones may be lost, and with them the
             // versions given.
             let found = known
                 .states
@@ -190,7 +190,7 @@ impl History {
     }
 }
 
-/// What a run went through.
+/// Events of a run.
 #[derive(Debug, Default)]
 pub struct Went {
     pub swaps: u64,
@@ -200,7 +200,7 @@ pub struct Went {
     pub evictions: u64,
 }
 
-/// How a history is made.
+/// The parameters of a history.
 #[derive(Clone)]
 pub struct Plan {
     pub setup: Setup,
@@ -208,7 +208,7 @@ pub struct Plan {
     pub steps: u64,
     pub keys: u64,
     pub value_bytes: u64,
-    /// Of 1000 steps, how many lose power.
+    /// Number of power losses per 1000 steps.
     pub crashes: u64,
     pub expiry: bool,
 }
@@ -227,7 +227,7 @@ impl Plan {
     }
 }
 
-/// Runs one history; panics where something was lost or came back.
+/// Runs one history; panics if data were lost or came back.
 pub fn run(seed: u64, plan: &Plan) -> Went {
     let mut random = Random(seed);
     let mut went = Went::default();
@@ -276,8 +276,8 @@ fn act(
 ) {
     let session = random.below(sessions.len() as u64) as usize;
     let session = &mut sessions[session];
-    // A few keys are written all the time, the others now and then: segments of all ages keep
-    // something alive.
+    // A few keys are written all the time, the others now and then: so segments of all ages keep
+    // some live data.
     let key = random.below(plan.keys).min(random.below(plan.keys));
     match random.below(100) {
         0..38 => {
@@ -309,7 +309,7 @@ fn act(
     }
 }
 
-/// R4: what counters say after a restart is what is there.
+/// R4: after a restart, the counters equal the content.
 fn check_counters(running: &Running) {
     let mut session = running.store.session().unwrap();
     let guard = session.pin();
@@ -333,7 +333,7 @@ fn check_counters(running: &Running) {
         }
     }
     let counted = running.store.objects(TABLE);
-    // Expired objects are counted until somebody meets them.
+    // Expired objects are counted until a thread meets them.
     assert!(counted >= objects, "{counted} counted, {objects} there");
     let stats = running.store.stats();
     // Each may have 8 bytes for its victim, and 8 for lengths that are large.
@@ -365,7 +365,7 @@ fn random_histories_with_expiry() {
     }
 }
 
-/// A cache may forget a key, but never show what it was before it was what it was last.
+/// A cache may forget a key, but never show a state before its last one.
 #[test]
 fn random_histories_of_a_cache() {
     let mut evictions = 0;
@@ -384,7 +384,8 @@ fn random_histories_of_a_cache() {
     assert!(evictions > 100, "{evictions}");
 }
 
-/// Values of many sizes fill the memory, so that writers wait for the cleaner, and it for the disk.
+/// Values of many sizes fill the memory, so that writers wait for the cleaner, and the cleaner for
+/// the disk.
 #[test]
 fn random_histories_under_memory_pressure() {
     for seed in 0..6 {

@@ -1,5 +1,5 @@
-//! Mistakes that the random histories must find: a test that cannot fail proves nothing. By number
-//! as in 90-traps.md §0.
+//! Mistakes that the random histories must find: a test that cannot fail proves nothing. Numbers as
+//! in 90-traps.md §0.
 
 use crate::disk::Mistake;
 use crate::model::{Plan, run};
@@ -7,7 +7,7 @@ use crate::scenarios::deleted_after_a_pass_that_was_cut_off;
 use duramen_engine::Bug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs histories until one of them finds what is wrong, and says so in these words.
+/// Runs histories until one of them fails with these words.
 fn must_be_found(plan: &Plan, words: &str, histories: u64) {
     for seed in 1000..1000 + histories {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed, plan))) else {
@@ -23,7 +23,7 @@ fn must_be_found(plan: &Plan, words: &str, histories: u64) {
 
 const LOST_OR_BACK: &str = "after the restart";
 
-/// Several passes wait for the disk at once: what is wrong between them shows.
+/// Several passes wait for the disk at once, so that errors between them show.
 fn far_ahead(mut plan: Plan) -> Plan {
     plan.setup.pending_passes_max = 4;
     plan
@@ -45,7 +45,7 @@ fn engine_with(bug: Bug) -> Plan {
 #[test]
 fn trap_1_a_replay_of_everything_is_found() {
     let mut plan = writer_that(Mistake::ReplaysAll);
-    plan.setup.disk_segments_max = 80; // with this mistake nothing ever leaves
+    plan.setup.disk_segments_max = 80; // with this mistake no segment ever leaves
     plan.steps = 500;
     plan.crashes = 20;
     must_be_found(&plan, LOST_OR_BACK, 100);

@@ -1,5 +1,5 @@
-//! Restarts of logs that are longer than what they keep: expired objects, less memory, less disk, a
-//! clock that was put back.
+//! Restarts of logs that are longer than the data that they keep: expired objects, less memory,
+//! less disk, a clock that was set back.
 
 use crate::disk::{Device, Mistake, Running, Setup};
 use crate::scenarios::{
@@ -28,8 +28,8 @@ fn replaced(n: u32) -> Vec<u8> {
     format!("replaced {n}").into_bytes()
 }
 
-/// Sessions of `value_bytes` bytes that live for a while, `total` bytes of them, beside a few
-/// megabytes that stay.
+/// Writes client sessions of `value_bytes` bytes that live for a while, `total` bytes of them,
+/// beside a few megabytes that stay.
 fn write_sessions(running: &Running, setup: &Setup, value_bytes: usize, total: usize) {
     with_writer_that(running, false, || {
         let started = Instant::now();
@@ -63,7 +63,7 @@ fn write_sessions(running: &Running, setup: &Setup, value_bytes: usize, total: u
     });
 }
 
-/// The log may be three times as long as memory.
+/// A setup in which the log may be three times as long as memory.
 fn long_setup() -> Setup {
     Setup {
         disk_segments_max: 100,
@@ -72,7 +72,7 @@ fn long_setup() -> Setup {
     }
 }
 
-/// The store holds what stays, and nothing else.
+/// Checks that the store holds exactly the objects that stay.
 fn assert_whole(running: &Running) {
     let mut session = running.store.session().unwrap();
     for n in 0..500 {
@@ -81,9 +81,9 @@ fn assert_whole(running: &Running) {
     }
 }
 
-/// A restart held expired objects in memory until its end: a store of sessions, less than half
-/// full, could never be started again after a power cut. Their values are not kept, and of short
-/// ones, of which the keys alone would be too much, nothing.
+/// A restart once held expired objects in memory until its end: a store of client sessions, less
+/// than half full, could never be started again after a power cut. Now their values are not kept;
+/// and short ones, whose keys alone would be too much, are not kept at all.
 #[test]
 fn what_has_expired_needs_no_memory_at_a_restart() {
     for value_bytes in [10_000, 100] {
@@ -100,7 +100,7 @@ fn what_has_expired_needs_no_memory_at_a_restart() {
             let running = setup.start(device.clone(), Mistake::None, threads);
             assert_eq!(running.store.objects(TABLE), 500);
             assert_whole(&running);
-            // Nor do they come back when their segments are cleaned, here and at another start.
+            // They also stay away when their segments are cleaned, here and at another start.
             seal(&running);
             clean_all(&running);
             assert_whole(&running);
@@ -111,7 +111,7 @@ fn what_has_expired_needs_no_memory_at_a_restart() {
     }
 }
 
-/// Keys, most of them written over again and again: a third of the log is alive.
+/// Keys, most of them overwritten many times: a third of the log is alive.
 fn churned(setup: &Setup, keys: u32, rounds: u32) -> Device {
     let running = fresh(setup);
     with_writer_that(&running, false, || {
@@ -139,9 +139,9 @@ fn large_setup() -> Setup {
     }
 }
 
-/// A log that is longer than the disk may be now was refused for want of memory, though what lives
-/// needed a third of it: compaction asked for room on the disk, where its segment has a place
-/// already.
+/// A log that is longer than the disk's present limit was once refused for want of memory, although
+/// its live data needed a third of it: compaction requested room on the disk, where its segment had
+/// a place already.
 #[test]
 fn a_long_log_is_loaded_into_less_memory() {
     let device = churned(&large_setup(), 3_000, 10);
@@ -159,9 +159,9 @@ fn listed_of(device: &Device) -> usize {
     device.listed.len()
 }
 
-/// A start with a smaller disk than the log is long refused every write and every removal for ever,
-/// whatever was alive. Cleaning makes the log as short as it is to be; removals go on from the
-/// first one on.
+/// A start with a disk smaller than the log once refused every write and every removal for ever,
+/// however little was alive. Now cleaning makes the log as short as required; removals work from
+/// the first one on.
 #[test]
 fn a_log_that_is_too_long_becomes_shorter() {
     let device = churned(&large_setup(), 3_000, 10);
@@ -178,7 +178,7 @@ fn a_log_that_is_too_long_becomes_shorter() {
         for key in 0..500u32 {
             assert!(remove(&mut session, &key.to_le_bytes()).unwrap());
         }
-        // Its limit, less what only survivors and removals may take.
+        // Its limit, less the segments for survivors and removals only.
         while running.store.log().unwrap().segments_listed() >= 40 {
             in_time(started);
             std::thread::yield_now();
@@ -193,9 +193,9 @@ fn a_log_that_is_too_long_becomes_shorter() {
     assert!(listed(&running) <= 40, "{} segments", listed(&running));
 }
 
-/// The clock was put back while the store was down. What had expired before stays away, for good,
-/// and whatever the next start is told; nothing of it is kept in memory, but the key until it is
-/// removed.
+/// The clock was set back while the store was down. Objects that had expired before stay absent for
+/// good, whatever time the next start gets. Memory keeps nothing of them, except the key until it
+/// is removed.
 #[test]
 fn what_had_expired_stays_away_when_the_clock_steps_back() {
     let setup = long_setup();
@@ -208,8 +208,8 @@ fn what_had_expired_stays_away_when_the_clock_steps_back() {
         ..setup
     };
     back.now_ms.store(500, Ordering::Relaxed); // before anything expired
-    // A crash amid the removals: some are durable. The next start is told of the clock as it was
-    // before.
+    // A crash amid the removals: some are durable. The next start gets the time of the clock before
+    // it was set back.
     let running = back.start(device, Mistake::None, 1);
     {
         let mut session = running.store.session().unwrap();
@@ -228,7 +228,7 @@ fn what_had_expired_stays_away_when_the_clock_steps_back() {
         let mut revived = running.store.revived();
         while revived.step(&mut session).unwrap() {}
         assert_eq!(running.store.objects(TABLE), 500);
-        // What is written under the clock as it is now lives by that clock.
+        // An object that is written under the present clock lives by that clock.
         put_until(&mut session, &replaced(7), b"newer", 600);
         assert!(get(&mut session, &replaced(7)).is_some());
         back.now_ms.store(700, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The scenarios of 90-traps.md §I that concern cleaning and restart, each by its number.
+//! The scenarios of 90-traps.md §I about cleaning and restart, each by its number.
 
 use crate::disk::{Device, Mistake, Running, Setup};
 use crate::model::Random;
@@ -34,13 +34,13 @@ pub fn fresh(setup: &Setup) -> Running {
     setup.start(Device::default(), Mistake::None, 1)
 }
 
-/// Ends the heads' segments, makes everything durable.
+/// Closes the heads' segments and makes everything durable.
 pub fn seal(running: &Running) {
     running.store.close_heads();
     running.writer(|writer, log| writer.settle(log));
 }
 
-/// Cleans until nothing is left to clean; Swaps are made as they come.
+/// Cleans until there is nothing left to clean; executes the Swaps.
 pub fn clean_all(running: &Running) {
     for _ in 0..50 {
         let worked = running.store.clean_step(1 << 30);
@@ -115,8 +115,8 @@ fn scenario_08_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
 }
 
 /// D4: a crash cuts a pass off after a tombstone that names its survivor became durable. The
-/// tombstone must stay as long as a victim of that pass does. Returns what a key shows that was
-/// deleted.
+/// tombstone must stay as long as a victim of that pass does. Returns the value that a deleted key
+/// shows.
 pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>> {
     let setup = Setup::small();
     let running = setup.start(Device::default(), mistake, 1);
@@ -129,7 +129,7 @@ pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>
     seal(&running);
     put(&mut session, b"short", b"v1").unwrap();
     seal(&running);
-    // The pass unites both segments. Nothing of it becomes durable.
+    // The pass unites both segments. None of it becomes durable.
     for _ in 0..20 {
         running.store.clean_step(1 << 30);
     }
@@ -146,7 +146,7 @@ pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>
         assert_eq!(writer.device.listed.len(), 3, "two victims, and a head");
     });
     drop(session);
-    // Everything beside the tombstone dies, and beside the short victim: both segments leave the
+    // All entries beside the tombstone, and beside the short victim, die: both segments leave the
     // disk.
     let running = setup.start(running.crash(), mistake, 1);
     let mut session = running.store.session().unwrap();
@@ -177,7 +177,7 @@ fn scenario_09_what_an_undurable_write_killed_is_still_on_disk() {
         }
         seal(&running);
         if level == "cleaned" {
-            // Two segments, so that a pass has something to gain.
+            // Two segments, so that a pass can gain memory.
             put(&mut session, b"more", b"v1").unwrap();
             seal(&running);
         }
@@ -205,12 +205,12 @@ fn scenario_09_what_an_undurable_write_killed_is_still_on_disk() {
     }
 }
 
-/// A log writer on a thread of its own, until told to stop.
+/// Runs a log writer on a thread of its own while `work` runs.
 pub fn with_writer<T>(running: &Running, work: impl FnOnce() -> T) -> T {
     with_writer_that(running, true, work)
 }
 
-/// The same; with `swaps` false no pass comes to its end, so that the log is long.
+/// As [`with_writer`]; with `swaps` false no pass comes to its end, so that the log is long.
 pub fn with_writer_that<T>(running: &Running, swaps: bool, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -234,7 +234,7 @@ pub fn with_writer_that<T>(running: &Running, swaps: bool, work: impl FnOnce() -
     })
 }
 
-/// Also when the work panics, lest the scope waits for ever.
+/// Stops the writer even if the work panics; otherwise the scope would wait for ever.
 struct Stopper<'a>(&'a AtomicBool);
 
 impl Drop for Stopper<'_> {
@@ -251,7 +251,7 @@ pub fn busy_setup() -> Setup {
     }
 }
 
-/// Seconds on an idle machine; it may be a busy one.
+/// It takes seconds on an idle machine; the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 pub fn in_time(started: Instant) {
@@ -286,8 +286,8 @@ fn scenario_13_a_full_store_takes_deletes_and_then_writes() {
     });
 }
 
-/// Passes alone have to free what is overwritten, although ten segments of what they find free
-/// none, and a writer that waits cannot begin one itself.
+/// Passes alone have to free overwritten data, although ten of the segments that they find free
+/// none, and a waiting writer cannot begin a pass itself.
 #[test]
 fn one_level_goes_on_when_segments_are_nearly_full() {
     let setup = Setup {
@@ -368,7 +368,7 @@ fn scenario_15_random_sizes_up_to_the_largest_do_not_wedge_the_cleaner() {
                 Ok(_) => {
                     expected.insert(key, (n as u8, bytes));
                 }
-                // Full of live data: something has to go.
+                // Full of live data: an object has to be removed.
                 Err(Error::OutOfMemory { .. } | Error::DiskFull) => {
                     let (key, _) = expected.pop_first().expect("something is there");
                     assert!(remove(&mut session, &key.to_le_bytes()).unwrap());
@@ -440,8 +440,8 @@ fn scenario_17_writers_rolls_and_both_levels_at_once() {
                     let mut session = store.session().unwrap();
                     let mut random = Random(writer);
                     for n in 0..150_000u64 {
-                        // Mostly one's own keys, which nobody else writes; what was written last
-                        // must be there.
+                        // Mostly the writer's own keys, which no other thread writes; the last
+                        // written value must be there.
                         let key = writer * KEYS + random.below(KEYS);
                         let known = &last[key as usize];
                         let found = get(&mut session, &key.to_le_bytes());
@@ -525,7 +525,7 @@ fn scenario_19_duplicates_and_any_order_give_the_same_store() {
     drop(session);
     let before = running.writer(|writer, _| writer.device.clone());
     clean_all(&running);
-    // Survivors and their victims together: every kept entry is there twice.
+    // Survivors and their victims together: every kept entry exists twice.
     let mut both = running.crash();
     both.listed.extend(&before.listed);
     both.frames.extend(before.frames.clone());
@@ -536,7 +536,7 @@ fn scenario_19_duplicates_and_any_order_give_the_same_store() {
         assert_eq!(shown, again);
         let alive = shown.iter().flatten().count();
         assert_eq!(running.store.objects(TABLE), alive as u64);
-        // 16 of header, one of key, two of value, padded; perhaps 8 for a victim.
+        // 16 bytes of header, one of key, two of value, padded; perhaps 8 for a victim.
         let bytes = running.store.stats().live_bytes as usize;
         assert!((alive * 24..=alive * 32).contains(&bytes), "{bytes}");
     }
@@ -620,7 +620,7 @@ fn many_short_lives_leave_a_store_that_works() {
     }
 }
 
-/// Fills the store; then there is room for changes, and `changes` that make the log on disk long.
+/// Fills the store, then makes room for `changes` changes, which make the log on disk long.
 fn fill_and_change(session: &mut Session, keys: &mut u32, life: u8, bytes: usize, changes: u32) {
     let mut random = Random(life.into());
     let started = Instant::now();
@@ -640,9 +640,9 @@ fn fill_and_change(session: &mut Session, keys: &mut u32, life: u8, bytes: usize
     }
 }
 
-/// What was written must open with the same budget, however full memory and disk are. In the order
-/// of a restart: what has been overwritten by something smaller may not fit beside all else, if the
-/// overwrite is loaded after it.
+/// A written log must open with the same budget, however full memory and disk are. In the order of
+/// a restart: an object that was overwritten by a smaller one may not fit beside all the others, if
+/// the overwrite is loaded after it.
 #[test]
 fn a_full_store_opens_again() {
     let setup = Setup {
@@ -671,10 +671,10 @@ fn a_full_store_opens_again() {
     setup.start(device, Mistake::None, 3);
 }
 
-/// Loads all of a device with three threads into so much memory. False: there is too little. It
-/// fails if that takes for ever.
+/// Loads a whole device with three threads into `memory_bytes`. False: that is too little. Fails if
+/// the load does not end.
 fn fits(setup: &Setup, device: &Arc<Device>, memory_bytes: u64) -> bool {
-    // In an order of no sense: what is dead is thought to be alive for a while.
+    // In an arbitrary order: dead objects are taken for alive for a while.
     let smaller = Setup {
         memory_bytes,
         newest_first: false,
@@ -682,7 +682,7 @@ fn fits(setup: &Setup, device: &Arc<Device>, memory_bytes: u64) -> bool {
     };
     let (done, ended) = channel();
     let device = device.clone();
-    // By itself, so that a load without end is a failure and no wait for ever.
+    // In a thread of its own, so that an endless load is a failure and not an endless wait.
     std::thread::spawn(move || {
         let store = smaller.open(&device);
         let restored = store.restore_table(TableId::DEFAULT, "default", device.table_floor, None);
@@ -699,10 +699,10 @@ fn fits(setup: &Setup, device: &Arc<Device>, memory_bytes: u64) -> bool {
     }
 }
 
-/// A load that has too little memory says so: it does not compact for ever what all is alive. Less
-/// memory than what is alive certainly is too little; what the log was written with may well do.
-/// From the one to the other each load ends somehow, also where memory nearly does: there most is
-/// to be compacted and least is gained.
+/// A load that has too little memory reports it: it does not compact live data for ever. Less
+/// memory than the live data is certainly too little; the memory that the log was written with may
+/// be enough. Between the two each load ends in one way or the other, also if memory is just short,
+/// where most is compacted and least is gained.
 #[test]
 fn a_load_that_does_not_fit_ends() {
     const TOO_LITTLE: u64 = 64 << 20;

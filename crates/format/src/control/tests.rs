@@ -1,4 +1,4 @@
-//! Records have these bytes, damage and lies are refused.
+//! Records have these bytes; damage and false counts are refused.
 
 use super::*;
 
@@ -207,7 +207,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
     }
 }
 
-/// A record whose CRC holds can still lie about counts (a bug, or an attacker with the disk): no
+/// A record with a right CRC can still have false counts (a bug, or an attacker with the disk): no
 /// panic, no giant vector.
 #[test]
 fn sealed_lies_are_refused() {
