@@ -34,7 +34,6 @@ pub(crate) enum Side {
     Ours { link: usize },
 }
 
-/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connecting {

@@ -137,7 +137,6 @@ impl Buffers {
     }
 }
 
-/// Result of a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Bytes,

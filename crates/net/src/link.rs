@@ -174,7 +174,6 @@ impl Links {
         self.links.get_mut(link)?.as_mut()
     }
 
-    /// The links to this address.
     pub fn to(&self, address: &str) -> Vec<usize> {
         let known = self.by_address.get(address).into_iter().flatten();
         known.map(|(_, link)| *link).collect()

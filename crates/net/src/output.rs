@@ -42,7 +42,6 @@ impl Payload {
     }
 }
 
-/// Result of a flush.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     All,

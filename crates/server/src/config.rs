@@ -313,7 +313,6 @@ impl ServerConfig {
         !self.coordinator.is_empty()
     }
 
-    /// Addresses of the cluster's coordinators.
     pub fn coordinators(&self) -> Vec<String> {
         let names = self.coordinator.split(',').map(str::trim);
         names
@@ -531,7 +530,6 @@ impl Setting {
             .map_or("memory", |setting| setting.name)
     }
 
-    /// Name of the environment variable.
     pub fn env_name(&self) -> String {
         env_name(self.name)
     }

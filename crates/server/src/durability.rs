@@ -65,7 +65,6 @@ pub enum Target {
     Directory(PathBuf),
 }
 
-/// One snapshot.
 #[derive(Debug)]
 pub struct Job {
     dir: PathBuf,

@@ -10,7 +10,6 @@ use crate::heap;
 use crate::shared::{Shared, ThreadCounters};
 use duramen_engine::{MemoryReport, Store};
 
-/// A process's memory.
 pub(crate) struct Footprint {
     pub report: MemoryReport,
     /// Copies of data on its way to disk (own log and replicas for others), and the limit of their
@@ -76,7 +75,6 @@ impl Footprint {
         ]
     }
 
-    /// Sum of the parts.
     pub fn total_bytes(&self) -> u64 {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }

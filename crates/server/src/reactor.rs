@@ -65,7 +65,6 @@ const GROUP_INPUT_BYTES: usize = 64 << 10;
 /// connection that was last active, which saves a system call per request.
 const LOOKS_AT_HOT: u32 = 8;
 
-/// One reactor thread.
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
     number: usize,

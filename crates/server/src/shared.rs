@@ -118,7 +118,6 @@ struct Loaded {
     tier: Option<Arc<Tier>>,
 }
 
-/// Shared state of one server.
 pub struct Shared {
     this: Weak<Shared>,
     /// Empty while the server loads its data. Filled once.
@@ -301,7 +300,6 @@ impl Shared {
             .expect("no command touches data before it is loaded")
     }
 
-    /// The progress of loading.
     pub fn progress(&self) -> Progress {
         self.progress
             .lock()
@@ -411,7 +409,6 @@ impl Shared {
         all
     }
 
-    /// Finds a connection by id.
     pub fn client(&self, id: u64) -> Option<Arc<ClientRecord>> {
         self.threads
             .iter()

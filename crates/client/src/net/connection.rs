@@ -104,7 +104,6 @@ impl Connection {
         }
     }
 
-    /// The number of the next request.
     pub fn next_request(&mut self) -> u64 {
         self.request += 1;
         self.request

@@ -24,7 +24,6 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts the clock now.
     pub fn start() -> Clock {
         Clock { origin: read() }
     }

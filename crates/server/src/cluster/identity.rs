@@ -39,7 +39,6 @@ pub(super) struct Identity {
     pub last: Option<ServerId>,
 }
 
-/// The content of a file.
 #[derive(Debug)]
 pub(super) enum Content {
     Absent,

@@ -22,7 +22,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// One life of a member: from the id that the coordinator assigned, to its end.
 pub struct Membership {
-    /// The clock of the node.
     clock: Clock,
     view: RwLock<Arc<View>>,
     /// Grows with every change of `view`.

@@ -53,7 +53,6 @@ const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// A question without an answer for this long gets an error: its sender repeats it much sooner.
 const ANSWER_US_MAX: u64 = 30_000_000;
 
-/// The parts of the thread.
 pub(super) struct Parts {
     pub shared: Arc<Shared>,
     pub hub: Hub<Mail>,

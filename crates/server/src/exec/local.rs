@@ -47,7 +47,6 @@ pub(crate) struct Local {
     /// Divides the group's time among commands, and the start of that time.
     pub(crate) meter: Meter,
     metered_since: Instant,
-    /// Keys to lock.
     pub(crate) locks: Vec<(TableId, KeyHash)>,
     /// Hashes of a command that has more keys than a batch.
     pub(crate) hashes: Vec<KeyHash>,

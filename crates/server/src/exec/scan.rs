@@ -40,7 +40,6 @@ const RANDOM_DRAWS: usize = 64;
 pub(super) const LONG_PATTERN: Failure =
     Failure::Text("ERR the pattern is too long: it may have 1024 bytes");
 
-/// Options of `SCAN`.
 struct Options {
     cursor: u64,
     pattern: Option<Pattern>,

@@ -3,7 +3,6 @@
 use super::context::{Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_wire::resp::{Args, number::parse_integer};
 
-/// Condition of a `SET`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When<'a> {
     Always,

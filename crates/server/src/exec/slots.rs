@@ -2,7 +2,7 @@
 //!
 //! **Invariants**
 //! - S1: every slot in the map is reported with exactly one server: clients fail at a slot without
-//!   a server, but wait for a server that does not answer yet.
+//!   a server, but wait if the slot has one.
 //! - S2: a slot is reported with the server of its first key. A client that requests another key of
 //!   a divided slot there is redirected.
 //! - S3: a slot that no server serves at the moment is reported with a stand-in, a server that

@@ -141,7 +141,6 @@ impl Group {
     }
 }
 
-/// One command or subcommand.
 pub(crate) struct Spec {
     /// Lower case; `container|sub` for a subcommand.
     pub(crate) name: &'static str,

@@ -61,7 +61,6 @@ pub(super) enum WaitsFor {
     Flash,
 }
 
-/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     All,

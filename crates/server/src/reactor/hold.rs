@@ -251,7 +251,6 @@ impl Reactor {
         }
     }
 
-    /// Checks every held connection.
     fn release_held(&mut self) {
         // Read before the check: a commit during the check causes another one.
         self.holds.seen = self.me().commits.count();

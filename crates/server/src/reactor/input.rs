@@ -66,7 +66,6 @@ pub(super) enum Source {
     Own,
 }
 
-/// Result of a receive.
 enum Received {
     Bytes(Source),
     Nothing,

@@ -127,7 +127,6 @@ impl Slots {
         self.free.push(token.slot() as u32);
     }
 
-    /// Tokens of all connections.
     pub(super) fn tokens(&self) -> Vec<Token> {
         (0..self.slots.len() as u32)
             .filter_map(|slot| self.token(slot))

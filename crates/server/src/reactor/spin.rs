@@ -42,7 +42,6 @@ const GAP_NS_MAX: u64 = 1_000_000;
 /// meanwhile.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 
-/// A way of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Includes a spin in vain that was followed by sleep: the time until the request arrived

@@ -94,7 +94,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Number of buckets.
     pub const BUCKETS: usize = BUCKETS;
 
     fn bucket(ns: u64) -> usize {
@@ -165,9 +164,7 @@ impl Histogram {
 pub struct ThreadCounters {
     /// Executed requests, those with errors included.
     pub commands: Counter,
-    /// Engine batches.
     pub batches: Counter,
-    /// Error replies.
     pub errors: Counter,
     pub keyspace_hits: Counter,
     pub keyspace_misses: Counter,

@@ -400,8 +400,7 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
 /// The answer in a frame.
 ///
 /// # Errors
-/// The frame has no valid answer: the other side's program is faulty, or newer than its version
-/// says.
+/// The frame has no valid answer: the other side's program is faulty, or newer than declared.
 pub fn decode_reply<'a>(frame: &Frame<'a>) -> Result<Reply<'a>, BodyError> {
     if !frame.header.reply {
         return Err(BodyError::Direction);

@@ -220,7 +220,6 @@ pub struct ClusterSettings {
     pub copyset_scatter: Option<u32>,
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableEntry {
     pub table: TableId,

@@ -27,7 +27,7 @@ pub enum Peer {
     /// as payload, `NotYet` or `Bad`
     ReadReplica(ReadReplica),
     /// A backup asks a log's master which of these replicas it may free: those from before the
-    /// backup's restart, and periodically all of them. → `NotNeeded`
+    /// backup's restart, and periodically all that it has. → `NotNeeded`
     Needed {
         log: ServerId,
         replicas: Vec<ReplicaEntry>,
