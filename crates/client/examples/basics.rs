@@ -1,4 +1,4 @@
-//! What a program does with a cluster: `duramen up`, then `cargo run --example basics --
+//! Basic use of a cluster by a program: `duramen up`, then `cargo run --example basics --
 //! 127.0.0.1:7400`.
 
 use duramen_client::{Client, Condition, Error, Options, Outcome, Write};
@@ -8,13 +8,13 @@ fn main() -> Result<(), Error> {
     let client = Client::connect(Options::new(coordinators))?;
     let table = client.table("db0")?;
 
-    // Written once, whatever happens to servers and connections meanwhile.
+    // Takes effect once, even if servers or connections fail meanwhile.
     table.set(b"greeting", b"hello")?;
     if let Some(object) = table.get(b"greeting")? {
         let text = String::from_utf8_lossy(&object.value).into_owned();
         println!("greeting: {text}, version {}", object.version);
 
-        // Replaced only if nobody else has written it since.
+        // Replaced only if no other client has written it since.
         let write = Write {
             condition: Condition::Version(object.version),
             ..Write::default()
@@ -26,10 +26,10 @@ fn main() -> Result<(), Error> {
         }
     }
 
-    // Counted once each, also if an answer is lost on the way.
+    // Each increment counts once, even if its answer is lost.
     println!("visits: {}", table.increment(b"visits", 1)?);
 
-    // All servers work at the same time.
+    // All servers work in parallel.
     let objects: Vec<(String, String)> = (0..1_000)
         .map(|n| (format!("user:{n}"), format!("name {n}")))
         .collect();

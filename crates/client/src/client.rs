@@ -1,4 +1,4 @@
-//! What programs use: the client and its tables.
+//! The API for programs: the client and its tables.
 
 use crate::core::{Settled, Work};
 use crate::error::Error;
@@ -15,20 +15,20 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a client is made.
+/// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `host:port` of coordinators; one that answers is enough, it knows who leads.
+    /// Addresses `host:port` of coordinators. One that answers is enough: it names the leader.
     pub coordinators: Vec<String>,
-    /// The cluster's name; empty: whichever answers.
+    /// The cluster's name; empty: any cluster.
     pub cluster: String,
-    /// If the cluster asks for one.
+    /// The cluster's token, if it has one.
     pub token: Vec<u8>,
-    /// How long a call may take, failures and recoveries included.
+    /// Maximum time of a call, failures and recoveries included.
     pub deadline: Duration,
-    /// How long a single answer is waited for before the request is sent again.
+    /// Maximum time to wait for one answer before the request is sent again.
     pub attempt: Duration,
-    /// Writes take effect exactly once. Without it a write whose answer is lost may take effect
+    /// Writes take effect exactly once. If false, a write whose answer is lost may take effect
     /// twice.
     pub exactly_once: bool,
 }
@@ -62,24 +62,24 @@ impl Options {
 }
 
 /// A client of one cluster. Cheap to clone; clones share connections and lease. Any number of
-/// threads may call at once.
+/// threads may call it at once.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
 }
 
 impl Client {
-    /// Makes a client and asks the cluster for its tablet map.
+    /// Makes a client and gets the tablet map from the cluster.
     ///
     /// # Errors
-    /// No coordinator gave the map within the options' deadline, or it refused.
+    /// No coordinator sent the map within the options' deadline, or one refused.
     pub fn connect(options: Options) -> Result<Client, Error> {
         let client = Client::new(options)?;
         client.refresh()?;
         Ok(client)
     }
 
-    /// Makes a client that asks nobody anything until it is used.
+    /// Makes a client that connects to no server until it is used.
     ///
     /// # Errors
     /// [`Error::Options`].
@@ -91,10 +91,10 @@ impl Client {
         })
     }
 
-    /// A table by its name.
+    /// The table with this name.
     ///
     /// # Errors
-    /// There is none, or the coordinator can't be asked.
+    /// There is no such table, or no coordinator answers.
     pub fn table(&self, name: &str) -> Result<Table, Error> {
         let known = self.shared.core().routes().table(name);
         let id = match known {
@@ -108,7 +108,7 @@ impl Client {
         Ok(self.table_with_id(id))
     }
 
-    /// A table by its id. That there is none is noticed by what is done with it.
+    /// The table with this id. If it does not exist, the first operation on it fails.
     pub fn table_with_id(&self, id: TableId) -> Table {
         Table {
             shared: self.shared.clone(),
@@ -131,11 +131,11 @@ impl Client {
         }
     }
 
-    /// Makes a table over so many servers.
+    /// Creates a table over `servers` servers.
     ///
     /// # Errors
-    /// There is one of that name, which may be this call's own if the first answer to it was lost;
-    /// or the coordinator refuses.
+    /// A table of that name exists, possibly made by this call if the first answer was lost; or the
+    /// coordinator refuses.
     pub fn create_table(
         &self,
         name: &str,
@@ -157,7 +157,7 @@ impl Client {
     /// Drops a table and everything in it.
     ///
     /// # Errors
-    /// There is none of that name, or the coordinator refuses.
+    /// There is no table of that name, or the coordinator refuses.
     pub fn drop_table(&self, name: &str) -> Result<(), Error> {
         self.admin(Admin::DropTable {
             name: name.to_owned(),
@@ -165,10 +165,10 @@ impl Client {
         self.refresh()
     }
 
-    /// Anything else that the coordinator does for people.
+    /// Sends any other administrative request to the coordinator.
     ///
     /// # Errors
-    /// The coordinator refuses, or does not answer: then it may have been done.
+    /// The coordinator refuses. Or it does not answer: then the request may have been executed.
     pub fn admin(&self, admin: Admin) -> Result<AdminAnswer, Error> {
         let deadline = self.shared.options.deadline;
         let question = ToCoordinator::Admin(admin);
@@ -183,12 +183,12 @@ fn unfit(answer: &CoordinatorAnswer) -> Error {
     Error::Refused(format!("the coordinator's answer does not fit: {answer:?}"))
 }
 
-/// How a write is done.
+/// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Write {
     pub condition: Condition,
     pub expiry: Expiry,
-    /// What it must have reached when the call returns; `None`: the table's level.
+    /// The level that it must have when the call returns; `None`: the table's level.
     pub level: Option<Level>,
 }
 
@@ -204,7 +204,7 @@ impl Table {
         self.id
     }
 
-    /// The same operation as it goes into [`Table::run`].
+    /// The operation in the form for [`Table::run`].
     fn single<'a>(&self, key: &'a [u8], operation: Operation<'a>) -> Work<'a> {
         self.leveled(key, operation, None)
     }
@@ -237,7 +237,7 @@ impl Table {
     /// The object with this key.
     ///
     /// # Errors
-    /// See [`Error`]; so for all that follow.
+    /// See [`Error`]; the same for all methods below.
     pub fn get(&self, key: &[u8]) -> Result<Option<Object>, Error> {
         object(self.one(self.single(key, Operation::Read))?)
     }
@@ -245,7 +245,7 @@ impl Table {
     /// Writes an object; returns its version.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Table::get`].
     pub fn set(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
         match self.write(key, value, Write::default())? {
             Outcome::Written { version } => Ok(version),
@@ -253,10 +253,10 @@ impl Table {
         }
     }
 
-    /// Writes an object in some way: [`Outcome::Written`] or [`Outcome::ConditionFailed`].
+    /// Writes an object with options; returns [`Outcome::Written`] or [`Outcome::ConditionFailed`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Table::get`].
     pub fn write(&self, key: &[u8], value: &[u8], write: Write) -> Result<Outcome, Error> {
         let operation = Operation::Write {
             value,
@@ -266,10 +266,10 @@ impl Table {
         self.one(self.leveled(key, operation, write.level))
     }
 
-    /// Removes an object; the version that is gone, if there was one.
+    /// Removes an object; returns the removed version, if there was one.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Table::get`].
     pub fn remove(&self, key: &[u8]) -> Result<Option<u64>, Error> {
         match self.remove_if(key, Condition::Always)? {
             Outcome::Removed { version } => Ok(Some(version)),
@@ -278,19 +278,20 @@ impl Table {
         }
     }
 
-    /// Removes an object under a condition: [`Outcome::Removed`], [`Outcome::Absent`] or
+    /// Removes an object if a condition holds; returns [`Outcome::Removed`], [`Outcome::Absent`] or
     /// [`Outcome::ConditionFailed`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Table::get`].
     pub fn remove_if(&self, key: &[u8], condition: Condition) -> Result<Outcome, Error> {
         self.one(self.single(key, Operation::Remove { condition }))
     }
 
-    /// Adds to the whole number that the object's text is (absent: 0); returns the sum.
+    /// Adds to the whole number in the object's text (absent: 0); returns the sum.
     ///
     /// # Errors
-    /// As there; the value is not a whole number, or the sum is beyond the range of 64 bits.
+    /// As for [`Table::get`]; or the value is not a whole number, or the sum is beyond the range of
+    /// 64 bits.
     pub fn increment(&self, key: &[u8], by: i64) -> Result<i64, Error> {
         let by = Amount::Integer(by);
         match self.one(self.single(key, Operation::Increment { by }))? {
@@ -305,7 +306,7 @@ impl Table {
     /// As [`Table::increment`], with floating point numbers.
     ///
     /// # Errors
-    /// As there; the value is not a number, or the sum is not finite.
+    /// As for [`Table::get`]; or the value is not a number, or the sum is not finite.
     pub fn increment_float(&self, key: &[u8], by: f64) -> Result<f64, Error> {
         let by = Amount::Float(by);
         match self.one(self.single(key, Operation::Increment { by }))? {
@@ -317,8 +318,8 @@ impl Table {
         }
     }
 
-    /// Several objects at once, from all servers that have them at the same time. Each is read on
-    /// its own.
+    /// Several objects at once, read from all their servers in parallel. Each is read
+    /// independently.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Object>, Error>> {
         let reads = keys
             .iter()
@@ -327,7 +328,7 @@ impl Table {
         outcomes.map(|outcome| object(outcome?)).collect()
     }
 
-    /// Several writes at once, on all servers at the same time. Each takes effect on its own, once;
+    /// Several writes at once, on all servers in parallel. Each takes effect independently, once,
     /// in any order.
     pub fn set_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
@@ -353,9 +354,9 @@ impl Table {
         )
     }
 
-    /// All objects, in no order that means anything. What is there from beginning to end comes
-    /// once, whatever splits, moves or crashes meanwhile; what is written or removed meanwhile may
-    /// come or not.
+    /// All objects, in no particular order. An object that exists from beginning to end is returned
+    /// once, even if tablets split or move and servers crash meanwhile; an object written or
+    /// removed meanwhile may be returned or not.
     pub fn scan(&self) -> Scan<'_> {
         Scan::new(self)
     }

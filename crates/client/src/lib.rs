@@ -5,20 +5,20 @@
 //!
 //! # fn main() -> Result<(), duramen_client::Error> {
 //! let client = Client::connect(Options::new(["127.0.0.1:7400", "127.0.0.1:7401"]))?;
-//! let table = client.table("db0")?; // what Redis clients see; `Client::create_table` makes others
+//! let table = client.table("db0")?; // the table of Redis clients; `create_table` makes others
 //! let version = table.set(b"key", b"value")?;
 //! assert_eq!(table.get(b"key")?.expect("just written").version, version);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A call returns when it is done, or when its deadline has passed; in between the client finds the
-//! key's owner, waits for recoveries, follows tablets that move and coordinators that change. Every
-//! write takes effect exactly once, also if its answer was lost (RIFL). A [`Client`] is shared by
-//! as many threads as you like.
+//! A call returns when it is done, or when its deadline has passed. In between the client finds the
+//! key's owner, waits for recoveries, and follows moving tablets and changing coordinators. Every
+//! write takes effect exactly once, even if its answer was lost (RIFL). Any number of threads may
+//! share a [`Client`].
 //!
-//! [`core`] decides what is sent where and when, and does no I/O: the simulator drives the very
-//! same code.
+//! [`core`] decides which requests are sent, to which server and when. It does no I/O: the
+//! simulator runs the same code.
 
 mod client;
 pub mod core;

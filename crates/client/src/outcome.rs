@@ -1,8 +1,8 @@
-//! What becomes of operations, owned by the caller.
+//! Results of operations, owned by the caller.
 
 use duramen_wire::native::message::{self as wire, Amount};
 
-/// An object, as it was read.
+/// An object as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     pub value: Vec<u8>,
@@ -12,25 +12,25 @@ pub struct Object {
     pub expires_at_ms: Option<u64>,
 }
 
-/// What became of one operation.
+/// Result of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Of a read.
+    /// Result of a read.
     Value(Object),
-    /// Of a read or removal: there is no such object.
+    /// Result of a read or removal: there is no such object.
     Absent,
-    /// Of a write.
+    /// Result of a write.
     Written { version: u64 },
-    /// Of a removal: this version is gone.
+    /// Result of a removal: this version was removed.
     Removed { version: u64 },
-    /// Of an increment.
+    /// Result of an increment.
     Number { value: Amount, version: u64 },
-    /// The version that is there; `None`: absent.
+    /// The existing version; `None`: absent.
     ConditionFailed { current: Option<u64> },
 }
 
 impl Outcome {
-    /// `Err`: it is a problem.
+    /// `Err`: the outcome is a problem.
     pub(crate) fn of(outcome: wire::Outcome<'_>) -> Result<Outcome, wire::Problem<'_>> {
         Ok(match outcome {
             wire::Outcome::Value {

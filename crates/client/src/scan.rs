@@ -1,4 +1,4 @@
-//! All objects of a table, one after the other.
+//! A scan: all objects of a table, one after another.
 
 use crate::client::Table;
 use crate::core::{Settled, Work};
@@ -7,14 +7,14 @@ use crate::outcome::Object;
 use duramen_base::ids::KeyRange;
 use std::vec::IntoIter;
 
-/// Bytes asked for at once.
+/// Maximum bytes of one request's objects.
 const PIECE_BYTES: u32 = 256 << 10;
 
 /// See [`Table::scan`].
 #[derive(Debug)]
 pub struct Scan<'t> {
     table: &'t Table,
-    /// What is still to be asked for, and from which cursor on; the next one last.
+    /// The ranges that are still to be requested, each with its cursor; the next one is last.
     rest: Vec<(KeyRange, u64)>,
     piece: IntoIter<(Vec<u8>, Object)>,
 }
@@ -28,7 +28,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// False: that was all.
+    /// Fetches the next piece. False: the scan is complete.
     fn fetch(&mut self) -> Result<bool, Error> {
         let Some((range, cursor)) = self.rest.last().copied() else {
             return Ok(false);
@@ -56,7 +56,7 @@ impl<'t> Scan<'t> {
 impl Iterator for Scan<'_> {
     type Item = Result<(Vec<u8>, Object), Error>;
 
-    /// After an error the same piece can be asked for again.
+    /// After an error the next call requests the same piece again.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(object) = self.piece.next() {

@@ -1,5 +1,5 @@
-//! The client's decisions, without sockets: what it says about requests whose fate is not known,
-//! and which ids they carry.
+//! The client's decisions, without sockets: its errors for requests with unknown results, and the
+//! ids that requests carry.
 
 use duramen_base::ids::{ClientId, KeyRange, MapVersion, RpcId, ServerId, TableId};
 use duramen_client::core::{Batch, Core, Next, Send, Settled, Work};
@@ -43,7 +43,7 @@ fn map(version: u64, owner: ServerId) -> TabletMap {
     }
 }
 
-/// A core with a map (all belongs to the first server) and a lease of 1,000 seconds.
+/// A core with a map (the first server owns everything) and a lease of 1,000 seconds.
 fn core() -> Core {
     let mut core = Core::new(vec!["a".to_owned(), "b".to_owned()], true, 1_000_000, 7);
     core.learn(map(1, FIRST));
@@ -75,8 +75,8 @@ fn batch<'a>(now_us: u64, works: &[Work<'a>]) -> Batch<'a> {
     Batch::new(now_us, DEADLINE, works.iter().copied())
 }
 
-/// Goes on until something is to be sent, answering questions for a lease (client 9 first, then 10
-/// and so on) and the map.
+/// Continues until a request is to be sent, answering questions for a lease (client 9 first, then
+/// 10 and so on) and for the map.
 fn send(core: &mut Core, now_us: &mut u64, batch: &mut Batch<'_>, newest: &TabletMap) -> Send {
     for _ in 0..1_000 {
         match core.next(*now_us, batch) {
@@ -160,7 +160,7 @@ fn what_ends_without_an_answer_is_unknown_and_what_was_refused_is_not_done() {
     }
 }
 
-/// K2: with another lease, only what is known not to have been executed is sent again.
+/// K2: with another lease, only requests that are known not to have been executed are sent again.
 #[test]
 fn an_ended_lease_makes_only_the_unknown_unknown() {
     for lost in [true, false] {
@@ -188,8 +188,8 @@ fn an_ended_lease_makes_only_the_unknown_unknown() {
     }
 }
 
-/// A frame that the network repeats: the answer to its copy comes first, and says that the other
-/// one is at work. If the lease ends then, a new name for it would do it twice.
+/// The network repeats a frame: the answer to its copy comes first, and reports that the other copy
+/// is being executed. If the lease ends then, a new id would execute the operation twice.
 #[test]
 fn in_progress_is_no_answer() {
     let (mut core, mut now_us) = (core(), 0);
@@ -285,8 +285,8 @@ fn a_table_that_a_fresh_map_does_not_know_is_none() {
     assert!(now_us < END_US, "long before the deadline");
 }
 
-/// The first example of the crate used `default`, which a new cluster has without tablets: calls
-/// waited for 30 s, and spoke of a recovery.
+/// The first example of the crate once used `default`, which has no tablets in a new cluster: calls
+/// waited for 30 s, and the error named a recovery.
 #[test]
 fn a_table_without_tablets_is_told_at_once() {
     let mut core = Core::new(vec!["a".to_owned()], true, 1_000_000, 7);
@@ -295,7 +295,7 @@ fn a_table_without_tablets_is_told_at_once() {
     core.learn(empty.clone());
     let mut now_us = 5;
     let mut batch = batch(now_us, &[work(b"k", Operation::Read)]);
-    // The map may be older than the tablets: it is asked for once.
+    // The map may be older than the tablets: the client asks for it once.
     loop {
         match core.next(now_us, &mut batch) {
             Next::Ask(ask) => {
@@ -313,7 +313,7 @@ fn a_table_without_tablets_is_told_at_once() {
         error.to_string().contains("duramen table create t"),
         "{error}"
     );
-    // If somebody has created them meanwhile, it goes on.
+    // If the tablets were created meanwhile, the call continues.
     let mut core = Core::new(vec!["a".to_owned()], true, 1_000_000, 7);
     core.learn(empty);
     let mut batch = Batch::new(now_us, DEADLINE, [work(b"k", Operation::Read)]);

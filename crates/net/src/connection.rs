@@ -1,4 +1,4 @@
-//! One connection of a hub: what is known of it, and the table of all.
+//! One connection of a hub: its state, and the table of all connections.
 
 use crate::input::Input;
 use crate::output::Output;
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// Names a connection of a hub; never given twice by one hub.
+/// Identifies a connection of a hub; a hub never uses an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
 
@@ -22,7 +22,7 @@ impl ConnectionId {
     }
 }
 
-/// Who opened it.
+/// The side that opened the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Side {
     /// The other side. Its role is known once it has proved itself.
@@ -30,11 +30,10 @@ pub(crate) enum Side {
         role: Option<Role>,
         peer: SocketAddr,
     },
-    /// This one, for a link.
+    /// This side, for a link.
     Ours { link: usize },
 }
 
-/// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connecting {
@@ -44,7 +43,7 @@ pub(crate) enum Phase {
         until: Instant,
     },
     Open,
-    /// Its goodbye is on its way, what comes is thrown away.
+    /// Its last frame is being sent; received bytes are dropped.
     Closing {
         until: Instant,
     },
@@ -56,16 +55,16 @@ pub(crate) struct Connection {
     pub fd: OwnedFd,
     pub side: Side,
     pub phase: Phase,
-    /// In phase hello.
+    /// Only in phase `Hello`.
     pub handshake: Option<Box<Handshake>>,
     pub input: Input,
     pub output: Output,
     pub interest: EventFlags,
-    /// When the socket last took something, or had nothing to take.
+    /// When the socket last accepted bytes, or had nothing to send.
     pub moved: Instant,
-    /// Questions of the other side that wait for their answers.
+    /// Questions of the other side that are not answered yet.
     pub unanswered: usize,
-    /// It is among those to be flushed.
+    /// It is in the list of connections to be flushed.
     pub is_dirty: bool,
 }
 
@@ -85,7 +84,7 @@ pub(crate) struct Table {
     slots: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     free: Vec<usize>,
-    /// Those that the other side opened, and in which it has proved itself.
+    /// Number of connections that the other side opened, and on which it has proved itself.
     proved: usize,
 }
 
@@ -133,7 +132,7 @@ impl Table {
         Some(connection)
     }
 
-    /// Who opened this connection has proved itself.
+    /// Notes that the other side, which opened this connection, has proved itself.
     pub fn prove(&mut self, id: ConnectionId, role: Role) {
         if let Some(connection) = self.get_mut(id)
             && let Side::Theirs { role: known, .. } = &mut connection.side
@@ -143,12 +142,12 @@ impl Table {
         }
     }
 
-    /// See [`Table::prove`]; those that another hub handed over count as well.
+    /// See [`Table::prove`]; connections that another hub handed over count too.
     pub fn proved(&self) -> usize {
         self.proved
     }
 
-    /// It is open, and who opened it has not proved itself.
+    /// The connection is open, the other side opened it and has not proved itself.
     pub fn is_stranger(&mut self, id: ConnectionId) -> bool {
         self.get_mut(id)
             .is_some_and(|found| found.is_theirs() && !is_proved(&found.side))

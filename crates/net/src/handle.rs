@@ -1,4 +1,4 @@
-//! How other threads reach the thread of a hub.
+//! A handle, by which other threads reach the thread of a hub.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ struct Inner<M> {
     bell: OwnedFd,
 }
 
-/// Tells the thread of a hub something, or just wakes it. Any thread, any number.
+/// Sends mail to the thread of a hub, or only wakes it. For any number of threads.
 pub struct Handle<M>(Arc<Inner<M>>);
 
 impl<M> Clone for Handle<M> {
@@ -39,24 +39,24 @@ impl<M> Handle<M> {
         })))
     }
 
-    /// It comes out of [`Hub::poll`](crate::Hub::poll) as [`Event::Told`](crate::Event::Told), in
-    /// order.
+    /// Queues mail, which [`Hub::poll`](crate::Hub::poll) returns in order as
+    /// [`Event::Told`](crate::Event::Told).
     pub fn tell(&self, what: M) {
         self.mail().push_back(what);
         self.wake();
     }
 
-    /// Has the hub's thread come back from [`Hub::poll`](crate::Hub::poll) soon. Only signals: may
+    /// Makes the hub's thread return from [`Hub::poll`](crate::Hub::poll) soon. Only signals: may
     /// be called with locks held.
     pub fn wake(&self) {
         if !self.0.is_woken.swap(true, Ordering::AcqRel) {
-            // Fails only if the counter is full, and then the thread is awake.
+            // This fails only if the counter is full, and then the thread is awake.
             let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// The owner: what was told. The bell is silenced and unmarked first: what is told later rings
-    /// it again.
+    /// Called by the owner: takes the mail. The bell is reset and the mark removed before: later
+    /// mail rings it again.
     pub(crate) fn take(&self) -> VecDeque<M> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.0.bell, &mut count);

@@ -1,4 +1,4 @@
-//! The hub: all connections of one thread, and what happens on them.
+//! The hub: all connections of one thread, and their events.
 
 mod traffic;
 
@@ -25,45 +25,45 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BELL: u64 = u64::MAX;
-/// Listeners count down from here.
+/// Numbers of listeners count down from here.
 const LISTENER: u64 = u64::MAX - 1;
 const LISTENERS_MAX: usize = 64;
 const EVENTS_MAX: usize = 256;
-/// Most connections taken from a listener in one round.
+/// Maximum connections accepted from a listener in one round.
 const ACCEPTS_MAX: usize = 64;
-/// Each holds about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients
-/// that come back at once.
+/// Each takes about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients
+/// that reconnect at once.
 const STRANGERS_MAX: usize = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long a refused peer may take to read why.
+/// Time that a refused peer has to read the reason.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How long an address of a name may take to connect if there are others to try [RFC 8305 §5].
+/// Time for one address of a name to connect, if there are others to try [RFC 8305 §5].
 const ADDRESS_PATIENCE: Duration = Duration::from_millis(250);
-/// How long nothing is accepted when the system has no descriptors left.
+/// Pause of accepting when the system has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// What a hub bears.
+/// Limits of a hub.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Longest frame from servers and coordinators, and from clients, in bytes.
     pub peer_frame_bytes: usize,
     pub client_frame_bytes: usize,
-    /// Who leaves more than this lying is cut.
+    /// Maximum unsent output per connection; beyond it the connection is closed.
     pub output_bytes: usize,
-    /// Who leaves more than this lying, or has asked so many questions without an answer yet, is
-    /// not read from meanwhile.
+    /// Above this much unsent output, or this many unanswered questions, the connection is not read
+    /// from.
     pub pause_bytes: usize,
     pub pause_questions: usize,
-    /// Most connections that others opened and in which they have proved themselves.
+    /// Maximum connections that peers opened and on which they have proved themselves.
     pub connections: usize,
-    /// Most connections that others opened and in which they have not. The oldest gives way to the
-    /// next.
+    /// Maximum connections that peers opened and on which they have not proved themselves. A new
+    /// one closes the oldest.
     pub strangers: usize,
-    /// How long connecting, and the handshake, may take.
+    /// Maximum time for connecting, and for the handshake.
     pub hello: Duration,
-    /// How long sent bytes may stay without any sign that they arrive.
+    /// How long sent bytes may remain unacknowledged.
     pub patience: Duration,
-    /// Between two attempts to connect: doubles from the one to the other.
+    /// Pause between two attempts to connect: it doubles from the minimum to the maximum.
     pub retry_min: Duration,
     pub retry_max: Duration,
 }
@@ -86,23 +86,23 @@ impl Default for Limits {
     }
 }
 
-/// What a hub is.
+/// Options of a hub.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// As what it answers those who connect.
+    /// The role in which it answers peers that connect.
     pub role: Role,
     /// Empty: any cluster.
     pub cluster: String,
-    /// What both sides must prove to know, and never say; empty if the cluster asks for nothing.
+    /// Both sides must prove that they have it, and never send it; empty if the cluster has no
+    /// token.
     pub token: Vec<u8>,
     pub limits: Limits,
     /// Connections of these roles are not kept: they come out as [`Event::Handed`].
     pub hands_over: fn(Role) -> bool,
-    /// All addresses of `host:port`. May take seconds: it is called on a thread of its own, if the
-    /// host is no address.
+    /// Returns all addresses of `host:port`. It may take seconds: unless the host is an address, it
+    /// is called on its own thread.
     pub resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
-    /// Counts what came from others and made no sense, and hellos that were refused. Hubs may share
-    /// it.
+    /// Counts invalid frames of peers, and refused hellos. Hubs may share it.
     pub offences: Arc<AtomicU64>,
 }
 
@@ -120,21 +120,21 @@ impl Options {
     }
 }
 
-/// A connection on its way to the thread that will have it. The handshake is over.
+/// A connection to be taken over by another thread. The handshake is over.
 #[derive(Debug)]
 pub struct Incoming {
-    /// Does not block.
+    /// A non-blocking socket.
     pub fd: OwnedFd,
     pub role: Role,
     pub peer: SocketAddr,
-    /// What came behind the handshake.
+    /// Bytes received after the handshake.
     pub received: Vec<u8>,
 }
 
-/// What happened.
+/// An event of a hub.
 #[derive(Debug)]
 pub enum Event<M> {
-    /// Somebody connected and may ask.
+    /// A peer connected and may send questions.
     Accepted {
         connection: ConnectionId,
         role: Role,
@@ -153,7 +153,7 @@ pub enum Event<M> {
         connection: ConnectionId,
         reason: Reason,
     },
-    /// To a question of [`Hub::ask`].
+    /// The answer to a question of [`Hub::ask`].
     Answer { request: u64, message: Message },
     /// A link broke or could not be opened: these questions, perhaps none, get no answer.
     Unanswered {
@@ -162,7 +162,7 @@ pub enum Event<M> {
         requests: Vec<u64>,
         reason: Reason,
     },
-    /// By a [`Handle`].
+    /// Mail sent by a [`Handle`].
     Told(M),
 }
 
@@ -179,7 +179,7 @@ struct Listener {
     is_resting: bool,
 }
 
-/// See the crate's head.
+/// All connections of one thread: see the crate's documentation.
 pub struct Hub<M> {
     options: Options,
     epoll: OwnedFd,
@@ -191,10 +191,10 @@ pub struct Hub<M> {
     resolver: Resolver,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
     dirty: Vec<ConnectionId>,
-    /// Connections whose openers have not proved themselves, the oldest first; some have meanwhile,
-    /// or are gone.
+    /// Connections whose openers had not proved themselves, oldest first; some have proved
+    /// themselves since, or are gone.
     strangers: VecDeque<ConnectionId>,
-    /// What happened outside of `poll`.
+    /// Events that occurred outside of `poll`.
     pending: Vec<Event<M>>,
     quiet: Quiet,
     now: Instant,
@@ -231,13 +231,13 @@ impl<M: Send + 'static> Hub<M> {
         })
     }
 
-    /// For other threads.
+    /// A handle for other threads.
     pub fn handle(&self) -> Handle<M> {
         self.handle.clone()
     }
 
-    /// Something that came from others made no sense ([`Options::offences`]). The hub counts hellos
-    /// and frames itself, whether they are worth a line in the log or not.
+    /// Counts an invalid message of a peer ([`Options::offences`]). The hub itself counts hellos
+    /// and frames, even those that it does not log.
     pub fn offended(&self) {
         self.options.offences.fetch_add(1, Ordering::Relaxed);
     }
@@ -252,10 +252,11 @@ impl<M: Send + 'static> Hub<M> {
         self.options.offences.load(Ordering::Relaxed)
     }
 
-    /// Takes connections at this address from now on; returns the real one if its port was 0.
+    /// Accepts connections at this address from now on; returns the actual address if its port was
+    /// 0.
     ///
     /// # Errors
-    /// The address is in use, or not of this machine.
+    /// The address is in use, or does not belong to this machine.
     pub fn listen(&mut self, address: SocketAddr) -> std::io::Result<SocketAddr> {
         assert!(self.listeners.len() < LISTENERS_MAX, "a few listeners");
         let (fd, address) = socket::listen(address)?;
@@ -268,9 +269,9 @@ impl<M: Send + 'static> Hub<M> {
         Ok(address)
     }
 
-    /// Asks whoever is at `address` (`host:port`), on a connection that says `role`. `request`: of
-    /// the envelope, and unique among what this hub has asked and not heard about. `encode` appends
-    /// a question that is followed by `payload`.
+    /// Sends a question to `address` (`host:port`), on a connection with the role `role`. `request`
+    /// is the number in the envelope, unique among this hub's open questions. `encode` appends the
+    /// question; `payload` follows it.
     pub fn ask(
         &mut self,
         address: &str,
@@ -315,13 +316,13 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// This question is given up: its answer, should it come, is dropped.
+    /// Gives up a question: its answer is dropped if it arrives.
     pub fn forget(&mut self, address: &str, role: Role, request: u64) {
         let link = self.links.find(address, role, self.now);
         self.links.get_mut(link).outstanding.remove(&request);
     }
 
-    /// Answers a question. If who asked is gone, nothing happens.
+    /// Answers a question. Does nothing if the sender of the question is gone.
     pub fn reply(
         &mut self,
         connection: ConnectionId,
@@ -349,7 +350,7 @@ impl<M: Send + 'static> Hub<M> {
         self.close_because(connection, Reason::Here);
     }
 
-    /// Ends the links to this address: whoever was there is known to be gone.
+    /// Ends the links to this address, because its server is known to be gone.
     pub fn close_links(&mut self, address: &str) {
         for number in self.links.to(address) {
             match self.links.get_mut(number).state {
@@ -384,14 +385,14 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// Sends what was queued, waits until something happens or `timeout` has passed, and says what
-    /// happened.
+    /// Sends queued bytes, waits for an event or until `timeout` has passed, and returns the
+    /// events.
     pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<M>>) {
         self.now = Instant::now();
         self.flush_dirty();
         let mut ready = Vec::with_capacity(EVENTS_MAX);
         let timeout = self.timeout(timeout);
-        // EINTR and everything else: an empty round, and then again.
+        // EINTR or any other error: an empty round, then the next one.
         let spare = rustix::buffer::spare_capacity(&mut ready);
         let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
         self.now = Instant::now();
@@ -442,8 +443,8 @@ impl<M: Send + 'static> Hub<M> {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(errno) => {
-                    // No descriptors, no memory: it stays in the queue of the system until there
-                    // are some.
+                    // No descriptors or no memory: the connection stays in the system's queue until
+                    // there are some.
                     if let Some(more) = self.quiet.says(self.now) {
                         tracing::warn!(more, "cannot accept a connection: {errno}");
                     }
@@ -464,15 +465,15 @@ impl<M: Send + 'static> Hub<M> {
             EventFlags::IN
         };
         self.listeners[listener].is_resting = rests;
-        // Can only fail for want of kernel memory; then it is tried again by the next timer.
+        // This fails only for lack of kernel memory; then the next timer tries it again.
         let _ = epoll::modify(&self.epoll, &self.listeners[listener].fd, data, flags);
     }
 
-    /// Nothing is said before the other side has said something (S2 of the handshake).
+    /// Nothing is sent before the other side has sent something (S2 of the handshake).
     fn greet(&mut self, fd: OwnedFd, peer: SocketAddr) {
         let nonce = match fresh_nonce() {
             Ok(nonce) => nonce,
-            Err(error) => return self.warn(peer, &error.to_string()), // which closes it
+            Err(error) => return self.warn(peer, &error.to_string()), // this closes it
         };
         self.let_a_stranger_go();
         socket::tune(&fd, self.options.limits.patience);
@@ -490,8 +491,8 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// The oldest one, if there are as many as may be: so strangers keep strangers out, and nobody
-    /// else.
+    /// Closes the oldest unproved connection if their maximum is reached: so strangers displace
+    /// only other strangers.
     fn let_a_stranger_go(&mut self) {
         let most = self.options.limits.strangers;
         if self.strangers.len() < most {
@@ -582,7 +583,7 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// An address did not lead to the peer: the next one is tried.
+    /// An address did not lead to the peer: tries the next one.
     fn way_failed(&mut self, number: usize, reason: Reason) {
         self.links.get_mut(number).ways.failed(reason);
         self.try_next(number);
@@ -605,7 +606,7 @@ impl<M: Send + 'static> Hub<M> {
     }
 }
 
-/// Why a socket could not be connected.
+/// Reason why a socket could not be connected.
 fn not_connected(errno: Errno) -> Reason {
     match errno {
         Errno::CONNREFUSED => Reason::NobodyListens,

@@ -1,8 +1,8 @@
-//! What was received on a connection: cut into messages that share the buffer they arrived in.
+//! Received bytes of a connection, cut into messages that share the receive buffer.
 //!
 //! **Invariants**
-//! - P1: a buffer grows at most to twice what has arrived, or by one small piece, and never beyond
-//!   the frame that it waits for.
+//! - P1: a buffer grows at most to twice the length of the received bytes, or by one small piece,
+//!   and never beyond the frame that it waits for.
 
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
@@ -14,28 +14,28 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What is received at once when nothing larger is known to come.
+/// Bytes received at once when no larger frame is known to come.
 const PIECE_BYTES: usize = 64 << 10;
-/// Buffers beyond this are large: kept for reuse only while large frames come.
+/// Longer buffers are large: they are kept for reuse only while large frames arrive.
 const KEPT_BYTES_MAX: usize = 512 << 10;
 const KEPT_MAX: usize = 32;
-/// Bytes of large buffers that are kept: those that are being filled, by several peers at once, and
-/// those that are worked off.
+/// Maximum bytes of large buffers that are kept: buffers being filled, by several peers at once,
+/// and buffers being processed.
 const LARGE_BYTES_MAX: usize = 64 << 20;
-/// Their lengths are multiples of this.
+/// The lengths of large buffers are multiples of this.
 const ROUND_BYTES: usize = 256 << 10;
-/// Frames beyond this get a buffer of their own.
+/// Longer frames get their own buffer.
 const LARGE_BYTES: usize = 256 << 10;
-/// The payload of a large frame begins at a multiple of this: it can be written past the page cache
-/// as it is.
+/// The payload of a large frame begins at a multiple of this, so it can be written past the page
+/// cache without a copy.
 const PAGE_BYTES: usize = 4096;
 
-/// A whole frame whose checksum was right. Holding it holds what was received together with it.
+/// A complete frame whose checksum is right. It keeps all bytes alive that were received with it.
 #[derive(Clone, Debug)]
 pub struct Message {
     buffer: Arc<Vec<u8>>,
     header: Header,
-    /// Where the body begins, where the payload begins, where it ends.
+    /// Start of the body; start and end of the payload.
     body: usize,
     payload: usize,
     end: usize,
@@ -54,7 +54,7 @@ impl Message {
         &self.buffer[self.payload..self.end]
     }
 
-    /// The payload, to be handed on.
+    /// The payload, to be passed on.
     pub fn payload_shared(&self) -> Slice {
         match self.payload == self.end {
             true => Slice::default(),
@@ -62,7 +62,7 @@ impl Message {
         }
     }
 
-    /// For the decoders of `wire`.
+    /// The frame, for the decoders of `wire`.
     pub fn frame(&self) -> Frame<'_> {
         Frame {
             header: self.header,
@@ -72,18 +72,18 @@ impl Message {
     }
 }
 
-/// Buffers that may be used again once all messages in them are gone.
+/// Buffers that may be reused once all messages in them are gone.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     lent: VecDeque<Arc<Vec<u8>>>,
-    /// Bytes of those of them that are large.
+    /// Total bytes of the large ones.
     large_bytes: usize,
-    /// Since the last [`sweep`](Self::sweep) a large one was wanted.
+    /// A large buffer was used since the last [`sweep`](Self::sweep).
     in_use: bool,
 }
 
 impl Buffers {
-    /// One of at least so many bytes, and not much more: of large frames only what is free already.
+    /// A buffer of at least `bytes`, and not much more; a large one only if it is free already.
     fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let is_large = bytes > KEPT_BYTES_MAX;
         self.in_use |= is_large;
@@ -127,7 +127,8 @@ impl Buffers {
         buffer
     }
 
-    /// From time to time: large ones that nobody has wanted meanwhile go back to the system.
+    /// Called periodically: returns large buffers to the system if they were not used since the
+    /// last call.
     pub fn sweep(&mut self) {
         if !std::mem::take(&mut self.in_use) {
             self.lent.retain(|kept| kept.len() <= KEPT_BYTES_MAX);
@@ -136,7 +137,6 @@ impl Buffers {
     }
 }
 
-/// How receiving ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Bytes,
@@ -145,14 +145,14 @@ pub(crate) enum Received {
     Failed(Errno),
 }
 
-/// Bytes that are no whole frame yet.
+/// Received bytes that are not a whole frame yet.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
-    /// What has arrived lies in `start..end`.
+    /// The received bytes are in `start..end`.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// What the frame at the beginning needs in all; 0: not known.
+    /// Total length of the frame at the beginning; 0: not known.
     needed: usize,
 }
 
@@ -174,7 +174,7 @@ impl Input {
         self.bytes().to_vec()
     }
 
-    /// Takes away the first bytes: they were no frame.
+    /// Drops the first bytes: they were no frame.
     pub fn skip(&mut self, bytes: usize) {
         assert!(bytes <= self.end - self.start, "no more than has arrived");
         self.start += bytes;
@@ -183,8 +183,8 @@ impl Input {
     /// Receives once.
     pub fn receive(&mut self, socket: impl AsFd, buffers: &mut Buffers) -> Received {
         self.make_room(buffers);
-        // Of a large frame its own bytes alone: so the next one begins in a buffer of its own, and
-        // nothing is moved.
+        // Receive only this frame's bytes if it is large: so the next frame begins in its own
+        // buffer, and nothing is moved.
         let until = match self.needed > LARGE_BYTES {
             true => (self.start + self.needed).min(self.buffer.len()),
             false => self.buffer.len(),
@@ -192,8 +192,8 @@ impl Input {
         self.receive_into(socket, until)
     }
 
-    /// Receives once from a peer that has not proved itself: no more than `most` bytes of it lie
-    /// here at a time.
+    /// Receives once from a peer that has not proved itself: at most `most` of its bytes are kept
+    /// at a time.
     pub fn receive_of_stranger(&mut self, socket: impl AsFd, most: usize) -> Received {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -214,8 +214,8 @@ impl Input {
         }
     }
 
-    /// Some room behind what has arrived, as much as P1 allows; of a large frame such that its
-    /// payload will lie on a page.
+    /// Makes room for more bytes, as much as P1 allows; for a large frame, its payload will start
+    /// on a page.
     fn make_room(&mut self, buffers: &mut Buffers) {
         let have = self.end - self.start;
         let missing = self.needed.saturating_sub(have);
@@ -233,8 +233,8 @@ impl Input {
         let larger = match self.needed > LARGE_BYTES {
             true => {
                 let free = buffers.take(self.needed + PAGE_BYTES);
-                // A whole one serves frames of about this length; the system gives its memory as it
-                // is used.
+                // A whole buffer serves later frames of about this length; the system provides its
+                // memory as it is used.
                 let unit = if room == missing { ROUND_BYTES } else { 1 };
                 let bytes = (have + room + PAGE_BYTES).next_multiple_of(unit);
                 free.unwrap_or_else(|| vec![0; bytes])
@@ -259,8 +259,8 @@ impl Input {
         self.buffer[self.start..self.end].copy_from_slice(&before[arrived]);
     }
 
-    /// Cuts out all whole frames, in order. Those before a malformed one are whole, and are lost
-    /// with it: the connection ends.
+    /// Cuts out all whole frames, in order. Those before a malformed frame are valid but lost with
+    /// it: the connection ends.
     pub fn cut(
         &mut self,
         limit: usize,
@@ -349,7 +349,7 @@ mod tests {
             }
         }
 
-        /// Sends all of it in steps of so many bytes, and receives.
+        /// Sends all bytes in steps of `step`, and receives.
         fn pass(&mut self, bytes: &[u8], step: usize) -> Vec<Message> {
             let mut found = Vec::new();
             for mut part in bytes.chunks(step) {
@@ -411,7 +411,7 @@ mod tests {
                 .iter()
                 .all(|kept| kept.len() <= KEPT_BYTES_MAX)
         );
-        // Of what is kept there is a bound, whoever holds it.
+        // The bytes kept are bounded, even while other threads hold them.
         let held: Vec<_> = (0..9)
             .map(|n| rig.pass(&frame(n, 9_000_000), 60_000))
             .collect();

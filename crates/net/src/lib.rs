@@ -1,25 +1,26 @@
-//! Connections of the native protocol, without RESP and without meaning: handshakes, frames,
-//! queues, links that come back.
+//! Connections of the native protocol, independent of RESP and of the messages' meaning:
+//! handshakes, frames, queues, links that reconnect.
 //!
-//! A [`Hub`] belongs to one thread, which calls [`Hub::poll`] in a loop and looks at the
-//! [`Event`]s; a [`Handle`] lets other threads wake it and tell it something. Incoming connections
-//! ask, outgoing ones ([`Hub::ask`]) are asked on; nothing is both.
+//! A [`Hub`] belongs to one thread, which calls [`Hub::poll`] in a loop and processes the
+//! [`Event`]s. A [`Handle`] lets other threads wake it and send it mail. Questions arrive on
+//! incoming connections, and leave on outgoing ones ([`Hub::ask`]); no connection carries both.
 //!
 //! **Invariants**
-//! - W1: nothing that a peer sends panics, or makes memory grow beyond [`Limits`]: a frame's length
-//!   is believed as its bytes arrive, who doesn't take its answers is not read from, and who takes
-//!   nothing for too long is cut.
-//! - W2: every question that was asked gets exactly one of [`Event::Answer`] and
-//!   [`Event::Unanswered`], unless [`Hub::forget`] gave it up. Nothing is asked twice by a hub:
-//!   what was lost is its asker's business.
+//! - W1: no peer can cause a panic, or make memory grow beyond [`Limits`]. Memory for a frame grows
+//!   with the bytes that arrive, not with the declared length. A peer that does not take its
+//!   answers is not read from, and a peer that takes nothing for too long is closed.
+//! - W2: every question sent gets exactly one of [`Event::Answer`] and [`Event::Unanswered`],
+//!   unless [`Hub::forget`] gave it up. A hub sends no question twice: its caller handles lost
+//!   ones.
 //! - W3: frames of one link, and answers on one connection, arrive in the order in which they were
 //!   queued.
-//! - W4: no frame of a peer is shown, and none is sent to it, before it has proved itself:
+//! - W4: no frame of a peer is passed on, and none is sent to it, before it has proved itself:
 //!   protocol, token, cluster.
-//! - W5: strangers, who have not, hold at most [`Limits::strangers`] connections for at most
-//!   [`Limits::hello`] and little memory each, and take no connection from those who have.
+//! - W5: strangers, that is peers that have not proved themselves, have at most
+//!   [`Limits::strangers`] connections, each for at most [`Limits::hello`] and with little memory,
+//!   and take no connection from other peers.
 //!
-//! **Concurrency** one owner per hub; [`Handle`]s are for everybody.
+//! **Concurrency**: one owner per hub; any thread may use a [`Handle`].
 
 mod connection;
 mod handle;
@@ -39,34 +40,35 @@ pub use output::Payload;
 
 use duramen_wire::native::codec::{FrameError, HelloError};
 
-/// Why a connection is gone.
+/// Reason why a connection is gone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The peer's host refused the connection (`ECONNREFUSED`) at every address of its name, or at
-    /// the one that answered last.
+    /// the address that answered last.
     #[error("cannot connect: connection refused")]
     NobodyListens,
-    /// No connection could be made for another reason: the name is not found, no route, no
-    /// descriptors, no answer in time.
+    /// No connection could be made for another reason: unknown name, no route, no descriptors, no
+    /// answer in time.
     #[error("cannot connect: {0}")]
     Unreachable(String),
-    /// The connection ended before the other side's hello was right: what accepts connections there
-    /// need not be the peer.
+    /// The connection ended before a valid hello of the other side: the program that accepts
+    /// connections there need not be the peer.
     #[error("the connection ended before a hello")]
     NoHello,
-    /// The other side ended it, after its hello.
+    /// The other side ended the connection, after its hello.
     #[error("the other side closed the connection")]
     Ended,
-    /// The other side reset it, after its hello.
+    /// The other side reset the connection, after its hello.
     #[error("the other side reset the connection")]
     Reset,
-    /// The connection broke for another reason, which may lie between the two sides, or here.
+    /// The connection broke for another reason, which may be between the two sides, or on this
+    /// side.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// It did not prove itself in time, or took nothing for too long.
+    /// The other side did not prove itself in time, or took nothing for too long.
     #[error("the other side did not {0} in time")]
     TimedOut(&'static str),
-    /// More is queued for it than it is allowed to leave lying.
+    /// More output is queued for it than allowed.
     #[error("the other side does not take what is sent to it")]
     Slow,
     #[error(transparent)]
@@ -76,12 +78,12 @@ pub enum Reason {
     /// See [`Limits::connections`].
     #[error("too many connections")]
     Full,
-    /// The other side says why it does not want to talk.
+    /// The other side's reason for its refusal.
     #[error("refused: {0}")]
     Refused(String),
     #[error("a malformed frame: {0}")]
     Frame(#[from] FrameError),
-    /// A question came where answers are expected, or the reverse.
+    /// A question arrived where answers are expected, or the reverse.
     #[error("a frame of the wrong direction")]
     Direction,
     /// [`Hub::close`], [`Hub::close_links`], or the hub was dropped.
@@ -100,15 +102,15 @@ impl From<HelloError> for Reason {
 }
 
 impl Reason {
-    /// Whether it is a sign that the peer's process has ended. Everything else may be a fault of
-    /// this process, of its host, or of the network between the two, and says nothing about the
-    /// peer.
+    /// Whether this is a sign that the peer's process has ended. Any other reason may be a fault of
+    /// this process, of its host, or of the network between the two, and is no information about
+    /// the peer.
     pub fn is_sign_of_death(&self) -> bool {
         matches!(self, Reason::NobodyListens | Reason::Ended | Reason::Reset)
     }
 
-    /// Whether the other side was reached and did not admit this one, or is not who was looked for:
-    /// another token, another cluster, another version.
+    /// Whether the other side was reached but refused this one, or is a different one than
+    /// expected: another token, another cluster, another version.
     pub fn is_denial(&self) -> bool {
         matches!(self, Reason::Hello(_) | Reason::Token | Reason::Refused(_))
     }

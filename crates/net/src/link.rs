@@ -1,4 +1,4 @@
-//! Ways to others: one per address and role, opened when something is to be asked, opened again
+//! Links to peers: one per address and role, opened when there is a question to send, and reopened
 //! after a break.
 
 use crate::Reason;
@@ -10,7 +10,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A link that nobody uses is forgotten after this time.
+/// An unused link is dropped after this time.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +26,19 @@ pub(crate) enum State {
     Open(ConnectionId),
 }
 
-/// The addresses of a link's name, which are tried one after the other.
+/// The addresses of a link's name, which are tried one after another.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
-    /// Where the other side's hello was right the last time.
+    /// The address of the last valid hello of the other side.
     good: Option<SocketAddr>,
     left: VecDeque<SocketAddr>,
     trying: Option<SocketAddr>,
-    /// Of this attempt.
+    /// Failures of this attempt.
     failed: Vec<(SocketAddr, Reason)>,
 }
 
 impl Ways {
-    /// A new attempt, which begins where the last hello came from.
+    /// Starts a new attempt, at the address of the last valid hello.
     pub fn begin(&mut self, mut addresses: Vec<SocketAddr>) {
         addresses.sort_by_key(|address| Some(*address) != self.good);
         self.left = addresses.into();
@@ -46,7 +46,7 @@ impl Ways {
         self.failed.clear();
     }
 
-    /// The next address, and whether there are more behind it.
+    /// The next address, and whether more follow.
     pub fn next(&mut self) -> Option<(SocketAddr, bool)> {
         self.trying = self.left.pop_front();
         self.trying.map(|address| (address, !self.left.is_empty()))
@@ -61,8 +61,8 @@ impl Ways {
         self.good = self.trying.take();
     }
 
-    /// Why the attempt came to nothing. Nobody listens if all addresses say so, or the one where
-    /// the peer was last: of the others it is not known whether the peer ever listens there.
+    /// Reason why the attempt failed. `NobodyListens`, if all addresses refused, or the one at
+    /// which the peer was last: of the others it is not known whether the peer ever listens there.
     pub fn conclude(&mut self) -> Reason {
         let failed = std::mem::take(&mut self.failed);
         let is_refused = |reason: &Reason| *reason == Reason::NobodyListens;
@@ -87,23 +87,23 @@ pub(crate) struct Link {
     pub role: Role,
     pub state: State,
     pub ways: Ways,
-    /// What waits for the other side's hello.
+    /// Output that waits for the other side's hello.
     pub queue: Output,
-    /// Asked, not answered.
+    /// Questions that were sent and are not answered.
     pub outstanding: BTreeSet<u64>,
-    /// Attempts without any answer, in a row.
+    /// Consecutive attempts without any answer.
     failures: u32,
     pub retry: Instant,
     used: Instant,
 }
 
 impl Link {
-    /// Something was answered: whoever is there is well.
+    /// An answer arrived: the peer works.
     pub fn answered(&mut self) {
         self.failures = 0;
     }
 
-    /// The connection is gone, or could not be made. Returns what nobody will answer.
+    /// The connection is gone, or could not be made. Returns the questions that get no answer.
     pub fn broke(&mut self, now: Instant, least: Duration, most: Duration) -> Vec<u64> {
         self.queue = Output::default();
         self.state = State::Idle;
@@ -118,8 +118,8 @@ impl Link {
     }
 }
 
-/// Between a half and all of a time, by chance: those who lost the same peer do not all come back
-/// to it at once.
+/// A random time between half of `most` and `most`: so hubs that lost the same peer do not all
+/// reconnect to it at once.
 fn spread(most: Duration) -> Duration {
     let chance = RandomState::new().hash_one(0) >> 48; // 16 bits
     most / 2 + most * chance as u32 / 2 / (1 << 16)
@@ -164,23 +164,22 @@ impl Links {
     }
 
     /// # Panics
-    /// If it was forgotten: only idle ones are.
+    /// If the link was dropped: only idle links are.
     pub fn get_mut(&mut self, link: usize) -> &mut Link {
         self.links[link].as_mut().expect("it is known")
     }
 
-    /// `None`: it was forgotten meanwhile.
+    /// `None`: the link was dropped meanwhile.
     pub fn try_get_mut(&mut self, link: usize) -> Option<&mut Link> {
         self.links.get_mut(link)?.as_mut()
     }
 
-    /// The links to this address.
     pub fn to(&self, address: &str) -> Vec<usize> {
         let known = self.by_address.get(address).into_iter().flatten();
         known.map(|(_, link)| *link).collect()
     }
 
-    /// Forgets those that have been idle for long.
+    /// Drops links that were idle for long.
     pub fn sweep(&mut self, now: Instant) {
         for (number, slot) in self.links.iter_mut().enumerate() {
             let is_old = |link: &Link| link.state == State::Idle && now > link.used + IDLE;
@@ -203,8 +202,8 @@ mod tests {
     const FIRST: &str = "[::1]:7";
     const SECOND: &str = "127.0.0.1:7";
 
-    /// What an attempt comes to at two addresses of a name that fail like this; `good`: where the
-    /// peer was reached before.
+    /// The result of an attempt when the two addresses of a name fail like this; `good`: the
+    /// address at which the peer was reached before.
     fn concluded(good: Option<&str>, reasons: [Reason; 2]) -> Reason {
         let addresses: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
         let mut ways = Ways::default();
@@ -225,8 +224,8 @@ mod tests {
         ways.conclude()
     }
 
-    /// A name with an address on which the peer never listens: that one refuses while the other one
-    /// cannot be reached from here.
+    /// A name has an address on which the peer never listens: that address refuses, while the other
+    /// one cannot be reached from here.
     #[test]
     fn nobody_listens_if_every_address_says_so_or_the_one_that_was_good() {
         let refused = || Reason::NobodyListens;

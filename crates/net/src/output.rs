@@ -1,4 +1,4 @@
-//! What waits to be sent on a connection: small things together, large payloads as they are.
+//! Output of a connection: small frames are gathered, large payloads are sent as they are.
 
 use duramen_wire::native::Slice;
 use rustix::io::Errno;
@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 
-/// Payloads up to this length are copied behind their body: cheaper than another piece.
+/// Payloads up to this length are copied after their body: cheaper than another piece.
 const COPY_MAX: usize = 4 << 10;
 /// Frames are gathered in one piece up to this length.
 const PIECE_BYTES: usize = 64 << 10;
-/// Most pieces given to one system call.
+/// Maximum pieces for one system call.
 const PIECES_MAX: usize = 32;
 
-/// Raw bytes behind a message.
+/// Raw bytes after a message.
 #[derive(Clone, Debug, Default)]
 pub enum Payload {
     #[default]
@@ -32,7 +32,7 @@ impl Payload {
         }
     }
 
-    /// Its length in bytes: what encoders want to know.
+    /// Its length in bytes, which encoders need.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
@@ -42,11 +42,10 @@ impl Payload {
     }
 }
 
-/// How a flush ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     All,
-    /// The socket takes no more now; whether it took anything.
+    /// The socket accepts no more now; `some`: whether it accepted any bytes.
     Part {
         some: bool,
     },
@@ -57,9 +56,9 @@ pub(crate) enum Flushed {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pieces: VecDeque<Payload>,
-    /// What of the first piece is sent.
+    /// Sent bytes of the first piece.
     sent: usize,
-    /// Of all pieces, unsent.
+    /// Unsent bytes of all pieces.
     bytes: usize,
 }
 
@@ -72,7 +71,7 @@ impl Output {
         self.bytes
     }
 
-    /// Appends what `encode` appends, and the payload.
+    /// Appends the bytes that `encode` writes, and the payload.
     pub fn push(&mut self, payload: Payload, encode: impl FnOnce(&mut Vec<u8>)) {
         let fits =
             |piece: &Payload| matches!(piece, Payload::Owned(bytes) if bytes.len() < PIECE_BYTES);
@@ -95,7 +94,7 @@ impl Output {
         }
     }
 
-    /// All of `other` behind what is here.
+    /// Appends all of `other`.
     pub fn append(&mut self, mut other: Output) {
         assert_eq!(other.sent, 0, "nothing of it is on its way");
         self.pieces.append(&mut other.pieces);

@@ -1,11 +1,11 @@
-//! Warnings that a flood of bad peers can't turn into a flood of lines.
+//! Limits warnings, so that a flood of bad peers does not cause a flood of log lines.
 
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
 const BURST: u32 = 5;
 
-/// Lets a few through each second.
+/// Allows a few warnings per second.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     since: Instant,
@@ -22,7 +22,7 @@ impl Quiet {
         }
     }
 
-    /// `Some`: say it, and how many were not said before.
+    /// `Some`: log this warning; the number is that of the warnings suppressed before.
     pub fn says(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= EVERY {
             self.since = now;

@@ -1,19 +1,19 @@
-//! Names of hosts, looked up on a thread of their own: that may take seconds.
+//! Lookups of host names, on their own threads, because they may take seconds.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was found, by link.
+/// Results of lookups, by link.
 pub(crate) type Found = Vec<(usize, Result<Vec<SocketAddr>, String>)>;
 
-/// Answers that wait for the hub's thread.
+/// Results that wait for the hub's thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resolver {
     found: Arc<Mutex<Found>>,
 }
 
 impl Resolver {
-    /// Looks up all addresses of `host:port` and calls `wake` when that is done.
+    /// Looks up all addresses of `host:port`, then calls `wake`.
     pub fn look_up(
         &self,
         link: usize,

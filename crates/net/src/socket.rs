@@ -1,4 +1,4 @@
-//! Sockets as the native protocol wants them.
+//! Sockets with the options of the native protocol.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 const BACKLOG: i32 = 1024;
-/// After this time without a sign of life a silent peer is asked for one, and then so often.
+/// After this time of silence a peer is probed, and then at this interval.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 3;
@@ -25,7 +25,7 @@ fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// A listening socket and its real address.
+/// A listening socket and its actual address.
 pub(crate) fn listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
     let listener = socket(address)?;
     sockopt::set_socket_reuseaddr(&listener, true)?;
@@ -45,7 +45,7 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<(OwnedFd, Option<SocketAddr>
     Ok((fd, peer.and_then(|peer| peer.try_into().ok())))
 }
 
-/// Begins to connect: it is done when the socket is writable, see [`connected`].
+/// Starts to connect; the result is known when the socket is writable, see [`connected`].
 pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let fd = socket(address)?;
     match rustix::net::connect(&fd, &address) {
@@ -54,15 +54,16 @@ pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether a connection that was begun stands.
+/// Whether a started connection is established.
 pub(crate) fn connected(fd: impl AsFd) -> Result<(), Errno> {
     sockopt::socket_error(fd)?
 }
 
-/// Small frames leave at once, and a peer that is cut off is noticed: `patience` is how long what
-/// was sent may stay without an acknowledgement of the other system.
+/// Sends small frames at once, and detects peers that are cut off: `patience` is how long sent
+/// bytes may remain unacknowledged by the other system.
 pub(crate) fn tune(fd: impl AsFd, patience: Duration) {
-    // Each can only fail where the system has no such option, and then works without.
+    // Each call fails only where the system has no such option, and the connection then works
+    // without it.
     let _ = sockopt::set_tcp_nodelay(&fd, true);
     let _ = sockopt::set_socket_keepalive(&fd, true);
     let _ = sockopt::set_tcp_keepidle(&fd, KEEPALIVE_IDLE);

@@ -1,10 +1,10 @@
-//! Admin HTTP: `/metrics` for Prometheus, `/livez` and `/readyz` for whoever restarts servers,
-//! `/memory` for people who wonder where it went.
+//! Admin HTTP: `/metrics` for Prometheus, `/livez` and `/readyz` for the tools that restart
+//! servers, `/memory` for people who want to see how memory is used.
 //!
-//! **Concurrency.** One thread of its own with a single-threaded tokio runtime. It reads counters
-//! that reactor threads write and never takes a lock that they wait for.
+//! **Concurrency.** Its own thread with a single-threaded tokio runtime. It reads counters that
+//! reactor threads write and never takes a lock that they wait for.
 //!
-//! There is no password and no TLS here: it listens on loopback, and only reads.
+//! It has no password and no TLS: it listens on loopback, and only reads.
 
 mod exposition;
 mod http;
@@ -77,7 +77,7 @@ impl Drop for Admin {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by the thread itself.
+            // The thread itself has reported a panic.
             let _ = thread.join();
         }
     }

@@ -1,8 +1,8 @@
-//! The clock of everything that ends by time: deadlines, pauses, stalls, ages of connections.
+//! The clock for everything with a time limit: deadlines, pauses, stalls, ages of connections.
 //!
-//! It counts milliseconds from some moment before the server's start, and no change of the system's
-//! time moves it: a step of the wall clock makes nobody wait longer or give up early. When objects
-//! expire is said in wall-clock time, and is the engine's affair.
+//! It counts milliseconds from a moment before the server's start. Changes of the system's time do
+//! not move it: a step of the wall clock makes no client wait longer or give up early. The expiry
+//! of objects is in wall-clock time, which the engine handles.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -11,7 +11,7 @@ pub(crate) fn now_ms() -> u64 {
     millis(clock_gettime(ClockId::Monotonic))
 }
 
-/// As [`now_ms`], up to a scheduler tick (4 ms) behind: cheap enough for every round.
+/// As [`now_ms`], but up to one scheduler tick (4 ms) behind: cheap enough for every round.
 pub(crate) fn coarse_ms() -> u64 {
     millis(clock_gettime(ClockId::MonotonicCoarse))
 }
@@ -24,7 +24,7 @@ fn millis(time: Timespec) -> u64 {
 mod tests {
     use super::*;
 
-    /// Deadlines were once in wall-clock time: after a step of 30 s requests waited for 6.5 s
+    /// Deadlines were once in wall-clock time: after a step of 30 s, requests waited for 6.5 s
     /// instead of 1 s.
     #[test]
     fn both_readings_are_of_the_monotonic_clock() {

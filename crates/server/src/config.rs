@@ -1,6 +1,6 @@
-//! Settings of a server: one table ([`SETTINGS`]) that flags, environment, `duramen.toml`, `CONFIG
-//! GET` and the documentation are all made from, and the plain struct ([`ServerConfig`]) that the
-//! rest of the server reads.
+//! Settings of a server: one table ([`SETTINGS`]) for flags, environment, `duramen.toml`, `CONFIG
+//! GET` and the documentation, and the plain struct ([`ServerConfig`]) that the rest of the server
+//! reads.
 //!
 //! **Invariants**
 //! 1. Every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
@@ -27,11 +27,11 @@ pub use machine::MemoryLimit;
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
 
-/// The data directory of a store that was not told another: here, so that a first try needs no
+/// The default data directory: below the working directory, so that a first try needs no
 /// preparation.
 const DIR_DEFAULT: &str = "duramen-data";
 
-/// A few of the largest segments.
+/// The size of a few of the largest segments.
 const FLASH_BYTES_MIN: u64 = 64 << 20;
 const CLUSTER_NAME_MAX: usize = 64;
 const TOKEN_BYTES_MAX: usize = 1024;
@@ -39,7 +39,7 @@ const TOKEN_BYTES_MAX: usize = 1024;
 /// How a reactor thread waits for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// Spins for a bounded time after activity if that has been paying off, then sleeps.
+    /// Spins for a bounded time after activity, if spinning has recently found work; then sleeps.
     Adaptive,
     /// Never sleeps: lowest latency, a whole core per thread.
     Busy,
@@ -53,53 +53,55 @@ pub enum LogFormat {
     Json,
 }
 
-/// The heap of a server that writes to a directory: what it sends to the disk and reads of it, and
-/// what was freed and is kept.
+/// The heap of a server that writes to a directory: buffers for the disk, and memory that was freed
+/// but is kept.
 const HEAP_BYTES: u64 = 8 << 20;
 
-/// All settings of one server. Sizes in bytes, times in the unit their name ends with.
+/// All settings of one server. Sizes are in bytes; the name of a time ends with its unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
     pub memory_bytes: u64,
-    /// What it was said as, of what this process may have; 0 = as a size.
+    /// `memory` as a percentage of the memory that this process may use; 0 = it was given as a
+    /// size.
     pub memory_percent: u8,
     pub mode: duramen_engine::Mode,
-    /// When a write is acknowledged; None = as late as possible: synced if there is a data
+    /// When a write is acknowledged; None = the strongest level: synced if there is a data
     /// directory, else memory.
     pub level: Option<Level>,
     /// The data directory as given; see [`data_dir`](Self::data_dir).
     pub dir: String,
     pub disk_mode: DiskMode,
-    /// 0 = a good size for `memory_bytes`.
+    /// 0 = a size that suits `memory_bytes`.
     pub wal_bytes: u64,
-    /// 0 = memory, and flash, times expansion.
+    /// 0 = (memory + flash) times the expansion.
     pub disk_bytes: u64,
     /// Disk space for the log, in percent of memory and flash.
     pub disk_expansion_percent: u64,
-    /// File or partition for what memory has no room for; empty = none.
+    /// File or partition for entries that memory has no room for; empty = none.
     pub flash_file: String,
-    /// How much of it is used.
+    /// Bytes of the flash file or partition that are used.
     pub flash_bytes: u64,
-    /// Where SAVE and BGSAVE put their copy; empty = `snapshots` in the data directory.
+    /// Directory for the copies that SAVE and BGSAVE write; empty = `snapshots` in the data
+    /// directory.
     pub snapshot_dir: String,
-    /// One frame is verified in this time; 0 = only when somebody asks.
+    /// Time for the verification of one frame; 0 = frames are verified only on request.
     pub scrub_interval_ms: u64,
-    /// Addresses the RESP port listens on.
+    /// Addresses of the RESP port.
     pub bind: Vec<IpAddr>,
     /// 0 = any free port.
     pub port: u16,
     /// Port of the native protocol, for members of a cluster. 0 = any free port.
     pub native_port: u16,
-    /// Addresses of coordinators, separated by commas; empty = of no cluster.
+    /// Addresses of coordinators, separated by commas; empty = not a member of a cluster.
     pub coordinator: String,
     pub cluster: String,
-    /// Empty = the cluster asks for no token.
+    /// Empty = the cluster requires no token.
     pub cluster_token_file: String,
-    /// Empty = a rack of its own.
+    /// Empty = the server is in a rack of its own.
     pub rack: String,
-    /// Empty = the first of `bind`.
+    /// Empty = the first address of `bind`.
     pub announce: String,
-    /// What a member does.
+    /// Roles of a member.
     pub master: bool,
     pub backup: bool,
     pub admin: bool,
@@ -122,14 +124,14 @@ pub struct ServerConfig {
     /// Empty = no password.
     pub requirepass: String,
     pub insecure_bind: bool,
-    /// Above this many bytes of unsent replies a client is not read from.
+    /// Above this many bytes of unsent replies, the server stops reading from the client.
     pub output_pause_bytes: usize,
-    /// Above this many bytes of unsent replies a client is closed.
+    /// Above this many bytes of unsent replies, the client is closed.
     pub output_limit_bytes: usize,
-    /// A client that has unsent replies and takes none of them for this long is closed; 0 = never.
+    /// A client that takes none of its unsent replies for this long is closed; 0 = never.
     pub output_stall_s: u64,
-    /// A member's client gets an error after waiting this long for its backups' acknowledgement; 0
-    /// = it waits for ever.
+    /// A member's client gets an error after it has waited this long for the backups'
+    /// acknowledgement; 0 = it waits for ever.
     pub reply_timeout_s: u64,
     /// Largest request, and largest argument, in bytes.
     pub request_limit_bytes: usize,
@@ -138,7 +140,7 @@ pub struct ServerConfig {
     pub preauth_limit_bytes: usize,
     pub slowlog_slower_than_us: i64,
     pub slowlog_max_len: usize,
-    /// Longest time a graceful stop waits for replies to be taken.
+    /// Longest time that a graceful stop waits for clients to take their replies.
     pub stop_timeout_ms: u64,
     pub log_format: LogFormat,
     pub log_level: String,
@@ -212,7 +214,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// The threads that will run: `threads`, or one per core this process may use.
+    /// Number of reactor threads: `threads`, or one per core that this process may use.
     pub fn reactor_threads(&self) -> usize {
         if self.threads > 0 {
             return self.threads;
@@ -220,9 +222,9 @@ impl ServerConfig {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    /// The engine's part of `memory`. The rest is for what flash fetches, and for what the log
-    /// buffer and the heap of a server with a directory take beyond a tenth of `memory`: the
-    /// process stays within 1.1 times `memory` and 10 MB.
+    /// The engine's part of `memory`. The rest is for entries fetched from flash, and for the part
+    /// of the log buffer and the heap of a server with a directory that exceeds a tenth of
+    /// `memory`. So the process stays within 1.1 times `memory` and 10 MB.
     pub(crate) fn engine_bytes(&self, tier: Option<&Tier>) -> u64 {
         let fetched = tier.map_or(0, |tier| tier.fetch_bytes() * self.reactor_threads());
         let beside = match self.data_dir() {
@@ -233,10 +235,10 @@ impl ServerConfig {
         self.memory_bytes.saturating_sub(taken).max(STORE_BYTES_MIN)
     }
 
-    /// Checks what no single row of the table can: combinations.
+    /// Checks the combinations, which no single row of the table can check.
     ///
     /// # Errors
-    /// [`ServerError::Config`] names the settings that do not fit together and what to do.
+    /// [`ServerError::Config`] names the settings that do not fit together, and the remedy.
     pub fn check(&self) -> Result<(), ServerError> {
         let refuse = |text: String| Err(ServerError::Config(text));
         let open: Vec<String> = self
@@ -306,12 +308,11 @@ impl ServerConfig {
         }
     }
 
-    /// Whether this server is, or wants to be, a member of a cluster.
+    /// Whether this server is a member of a cluster, or wants to become one.
     pub fn is_member(&self) -> bool {
         !self.coordinator.is_empty()
     }
 
-    /// Addresses of the cluster's coordinators.
     pub fn coordinators(&self) -> Vec<String> {
         let names = self.coordinator.split(',').map(str::trim);
         names
@@ -320,7 +321,7 @@ impl ServerConfig {
             .collect()
     }
 
-    /// What members of the cluster show each other; empty: nothing.
+    /// The token by which members of the cluster recognize each other; empty: none.
     ///
     /// # Errors
     /// As [`read_token`].
@@ -331,7 +332,7 @@ impl ServerConfig {
         read_token(Path::new(&self.cluster_token_file))
     }
 
-    /// What others call this member's host.
+    /// This member's host name for other members and clients.
     pub fn announced_host(&self) -> String {
         if !self.announce.is_empty() {
             return self.announce.clone();
@@ -383,10 +384,10 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Where the data lives; None = in memory alone: a cache, or level memory, without a directory.
+    /// The data directory; None = in memory only: a cache, or level memory, without a directory.
     pub fn data_dir(&self) -> Option<PathBuf> {
         if self.is_member() && self.dir.is_empty() {
-            return Some(PathBuf::from(DIR_DEFAULT)); // what it keeps for others lasts
+            return Some(PathBuf::from(DIR_DEFAULT)); // its replicas for others must last
         }
         if !self.dir.is_empty() {
             return Some(PathBuf::from(&self.dir));
@@ -398,7 +399,7 @@ impl ServerConfig {
         lasting.then(|| PathBuf::from(DIR_DEFAULT))
     }
 
-    /// The level of a write that asks for none.
+    /// The level of a write that requests none.
     pub fn write_level(&self) -> Level {
         match self.level {
             Some(level) => level,
@@ -407,7 +408,7 @@ impl ServerConfig {
         }
     }
 
-    /// Addresses the RESP listeners bind to.
+    /// Addresses that the RESP listeners bind to.
     pub fn resp_addresses(&self) -> Vec<SocketAddr> {
         self.bind
             .iter()
@@ -419,7 +420,7 @@ impl ServerConfig {
 /// A cluster's token: the first line of a file.
 ///
 /// # Errors
-/// [`ServerError::File`]: it can't be read. [`ServerError::Config`]: it holds no token.
+/// [`ServerError::File`]: the file cannot be read. [`ServerError::Config`]: it has no token.
 pub fn read_token(path: &Path) -> Result<Vec<u8>, ServerError> {
     let text = std::fs::read(path).map_err(|source| ServerError::File {
         doing: "read the cluster's token in",
@@ -437,7 +438,7 @@ pub fn read_token(path: &Path) -> Result<Vec<u8>, ServerError> {
     Ok(token.to_vec())
 }
 
-/// What a setting's text may be.
+/// The allowed texts of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// Bytes: `512mb`, `1gb`, or a plain number.
@@ -445,7 +446,7 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
-    /// As `Size`, or a share of what this process may have: `80%`.
+    /// As `Size`, or a share of the memory that this process may use: `80%`.
     Memory {
         min: u64,
         max: u64,
@@ -458,7 +459,7 @@ pub enum Kind {
     /// `yes` or `no`.
     Flag,
     Choice(&'static [&'static str]),
-    /// IP addresses separated by commas or blanks; `one` = exactly one.
+    /// IP addresses separated by commas or blanks; `one` = exactly one address.
     Addresses {
         one: bool,
     },
@@ -469,7 +470,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Size(u64),
-    /// So many percent of what this process may have, and how much that is now.
+    /// Percentage of the memory that this process may use, and its current value in bytes.
     Share {
         percent: u8,
         bytes: u64,
@@ -483,18 +484,18 @@ pub enum Value {
 
 /// One row of the table of settings.
 pub struct Setting {
-    /// Name of the flag (`--name`), of the key in `duramen.toml`, and in `CONFIG GET`; upper case
-    /// with `_` and `DURAMEN_` before it is the environment variable.
+    /// Name of the flag (`--name`), of the key in `duramen.toml`, and in `CONFIG GET`. In upper
+    /// case, with `_` for `-` and `DURAMEN_` before it, it is the environment variable.
     pub name: &'static str,
-    /// Redis's name for the same thing, if it is not `name`: understood wherever `name` is.
+    /// Redis's name for the same setting, if it differs: accepted wherever `name` is.
     pub redis_name: Option<&'static str>,
     pub kind: Kind,
     /// Unit of the number: `bytes`, `seconds`, … or empty.
     pub unit: &'static str,
     pub default: &'static str,
-    /// Can be changed while the server runs (`CONFIG SET`).
+    /// Whether `CONFIG SET` can change it while the server runs.
     pub runtime: bool,
-    /// Not shown by `CONFIG GET` and `config print`.
+    /// Whether `CONFIG GET` and `config print` hide it.
     pub secret: bool,
     pub doc: &'static str,
     pub(crate) get: fn(&ServerConfig) -> Value,
@@ -502,23 +503,23 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Its name, then Redis's if that is another one.
+    /// Its name, then Redis's name if that differs.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.name).chain(self.redis_name)
     }
 
-    /// Looks a setting up by its name or Redis's.
+    /// Finds a setting by its name or Redis's name.
     pub fn find(name: &str) -> Option<&'static Setting> {
         let is_name = |known: &str| known.eq_ignore_ascii_case(name);
         SETTINGS.iter().find(|s| s.names().any(is_name))
     }
 
-    /// The setting that a file calls so: by its name or Redis's, in lower case.
+    /// The setting with this key in a file: its name or Redis's name, in lower case.
     pub fn of_key(key: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|s| s.names().any(|name| name == key))
     }
 
-    /// The known name that `name` was probably meant to be.
+    /// The known name that is most similar to `name`.
     pub fn nearest(name: &str) -> &'static str {
         let name = name.to_ascii_lowercase().replace('_', "-");
         SETTINGS
@@ -529,12 +530,11 @@ impl Setting {
             .map_or("memory", |setting| setting.name)
     }
 
-    /// Name of the environment variable.
     pub fn env_name(&self) -> String {
         env_name(self.name)
     }
 
-    /// Names of all environment variables for it: one for each of its names.
+    /// Names of all its environment variables: one for each of its names.
     pub fn env_names(&self) -> impl Iterator<Item = String> {
         self.names().map(env_name)
     }
@@ -542,7 +542,7 @@ impl Setting {
     /// Parses `text`, checks it and stores it.
     ///
     /// # Errors
-    /// [`ServerError::Config`] with what was wrong and what is allowed; `config` is unchanged.
+    /// [`ServerError::Config`] with the fault and the allowed values; `config` is unchanged.
     pub fn apply(&self, config: &mut ServerConfig, text: &str) -> Result<(), ServerError> {
         let value = parse::parse(self, text)?;
         (self.set)(config, value);
@@ -557,7 +557,7 @@ impl Setting {
         }
     }
 
-    /// The value as `CONFIG GET` gives it (sizes in plain bytes).
+    /// The value in the form of `CONFIG GET` (sizes in plain bytes).
     pub fn show_plain(&self, config: &ServerConfig) -> String {
         parse::plain(&(self.get)(config))
     }

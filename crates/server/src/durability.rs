@@ -1,8 +1,8 @@
-//! What keeps the data beyond this process, as the server uses it: the durable store, snapshots,
-//! and who is told.
+//! The durable layer as the server uses it: the durable store, snapshots, and the wake-up of
+//! threads that wait for either.
 //!
 //! **Concurrency.** Every method may be called from any thread. [`Durability::wait`] and table
-//! changes wait for the disk; reactor threads use them only for what is rare.
+//! changes wait for the disk; reactor threads use them only in rare cases.
 
 use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How far the loading of the data is.
+/// Progress of loading the data.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// None: it has only begun.
+    /// None: loading has only begun.
     pub now: Option<duramen::Progress>,
 }
 
@@ -56,23 +56,22 @@ impl Progress {
     }
 }
 
-/// Where a snapshot goes.
+/// Destination of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `dump` in the snapshot directory, in place of the one before.
+    /// `dump` in the snapshot directory; replaces the previous one.
     Dump,
     /// A new directory.
     Directory(PathBuf),
 }
 
-/// One snapshot.
 #[derive(Debug)]
 pub struct Job {
     dir: PathBuf,
     began: Instant,
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
-    /// None: it is being made.
+    /// None: the snapshot is being made.
     result: Mutex<Option<Result<(), String>>>,
 }
 
@@ -87,7 +86,7 @@ impl Job {
         }
     }
 
-    /// None while it is being made.
+    /// None while the snapshot is being made.
     pub fn result(&self) -> Option<Result<(), String>> {
         lock(&self.result).clone()
     }
@@ -110,27 +109,27 @@ impl Job {
     }
 }
 
-/// A stop that waits until everything is on disk.
+/// A stop that waits until all data is on disk.
 #[derive(Debug, Default)]
 pub struct Stopping {
-    /// None: it is being written.
+    /// None: the data is being written.
     result: Mutex<Option<Result<(), String>>>,
 }
 
 impl Stopping {
-    /// None while it is being written; an error says why the server goes on.
+    /// None while the data is being written; an error gives the reason why the server runs on.
     pub fn result(&self) -> Option<Result<(), String>> {
         lock(&self.result).clone()
     }
 }
 
 impl Shared {
-    /// Stops the server, but not before everything acknowledged is on disk: what cannot be written
-    /// would be lost. `anyway`: then it is given up. Returns at once; `None`: the server stops now,
-    /// as there is nothing to be written.
+    /// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
+    /// be lost. `anyway`: if they cannot be written, stop nevertheless. Returns at once; `None`:
+    /// the server stops now, as there is nothing to write.
     pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Stopping>> {
-        // A member's log lies with others; and what was answered when it was on disk cannot be
-        // lost.
+        // A member's log is on other servers; and a write that was answered after it was on disk
+        // cannot be lost.
         let alone = self.membership().is_none() && self.commands.answered_early();
         let durability = self.durability().filter(|_| alone);
         let Some(durability) = durability.filter(|durability| durability.has_unwritten()) else {
@@ -176,17 +175,17 @@ impl Shared {
 /// Snapshots of this run.
 #[derive(Default)]
 struct Snapshots {
-    /// Made now, or the last one.
+    /// The snapshot in progress, or the last one.
     latest: Option<Arc<Job>>,
-    /// Asked for while another was being made.
+    /// Requested while another snapshot was being made.
     next: Option<Target>,
-    /// When the last good one was done, in seconds since the Unix epoch.
+    /// When the last successful snapshot ended, in seconds since the Unix epoch.
     saved_s: u64,
-    /// How many were good.
+    /// Number of successful snapshots.
     saves: u64,
 }
 
-/// A durable server's log, and what it is asked for.
+/// The log of a durable server, and its snapshots.
 pub struct Durability {
     store: Arc<Store>,
     snapshots: Mutex<Snapshots>,
@@ -244,7 +243,7 @@ impl Durability {
         })
     }
 
-    /// Of a member of a cluster: its log lies with others.
+    /// For a member of a cluster: its log is on other servers.
     pub(crate) fn of_member(store: Arc<Store>) -> Durability {
         Durability {
             store,
@@ -272,7 +271,7 @@ impl Durability {
         }));
     }
 
-    /// What the tables' levels and the databases were before.
+    /// Restores the levels of the tables, and the databases.
     ///
     /// # Errors
     /// [`ServerError::Engine`].
@@ -295,12 +294,12 @@ impl Durability {
         self.log().reached(position)
     }
 
-    /// Asks for a commit of everything up to now; returns at once.
+    /// Requests a commit of everything appended so far; returns at once.
     pub fn demand(&self, level: Level) {
         self.log().demand(level);
     }
 
-    /// Commits on this thread, unless somebody else is at it; false = nothing was done.
+    /// Commits on this thread, unless another thread is committing; false = nothing was done.
     pub fn commit_here(&self, level: Level) -> bool {
         self.log().try_commit_here(level)
     }
@@ -313,7 +312,7 @@ impl Durability {
         self.log().wait(position, level)
     }
 
-    /// Why what was appended last does not get durable now; None: it does.
+    /// The reason why the last appended data does not become durable now; None: it does.
     pub fn failure(&self) -> Option<String> {
         match self.log().disk() {
             DiskState::Ok => None,
@@ -322,7 +321,7 @@ impl Durability {
         }
     }
 
-    /// Makes a table; waits until it is durable.
+    /// Creates a table; waits until it is durable.
     ///
     /// # Errors
     /// As `duramen::Store::create_table_told`.
@@ -343,8 +342,8 @@ impl Durability {
         self.store.drop_table(table)
     }
 
-    /// On how many other servers a write is when it has reached its level; 0: this server belongs
-    /// to no cluster.
+    /// Number of other servers that have a write when it has reached its level; 0: this server is
+    /// not a member of a cluster.
     pub fn replicas(&self) -> usize {
         self.log().replicas().unwrap_or(0)
     }
@@ -353,12 +352,12 @@ impl Durability {
         self.store.set_scrub_interval(Duration::from_millis(ms));
     }
 
-    /// Begins to verify all frames; returns how many there are.
+    /// Starts to verify all frames; returns their number.
     pub fn scrub(&self) -> u64 {
         self.store.scrub().unwrap_or(0)
     }
 
-    /// Memory of what is on its way to disk.
+    /// Memory of data not yet on disk.
     pub(crate) fn copies(&self) -> Copies {
         self.store.copies()
     }
@@ -369,13 +368,13 @@ impl Durability {
             .expect("a store with a directory has figures")
     }
 
-    /// Whether something was written that is not on disk.
+    /// Whether written data is not on disk yet.
     fn has_unwritten(&self) -> bool {
         let log = self.store.engine().log();
         log.is_some_and(|log| !log.appended().is_none())
     }
 
-    /// Makes everything durable and notes that the end was clean.
+    /// Makes all data durable and notes that the stop was clean.
     ///
     /// # Errors
     /// As `duramen::Store::close`.
@@ -383,17 +382,18 @@ impl Durability {
         self.store.close()
     }
 
-    /// When the last good snapshot was done, in seconds since the Unix epoch; 0 = there was none.
+    /// When the last successful snapshot ended, in seconds since the Unix epoch; 0 = there was
+    /// none.
     pub fn saved_s(&self) -> u64 {
         lock(&self.snapshots).saved_s
     }
 
-    /// Good snapshots since the start.
+    /// Number of successful snapshots since the start.
     pub fn saves(&self) -> u64 {
         lock(&self.snapshots).saves
     }
 
-    /// The snapshot that is made now, or the last one.
+    /// The snapshot in progress, or the last one.
     pub fn snapshot_job(&self) -> Option<Arc<Job>> {
         lock(&self.snapshots).latest.clone()
     }
@@ -403,15 +403,15 @@ impl Durability {
             .is_some_and(|job| job.result().is_none())
     }
 
-    /// Makes another snapshot when the one under way is done.
+    /// Makes another snapshot when the one in progress has ended.
     pub fn snapshot_after(&self, target: Target) {
         lock(&self.snapshots).next = Some(target);
     }
 
-    /// Begins a snapshot on a thread of its own.
+    /// Starts a snapshot on its own thread.
     ///
     /// # Errors
-    /// In words, if one is under way or the target is taken.
+    /// A text, if another snapshot is in progress or the target exists already.
     pub fn snapshot(&self, shared: &Shared, target: Target) -> Result<Arc<Job>, String> {
         let mut snapshots = lock(&self.snapshots);
         if let Some(job) = &snapshots.latest
@@ -484,11 +484,11 @@ impl Durability {
     }
 }
 
-/// Where a snapshot is written, and what becomes of it then.
+/// Paths of a snapshot in progress.
 struct Place {
-    /// Where it is written.
+    /// The path to which it is written.
     fresh: PathBuf,
-    /// Where it is put when it is whole, in place of what is there.
+    /// The path that it gets when it is complete; it replaces an older snapshot there.
     then: Option<PathBuf>,
 }
 
@@ -523,9 +523,9 @@ impl Place {
         self.then.as_deref().unwrap_or(&self.fresh)
     }
 
-    /// Writes the snapshot, and puts it in the place of the last one only when it is whole. At any
-    /// moment `dump` is a whole snapshot, once there was one. What is left of a failed one is
-    /// removed; it would keep the room that the log needs.
+    /// Writes the snapshot, and lets it replace the last one only when it is complete. So once
+    /// there was a snapshot, `dump` is a complete one at any moment. The remains of a failed
+    /// snapshot are removed; they would keep space that the log needs.
     fn make<T>(&self, write: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
         let Some(then) = &self.then else {
             return write(&self.fresh);
@@ -539,7 +539,7 @@ impl Place {
         remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
         is_store(then).map_err(says("replace", then))?;
         let report = write(&self.fresh).inspect_err(|_| {
-            let _ = remove_store(&self.fresh); // the next one tries again
+            let _ = remove_store(&self.fresh); // the next snapshot tries again
         })?;
         put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         sync_dir(folder).map_err(says("sync", folder))?;
@@ -547,7 +547,7 @@ impl Place {
         Ok(report)
     }
 
-    /// Removes what a process that was killed left of a snapshot.
+    /// Removes the remains of a snapshot whose process was killed.
     fn clear(&self) -> std::io::Result<()> {
         self.then
             .as_ref()
@@ -555,7 +555,7 @@ impl Place {
     }
 }
 
-/// Gives `fresh` the name `then`; what had that name has the other one afterwards.
+/// Gives `fresh` the name `then`; a file that had that name gets the name of `fresh`.
 fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     if !then.exists() {
@@ -564,7 +564,7 @@ fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
     match renameat_with(CWD, fresh, CWD, then, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            // The file system cannot exchange names: then there is none for a moment.
+            // The file system cannot exchange names: for a moment there is no snapshot.
             let old = then.with_extension("old");
             remove_store(&old)?;
             std::fs::rename(then, &old)?;
@@ -579,7 +579,7 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-/// Says what was found damaged on disk, and what becomes of it.
+/// Logs a damage found on disk, and its repair.
 fn log_repair(repair: &Repair) {
     let Some(segment) = repair.segment else {
         return log_mended(&repair.step);
@@ -605,7 +605,7 @@ fn log_repair(repair: &Repair) {
     }
 }
 
-/// As [`log_repair`], of the write-ahead log.
+/// As [`log_repair`], for the write-ahead log.
 fn log_mended(step: &RepairStep) {
     match step {
         RepairStep::Found { reason } => tracing::warn!(
@@ -618,7 +618,7 @@ fn log_mended(step: &RepairStep) {
     }
 }
 
-/// Has every thread that waits for the log, or for a snapshot, look again.
+/// Makes every thread that waits for the log, or for a snapshot, check again.
 pub(crate) fn wake(shared: &Shared) {
     for thread in &shared.threads {
         if thread.commits.committed() {

@@ -1,31 +1,30 @@
-//! Why a server did not start, or a setting was refused.
+//! Errors of a server's start, and of refused settings.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a server did not start, or a setting was refused. Every text says what was wrong and what to
-/// do.
+/// Reason why a server did not start, or why a setting was refused. Every text gives the fault and
+/// the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The configuration is wrong: correct it and start again.
     #[error("{0}")]
     Config(String),
-    /// The address is taken or not allowed: choose another, or stop whoever has it.
+    /// The address is taken or not allowed: choose another, or stop the process that uses it.
     #[error("cannot listen on {address} ({purpose}): {source}; {}", listen_advice(*address, purpose, source))]
     Listen {
         address: SocketAddr,
         purpose: &'static str,
         source: std::io::Error,
     },
-    /// The system refused something the server needs before it can serve.
+    /// The system refused a resource that the server needs before it can serve.
     #[error("cannot {doing}: {source}")]
     System {
         doing: &'static str,
         source: std::io::Error,
     },
-    /// A configuration file that cannot be read or written: see to what `source` says and try
-    /// again.
+    /// A configuration file cannot be read or written: remove the cause in `source` and try again.
     #[error("cannot {doing} {}: {source}", path.display())]
     File {
         doing: &'static str,
@@ -35,30 +34,30 @@ pub enum ServerError {
     /// The data directory cannot be used: do what the text says. Nothing in it was changed.
     #[error(transparent)]
     Store(#[from] duramen::Error),
-    /// The flash file cannot be used: do what the text says. What it held before may be lost, and
-    /// nothing else.
+    /// The flash file cannot be used: do what the text says. Its former content may be lost, no
+    /// other data.
     #[error("cannot use the flash file {}: {source}{advice}", path.display())]
     Flash {
         path: PathBuf,
         source: duramen_flash::Error,
         advice: &'static str,
     },
-    /// What a member keeps for others cannot be used: do what the text says. Nothing in it was
-    /// changed.
+    /// The member's backup (its replicas for others) cannot be used: do what the text says. Nothing
+    /// in it was changed.
     #[error(transparent)]
     Backup(#[from] duramen_backup::Error),
-    /// A member's life is over. `again`: start it anew, in this process or another one; else a
-    /// person must look at the reason.
+    /// A member's life is over. `again`: start it again, in this process or another one; otherwise
+    /// a person must look at the reason.
     #[error("this member's life is over: {reason}")]
     LifeOver { again: bool, reason: String },
-    /// A thread did not end when the server stopped: the process is to end without it. What was
-    /// acknowledged at a level above `memory` is on disk, as after any crash.
+    /// A thread did not end when the server stopped: the process should end without it. Writes
+    /// acknowledged at a level above `memory` are on disk, as after any crash.
     #[error(
         "a thread did not end within the time that a stop has, and the process ends without it:\n{table}"
     )]
     Stuck { table: String },
-    /// No coordinator that was named is one of this cluster, and none will be: name others, or the
-    /// cluster that they belong to.
+    /// No named coordinator belongs to this cluster, and none ever will: name other coordinators,
+    /// or their cluster.
     #[error(
         "the coordinator at {coordinator} does not let this server in: {reason}\nName the cluster with --cluster, or another coordinator with --coordinator."
     )]
@@ -67,7 +66,7 @@ pub enum ServerError {
     Engine(#[from] duramen_engine::Error),
 }
 
-/// Ports below this one are for privileged users.
+/// Ports below this one are reserved for privileged users.
 const PORT_FOR_ALL: u16 = 1024;
 
 fn listen_advice(address: SocketAddr, purpose: &str, source: &std::io::Error) -> String {
@@ -95,7 +94,7 @@ fn listen_advice(address: SocketAddr, purpose: &str, source: &std::io::Error) ->
 mod tests {
     use super::*;
 
-    /// Somebody who is not root was asked whether another server was running at port 80.
+    /// A user without root rights was once asked whether another server was running at port 80.
     #[test]
     fn a_port_that_cannot_be_taken_has_advice_that_fits() {
         let advice = |port, purpose, code| {

@@ -1,28 +1,28 @@
-//! All memory of the process, by what it is for: what `/memory` and `MEMORY STATS` list.
+//! All memory of the process by purpose, as `/memory` and `MEMORY STATS` list it.
 //!
 //! **Invariants**
-//! - Y1: no byte counts in two parts. What is allocated (tables, copies, buffers of connections) is
-//!   taken off the heap's part.
-//! - Y2: the parts add up to resident memory, but for stacks of threads, and memory that was asked
-//!   for and never touched.
+//! - Y1: no byte counts in two parts. Parts that are allocated on the heap (tables, copies, buffers
+//!   of connections) are subtracted from the heap's part.
+//! - Y2: the sum of the parts is resident memory. Not counted: the stacks of threads. Counted
+//!   although not resident: memory that was allocated and never touched.
 
 use crate::heap;
 use crate::shared::{Shared, ThreadCounters};
 use duramen_engine::{MemoryReport, Store};
 
-/// A process's memory.
 pub(crate) struct Footprint {
     pub report: MemoryReport,
-    /// Copies of what is on its way to disk, own and others', and what they are kept below.
+    /// Copies of data on its way to disk (own log and replicas for others), and the limit of their
+    /// size.
     pub log_buffer_bytes: u64,
     pub log_buffer_bytes_max: u64,
-    /// Requests that are not whole, replies that were not taken.
+    /// Bytes of incomplete requests; bytes of replies that clients have not taken.
     pub query_bytes: u64,
     pub output_bytes: u64,
-    /// Everything else that was allocated; what was freed and is kept.
+    /// Everything else that is allocated; and memory that was freed but is kept.
     pub heap_bytes: u64,
     pub heap_free_bytes: u64,
-    /// Code, and what is read from its files.
+    /// The program's code and constants, resident from its files.
     pub program_bytes: u64,
 }
 
@@ -50,14 +50,14 @@ impl Footprint {
         }
     }
 
-    /// What of it is in use: neither dead nor empty nor freed, nor the program itself.
+    /// Bytes in use: without dead, empty and freed bytes, and without the program itself.
     pub fn used_bytes(&self) -> u64 {
         let report = &self.report;
         let idle = report.dead_bytes + report.unused_bytes + self.heap_free_bytes;
         self.total_bytes() - idle - self.program_bytes
     }
 
-    /// The parts by name.
+    /// The parts with their names.
     pub fn parts(&self) -> [(&'static str, u64); 11] {
         let report = &self.report;
         [
@@ -75,7 +75,6 @@ impl Footprint {
         ]
     }
 
-    /// Their sum.
     pub fn total_bytes(&self) -> u64 {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }

@@ -1,31 +1,31 @@
-//! The C library's heap: its settings, made once at the start of the process, and what it holds.
+//! The C library's heap: its settings, made once when the process starts, and its figures.
 //!
-//! A server's large pieces of memory are few and live for a short time: values on their way in and
-//! out, what waits for a frame. By default glibc keeps what was freed of them: it raises the size
-//! from which on a piece is mapped alone (to 32 MiB), and gives each thread an arena of its own
-//! that it seldom trims. After seconds of writes that was twice the budget of memory.
+//! A server's large allocations are few and live for a short time: values that are received or
+//! sent, and data that waits for a frame. By default glibc keeps them after they are freed. It
+//! raises the size from which an allocation is mapped alone (to 32 MiB), and gives each thread its
+//! own arena, which it seldom trims. After seconds of writes that was twice the memory budget.
 //!
-//! Small pieces are freed in the midst of others, and glibc gives back only what lies at the end of
-//! a heap. Queues of `MULTI`, watched keys and the slow log say how much they free ([`freed`]);
-//! after a lot of it a thread gives back whole pages.
+//! Small allocations are freed between others, and glibc gives back only free memory at the end of
+//! a heap. Queues of `MULTI`, watched keys and the slow log report the bytes that they free
+//! ([`freed`]). After many such bytes, a thread gives back whole pages.
 //!
-//! **Concurrency**: [`settle`] is called before any thread is started, the others from any thread.
+//! **Concurrency**: [`settle`] is called before any thread starts; any thread may call the others.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// From this many bytes on a piece of memory is mapped alone, and goes back to the system when it
-/// is freed. Smaller pieces are what buffers of connections and batches keep and use again.
+/// An allocation of at least this many bytes is mapped alone, and goes back to the system when it
+/// is freed. Smaller ones are buffers of connections and batches, which are kept and used again.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: libc::c_int = 256 << 10;
-/// More free memory than this at the end of a heap goes back to the system.
+/// Free memory at the end of a heap goes back to the system above this many bytes.
 #[cfg(target_env = "gnu")]
 const FREE_BYTES: libc::c_int = 1 << 20;
-/// Threads share so many heaps: reactors keep their buffers, so they seldom meet in one.
+/// Number of heaps that all threads share: reactors keep their buffers, so they seldom contend.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 4;
 
-/// Lets freed memory go back to the system. Other C libraries do so by themselves.
+/// Sets the heap to give freed memory back to the system. Other C libraries do so by default.
 pub fn settle() {
     #[cfg(target_env = "gnu")]
     for (setting, value) in [
@@ -39,17 +39,18 @@ pub fn settle() {
     }
 }
 
-/// Less than this is not worth counting.
+/// Smaller amounts are not counted.
 const COUNTED_BYTES: usize = 4 << 10;
-/// After so many bytes were freed in small pieces, pages are given back, if the heap keeps as much.
+/// After this many bytes were freed in small allocations, free pages are given back, if the heap
+/// keeps as many bytes.
 const TRIM_BYTES: usize = 8 << 20;
-/// Before that the thread waits, as more is freed in a moment, or used again.
+/// The thread waits this long before it trims: more is often freed soon, or used again.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
 static FREED: AtomicUsize = AtomicUsize::new(0);
 static TRIMMING: AtomicBool = AtomicBool::new(false);
 
-/// So many bytes were, or are about to be, freed in small pieces.
+/// Counts bytes that were freed, or are about to be, in small allocations.
 pub(crate) fn freed(bytes: usize) {
     if bytes < COUNTED_BYTES || FREED.fetch_add(bytes, Ordering::Relaxed) + bytes < TRIM_BYTES {
         return;
@@ -59,11 +60,11 @@ pub(crate) fn freed(bytes: usize) {
     }
     let thread = std::thread::Builder::new().name("heap".to_owned());
     if thread.spawn(trim).is_err() {
-        TRIMMING.store(false, Ordering::Relaxed); // the next one tries again
+        TRIMMING.store(false, Ordering::Relaxed); // the next call tries again
     }
 }
 
-/// Gives back pages as long as much is freed.
+/// Gives back pages until little is freed.
 fn trim() {
     loop {
         std::thread::sleep(TRIM_PAUSE);
@@ -81,15 +82,15 @@ fn trim() {
     }
 }
 
-/// What the heap holds, in bytes.
+/// Figures of the heap, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub used_bytes: u64,
-    /// Freed and kept.
+    /// Freed but kept.
     pub free_bytes: u64,
 }
 
-/// Zeros where the C library does not tell.
+/// Zeros where the C library has no such figures.
 pub(crate) fn figures() -> Figures {
     #[cfg(target_env = "gnu")]
     {

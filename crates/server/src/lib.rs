@@ -1,10 +1,10 @@
 //! The server: thread-per-core reactor, Redis commands over the engine, admin HTTP.
 //!
-//! One thread per core owns its listener, its epoll instance, its connections and its way into the
-//! engine; a request never leaves the thread that read it. What threads must tell one another goes
+//! One thread per core owns its listener, its epoll instance, its connections and its engine
+//! session; a request never leaves the thread that read it. Threads send each other messages
 //! through mailboxes ([`shared`]).
 
-// What the standard library prints with ends the process where nothing can be printed.
+// The print macros of the standard library panic where they cannot print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod admin;

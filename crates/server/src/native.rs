@@ -1,19 +1,19 @@
 //! Native clients' requests: frames of all connections of a round become batches of the engine.
 //!
-//! The work is done by [`Servant`] of the node; here requests are decoded where they were received,
-//! hinted, and run in order, as the commands of RESP are (`exec::group`).
+//! [`Servant`] of `node` executes them. Here the requests are decoded in the receive buffer,
+//! hinted, and run in order, like the RESP commands (`exec::group`).
 //!
 //! **Invariants**
-//! - Y1: what a request wrote or saw is part of its client's wait before the next request runs, and
-//!   so is this member's right to answer (`cluster::membership`, M2).
-//! - Y2: each frame is answered once, in the order of the frames; what is no request of a client
-//!   with an error that says why.
-//! - Y3: nothing is allocated for a read, and no shared line is written.
-//! - Y4: a request that meets what lies on flash is shown again as it is, with those behind it on
-//!   its connection, when that was fetched (`exec::cold`, `reactor::flash`); it has done nothing
-//!   before. What it may have fetched for it is bounded.
+//! - Y1: everything that a request wrote or saw joins its client's wait before the next request
+//!   runs, and so does this member's right to answer (`cluster::membership`, M2).
+//! - Y2: each frame is answered once, in the order of the frames. A frame that is no request of a
+//!   client gets an error that gives the reason.
+//! - Y3: a read allocates nothing and writes no shared cache line.
+//! - Y4: a request that needs an entry on flash changes nothing. Once the entry is fetched, the
+//!   request is presented again unchanged, with the requests behind it on its connection
+//!   (`exec::cold`, `reactor::flash`). The bytes that it may have fetched are bounded.
 //!
-//! **Concurrency** it belongs to its thread.
+//! **Concurrency**: it belongs to its thread.
 //!
 //! Paper: [Ousterhout15 §3]
 
@@ -33,19 +33,19 @@ use duramen_wire::native::message::{Request, Single};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Requests in one batch: as many as are hinted many times over, few enough for the first level of
-/// the cache.
+/// Requests in one batch: far more than the prefetch distance, few enough for the first-level
+/// cache.
 const GROUP_REQUESTS: usize = 64;
-/// While the server has no data yet, a client is told to come again after this time.
+/// While the server has no data yet, clients are told to retry after this time.
 const LOADING_MS: u32 = 50;
 
-/// A frame that was received whole.
+/// A frame that was received completely.
 #[derive(Clone, Debug)]
 pub(crate) struct Framed {
-    /// Of the round.
+    /// Index of its turn in the round.
     pub(crate) turn: u32,
     pub(crate) header: Header,
-    /// Where they lie in the turn's input.
+    /// Their positions in the turn's input.
     pub(crate) body: Range<usize>,
     pub(crate) payload: Range<usize>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) input: &'a [u8],
     /// Replies are appended here.
     pub(crate) out: &'a mut Vec<u8>,
-    /// How many of its frames have been answered. Fewer than there were: flush `out`, then show the
+    /// Number of its frames that were answered. If some are left: flush `out`, then present the
     /// rest again.
     pub(crate) executed: usize,
     halted: bool,
@@ -74,15 +74,15 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// What a frame holds.
+/// The decoded content of a frame.
 enum Decoded<'a> {
     Asked(Asked<'a>),
-    /// A question, but none of a client.
+    /// A message that is not a client's request.
     Foreign,
     Malformed(BodyError),
 }
 
-/// The view of now.
+/// Provides the member's current view.
 struct Seen<'s> {
     cache: &'s mut ViewCache,
     membership: &'s Membership,
@@ -101,11 +101,11 @@ pub(crate) struct Executor {
     /// None: no member yet.
     servant: Option<Servant>,
     cache: ViewCache,
-    /// Memory of the last batch, for the next.
+    /// Memory of the last batch, to be reused by the next.
     decoded: Vec<Decoded<'static>>,
 }
 
-/// An empty vector in the memory of this one: collecting a vector's own iterator reuses its memory.
+/// An empty vector in the memory of `full`: collecting a vector's own iterator reuses its memory.
 pub(crate) fn emptied<A, B>(mut full: Vec<A>) -> Vec<B> {
     full.clear();
     full.into_iter()
@@ -114,12 +114,12 @@ pub(crate) fn emptied<A, B>(mut full: Vec<A>) -> Vec<B> {
 }
 
 impl Executor {
-    /// Whether requests wait for the log although nobody may be held for them any more.
+    /// Whether requests still wait for the log, even if no reply is held for them any more.
     pub(crate) fn is_waiting(&self) -> bool {
         self.servant.as_ref().is_some_and(Servant::is_waiting)
     }
 
-    /// After commits: requests that are durable now are finished.
+    /// After commits: finishes the requests that are durable now.
     pub(crate) fn settle(&mut self, durability: Option<&Durability>) {
         if let Some(servant) = &mut self.servant
             && let Some(durability) = durability
@@ -129,8 +129,8 @@ impl Executor {
         }
     }
 
-    /// Runs `frames`, in order, and appends the replies. What must come true before they go out is
-    /// in each client's wait. `session`: None while the data is loaded.
+    /// Runs `frames` in order and appends the replies. Each client's wait holds the conditions for
+    /// sending them. `session`: None while the data is loaded.
     pub(crate) fn run(
         &mut self,
         shared: &Shared,
@@ -217,7 +217,7 @@ impl Executor {
     }
 }
 
-/// Clients that have had a group go on in the next round, if this one takes long.
+/// In a long round, clients that had a group continue in the next round.
 fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
     if started.elapsed() >= TURN_TIME {
         for turn in turns {
@@ -226,7 +226,8 @@ fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
     }
 }
 
-/// Y4: what becomes of a request that was served, if it lacks something; whether it was answered.
+/// Y4: parks a request that lacked entries on flash, or answers it if it cannot be parked. Returns
+/// whether it was answered.
 fn serve_cold(
     servant: &mut Servant,
     guard: &mut Guard<'_>,
@@ -240,16 +241,16 @@ fn serve_cold(
         return true;
     }
     if let Some(then) = turn.client.park_native(turn.executed, wanted, most) {
-        servant.when_cold(then); // so it is answered
+        servant.when_cold(then); // `then` makes sure that it is answered
         servant.serve(guard, seen, now_us, asked, turn.out);
         return true;
     }
-    servant.take_wait(); // no reply tells of it
+    servant.take_wait(); // no reply depends on it
     turn.halted = true;
     false
 }
 
-/// Notes what a request needs of flash that is behind one that waits for it.
+/// Notes the flash entries that a request needs; it stands behind a request that waits for flash.
 #[cold]
 fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &Decoded<'_>) {
     let Decoded::Asked(asked) = decoded else {
@@ -302,7 +303,7 @@ fn fetch(guard: &duramen_engine::Guard<'_>, decoded: &Decoded<'_>) {
     }
 }
 
-/// There is no data yet.
+/// Answers requests while there is no data yet.
 #[cold]
 fn turn_away(turns: &mut [Turn<'_>], frames: &[Framed]) {
     for framed in frames {
@@ -315,7 +316,7 @@ fn turn_away(turns: &mut [Turn<'_>], frames: &[Framed]) {
     }
 }
 
-/// Answers a frame that is not looked at.
+/// Answers a frame without looking at it.
 #[cold]
 fn refuse(out: &mut Vec<u8>, header: &Header, trouble: &Trouble<'_>) {
     let envelope = Envelope {

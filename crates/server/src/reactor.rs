@@ -1,8 +1,7 @@
-//! The reactor: one thread, its listeners, its connections, its epoll instance, its way into the
-//! engine.
+//! The reactor: one thread, its listeners, its connections, its epoll instance, its engine session.
 //!
-//! A round: take what epoll reports; receive from each ready connection, in turn, into one buffer
-//! of the thread; parse; hand the requests of a group of connections to the executor as one batch;
+//! A round: take the events of epoll; receive from each ready connection, in turn, into one buffer
+//! of the thread; parse; pass the requests of a group of connections to the executor as one batch;
 //! send each connection's replies with one system call. Groups are small ([`GROUP_REQUESTS`]), so
 //! that input, output and prefetched entries stay in the cache.
 //!
@@ -10,12 +9,13 @@
 //! 1. A connection is in its slot or in `ready` (or `native`'s), never in both; messages are
 //!    handled only while those are empty.
 //! 2. A connection without a partial request and without unsent replies owns no buffer.
-//! 3. What a connection may hold is bounded: input by the request limit, output by `output-limit`.
+//! 3. The memory of a connection is bounded: input by the request limit, output by `output-limit`.
 //! 4. Level-triggered: a connection is registered for reading unless it is paused, held, closing or
-//!    over `output-pause`, and for writing only while it has replies that may be sent. What was not
-//!    drained is reported again, after everybody else.
+//!    over `output-pause`, and for writing only while it has replies that may be sent. A socket
+//!    that was not drained is reported again, after all others.
 //!
-//! **Concurrency.** Everything here belongs to the thread; others reach it through its mailbox.
+//! **Concurrency.** Everything here belongs to the thread; other threads reach it through its
+//! mailbox.
 
 mod accept;
 mod connection;
@@ -53,19 +53,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most events taken from epoll at once.
+/// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
-/// Requests after which a group runs: enough to hide the memory latency of a batch, few enough for
-/// the first cache level.
+/// Number of requests after which a group runs: enough to hide the memory latency of a batch, few
+/// enough for the first-level cache.
 const GROUP_REQUESTS: usize = 64;
 /// Bytes of input after which a group runs.
 const GROUP_INPUT_BYTES: usize = 64 << 10;
 
-/// While spinning, one look of this many is at all connections, the others only at the one that was
-/// last active: that saves a system call per request.
+/// While spinning, one look in this many covers all connections. The others cover only the
+/// connection that was last active, which saves a system call per request.
 const LOOKS_AT_HOT: u32 = 8;
 
-/// One reactor thread.
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
     number: usize,
@@ -82,11 +81,10 @@ pub(crate) struct Reactor {
     ready_requests: usize,
     /// Connections of native clients of this group.
     native: native::Round,
-    /// Memory of the last group's turns and request tables, for the next.
+    /// Memory of the last group's turns and request tables, to be reused.
     recycled: Recycled,
     buffers: BufferPool,
-    /// Connections that hold whole requests which have not run: they are continued without waiting
-    /// for epoll.
+    /// Connections with whole requests that have not run: they continue without waiting for epoll.
     again: Vec<Token>,
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
@@ -98,14 +96,14 @@ pub(crate) struct Reactor {
     with_output: usize,
     messages: Vec<Message>,
     spinner: Spinner,
-    /// How many threads can run at once.
+    /// Number of threads that can run at once.
     cores: usize,
-    /// The connection of the last round, if it was the only one: worth a direct look while
-    /// spinning.
+    /// The connection of the last round, if it was the only one: spinning polls it directly.
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
-    /// Set by a graceful stop: when to give up on clients that do not take their replies.
+    /// Set by a graceful stop: the time at which clients that do not take their replies are given
+    /// up.
     stop_deadline: Option<Instant>,
 }
 
@@ -210,7 +208,7 @@ impl Reactor {
         self.close_all();
     }
 
-    /// One round over what epoll reported and what was left from the last one.
+    /// Runs one round over the events of epoll and the work left from the last round.
     fn round(&mut self, events: &[epoll::Event]) {
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();
@@ -223,7 +221,7 @@ impl Reactor {
                 self.run_group();
                 self.take_messages();
             } else if token == Token::FLASH {
-                // What has come was taken already.
+                // The completed reads were taken before.
             } else if let Some(listener) = token.as_listener() {
                 self.accept(listener);
             } else {
@@ -251,12 +249,12 @@ impl Reactor {
         if flags.contains(epoll::EventFlags::IN) {
             self.receive(token);
         } else if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-            // Not readable and dead: nobody takes what it may still have to say or to get.
+            // Not readable and dead: its peer sends nothing more and takes no replies.
             self.close(token);
         }
     }
 
-    /// Fills `events`: at once if there is work left, after spinning if that pays, else after
+    /// Fills `events`: at once if there is work left, after spinning if that pays, otherwise after
     /// sleeping in the kernel.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         if self.flash.is_busy() {
@@ -289,7 +287,7 @@ impl Reactor {
         }
     }
 
-    /// Waits the better way, and tells the spinner how long it took.
+    /// Waits in the better way, and reports the time to the spinner.
     fn spin_or_sleep(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) {
         let since = Instant::now();
         let mut way = Way::Sleep;
@@ -316,8 +314,8 @@ impl Reactor {
             if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
                 self.poll_events(events, Some(ZERO));
             } else if !self.holds.is_empty() || self.flash.is_busy() {
-                // Whoever is hot waits for a commit or for flash, and that is seen without a system
-                // call.
+                // The hot connection waits for a commit or for flash, and that is seen without a
+                // system call.
                 std::hint::spin_loop();
             } else if let Some(token) = self.hot {
                 self.receive(token);
@@ -347,7 +345,7 @@ impl Reactor {
     fn poll_events(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
         events.clear();
         self.me().beat.sleeps();
-        // EINTR and everything else: an empty round, and then again.
+        // EINTR or any other error: an empty round, then the next one.
         let _ = epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(events),
@@ -362,7 +360,7 @@ impl Reactor {
         for message in messages.drain(..) {
             match message {
                 Message::Wake => self.look_again(),
-                // Every round ends with a look at what is held.
+                // Every round ends with a check of the held replies.
                 Message::Committed => {}
                 Message::Close { client } => {
                     if let Some(token) = self.token_of(client) {
@@ -370,7 +368,7 @@ impl Reactor {
                     }
                 }
                 Message::Push { client, bytes } => {
-                    // RESET may have ended MONITOR since.
+                    // RESET may have ended MONITOR since then.
                     let token = self.token_of(client).filter(|token| {
                         let connection = self.slots.get(*token);
                         connection.is_some_and(|to| to.client.monitors())
@@ -402,8 +400,8 @@ impl Reactor {
         })
     }
 
-    /// Registers for what the connection waits for. A held one, or one that waits for flash, stays
-    /// registered for input until there is some.
+    /// Registers for the event that the connection waits for. A held connection, or one that waits
+    /// for flash, stays registered for input until some arrives.
     fn update_interest(&mut self, token: Token, connection: &mut Connection) {
         let is_quiet = (connection.held.is_some() || connection.waits_for == WaitsFor::Flash)
             && connection.interest == epoll::EventFlags::IN
@@ -413,7 +411,7 @@ impl Reactor {
         }
     }
 
-    /// Registers for exactly what the connection waits for.
+    /// Registers for exactly the events that the connection waits for.
     fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
         let output_pause = self.config.get(&self.shared).output_pause_bytes;
         let mut wanted = epoll::EventFlags::empty();
@@ -433,7 +431,8 @@ impl Reactor {
             let had_output = connection.interest.contains(epoll::EventFlags::OUT);
             self.with_output = self.with_output + usize::from(has_output) - usize::from(had_output);
             connection.interest = wanted;
-            // Can only fail for want of kernel memory; then the sweep finds the connection stalled.
+            // This fails only for lack of kernel memory; then the sweep finds the connection
+            // stalled.
             let _ = epoll::modify(&self.epoll, &connection.fd, token.data(), wanted);
         }
     }

@@ -15,17 +15,17 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Where a server listens.
+/// The addresses at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub resp: Vec<SocketAddr>,
-    /// Of a member of a cluster; None = of no cluster.
+    /// None = not a member of a cluster.
     pub native: Option<SocketAddr>,
     /// None = off.
     pub admin: Option<SocketAddr>,
 }
 
-/// A server in this process. Dropping it ends it at once.
+/// A server in this process. Dropping it stops it at once.
 ///
 /// ```
 /// use duramen_server::config::Level;
@@ -47,16 +47,16 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Addresses,
     threads: Vec<JoinHandle<()>>,
-    /// Loads the data; gone when that is done.
+    /// The thread that loads the data; None once it has ended.
     loader: Option<JoinHandle<Result<(), ServerError>>>,
     admin: Option<Admin>,
-    /// Of a member of a cluster.
+    /// None = not a member of a cluster.
     life: Option<Lifeline>,
 }
 
 impl Server {
-    /// Binds every address, starts the threads, loads the data. When it returns, clients are
-    /// served.
+    /// Binds every address, starts the threads, and loads the data. Clients are served when this
+    /// returns.
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
@@ -66,9 +66,9 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`start`](Self::start), but returns as soon as it listens: until the data is loaded,
-    /// clients are told to wait. `file` is where the settings came from: `CONFIG REWRITE` writes to
-    /// it.
+    /// As [`start`](Self::start), but returns as soon as the server listens: until the data is
+    /// loaded, clients are told to wait. `file` is the file that the settings came from; `CONFIG
+    /// REWRITE` writes to it.
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
@@ -112,7 +112,7 @@ impl Server {
             admin: None,
             life: None,
         };
-        // From here on an error drops `server`, which ends the threads that run already.
+        // From here on an error drops `server`, which ends the threads that already run.
         server.start_reactors(listeners)?;
         if let Some(listener) = admin_listener {
             let admin = Admin::start(listener, Arc::clone(&shared))?;
@@ -128,7 +128,7 @@ impl Server {
                 let (life, native, opens) = Lifeline::begin(&shared, ports)?;
                 server.addresses.native = Some(native);
                 server.life = Some(life);
-                // Without an answer it was told to stop.
+                // No answer arrives if the server was told to stop.
                 Box::new(move || opens.recv().unwrap_or(Ok(())))
             } else {
                 Box::new(move || load(&shared))
@@ -182,11 +182,11 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until the data is loaded and clients are served, or a stop was asked for meanwhile;
-    /// `true` = they are served.
+    /// Waits until the data is loaded and clients are served, or until a stop is requested; `true`
+    /// = clients are served.
     ///
     /// # Errors
-    /// [`ServerError`]: the data cannot be loaded, and nothing of it was changed.
+    /// [`ServerError`]: the data cannot be loaded; the stored data is unchanged.
     ///
     /// # Panics
     /// If the loading thread panicked.
@@ -196,7 +196,7 @@ impl Server {
                 let loader = self.loader.take().expect("there is one");
                 loader.join().expect("the loading thread panicked")?;
             } else if self.shared.stopping() != Stop::No {
-                // What it has read is in memory only: it may end with the process.
+                // The data read so far is in memory only, so loading may end with the process.
                 return Ok(false);
             } else {
                 std::thread::park_timeout(LOOK_EVERY);
@@ -213,7 +213,7 @@ impl Server {
             .wait(|how| self.patience(how), || shared.is_stuck())
     }
 
-    /// How long the threads may take to end.
+    /// The longest time that the threads may take to end.
     fn patience(&self, how: Stop) -> Duration {
         match how {
             Stop::No => Duration::MAX,
@@ -239,13 +239,13 @@ impl Server {
     }
 
     /// Waits until the server has stopped, by [`stop`](Self::stop), a `SHUTDOWN` command or
-    /// [`Shared::stop`]; then, after a graceful stop, notes in the data directory that the end was
+    /// [`Shared::stop`]. After a graceful stop, it notes in the data directory that the stop was
     /// clean.
     ///
     /// # Errors
-    /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless.
-    /// [`ServerError::LifeOver`]: it stopped because the cluster does not count this member any
-    /// more. [`ServerError::Stuck`]: a thread did not end in time; it is left behind, and the
+    /// [`ServerError::Store`]: this failed; acknowledged data is safe nevertheless.
+    /// [`ServerError::LifeOver`]: the server stopped because the cluster no longer counts this
+    /// member. [`ServerError::Stuck`]: a thread did not end in time. It is left running, and the
     /// process should end.
     ///
     /// # Panics
@@ -261,8 +261,8 @@ impl Server {
             thread.join().expect("a reactor thread panicked");
         }
         if let Some(loader) = self.loader.take() {
-            // A life that ended while it began: what its loader holds must be free for the next
-            // one.
+            // The life may have ended while it began: resources that its loader holds must be free
+            // for the next life.
             let _ = loader.join().expect("the loading thread panicked");
         }
         if self.shared.stopping() == Stop::Graceful
@@ -283,16 +283,16 @@ impl Server {
     }
 }
 
-/// What was acknowledged while a stop began waits for room on a full disk so long between two
-/// attempts.
+/// Pause between two attempts to close the directory when the disk has no room for the writes that
+/// were acknowledged while the stop began.
 const CLOSE_AGAIN: Duration = Duration::from_secs(1);
-/// A stop at once waits for this long: nobody needs more to come back to its loop.
+/// Longest wait at an immediate stop: every thread comes back to its loop within this time.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// How often the owner of a loading server looks whether it was told to stop.
+/// How often the owner of a loading server checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Makes the store, or brings it back from its directory; then clients are served.
+/// Creates the store, or restores it from its directory; afterwards clients are served.
 fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let config = shared.config();
     let tier = Tier::open(&config)?.map(Arc::new);
@@ -324,7 +324,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let engine = Arc::clone(durability.store().engine());
     durability.restore(shared, &engine)?;
     if let Some(log) = engine.log() {
-        // It may have been changed meanwhile.
+        // The level may have changed during loading.
         log.set_default_level(shared.config().write_level());
     }
     shared.serve_with(engine, Some(durability), tier);
@@ -332,8 +332,8 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
 }
 
 impl Server {
-    /// The orderly end of the directory. Without room for what was acknowledged last it is tried
-    /// again, until a stop at once.
+    /// Closes the directory in order. If the disk has no room for writes that were already
+    /// acknowledged, it tries again until an immediate stop is requested.
     fn close(&self, durability: &Durability) -> Result<(), ServerError> {
         loop {
             match durability.close() {
@@ -357,7 +357,7 @@ impl Drop for Server {
         self.shared.stop(Stop::AtOnce);
         drop(self.life.take());
         for thread in self.threads.drain(..) {
-            // A panic has been reported by the thread itself.
+            // The thread itself has reported a panic.
             let _ = thread.join();
         }
     }

@@ -1,16 +1,16 @@
-//! What the threads of one server share: the store, the settings, counters, the client registry,
-//! mailboxes.
+//! State that the threads of one server share: the store, the settings, counters, the client
+//! registry, mailboxes.
 //!
 //! **Invariants**
-//! 1. Nothing here is written per request but the counters of the thread itself, which live in
-//!    cache lines of their own.
+//! 1. A request writes nothing here but the counters of its own thread, which have cache lines of
+//!    their own.
 //! 2. A client id is never reused.
 //!
-//! **Concurrency.** [`Counter`]s have one writer, their thread; anybody reads. A client's
-//! [`ClientRecord`] is written by the thread that owns the connection and read by anybody. Locks
-//! here guard cold paths only (connect, disconnect, `CLIENT …`, `CONFIG SET`), are held for
-//! moments, and never two at a time; but `CONFIG REWRITE` holds the configuration file's while it
-//! writes to disk, and takes the settings' within it.
+//! **Concurrency.** Each [`Counter`] has one writer, its thread; any thread may read it. A client's
+//! [`ClientRecord`] is written by the thread that owns the connection, and any thread may read it.
+//! Locks here guard cold paths only (connect, disconnect, `CLIENT …`, `CONFIG SET`). They are held
+//! briefly, and a thread holds one at a time. One exception: `CONFIG REWRITE` holds the lock of the
+//! configuration file while it writes to disk, and takes the lock of the settings within it.
 
 mod clients;
 mod commits;
@@ -42,27 +42,27 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// One reactor thread as the others see it.
+/// The part of a reactor thread that other threads see.
 pub struct ThreadShared {
     pub counters: ThreadCounters,
-    /// When it last came back to its loop.
+    /// When the thread last came back to its loop.
     pub beat: Beat,
     pub mailbox: Mailbox,
-    /// Wakes the thread when the log has come further, if it waits for that.
+    /// Wakes the thread after a commit, if the thread waits for one.
     pub commits: Commits,
     /// The connections that the thread owns.
     pub clients: Registry,
-    /// How many those are, the ones on their way to it included.
+    /// Number of these connections, and of those handed over but not yet taken.
     connections: AtomicUsize,
-    /// Sockets that other threads accepted for it.
+    /// Sockets that other threads accepted for this thread.
     incoming: Mutex<Vec<Incoming>>,
 }
 
-/// An accepted socket on its way to the thread that will own it.
+/// An accepted socket, to be handed to the thread that will own it.
 pub(crate) struct Incoming {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: SocketAddr,
-    /// It speaks the native protocol, and this came behind its hello. None: it speaks RESP.
+    /// For the native protocol: the bytes received after the client's hello. None: RESP.
     pub(crate) native: Option<Vec<u8>>,
 }
 
@@ -83,12 +83,12 @@ impl ThreadShared {
         self.connections.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    /// Any thread; post [`Message::Wake`] afterwards.
+    /// Called by any thread, which posts [`Message::Wake`] afterwards.
     pub(crate) fn hand_over(&self, incoming: Incoming) {
         self.lock_incoming().push(incoming);
     }
 
-    /// The owning thread: what was handed over.
+    /// Called by the owning thread: takes the sockets that were handed over.
     pub(crate) fn incoming(&self) -> Vec<Incoming> {
         std::mem::take(&mut *self.lock_incoming())
     }
@@ -98,75 +98,76 @@ impl ThreadShared {
     }
 }
 
-/// How a server ends.
+/// Kinds of a server's stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// Not at all.
+    /// The server runs on.
     No = 0,
-    /// Stop accepting, write out replies for at most `stop-timeout-ms`, end.
+    /// Stop accepting connections, write pending replies for at most `stop-timeout-ms`, then end.
     Graceful = 1,
-    /// End without waiting for anybody.
+    /// End without waiting for any client.
     AtOnce = 2,
 }
 
-/// What there is once the data is loaded.
+/// The state that exists once the data is loaded.
 struct Loaded {
     store: Arc<Store>,
-    /// None: in memory alone.
+    /// None: the data is in memory only.
     durability: Option<Arc<Durability>>,
     /// None: memory is the only tier.
     tier: Option<Arc<Tier>>,
 }
 
-/// Shared state of one server.
 pub struct Shared {
     this: Weak<Shared>,
     /// Empty while the server loads its data. Filled once.
     loaded: OnceLock<Loaded>,
     progress: Mutex<Progress>,
-    /// Empty: of no cluster, or not told yet. Filled once, before [`Shared::serve`].
+    /// Empty: no member of a cluster, or not known yet. Filled once, before [`Shared::serve`].
     membership: OnceLock<Arc<Membership>>,
-    /// Of a member: what it keeps for others. Filled once, before it enlists. Weak: the directory's
-    /// lock goes with the backup, and the next life in this process needs it.
+    /// A member's backup, which stores replicas for other members. Filled once, before the member
+    /// enlists. Weak: the lock of the directory is freed with the backup, and the next life of the
+    /// member in this process needs that lock.
     kept: OnceLock<Weak<Backup>>,
-    /// Whether a member may live again, and why this life ended.
+    /// Whether the member may start another life, and why this one ended.
     life_over: OnceLock<(bool, String)>,
     /// One per reactor thread, by number.
     pub threads: Box<[ThreadShared]>,
-    /// Of a member: the thread that keeps what others write, and the one that talks to the cluster.
+    /// Of a member: the thread that stores replicas for others, and the thread that talks to the
+    /// cluster.
     pub(crate) keeper: Beat,
     pub(crate) node: Beat,
-    /// What the commands share beyond the store.
+    /// State that the commands share beyond the store.
     pub commands: crate::exec::State,
     pub started: Instant,
     pub started_unix_ms: u64,
-    /// None: the server was started without one.
+    /// None: the server was started without a configuration file.
     pub config_file: Option<ConfigFile>,
     config: RwLock<Arc<ServerConfig>>,
     /// Grows with every change of `config`; Release there, Acquire in [`ConfigCache::get`].
     config_generation: AtomicU64,
-    /// Told of the settings after each change.
+    /// Called with the settings after each change.
     on_change: OnceLock<settings::OnChange>,
     next_client_id: AtomicU64,
     connected: AtomicUsize,
-    /// Threads that spin for work now.
+    /// Number of threads that spin for work now.
     spinning: AtomicUsize,
     stop: AtomicU8,
     /// The reactor threads that run.
     pub(crate) ending: Arc<Ending>,
-    /// See [`STUCK_AFTER_MS`]; tests have less patience.
+    /// See [`STUCK_AFTER_MS`]; tests set a shorter time.
     pub stuck_after_ms: AtomicU64,
 }
 
-/// A thread that has not come back to its loop for this long, in milliseconds, is stuck: requests
-/// of one client take less than 10 ms, and what a disk or a cluster is waited for is waited for
-/// elsewhere.
+/// A thread that has not come back to its loop for this long, in milliseconds, is stuck. The
+/// requests of one client take less than 10 ms, and no thread waits in its loop for a disk or the
+/// cluster.
 const STUCK_AFTER_MS: u64 = 5_000;
-/// A member whose replies have waited for backups for so long, in milliseconds, is not ready.
+/// A member is not ready if a reply has waited for its backups for this long, in milliseconds.
 const NOT_READY_AFTER_MS: u64 = 3_000;
 
 impl Shared {
-    /// Without data yet: [`serve`](Self::serve) brings it.
+    /// Makes the state without data; [`serve`](Self::serve) adds the data.
     ///
     /// # Errors
     /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
@@ -205,12 +206,12 @@ impl Shared {
         }))
     }
 
-    /// Itself, for a thread to keep; None: it is being made or dropped.
+    /// A new reference to this state; None: it is being made or dropped.
     pub(crate) fn this(&self) -> Option<Arc<Shared>> {
         self.this.upgrade()
     }
 
-    /// Loading is over: from now on clients are served from `store`. To be called once.
+    /// Ends loading: from now on clients are served from `store`. To be called once.
     pub fn serve(&self, store: Arc<Store>, durability: Option<Arc<Durability>>) {
         self.serve_with(store, durability, None);
     }
@@ -235,8 +236,8 @@ impl Shared {
         self.loaded.get()?.tier.as_ref()
     }
 
-    /// What the store has on flash, and what was read of it: by the engine, and by the threads for
-    /// their clients.
+    /// Figures of flash: the data there, and the reads by the engine and by the threads for their
+    /// clients.
     pub(crate) fn flash_stats(&self, store: &Store) -> FlashStats {
         let sum = |of: fn(&ThreadCounters) -> &Counter| -> u64 {
             let threads = self.threads.iter();
@@ -249,12 +250,12 @@ impl Shared {
         stats
     }
 
-    /// This server keeps replicas for others there. To be called once.
+    /// Names the backup that stores replicas for other members. To be called once.
     pub(crate) fn keep_for_others(&self, backup: &Arc<Backup>) {
         self.kept.get_or_init(|| Arc::downgrade(backup));
     }
 
-    /// Memory of what is on its way to disk: of the own log, and of what is kept for others.
+    /// Memory of data not yet on disk: of this server's log, and of the replicas kept for others.
     pub fn copies(&self) -> Copies {
         let own = self.durability().map(|durability| durability.copies());
         let kept = self.kept.get().and_then(Weak::upgrade);
@@ -262,44 +263,43 @@ impl Shared {
         own.into_iter().chain(kept).sum()
     }
 
-    /// This server is a member of a cluster. To be called once, before [`serve`](Self::serve).
+    /// Makes this server a member of a cluster. To be called once, before [`serve`](Self::serve).
     pub fn join(&self, membership: Arc<Membership>) {
         crate::exec::databases::adopt(self, &[]);
         self.membership.get_or_init(|| membership);
     }
 
-    /// None: of no cluster, or no member yet.
+    /// None: no member of a cluster, or not a member yet.
     #[inline]
     pub fn membership(&self) -> Option<&Arc<Membership>> {
         self.membership.get()
     }
 
-    /// This member's life has ended, once: the server stops for it.
+    /// Ends this member's life; only the first call counts. The server stops for that reason.
     pub(crate) fn life_is_over(&self, again: bool, reason: String) {
         self.life_over.get_or_init(|| (again, reason));
     }
 
-    /// Whether a member may live again, and why this life ended; None: it has not.
+    /// Whether the member may start another life, and why this one ended; None: it has not ended.
     pub fn life_over(&self) -> Option<(bool, &str)> {
         let (again, reason) = self.life_over.get()?;
         Some((*again, reason))
     }
 
-    /// The data; None while it is loaded.
+    /// The data; None until it is loaded.
     pub fn data(&self) -> Option<&Arc<Store>> {
         self.loaded.get().map(|loaded| &loaded.store)
     }
 
-    /// The data, for what runs only when it is loaded.
+    /// The data, for code that runs only after loading.
     ///
     /// # Panics
-    /// While it is loaded.
+    /// Before the data is loaded.
     pub fn store(&self) -> &Arc<Store> {
         self.data()
             .expect("no command touches data before it is loaded")
     }
 
-    /// How far loading is.
     pub fn progress(&self) -> Progress {
         self.progress
             .lock()
@@ -311,7 +311,7 @@ impl Shared {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Makes a table, with a level of its own or the server's. Not while a guard is held.
+    /// Creates a table, with its own level or the server's. Not to be called while a guard is held.
     ///
     /// # Errors
     /// As `Store::create_table` of the engine.
@@ -320,7 +320,7 @@ impl Shared {
         name: &str,
         level: Option<Level>,
     ) -> Result<TableId, duramen::Error> {
-        // Before the table can be found: its first write is answered at its level.
+        // Set the level before the table can be found: its first write is answered at its level.
         let tell = |table| self.commands.set_level(table, level);
         match self.durability() {
             Some(durability) => durability.create_table(name, level, tell),
@@ -328,7 +328,7 @@ impl Shared {
         }
     }
 
-    /// What keeps the data beyond this process; None: nothing does, or it is not loaded yet.
+    /// The durable layer; None: the data is in memory only, or not loaded yet.
     pub fn durability(&self) -> Option<&Arc<Durability>> {
         self.loaded.get()?.durability.as_ref()
     }
@@ -337,13 +337,13 @@ impl Shared {
         self.next_client_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Clients connected now, on all threads.
+    /// Number of clients connected now, on all threads.
     pub fn connected_clients(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Takes over a connection of a native client. Both hellos are over; `received`: what came
-    /// behind the client's. False: there are too many clients.
+    /// Takes over a native client's connection after both hellos. `received`: the bytes received
+    /// after the client's hello. False: there are too many clients.
     pub fn hand_over_native(&self, fd: OwnedFd, peer: SocketAddr, received: Vec<u8>) -> bool {
         if !self.enter(self.config().maxclients) {
             return false;
@@ -359,8 +359,8 @@ impl Shared {
         true
     }
 
-    /// Takes a place among `maxclients`; `false` = all are taken. Give it back with
-    /// [`leave`](Self::leave).
+    /// Takes one of the `maxclients` connections; `false` = all are taken. [`leave`](Self::leave)
+    /// gives it back.
     pub fn enter(&self, maxclients: usize) -> bool {
         let before = self.connected.fetch_add(1, Ordering::Relaxed);
         if before >= maxclients {
@@ -374,7 +374,7 @@ impl Shared {
         self.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The thread that owns the fewest connections; `preferred` if there are several.
+    /// The thread that owns the fewest connections; `preferred` if several own as few.
     pub(crate) fn least_connections(&self, preferred: usize) -> usize {
         let connections =
             |thread: &usize| self.threads[*thread].connections.load(Ordering::Relaxed);
@@ -383,7 +383,7 @@ impl Shared {
             .unwrap_or(preferred)
     }
 
-    /// Asks to spin: one core is always left to those who work. `true`: call
+    /// Requests the right to spin: one core always stays free of spinning threads. `true`: call
     /// [`end_spin`](Self::end_spin) afterwards.
     pub(crate) fn begin_spin(&self, cores: usize) -> bool {
         let before = self.spinning.fetch_add(1, Ordering::Relaxed);
@@ -409,7 +409,6 @@ impl Shared {
         all
     }
 
-    /// Finds a connection by id.
     pub fn client(&self, id: u64) -> Option<Arc<ClientRecord>> {
         self.threads
             .iter()
@@ -428,7 +427,7 @@ impl Shared {
         }
     }
 
-    /// Asks the server to end. A stop never becomes milder.
+    /// Requests the server's stop. A later stop never becomes milder.
     pub fn stop(&self, how: Stop) {
         // Release: pairs with Acquire in `stopping`.
         self.stop.fetch_max(how as u8, Ordering::Release);
@@ -436,7 +435,7 @@ impl Shared {
         self.post_all(&Message::Wake);
     }
 
-    /// What each thread does: for `DURAMEN.STUCK`, `/livez` and the log.
+    /// The state of each thread, as a table: for `DURAMEN.STUCK`, `/livez` and the log.
     pub fn table_of_waits(&self) -> String {
         let now_ms = crate::clock::now_ms();
         let mut table = "thread        away_ms  state\n".to_owned();
@@ -454,7 +453,7 @@ impl Shared {
         table
     }
 
-    /// Whether a thread is stuck: all who need it wait.
+    /// Whether a thread is stuck. Clients and threads that need it then wait.
     pub fn is_stuck(&self) -> bool {
         let now_ms = crate::clock::now_ms();
         let mut away_ms = self.beats().filter_map(|(_, beat)| beat.away_ms(now_ms));
@@ -471,7 +470,8 @@ impl Shared {
         reactors.chain(of_member.into_iter().filter(move |_| is_member))
     }
 
-    /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = none waits.
+    /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = no reply is
+    /// held.
     pub fn replies_held_ms(&self) -> u64 {
         let now_ms = crate::clock::now_ms();
         let held_ms = |thread: &ThreadShared| match thread.counters.held_since_ms.get() {
@@ -481,7 +481,7 @@ impl Shared {
         self.threads.iter().map(held_ms).max().unwrap_or(0)
     }
 
-    /// Why it does not serve all its clients now, though it runs.
+    /// Why the server, although it runs, does not serve all its clients now.
     pub(crate) fn why_not_ready(&self) -> Option<String> {
         if self.is_stuck() {
             return Some("a thread is stuck: see /livez".to_owned());

@@ -1,16 +1,15 @@
-//! The second tier: flash that takes the entries which memory has no room for and which are not
-//! read often.
+//! The second tier: flash for entries that memory has no room for and that are rarely read.
 //!
-//! The engine decides what lies there, and says of each entry that it needs from there where it is;
-//! who runs the request fetches it (`exec::cold`, `reactor::flash`).
+//! The engine decides which entries go there, and reports the place of each entry that it needs.
+//! The thread that runs the request fetches the entry (`exec::cold`, `reactor::flash`).
 //!
 //! **Invariants**
 //! - Y1: without the setting `flash-file` there is no tier, and nothing here runs.
-//! - Y2: what is fetched at once is bounded, for each reactor thread and for each request, and set
-//!   aside from the memory budget, as far as that is above the least.
+//! - Y2: the bytes fetched at once are bounded, per reactor thread and per request. They are taken
+//!   from the memory budget, except where the share is below the minimum.
 //!
-//! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is no place that anything is
-//! kept in.
+//! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is not the durable place of
+//! anything.
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
@@ -22,14 +21,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Part of the memory budget that all threads together may fetch into at once: one of so many.
+/// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
-/// A thread fetches at least so much at once: two of the largest entries.
+/// Least bytes that a thread may fetch at once: two of the largest entries.
 const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
-/// And at most so much: far more than any device works on at once.
+/// Most bytes that a thread may fetch at once: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
 
-/// Reads that a walk of the engine's has under way at once.
+/// In-flight reads of one walk of the engine.
 const WALK_DEPTH: u32 = 64;
 
 /// A server's flash.
@@ -52,7 +51,7 @@ impl std::fmt::Debug for Tier {
 }
 
 impl Tier {
-    /// Opens what the settings name; `None`: they name none.
+    /// Opens the flash file or partition that the settings name; `None`: they name none.
     ///
     /// # Errors
     /// [`ServerError::Flash`], [`ServerError::Config`]: see their texts.
@@ -107,7 +106,7 @@ impl Tier {
         SpanReader::new(Arc::clone(&self.device), depth, true)
     }
 
-    /// What the engine has to know of it.
+    /// The tier as an option of the engine.
     pub fn options(&self) -> FlashOptions {
         FlashOptions {
             device: Arc::new(ForEngine {
@@ -125,18 +124,17 @@ impl Tier {
         self.device.bytes()
     }
 
-    /// How much a reactor thread fetches at once; nothing that one request needs may be more.
+    /// Bytes that a reactor thread fetches at once; a single request may not need more.
     pub fn fetch_bytes(&self) -> usize {
         self.fetch_bytes
     }
 }
 
-/// The device as the engine, which knows no files and reads sectors of 512 bytes, wants it: where
-/// the device's own are longer, more is read around them.
+/// The device as the engine expects it: without files, in sectors of 512 bytes. If the device's
+/// sectors are longer, more is read around the requested bytes.
 struct ForEngine {
     device: Arc<dyn Device>,
-    /// What many reads at once are done by, for one who does at a time; made when it is needed
-    /// first.
+    /// The reader for many reads at once, used by one walk at a time; made at its first use.
     walks: Mutex<Option<SpanReader>>,
 }
 
@@ -159,11 +157,11 @@ impl duramen_engine::flash::Device for ForEngine {
                 if reader.under_way() > 0
                     && let Some(walks) = walks.as_deref_mut()
                 {
-                    *walks = None; // its end waits for what is still under way
+                    *walks = None; // its drop waits for the in-flight reads
                 }
                 result
             }
-            // Somebody else's walk has it: it is the device that is busy then.
+            // Another walk uses the reader, so the device is busy then.
             None => reads
                 .iter_mut()
                 .try_for_each(|(offset, into)| self.read_at(*offset, into)),
@@ -179,7 +177,7 @@ impl duramen_engine::flash::Device for ForEngine {
     }
 }
 
-/// Reads all of it. An error is told when nothing is under way any more.
+/// Performs all reads. An error is returned when no read is in flight any more.
 fn side_by_side(reader: &mut SpanReader, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
     let (mut next, mut result) = (0, Ok(()));
     while next < reads.len() || reader.under_way() > 0 {
@@ -197,10 +195,10 @@ fn side_by_side(reader: &mut SpanReader, reads: &mut [(u64, &mut [u8])]) -> io::
     result
 }
 
-/// Refuses what is there and is neither file nor partition.
+/// Refuses a path that exists and is neither a file nor a block device.
 fn check_kind(path: &Path) -> Result<(), ServerError> {
     let Ok(metadata) = path.metadata() else {
-        return Ok(()); // opening it says why
+        return Ok(()); // opening it reports the reason
     };
     let kind = metadata.file_type();
     if kind.is_file() || kind.is_block_device() {
@@ -217,7 +215,7 @@ fn check_kind(path: &Path) -> Result<(), ServerError> {
     )))
 }
 
-/// What to do about it.
+/// The advice that ends the error text.
 fn advice(error: &Error) -> &'static str {
     let (Error::Device { source, .. } | Error::Open { source, .. }) = error else {
         return match error {
@@ -238,10 +236,10 @@ fn advice(error: &Error) -> &'static str {
     }
 }
 
-/// A figure of the tier: name, meaning, whether it only grows, and where it is.
+/// A figure of the tier: name, meaning, whether it only grows, and its value.
 pub(crate) type Figure = (&'static str, &'static str, bool, fn(&FlashStats) -> u64);
 
-/// What `INFO`, `/metrics` and `/memory` tell of the tier.
+/// The figures of the tier in `INFO`, `/metrics` and `/memory`.
 #[rustfmt::skip] // One row, one line: it is a table.
 pub(crate) const FIGURES: &[Figure] = &[
     ("bytes", "Bytes of flash that segments can take.", false, |s| s.bytes),
@@ -303,7 +301,7 @@ mod tests {
         for (offset, read) in &reads {
             assert_eq!(**read, bytes[*offset as usize..][..512]);
         }
-        // Beyond the end: an error, and the next reads are none of it.
+        // A read beyond the end fails, and its error does not affect the next reads.
         reads[100].0 = 64 << 20;
         assert!(device.read_many(&mut reads).is_err());
         reads[100].0 = 512;
@@ -342,8 +340,8 @@ mod tests {
         );
     }
 
-    /// A flash file that was `frames` or `wal` of another server's store, of one that ran too, was
-    /// taken without a word, and all that the store held was gone.
+    /// A flash file that was `frames` or `wal` of another server's store, even of a running one,
+    /// was once accepted without an error, and everything in that store was lost.
     #[test]
     fn no_part_of_a_store_is_flash() {
         use duramen_backup::os::OsDisk;
@@ -372,7 +370,7 @@ mod tests {
         drop(create(&raw, Mode::Raw));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(store.join("wal"), &link).expect("a link");
-        // Of copies with other names their first blocks tell.
+        // Copies with other names are recognized by their first blocks.
         for name in ["superblock", "wal"] {
             std::fs::copy(store.join(name), dir.path().join(name)).expect("a copy");
         }

@@ -115,7 +115,7 @@ fn health_and_memory() {
     assert_eq!(segments, page["segment_count"].as_u64().expect("count"));
 }
 
-/// While clients still take their last replies, load balancers are told to send nobody else.
+/// While clients still take their last replies, load balancers are told to send no new clients.
 #[test]
 fn not_ready_while_stopping() {
     let server = start();
@@ -156,7 +156,7 @@ fn oversized_headers_are_refused() {
     assert_eq!(get(&server, "/livez").0, "200");
 }
 
-/// `/livez` said "ok" while no client was answered any more.
+/// `/livez` once answered "ok" while no client got replies any more.
 #[test]
 fn a_server_with_a_stuck_thread_is_not_alive() {
     let server = start();
@@ -181,7 +181,7 @@ fn a_server_with_a_stuck_thread_is_not_alive() {
             .1
             .contains("has not come back to its loop")
     );
-    // The other thread still answers, and says so too.
+    // The other thread still answers, and reports the stuck thread.
     other.write_all(b"DURAMEN.STUCK\r\n").expect("sends");
     let mut told = [0; 512];
     let bytes = other.read(&mut told).expect("reads");

@@ -1,4 +1,4 @@
-//! Out of file descriptors: in a process of its own, because the limit is the process's.
+//! No file descriptors left: in its own process, because the limit applies to the whole process.
 
 use duramen_server::{Server, ServerConfig};
 use rustix::net::{AddressFamily, SocketType, connect, socket};
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// One client after the other is told so, instead of all of them waiting; and the next one is
+/// Clients get an error one after another, instead of all of them waiting; and the next one is
 /// served when there is room.
 #[test]
 fn clients_are_turned_away_when_descriptors_run_out() {
@@ -28,7 +28,7 @@ fn clients_are_turned_away_when_descriptors_run_out() {
         .collect();
     let open = std::fs::read_dir("/proc/self/fd").expect("proc").count() as u64;
     let before = getrlimit(Resource::Nofile);
-    // The directory itself was one of the open ones; two connections fit.
+    // The directory itself was one of the open files; two connections fit.
     let limit = Rlimit {
         current: Some(open - 1 + 2),
         maximum: before.maximum,

@@ -1,9 +1,9 @@
 //! The same requests to Duramen and to Debian's redis-server 7.0: the replies must be the same
 //! bytes.
 //!
-//! Where they differ on purpose the reason stands beside the request, and the test fails if they
-//! have become the same, so that the list stays true. Without redis-server on this machine the test
-//! says SKIPPED.
+//! The reason for an intended difference is beside the request. The test fails if such replies have
+//! become equal, so that the list stays true. Without redis-server on this machine the test prints
+//! SKIPPED.
 
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::ReplySkipper;
@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// See its first lines for the form.
+/// The form of this file is described in its first lines.
 const REQUESTS: &str = include_str!("differential_requests.txt");
 
 struct Redis {
@@ -21,8 +21,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// `None` if there is no redis-server on this machine. It can't say which port it took: one
-    /// that was free a moment ago is tried until it works.
+    /// `None` if there is no redis-server on this machine. redis-server cannot report which port it
+    /// took: ports that were just free are tried until one works.
     fn start() -> Option<Redis> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -38,7 +38,7 @@ impl Redis {
                 .stderr(Stdio::null());
             let process = command.spawn().ok()?;
             let mut redis = Redis { process, address };
-            // It ends at once if somebody else took the port meanwhile.
+            // The process ends at once if another program took the port meanwhile.
             while redis.process.try_wait().expect("it is ours").is_none() {
                 if TcpStream::connect(address).is_ok() {
                     return Some(redis);
@@ -77,8 +77,8 @@ impl Peer {
         }
     }
 
-    /// The bytes of the reply to one inline request; those before the end if the connection is
-    /// closed.
+    /// The bytes of the reply to one inline request; if the connection is closed, the bytes before
+    /// the end.
     fn ask(&mut self, request: &str) -> String {
         self.stream
             .write_all(format!("{request}\r\n").as_bytes())
@@ -104,10 +104,10 @@ impl Peer {
     }
 }
 
-/// In so little time both say the same of times.
+/// Within this time both servers report the same times.
 const ALIKE: Duration = Duration::from_millis(300);
 
-/// What came of one sequence of requests.
+/// Result of one sequence of requests.
 #[derive(Default)]
 struct Said {
     compared: usize,
@@ -164,8 +164,8 @@ fn replies_are_those_of_redis() {
         let said = loop {
             let began = Instant::now();
             let said = compare(sequence, address, redis.address);
-            // Seconds that are left are rounded: if so much time went by, one of the two may be a
-            // second further.
+            // Remaining seconds are rounded: after this much time, one of the two servers may be
+            // one second ahead.
             let is_certain = said.wrong.is_empty() || began.elapsed() < ALIKE;
             if is_certain || Instant::now() > deadline {
                 break said;

@@ -1,19 +1,19 @@
-//! Memory of connections that are idle, or lie about lengths. In a process of its own, one test
-//! after the other: a test needs nearly all file descriptors that one may have, and both read the
-//! memory of the whole process.
+//! Memory of connections that are idle, or declare false lengths. In its own process, one test
+//! after the other: one test needs nearly all allowed file descriptors, and both read the memory of
+//! the whole process.
 
-#[allow(dead_code)] // what the reactor's tests need besides
+#[allow(dead_code)] // the other helpers are for the reactor's tests
 #[path = "reactor/support.rs"]
 mod support;
 
 use std::sync::{Mutex, PoisonError};
 use support::{Raw, counter, request, start, wait_until};
 
-/// Whoever reads the memory of the process has it alone.
+/// A test that reads the memory of the process must run alone.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The promise is 4 KB of resident memory per idle connection, the test's own sockets excluded:
-/// they hold none.
+/// Idle connections may use 4 KB of resident memory each; the test's own sockets do not count, as
+/// they use none.
 #[test]
 fn ten_thousand_idle_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -44,7 +44,7 @@ fn ten_thousand_idle_connections() {
     clients[connections / 2].ping();
 }
 
-/// A declared length reserves nothing: memory follows the bytes that came.
+/// A declared length reserves nothing: memory grows with the bytes that arrive.
 #[test]
 fn giant_lengths_cost_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! Redis clients of a member of a cluster that a test makes up: when replies leave, and what waits.
+//! Redis clients of a member of a cluster that the test simulates: when replies are sent, and which
+//! requests wait.
 
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
@@ -25,8 +26,8 @@ struct Member {
 }
 
 impl Member {
-    /// `dir`: where it keeps its data, synced; `None`: in memory. It serves everything, and may not
-    /// answer yet.
+    /// `dir`: the directory of its data, synced; `None`: in memory. The member serves everything,
+    /// and may not answer yet.
     fn start(dir: Option<&std::path::Path>) -> Member {
         Member::start_with(dir, |_| {})
     }
@@ -76,7 +77,7 @@ impl Member {
         member
     }
 
-    /// Everything belongs to `owner`; of its own this member serves everything or nothing.
+    /// Everything belongs to `owner`; this member serves everything or nothing of it.
     fn tell(&self, version: u64, owner: ServerId, serves: bool) {
         let own = |is: bool| {
             let ranges = is.then_some((self.table, KeyRange::ALL));
@@ -146,7 +147,7 @@ fn expect_nothing(stream: &mut TcpStream) {
     stream.set_nonblocking(false).expect("blocking");
 }
 
-/// Some rounds of the only reactor thread, by the clock too.
+/// Some rounds of the only reactor thread, for a minimum time too.
 fn rounds(probe: &mut TcpStream) {
     let until = Instant::now() + Duration::from_millis(50);
     while Instant::now() < until {
@@ -174,14 +175,14 @@ fn without_a_lease_nothing_of_data_is_told(dir: Option<&std::path::Path>) {
     rounds(&mut probe);
     expect_nothing(&mut writer);
     expect_nothing(&mut reader);
-    // Whoever waits is not served further meanwhile.
+    // A waiting connection is not served further meanwhile.
     send(&mut writer, "SET a 2\r\n");
     rounds(&mut probe);
     assert_eq!(member.value(b"a"), Some(b"1".to_vec()));
     member.read_until.set(u64::MAX);
     expect(&mut writer, "+OK\r\n+PONG\r\n+OK\r\n");
     expect(&mut reader, "$1\r\n1\r\n:1\r\n");
-    // And it can lapse again.
+    // The right can lapse again.
     member.read_until.set(0);
     send(&mut reader, "GET a\r\n");
     rounds(&mut probe);
@@ -201,7 +202,7 @@ fn without_a_lease_nothing_of_synced_data_is_told() {
     without_a_lease_nothing_of_data_is_told(Some(dir.path()));
 }
 
-/// A request for what nobody serves is answered when somebody does, and holds nobody else up.
+/// A request for keys that no server serves is answered once one does, and delays no other client.
 #[test]
 fn what_nobody_serves_waits_on_its_own_connection() {
     let member = Member::start(None);
@@ -250,10 +251,10 @@ fn what_nobody_serves_waits_on_its_own_connection() {
     });
 }
 
-/// Well within the second after which a request that nobody serves is refused.
+/// Well within the second after which a request for unserved keys is refused.
 const IN_TIME: Duration = Duration::from_millis(600);
 
-/// Repeats what must be over before somebody's patience is, if the machine stood still meanwhile.
+/// Repeats a part that must end before a client's patience does, in case the machine stood still.
 fn in_time(mut part: impl FnMut(Instant) -> bool) {
     assert!(
         (0..60).any(|_| part(Instant::now())),
@@ -282,8 +283,8 @@ fn patience_with_what_nobody_serves_ends() {
     assert!(began.elapsed() > Duration::from_millis(900));
 }
 
-/// A member whose backups did not answer, or whose lease was not renewed, left its clients without
-/// any reply for as long as that lasted, and called itself ready.
+/// While a member's backups did not answer, or its lease was not renewed, its clients once got no
+/// reply at all, and the member reported that it was ready.
 #[test]
 fn replies_that_wait_for_backups_become_errors() {
     let member = Member::start_with(None, |config| config.reply_timeout_s = 1);
@@ -298,13 +299,13 @@ fn replies_that_wait_for_backups_become_errors() {
     // The clock of a round may be some milliseconds behind.
     assert!(began.elapsed() >= Duration::from_millis(900));
     skip_lines(&mut writer, 1);
-    expect(&mut writer, error); // they wait in one piece
+    expect(&mut writer, error); // they wait together
     skip_lines(&mut writer, 1);
     send(&mut reader, "GET a\r\n");
     expect(&mut reader, error);
     skip_lines(&mut reader, 1);
     wait_until("nothing waits", || shared.replies_held_ms() == 0);
-    // Both connections go on.
+    // Both connections continue.
     member.read_until.set(u64::MAX);
     send(&mut writer, "GET a\r\n");
     expect(&mut writer, "$1\r\n1\r\n");

@@ -1,7 +1,7 @@
-//! How long one pipelined request takes to parse and its reply to write: `cargo run --profile
-//! bench-dev -p duramen-wire --example parse_speed`. For instruction counts: `valgrind
-//! --tool=callgrind target/bench-dev/examples/parse_speed 1000 GET`, whose arguments are rounds and
-//! a part of the case's name.
+//! Time to parse one pipelined request and to write its reply: `cargo run --profile bench-dev -p
+//! duramen-wire --example parse_speed`. For instruction counts: `valgrind --tool=callgrind
+//! target/bench-dev/examples/parse_speed 1000 GET`, with the number of rounds and a part of the
+//! case's name as arguments.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,8 +10,8 @@ use duramen_wire::resp::{
     Encoder, Limits, ParseState, Protocol, ReplySkipper, RequestEncoder, Requests, parse_requests,
 };
 
-/// Best of five runs, in nanoseconds per unit, of which one call of `work` does `units`. Only if
-/// the command line chooses it.
+/// Best of five runs, in nanoseconds per unit; one call of `work` does `units`. Runs only if the
+/// command line selects it.
 fn best(name: &str, rounds: usize, units: usize, mut work: impl FnMut()) {
     if std::env::args()
         .nth(2)

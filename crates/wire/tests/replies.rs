@@ -1,5 +1,5 @@
-//! Replies on the client's side: golden cases, what the server encodes is what the client reads,
-//! any cut, any garbage.
+//! Replies on the client's side: golden cases; the client reads what the server encodes; arbitrary
+//! boundaries between reads; garbage.
 
 use duramen_wire::resp::{
     Encoder, Protocol, Reply, ReplyError, ReplyLimits, ReplyParser, ReplySkipper, Skipped,
@@ -157,7 +157,7 @@ fn bad_replies_are_refused() {
     );
 }
 
-/// Writes a reply as the server would in RESP3.
+/// Writes a reply as the server does in RESP3.
 fn encode(reply: &Reply, to: &mut Encoder<'_>) {
     match reply {
         Reply::Simple(text) => to.simple(text),

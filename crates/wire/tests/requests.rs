@@ -1,5 +1,5 @@
-//! Requests: golden cases with Redis 7's error texts, and properties (any cut, any garbage, round
-//! trip).
+//! Requests: golden cases with Redis 7's error texts, and properties (arbitrary boundaries between
+//! reads, garbage, round trip).
 
 use duramen_wire::resp::{
     Consumed, Limits, ParseState, ProtocolError, RequestEncoder, Requests, parse_requests,
@@ -14,7 +14,7 @@ fn words(requests: &Requests, input: &[u8]) -> Vec<Words> {
         .collect()
 }
 
-/// Feeds `chunks` as a connection would; returns all requests and the error that ended it.
+/// Feeds `chunks` as a connection does; returns all requests, and the error that ended it.
 fn fed<'a>(
     chunks: impl IntoIterator<Item = &'a [u8]>,
     limits: &Limits,
@@ -124,7 +124,7 @@ fn inline_commands() {
     );
 }
 
-/// The texts, and which input gives which, as redis-server 7.0.15 does.
+/// The error texts, and the inputs that cause them, equal those of redis-server 7.0.15.
 #[test]
 fn errors_in_redis_words() {
     for (input, text) in [
@@ -305,7 +305,8 @@ fn stops_at_the_most_requests_and_goes_on() {
     assert_eq!(requests.len(), 1);
 }
 
-/// A peer that declares much and sends little makes the parser wait, and tells the caller for what.
+/// A peer that declares much and sends little makes the parser wait; the caller learns for how many
+/// bytes.
 #[test]
 fn declared_lengths_are_waited_for() {
     let (mut state, mut requests) = (ParseState::new(), Requests::new());
@@ -320,7 +321,7 @@ fn declared_lengths_are_waited_for() {
     assert_eq!(state.bytes_needed(), 22 + 536_870_912 + 1);
 }
 
-/// A request of many arguments that comes in small pieces is not parsed from its beginning each
+/// A request of many arguments that arrives in small pieces is not parsed from its beginning each
 /// time.
 #[test]
 fn long_requests_in_small_pieces_take_linear_time() {
@@ -331,7 +332,7 @@ fn long_requests_in_small_pieces_take_linear_time() {
     RequestEncoder::new(&mut input).request(&args);
     let began = std::time::Instant::now();
     let (requests, error, left) = fed(input.chunks(64), &Limits::default());
-    // Quadratic, this would be 30,000 passes over up to 200,000 arguments: minutes.
+    // With quadratic time, this would be 30,000 passes over up to 200,000 arguments: minutes.
     assert!(began.elapsed().as_secs() < 20);
     assert_eq!((requests, error, left), (vec![args], None, 0));
 }
@@ -364,7 +365,7 @@ fn request() -> impl Strategy<Value = Words> {
     prop_oneof![8 => proptest::collection::vec(word.clone(), 1..12), 1 => proptest::collection::vec(word, 30..70)]
 }
 
-/// Bytes that look like the protocol, so that garbage gets deep into the parser.
+/// Bytes that resemble the protocol, so that garbage gets deep into the parser.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"*".to_vec()),

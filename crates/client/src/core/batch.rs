@@ -1,4 +1,4 @@
-//! The operations of a call, and how far each is.
+//! The operations of a call, and the state of each.
 
 use super::routes::Routes;
 use super::session::Session;
@@ -10,12 +10,12 @@ use duramen_wire::native::codec;
 use duramen_wire::native::message::{Operation, Rpc, Single};
 use std::time::Duration;
 
-/// Something to do.
+/// One piece of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work<'a> {
-    /// Its `rpc` is given by the core.
+    /// The core assigns its `rpc`.
     Operation(Single<'a>),
-    /// Objects of a range from `cursor` on (0: its beginning), as many as one answer holds.
+    /// Objects of a range from `cursor` on (0: its beginning), as many as fit in one answer.
     Enumerate {
         table: TableId,
         range: KeyRange,
@@ -27,13 +27,13 @@ pub enum Work<'a> {
 /// A piece of an enumeration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objects {
-    /// What is left of the range, with the cursors from which to go on; empty: its end was reached.
+    /// The rest of the range, with the cursors from which to continue; empty: the end was reached.
     pub rest: Vec<(KeyRange, u64)>,
-    /// Keys and what belongs to them.
+    /// Keys and their objects.
     pub objects: Vec<(Vec<u8>, Object)>,
 }
 
-/// What became of a part.
+/// Result of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {
     Outcome(Outcome),
@@ -57,13 +57,13 @@ pub struct Part<'a> {
     pub(super) work: Work<'a>,
     pub(super) state: State,
     deadline: Duration,
-    /// What its last sending was cut to: the end of its owner's tablet.
+    /// The tablet of its owner when it was last sent: an enumeration's range is limited to it.
     tablet: Option<KeyRange>,
-    /// Its name, and what was acknowledged when it was last sent.
+    /// Its RPC id, and the acknowledgement sent with it last.
     rpc: Option<Rpc>,
-    /// In a row.
+    /// Consecutive failures.
     failures: u32,
-    /// Sendings whose fate is not known.
+    /// Sent copies whose result is not known.
     unanswered: u32,
     last: Option<String>,
 }
@@ -77,7 +77,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// A call that begins now and may take so long.
+    /// A call that begins now and may take `deadline`.
     pub fn new(
         now_us: u64,
         deadline: Duration,
@@ -107,7 +107,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// When it ends, done or not.
+    /// The time at which the call ends, done or not.
     pub fn deadline_us(&self) -> u64 {
         self.deadline_us
     }
@@ -115,7 +115,7 @@ impl<'a> Batch<'a> {
     /// The results, in the order of the operations.
     ///
     /// # Panics
-    /// If it is not done.
+    /// If the batch is not done.
     pub fn into_results(self) -> impl Iterator<Item = Result<Settled, Error>> + use<'a> {
         self.parts.into_iter().map(|part| match part.state {
             State::Done(result) => result,
@@ -133,8 +133,8 @@ impl<'a> Batch<'a> {
         parts.any(|part| part.mutates() && !matches!(part.state, State::Done(_)))
     }
 
-    /// When the next part can be tried again. What can be tried already waits for something else:
-    /// map or lease.
+    /// The time at which the next part can be tried again. Parts that can be tried already are not
+    /// counted: they wait for the map or the lease.
     pub(super) fn next_try_us(&self, now_us: u64) -> u64 {
         let times = self.parts.iter().filter_map(|part| match part.state {
             State::Open { not_before_us, .. } if not_before_us > now_us => Some(not_before_us),
@@ -143,7 +143,7 @@ impl<'a> Batch<'a> {
         times.min().unwrap_or(u64::MAX)
     }
 
-    /// Gives up what is not done.
+    /// Gives up all parts that are not done.
     pub(super) fn end(&mut self, session: &mut Session, coordinators: Option<&str>) {
         self.fail_open(session, |part| part.too_late(coordinators));
     }
@@ -158,7 +158,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Why something need not be sent.
+/// Reason why a piece of work fails without being sent.
 fn check(work: &Work<'_>) -> Option<Error> {
     let Work::Operation(single) = work else {
         return None;
@@ -180,7 +180,7 @@ impl<'a> Part<'a> {
         matches!(self.work, Work::Operation(single) if single.operation.mutates())
     }
 
-    /// Whether it can be sent.
+    /// Whether it can be sent now.
     pub(super) fn is_due(&self, now_us: u64, map: MapVersion) -> bool {
         match self.state {
             State::Open {
@@ -191,7 +191,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Where it belongs.
+    /// Table and route hash that decide its server.
     pub(super) fn place(&self, routes: &Routes) -> (TableId, RouteHash) {
         match self.work {
             Work::Operation(single) => (single.table, routes.hash(single.key)),
@@ -199,12 +199,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// What it adds to a request.
+    /// Bytes that it adds to a request.
     pub(super) fn bytes(&self) -> usize {
         match &self.work {
-            // The RPC that is still to come takes 24.
+            // The RPC id, which is assigned later, takes 24 bytes.
             Work::Operation(single) => codec::single_bytes(single) + 24,
-            // It goes alone.
+            // An enumeration is sent alone.
             Work::Enumerate { .. } => usize::MAX / 2,
         }
     }
@@ -215,8 +215,8 @@ impl<'a> Part<'a> {
         KeyRange::new(range.first, range.last.min(tablet.last))
     }
 
-    /// Gives it an RPC id if it needs one, and has it say what is acknowledged by now; false: no id
-    /// is to be had.
+    /// Assigns an RPC id if it needs one, and updates the acknowledgement; false: no id is
+    /// available.
     pub(super) fn name(&mut self, now_us: u64, session: &mut Session) -> bool {
         if !self.mutates() {
             return true;
@@ -229,12 +229,12 @@ impl<'a> Part<'a> {
         self.rpc.is_some()
     }
 
-    /// Takes its RPC id away.
+    /// Removes its RPC id.
     pub(super) fn unname(&mut self) -> Option<ClientId> {
         self.rpc.take().map(|rpc| rpc.client)
     }
 
-    /// The operation as it is sent.
+    /// The operation in the form to be sent.
     pub(super) fn single(&self) -> Option<Single<'a>> {
         let Work::Operation(single) = self.work else {
             return None;
@@ -250,7 +250,7 @@ impl<'a> Part<'a> {
         self.state = State::Sent;
     }
 
-    /// The fate of the last sending is not known.
+    /// Notes that the result of the last sent copy is not known.
     pub(super) fn unanswered(&mut self) {
         self.unanswered += 1;
     }
@@ -270,7 +270,7 @@ impl<'a> Part<'a> {
         self.state = State::Open { not_before_us, map };
     }
 
-    /// The same again at this time, wherever the key is then.
+    /// Repeats it at this time, at the key's owner of that time.
     pub(super) fn retry(&mut self, at_us: u64) {
         self.state = State::Open {
             not_before_us: at_us,
@@ -293,7 +293,7 @@ impl<'a> Part<'a> {
         self.state = State::Done(result);
     }
 
-    /// An enumeration's answer: about a part of the range, up to `last`.
+    /// Handles the answer to an enumeration, for a part of the range up to `last`.
     pub(super) fn objects(
         &mut self,
         session: &mut Session,
@@ -308,7 +308,7 @@ impl<'a> Part<'a> {
         let Work::Enumerate { range, cursor, .. } = self.work else {
             return self.fail(session, misfit("objects in answer to an operation"));
         };
-        // Backwards it would never end.
+        // An answer that goes backwards would make it endless.
         if !self.clamped(range).contains(last) || next.is_some_and(|next| next <= cursor) {
             return self.fail(session, misfit("objects of another range"));
         }

@@ -1,16 +1,16 @@
-//! Which of the coordinators is asked.
+//! Chooses the coordinator to ask.
 
 use std::sync::Arc;
 
-/// Addresses of the coordinators, of which one leads at a time.
+/// Addresses of the coordinators, one of which leads at a time.
 #[derive(Debug)]
 pub struct Coordinators {
     addresses: Vec<Arc<str>>,
     current: usize,
-    /// In a row.
+    /// Consecutive failures.
     failures: u32,
     last_trouble: Option<String>,
-    /// What was wrong with each the last time it was asked; in the order of `addresses`.
+    /// The last failure of each coordinator; in the order of `addresses`.
     troubles: Vec<Option<String>>,
 }
 
@@ -28,12 +28,12 @@ impl Coordinators {
         }
     }
 
-    /// Whom to ask.
+    /// The address to ask.
     pub fn current(&self) -> Arc<str> {
         self.addresses[self.current].clone()
     }
 
-    /// The current one gave a useful answer.
+    /// Notes that the current coordinator gave a useful answer.
     pub fn answered(&mut self) {
         self.failures = 0;
         self.last_trouble = None;
@@ -48,7 +48,7 @@ impl Coordinators {
         }
     }
 
-    /// What is wrong with each of them, as far as they were asked; for errors.
+    /// The last failure of each coordinator that was asked; for error texts.
     pub fn troubles(&self) -> String {
         let all = self.addresses.iter().zip(&self.troubles);
         let said = all.map(|(address, why)| {
@@ -58,8 +58,8 @@ impl Coordinators {
         said.collect::<Vec<String>>().join("; ")
     }
 
-    /// No useful answer comes from this address: the next one is the current one. Returns how many
-    /// failures there were in a row, per address.
+    /// Notes that this address gives no useful answer: the next address becomes the current one.
+    /// Returns the number of consecutive failures per address.
     pub fn failed(&mut self, address: &str, why: &str) -> u32 {
         self.note(address, why);
         self.failures += 1;
@@ -69,12 +69,12 @@ impl Coordinators {
         self.failures.div_ceil(self.addresses.len() as u32)
     }
 
-    /// The one at this address leads, and asks to be asked again later.
+    /// Notes that the coordinator at this address leads, and is to be asked again later.
     pub fn postponed(&mut self, address: &str, why: &str) {
         self.note(address, why);
     }
 
-    /// The one at this address does not lead; perhaps it knows who does.
+    /// Notes that the coordinator at this address does not lead; it may name the leader.
     pub fn redirected(&mut self, address: &str, leader: Option<&str>) {
         let Some(leader) = leader.filter(|leader| *leader != address) else {
             self.failed(address, "does not lead, and does not know who does");
@@ -89,7 +89,7 @@ impl Coordinators {
         });
     }
 
-    /// For errors.
+    /// The last failure, for error texts.
     pub fn last_trouble(&self) -> Option<&str> {
         self.last_trouble.as_deref()
     }

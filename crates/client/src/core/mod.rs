@@ -1,7 +1,7 @@
-//! The client's decisions: what is sent to whom, what an answer means, when to try again. No
-//! socket, clock or thread in here.
+//! The client's decisions: the server of each request, the meaning of an answer, the time of the
+//! next attempt. It contains no socket, clock or thread.
 //!
-//! Who drives it holds one [`Core`] and, per call, one [`Batch`] of operations, and goes round:
+//! The driver has one [`Core`] and, per call, one [`Batch`] of operations, and runs this loop:
 //!
 //! ```text
 //! loop { match core.next(now, &mut batch) {
@@ -13,15 +13,15 @@
 //! ```
 //!
 //! **Invariants**
-//! - K1: an operation is done once: with an outcome, or with an error that is true. "Not done" is
-//!   only said if it was never sent, or every sending was answered by "not executed"; else it is
-//!   "unknown".
-//! - K2: an operation that mutates keeps its RPC id over all sendings; only what is known not to
-//!   have been executed gets a new one.
-//! - K3: a failure of any kind only ever leads to another try, later and with a newer map, until
-//!   the deadline. What no other try can change ends at once.
+//! - K1: an operation ends once: with an outcome, or with an error that is true. "Not done" is
+//!   reported only if it was never sent, or if every sent copy was answered with "not executed";
+//!   otherwise the error is "unknown".
+//! - K2: a mutating operation keeps its RPC id over all copies; only an operation that is known not
+//!   to have been executed gets a new id.
+//! - K3: every failure only leads to another attempt, later and with a newer map, until the
+//!   deadline. An operation that no other attempt can complete ends at once.
 //! - K4: of all calls, one at a time asks the coordinator for the map, and one for the lease; the
-//!   others wait for it.
+//!   others wait for the answer.
 //!
 //! Times are microseconds of a monotonic clock.
 //!
@@ -47,13 +47,13 @@ use duramen_wire::native::message::{
 use session::Session;
 use std::sync::Arc;
 
-/// Most bytes of operations in one request: large enough to be efficient, small enough that answers
-/// come steadily.
+/// Maximum bytes of operations in one request: large enough to be efficient, small enough for a
+/// steady flow of answers.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// First pause after a failure, doubled with each further one up to the greatest.
+/// First pause after a failure; it doubles with each further failure up to the maximum.
 const PAUSE_US: u64 = 1_000;
 const PAUSE_MAX_US: u64 = 100_000;
-/// The lease could not be renewed: ask again after this time.
+/// Pause before the next request for a lease that could not be renewed.
 const RENEW_AGAIN_US: u64 = 5_000_000;
 
 /// A duration from a message, in microseconds.
@@ -61,13 +61,14 @@ fn micros(ms: u32) -> u64 {
     u64::from(ms) * 1000
 }
 
-/// What the driver does next for a batch.
+/// The driver's next step for a batch.
 #[derive(Debug)]
 pub enum Next {
-    /// Send all of these, and only then wait for answers: the servers work at the same time.
+    /// Send all of these, and only then wait for answers: so the servers work in parallel.
     Send(Vec<Send>),
     Ask(Ask),
-    /// Nothing before this time, unless another call gets an answer of the coordinator or ends.
+    /// Nothing to do before this time, unless another call gets an answer from the coordinator or
+    /// ends.
     Wait {
         until_us: u64,
     },
@@ -75,20 +76,20 @@ pub enum Next {
     Done,
 }
 
-/// A request to a server: parts of a batch.
+/// A request to a server, with parts of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
     pub server: ServerId,
     pub address: Arc<str>,
     /// Indices of the batch's parts.
     pub parts: Vec<usize>,
-    /// With this map it was decided.
+    /// The map by which the server was chosen.
     map: MapVersion,
     bytes: usize,
 }
 
 impl Send {
-    /// Whether another part of so many bytes fits in.
+    /// Whether another part of this many bytes fits.
     fn takes(&self, bytes: usize) -> bool {
         self.bytes.saturating_add(bytes) <= REQUEST_BYTES_MAX && self.parts.len() < PARTS_MAX
     }
@@ -146,26 +147,26 @@ pub struct Core {
     routes: Routes,
     session: Session,
     coordinators: Coordinators,
-    /// Somebody found the map wrong.
+    /// A call found that the map is outdated.
     map_wanted: bool,
-    /// Not before this time: the coordinator has just said that it knows nothing newer.
+    /// No request before this time: the coordinator has just answered that it has no newer map.
     map_not_before_us: u64,
-    /// When the last map, or word that it is current, came.
+    /// When the last map arrived, or the answer that it is current.
     map_fresh_us: u64,
-    /// Somebody asks (K4), until then at the latest.
+    /// A call is asking (K4), until this time at the latest.
     map_asked_until_us: u64,
     lease_asked_until_us: u64,
     /// How long an answer of the coordinator is waited for.
     ask_timeout_us: u64,
     exactly_once: bool,
     random: u64,
-    /// A refusal that no other try changes, of the coordinator.
+    /// A refusal by the coordinator that no other attempt changes.
     refused: Option<Error>,
 }
 
 impl Core {
     /// `seed` spreads pauses: clients must not all come back at the same time. `ask_timeout_us`:
-    /// how long the driver waits for an answer of the coordinator at most. Without `exactly_once`,
+    /// maximum time that the driver waits for an answer of the coordinator. Without `exactly_once`,
     /// a write whose answer is lost may take effect twice.
     pub fn new(
         coordinators: Vec<String>,
@@ -193,7 +194,7 @@ impl Core {
         &self.routes
     }
 
-    /// A map that was asked for by other means.
+    /// Installs a map that was obtained in another way.
     pub fn learn(&mut self, map: TabletMap) {
         self.routes.install(map);
         self.map_wanted = false;
@@ -203,7 +204,8 @@ impl Core {
         &mut self.coordinators
     }
 
-    /// A pause after so many failures in a row, from half to all of a value that doubles.
+    /// A pause after this many consecutive failures: a random time between half of a value and the
+    /// value, which doubles.
     pub fn pause_us(&mut self, failures: u32) -> u64 {
         // xorshift64: good enough to spread clients.
         self.random ^= self.random << 13;
@@ -213,7 +215,7 @@ impl Core {
         whole / 2 + self.random % (whole / 2 + 1)
     }
 
-    /// What to do for this batch now.
+    /// The next step for this batch.
     pub fn next(&mut self, now_us: u64, batch: &mut Batch<'_>) -> Next {
         if let Some(error) = &self.refused {
             let error = error.clone();
@@ -227,8 +229,8 @@ impl Core {
         }
         let wants_ids = self.exactly_once && batch.mutates();
         if wants_ids {
-            // Before half of it has passed there is nothing to ask; later the call that comes by
-            // does it.
+            // In the first half of the lease there is nothing to ask; later, the next call that
+            // comes here renews it.
             if let Some(client) = self.session.wants_lease(now_us) {
                 if now_us >= self.lease_asked_until_us {
                     return self.ask_lease(now_us, client);
@@ -286,7 +288,7 @@ impl Core {
         })
     }
 
-    /// Groups what can be sent now by server.
+    /// Groups the parts that can be sent now by server.
     fn plan(&mut self, now_us: u64, batch: &mut Batch<'_>, wants_ids: bool) -> Vec<Send> {
         let map = self.routes.version();
         if map == MapVersion(0) {
@@ -324,10 +326,10 @@ impl Core {
             let at = sends.iter().position(|send| send.server == server);
             let bytes = part.bytes();
             if at.is_some_and(|at| !sends[at].takes(bytes)) {
-                continue; // One request per server at a time; the rest goes out in the next round.
+                continue; // One request per server at a time; the rest is sent in the next round.
             }
             if wants_ids && !part.name(now_us, &mut self.session) {
-                // S3: too many are open. Others end, and then this goes on.
+                // S3: too many are open. When others end, this one continues.
                 part.retry(now_us + PAUSE_US);
                 continue;
             }
@@ -348,7 +350,7 @@ impl Core {
         sends
     }
 
-    /// A server answered.
+    /// Handles a server's answer.
     pub fn answered(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, reply: Reply<'_>) {
         match reply {
             Reply::Client(Answer::Single(outcome)) if send.parts.len() == 1 => {
@@ -383,7 +385,7 @@ impl Core {
         }
     }
 
-    /// No answer comes: the connection was refused, broke, or nothing came in time.
+    /// Handles a missing answer: the connection was refused or broke, or nothing arrived in time.
     pub fn failed(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, why: &str) {
         let last = format!("{} at {}: {why}", send.server, send.address);
         for index in &send.parts {
@@ -413,8 +415,8 @@ impl Core {
                 return self.reroute(now_us, part, send, &last);
             }
             Problem::InProgress { after_ms } => {
-                // The network may have repeated the frame, and the other copy is at work: this was
-                // no answer (K1).
+                // The network may have repeated the frame, and the other copy is being executed:
+                // this was no answer (K1).
                 part.unanswered();
                 part.retry(now_us + micros(after_ms).max(PAUSE_US / 2));
                 return;
@@ -452,7 +454,7 @@ impl Core {
                 reason: trouble.to_string(),
             },
             Trouble::NotPermitted { .. } => Error::Refused(trouble.to_string()),
-            // Somebody else listens there by now.
+            // Another server uses this address by now.
             Trouble::WrongServer { .. }
             | Trouble::WrongCluster { .. }
             | Trouble::NotServing { .. } => {
@@ -480,7 +482,7 @@ impl Core {
         }
     }
 
-    /// Try again where a newer map says, at once when it comes.
+    /// Retries by a newer map, as soon as that arrives.
     fn reroute(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, last: &str) {
         self.map_wanted |= self.routes.version() == send.map;
         let failures = part.count_failure();
@@ -488,7 +490,7 @@ impl Core {
         part.postpone(now_us + pause_us, send.map, last);
     }
 
-    /// Nobody serves the key now.
+    /// No server serves the key now: retries later.
     fn later(&mut self, now_us: u64, part: &mut Part<'_>) {
         self.map_wanted = true;
         let failures = part.count_failure();
@@ -497,7 +499,7 @@ impl Core {
         part.postpone(now_us + pause_us, self.routes.version(), last);
     }
 
-    /// The coordinator answered.
+    /// Handles the coordinator's answer.
     pub fn coordinator_answered(&mut self, now_us: u64, ask: &Ask, answer: CoordinatorAnswer) {
         match answer {
             CoordinatorAnswer::Map(map) => {
@@ -506,7 +508,7 @@ impl Core {
                 self.map_not_before_us = now_us;
             }
             CoordinatorAnswer::MapIsCurrent => {
-                // The coordinator does not know yet what we have noticed.
+                // The coordinator does not know yet what this client has noticed.
                 self.map_here(now_us, ask);
                 self.map_not_before_us = now_us + self.pause_us(3);
             }
@@ -542,8 +544,8 @@ impl Core {
                 self.ask_again(ask, now_us + micros(*after_ms).max(PAUSE_US));
             }
             (Refusal::Store(_), ..) => self.coordinator_failed(now_us, ask, &refusal.to_string()),
-            // Our lease has ended: begin anew. What is open with it ends as unknown, by the
-            // masters' answers.
+            // This client's lease has ended: start with a new one. Requests that are open under the
+            // old lease end as unknown, by the masters' answers.
             (
                 Refusal::Invalid(_),
                 Asked::Lease,
@@ -558,7 +560,7 @@ impl Core {
         }
     }
 
-    /// The cluster will not talk to this client: every call ends with this error.
+    /// The cluster refuses this client: every call ends with this error.
     pub fn refuse(&mut self, error: Error) {
         self.refused = Some(error);
     }
@@ -578,8 +580,8 @@ impl Core {
         }
     }
 
-    /// The coordinator's address refused the connection, or it broke, or nothing came in time: the
-    /// next one is tried.
+    /// The coordinator's address refused the connection, or it broke, or nothing arrived in time:
+    /// tries the next address.
     pub fn coordinator_failed(&mut self, now_us: u64, ask: &Ask, why: &str) {
         let failures = self.coordinators.failed(&ask.address, why);
         let pause_us = self.pause_us(failures);

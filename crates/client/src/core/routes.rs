@@ -1,4 +1,4 @@
-//! Who owns which key, as far as the client knows.
+//! Owners of keys, by the client's copy of the tablet map.
 
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
@@ -6,24 +6,24 @@ use duramen_wire::native::message::TabletMap;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where to send what concerns a key.
+/// The destination of requests for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     Owner {
         server: ServerId,
         address: Arc<str>,
-        /// The tablet's.
+        /// The tablet's range.
         range: KeyRange,
     },
     /// The tablet is being recovered.
     NotServed,
     NoSuchTable,
-    /// The table is known, and nobody has created its tablets: the first table of a cluster begins
-    /// so.
+    /// The table exists, but its tablets were not created: the first table of a cluster begins like
+    /// this.
     NoTablets,
 }
 
-/// The tablet map, ready for look-up.
+/// The tablet map, prepared for lookup.
 #[derive(Debug)]
 pub struct Routes {
     version: MapVersion,
@@ -42,7 +42,7 @@ struct Tablet {
 }
 
 impl Routes {
-    /// Nothing is known.
+    /// An empty map.
     pub(super) fn new() -> Routes {
         Routes {
             version: MapVersion(0),
@@ -53,7 +53,7 @@ impl Routes {
         }
     }
 
-    /// Takes a map of all tables. Older ones than the one known change nothing (answers may
+    /// Installs a map of all tables. A map older than the current one changes nothing (answers may
     /// overtake each other).
     pub(super) fn install(&mut self, map: TabletMap) {
         if map.version < self.version {
@@ -80,7 +80,7 @@ impl Routes {
         }
     }
 
-    /// 0: none is known.
+    /// Version of the map; 0: there is none.
     pub fn version(&self) -> MapVersion {
         self.version
     }
@@ -89,19 +89,19 @@ impl Routes {
         self.tables.get(name).copied()
     }
 
-    /// What people call a table; its number, if the name is not known.
+    /// The name of a table; its number, if the name is not known.
     pub fn name(&self, table: TableId) -> String {
         let mut names = self.tables.iter();
         let found = names.find(|(_, id)| **id == table);
         found.map_or_else(|| table.to_string(), |(name, _)| name.clone())
     }
 
-    /// Where a key lives.
+    /// The route hash of a key.
     pub fn hash(&self, key: &[u8]) -> RouteHash {
         self.hasher.route(key)
     }
 
-    /// Who has it.
+    /// The route to the owner of a hash.
     pub fn route(&self, table: TableId, hash: RouteHash) -> Route {
         let Some(tablets) = self.tablets.get(&table) else {
             return Route::NoSuchTable;
@@ -122,7 +122,7 @@ impl Routes {
                     None => Route::NotServed,
                 }
             }
-            // A gap is none of a correct map; wait for the next one.
+            // A correct map has no gap; wait for the next map.
             _ => Route::NotServed,
         }
     }

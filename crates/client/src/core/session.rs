@@ -1,12 +1,12 @@
 //! The client's lease and the ids of its requests.
 //!
 //! **Invariants**
-//! - S1: an id is given once, and to one request.
-//! - S2: acknowledged is what precedes the first id that is not done. Done is a request whose
-//!   answer is here, or that is given up and never sent again.
+//! - S1: an id is used once, for one request.
+//! - S2: the acknowledged id precedes the first id that is not done. A request is done if its
+//!   answer has arrived, or if it was given up and is never sent again.
 //! - S3: no id is more than the window above the acknowledged one.
-//! - S4: nothing new is sent when the lease may have ended at the coordinator: a tenth of it is not
-//!   used.
+//! - S4: nothing new is sent when the lease may have ended at the coordinator: the last tenth of
+//!   the lease is not used.
 
 use super::micros;
 use duramen_base::ids::{ClientId, RpcId};
@@ -20,7 +20,7 @@ pub(super) struct Session {
     lease_until_us: u64,
     renew_at_us: u64,
     last: u64,
-    /// Given and not done (S2).
+    /// Ids in use and not done (S2).
     open: BTreeSet<u64>,
 }
 
@@ -30,7 +30,7 @@ impl Session {
         self.client.filter(|_| now_us < self.lease_until_us) // S4
     }
 
-    /// Whether the lease should be asked for, and for which client; `None`: it is fresh.
+    /// Whether a lease should be requested, and for which client; `None`: the lease is fresh.
     pub fn wants_lease(&self, now_us: u64) -> Option<Option<ClientId>> {
         match self.client(now_us) {
             None => Some(None),
@@ -39,11 +39,11 @@ impl Session {
         }
     }
 
-    /// A lease was given in answer to a question sent at `sent_us`.
+    /// Notes a lease that was granted in answer to a question sent at `sent_us`.
     pub fn leased(&mut self, sent_us: u64, client: ClientId, ttl_ms: u32) {
         if self.client != Some(client) {
-            // A new client starts anew; what the old one has open belongs to a lease that has
-            // ended.
+            // A new client starts from the beginning; open requests of the old one belong to an
+            // ended lease.
             *self = Session {
                 client: Some(client),
                 ..Session::default()
@@ -54,12 +54,12 @@ impl Session {
         self.renew_at_us = sent_us + ttl_us / 2;
     }
 
-    /// Renewing failed; later.
+    /// Notes that renewing failed; the next attempt is at `at_us`.
     pub fn renew_later(&mut self, at_us: u64) {
         self.renew_at_us = self.renew_at_us.max(at_us);
     }
 
-    /// Somebody who knows says that this client's lease has ended.
+    /// Notes that a server has reported the end of this client's lease.
     pub fn ended(&mut self, client: ClientId) {
         if self.client == Some(client) {
             *self = Session::default();
@@ -81,9 +81,9 @@ impl Session {
         Some((client, RpcId(self.last)))
     }
 
-    /// What a request with this id says when it is sent now.
+    /// The RPC fields of a request with this id that is sent now.
     pub fn rpc(&self, client: ClientId, id: RpcId) -> Rpc {
-        // Of an earlier client nothing more is acknowledged.
+        // Nothing more of an earlier client is acknowledged.
         let acknowledged = if self.client == Some(client) {
             self.acknowledged().min(id.0 - 1)
         } else {

@@ -1,4 +1,4 @@
-//! One connection: handshake, then a request and its answer at a time.
+//! One connection: a handshake, then one request and its answer at a time.
 
 use duramen_wire::native::codec::{
     Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
@@ -8,33 +8,34 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// What is read at once.
+/// Minimum bytes of one read.
 const READ_BYTES: usize = 16 << 10;
-/// A buffer that grew larger for one message is not kept.
+/// A buffer that grew larger than this for one message is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// An idle connection that rested shorter is taken without a look whether the other side has closed
-/// it: looking costs a system call per request, and not looking a repetition.
+/// An idle connection that was used within this time is taken without checking whether the other
+/// side has closed it: a check costs a system call per request, and a wrong guess costs a repeated
+/// request.
 const TRUSTED: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
-    /// The socket's timeout as it is set now: setting it costs a system call.
+    /// The socket's current timeout: setting it costs a system call.
     timeout: Duration,
     input: Vec<u8>,
-    /// Bytes of the answer at the beginning of `input`.
+    /// Length of the answer at the beginning of `input`.
     answer: usize,
     output: Vec<u8>,
     request: u64,
     used: Instant,
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug)]
 pub(super) enum Unopened {
-    /// There may be one later.
+    /// A later attempt may succeed.
     Failed(String),
-    /// Whoever is there belongs to another cluster, speaks another version, or has another token.
+    /// The other side belongs to another cluster, has another version, or has another token.
     Foreign(String),
 }
 
@@ -96,25 +97,24 @@ impl Connection {
                 Progress::Waiting { used } => drop(self.input.drain(..used)),
                 Progress::Done { used, .. } => {
                     self.input.drain(..used);
-                    // The last proof goes with the first request.
+                    // The last proof is sent with the first request.
                     return Ok(());
                 }
             }
         }
     }
 
-    /// The number of the next request.
     pub fn next_request(&mut self) -> u64 {
         self.request += 1;
         self.request
     }
 
-    /// Where the next request is written.
+    /// The buffer for the next request.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Sends what was written.
+    /// Sends the written request.
     pub fn transmit(&mut self, timeout: Duration) -> Result<(), String> {
         self.limit(timeout)?;
         let sent = self.stream.write_all(&self.output);
@@ -123,7 +123,7 @@ impl Connection {
         sent.map_err(|error| format!("sending: {}", text(&error)))
     }
 
-    /// The answer to the last request. Call [`consumed`](Self::consumed) when it was used.
+    /// The answer to the last request. Call [`consumed`](Self::consumed) after its use.
     pub fn receive(&mut self, timeout: Duration, limit: usize) -> Result<Reply<'_>, String> {
         let deadline = Instant::now() + timeout;
         self.limit(timeout)?;
@@ -135,7 +135,7 @@ impl Connection {
         };
         self.answer = bytes;
         let frame = whole(&self.input)?;
-        // An error to request 0 is one to the hello: the other side does not want to talk.
+        // An error to request 0 is an error to the hello: the other side refuses the connection.
         let refused = frame.header.error && frame.header.envelope.request == 0;
         if frame.header.envelope.request != self.request && !refused {
             return Err("an answer to another request".to_owned());
@@ -143,7 +143,7 @@ impl Connection {
         decode_reply(&frame).map_err(|error| error.to_string())
     }
 
-    /// The answer was used.
+    /// To be called when the answer was used.
     pub fn consumed(&mut self) {
         self.input.drain(..self.answer);
         self.input.shrink_to(KEPT_BYTES_MAX);
@@ -151,7 +151,8 @@ impl Connection {
         self.used = Instant::now();
     }
 
-    /// Whether the other side has not closed it, as far as is worth looking.
+    /// Whether the other side has not closed the connection; checked only after some time without
+    /// use.
     pub fn is_open(&self) -> bool {
         if self.used.elapsed() < TRUSTED {
             return true;
@@ -168,7 +169,7 @@ impl Connection {
         if timeout.is_zero() {
             return Err("no time is left".to_owned());
         }
-        // Shorter than what is set must be obeyed; a little longer need not be.
+        // A timeout shorter than the current one must be set; a slightly longer one need not be.
         if timeout < self.timeout || timeout > self.timeout * 2 {
             let set = self
                 .stream
@@ -180,13 +181,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what is there, at least a byte.
+    /// Reads the available bytes, at least one.
     fn fill(&mut self, deadline: Instant) -> Result<(), String> {
         if Instant::now() >= deadline {
             return Err("no answer in time".to_owned());
         }
         let old = self.input.len();
-        // A long answer is read in ever larger pieces, as its bytes come.
+        // A long answer is read in larger and larger pieces as its bytes arrive.
         self.input.resize(old + old.max(READ_BYTES), 0);
         let read = self.stream.read(&mut self.input[old..]);
         self.input
@@ -200,7 +201,7 @@ impl Connection {
     }
 }
 
-/// What does not change when it is tried again, and the user has to hear, is foreign.
+/// An error is foreign if no other attempt changes it and the user has to know it.
 fn unopened(error: HelloError) -> Unopened {
     let text = error.to_string();
     match error {

@@ -1,10 +1,10 @@
-//! Sockets around [`crate::core`]: who calls does its own I/O, on connections of its own for as
-//! long as the call lasts.
+//! Sockets around [`crate::core`]: the calling thread does the I/O, on connections that are its own
+//! during the call.
 //!
 //! A call takes a connection per server from the pool, sends all its requests, then reads all
-//! answers. So a thread that calls meets no other thread on its way but at two short locks, and
-//! servers work for it at the same time. (Requests of many threads on one connection would need a
-//! thread that reads, and two switches per call.)
+//! answers. So a calling thread meets other threads only at two short locks, and the servers work
+//! for it in parallel. (Requests of many threads on one connection would need a reading thread, and
+//! two thread switches per call.)
 
 mod connection;
 mod pool;
@@ -21,11 +21,11 @@ use pool::Pool;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What all handles of a client share.
+/// State that all handles of a client share.
 pub(crate) struct Shared {
     pub options: Options,
     core: Mutex<Core>,
-    /// The coordinator has answered, or a call has ended.
+    /// Signalled when the coordinator has answered, or a call has ended.
     news: Condvar,
     pool: Pool,
     origin: Instant,
@@ -58,7 +58,7 @@ impl Shared {
     }
 
     pub fn core(&self) -> MutexGuard<'_, Core> {
-        // Nothing in there is left half done by a panic that a caller could have caught.
+        // No panic that a caller could have caught leaves the state half changed.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl Shared {
         Batch::new(self.now_us(), self.options.deadline, work)
     }
 
-    /// Does a call's operations; results in their order.
+    /// Executes a call's operations; returns the results in their order.
     pub fn run<'a>(
         &self,
         mut batch: Batch<'a>,
@@ -98,7 +98,7 @@ impl Shared {
         batch.into_results()
     }
 
-    /// All requests out, then all answers in.
+    /// Sends all requests, then reads all answers.
     fn send(&self, batch: &mut Batch<'_>, sends: &[Send]) {
         let deadline_us = batch.deadline_us();
         let mut under_way: Vec<(&Send, Connection)> = Vec::with_capacity(sends.len());
@@ -117,8 +117,8 @@ impl Shared {
                     connection.consumed();
                     self.pool.put(&send.address, connection);
                 }
-                // The connection is dropped: a late answer must not be taken for one to the next
-                // request.
+                // The connection is dropped: a late answer must not be taken for the answer to the
+                // next request.
                 Err(why) => self.core().failed(now(), batch, send, &why),
             }
         }
@@ -152,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// One question to a coordinator.
+    /// Sends one question to a coordinator.
     fn exchange(
         &self,
         address: &str,
@@ -181,7 +181,7 @@ impl Shared {
         Ok(answer)
     }
 
-    /// Asks the leading coordinator until it says yes or no, or the deadline passes.
+    /// Asks the leading coordinator until it accepts or refuses, or the deadline passes.
     pub fn ask_leader(
         &self,
         deadline: Duration,
@@ -224,7 +224,7 @@ impl Shared {
                     self.core().coordinators().postponed(&address, &why);
                 }
                 Ok(CoordinatorAnswer::Refused(refusal @ Refusal::Store(_))) => {
-                    // A store that failed may have done it all the same.
+                    // A store that failed may have stored it nevertheless.
                     may_be_done = true;
                     let why = refusal.to_string();
                     self.core().coordinators().failed(&address, &why);
@@ -241,9 +241,9 @@ impl Shared {
     }
 }
 
-/// Why a coordinator gave no answer.
+/// Reason why a coordinator gave no answer.
 enum Failure {
-    /// It was not asked. Another one may answer, or this one later.
+    /// The question was not sent. Another coordinator may answer, or this one later.
     NotSent(String),
     /// As `NotSent`, but the question may have arrived.
     Again(String),

@@ -1,4 +1,4 @@
-//! Connections that wait for their next call.
+//! The pool of idle connections.
 
 use super::connection::{Connection, Unopened};
 use crate::client::Options;
@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Idle connections kept per address: more than threads that call at once are of no use.
+/// Maximum idle connections per address: more than the number of simultaneously calling threads is
+/// useless.
 const IDLE_MAX: usize = 128;
 
 pub(super) struct Pool {
@@ -28,7 +29,7 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection to this address that the other side has not closed as far as can be seen: an
+    /// A connection to this address that the other side has not closed, as far as is visible: an
     /// idle one, or a new one.
     pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
         while let Some(connection) = self.pop(address) {
@@ -43,7 +44,7 @@ impl Pool {
         self.idle().get_mut(address)?.pop()
     }
 
-    /// Gives back a connection on which nothing is under way.
+    /// Gives back a connection without a request in flight.
     pub fn put(&self, address: &str, connection: Connection) {
         let mut idle = self.idle();
         match idle.get_mut(address) {

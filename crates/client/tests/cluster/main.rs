@@ -1,5 +1,5 @@
-//! The client against a cluster that loses answers, moves tablets, and dies in parts: no call
-//! fails, and each write takes effect once.
+//! The client against a cluster that loses answers, moves tablets, and partly fails: no call fails,
+//! and each write takes effect once.
 
 mod mock;
 
@@ -175,7 +175,7 @@ fn a_dead_master_is_waited_for() {
             scope.spawn(move || table.set(key.as_bytes(), b"after"))
         });
         let calls: Vec<_> = calls.collect();
-        // Most calls are under way, some wait; whichever: all must come through.
+        // Most calls are in flight, some wait; all of them must succeed.
         cluster.recover();
         for call in calls {
             call.join().expect("no panic").expect("masked");
@@ -214,8 +214,8 @@ fn a_lease_that_ends_is_replaced_and_a_living_one_renewed() {
     let cluster = Cluster::start(1);
     let lease = Duration::from_millis(200);
     cluster.set_lease(lease);
-    // No answer is lost here; one that a machine which stands still brings late must not be taken
-    // for lost: with a lease that has ended meanwhile nobody could say what became of it.
+    // No answer is lost here. A late answer of a machine that stands still must not be taken for a
+    // lost one: with a lease that has ended meanwhile, its result would be unknown.
     let mut patient = options(&cluster);
     patient.attempt = Duration::from_secs(30);
     let client = Client::connect(patient).expect("the cluster is there");
@@ -226,21 +226,21 @@ fn a_lease_that_ends_is_replaced_and_a_living_one_renewed() {
         assert_eq!(table.increment(b"n", 1), Ok(n));
     };
     let deadline = Instant::now() + Duration::from_secs(60);
-    // A machine that stands still may lose one, which is then replaced; but not each time.
+    // A machine that stands still may lose a lease, which is then replaced; but not each time.
     let mut before = 0;
     loop {
         let until = Instant::now() + 2 * lease;
         while Instant::now() < until {
             increment();
-            std::thread::sleep(Duration::from_millis(10)); // the passing of a lease is what is tested
+            std::thread::sleep(Duration::from_millis(10)); // a lease must pass
         }
         if cluster.leases() == before {
-            break; // it was renewed
+            break; // the lease was renewed
         }
         before = cluster.leases();
         assert!(Instant::now() < deadline, "{before} leases, none renewed");
     }
-    cluster.set_lease(Duration::ZERO); // the cluster forgets it, which the client can't know
+    cluster.set_lease(Duration::ZERO); // the cluster forgets it unnoticed
     cluster.set_lease(Duration::from_secs(600));
     std::thread::sleep(lease);
     increment();
@@ -254,7 +254,7 @@ fn a_deadline_ends_a_call_and_says_why() {
     options.deadline = Duration::from_secs(2);
     let client = Client::connect(options).expect("the cluster is there");
     let table = client.table("t").expect("it has table t");
-    // A machine that stands still may take longer than the deadline now and then, not each time.
+    // A machine that stands still may take longer than the deadline sometimes, but not each time.
     let soon = |value: &[u8]| {
         let until = Instant::now() + Duration::from_secs(60);
         while let Err(error) = table.set(b"a", value) {
@@ -274,7 +274,7 @@ fn a_deadline_ends_a_call_and_says_why() {
         "a read changes nothing: {error}"
     );
     cluster.set_faults(Faults::default());
-    soon(b"3"); // an abandoned call holds nobody up
+    soon(b"3"); // an abandoned call delays no other call
     cluster.kill(0);
     cluster.kill(0);
     let error = table.set(b"a", b"4").expect_err("nobody is there");
@@ -299,7 +299,7 @@ fn nobody_there_is_said_in_time() {
     assert!(matches!(Client::connect(options), Err(Error::Options(_))));
 }
 
-/// Many threads on one client, while everything moves and breaks: no error, and every increment
+/// Many threads on one client, while tablets move and servers fail: no error, and every increment
 /// counts once.
 #[test]
 fn increments_of_many_threads_add_up_through_everything() {
@@ -335,7 +335,7 @@ fn increments_of_many_threads_add_up_through_everything() {
                 generation += 1;
                 cluster.add_master(ServerId::new(0, generation));
                 cluster.recover();
-                std::thread::sleep(Duration::from_millis(20)); // the pace of what breaks
+                std::thread::sleep(Duration::from_millis(20)); // interval between faults
             }
             cluster
         });

@@ -1,6 +1,6 @@
-//! A cluster in one process: sockets and the native protocol in front of one map in memory. What a
-//! real cluster does by recovery and migration (the next owner knows all that the last one knew) is
-//! true here at once.
+//! A cluster in one process: sockets and the native protocol in front of one map in memory. The
+//! result of recovery and migration in a real cluster (the next owner has all data of the last one)
+//! exists here at once.
 
 use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
@@ -21,15 +21,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 42;
-/// Objects per answer of an enumeration: few, so that there are many.
+/// Objects per answer of an enumeration: few, so that there are many answers.
 const PIECE: usize = 3;
 
-/// What a master does wrong, now and then: each n-th request, 0 never.
+/// Faults of a master: each happens at every n-th request, 0 never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Executes it and closes the connection without an answer.
+    /// Executes the request and closes the connection without an answer.
     pub lose_answer: u64,
-    /// Closes the connection without executing it.
+    /// Closes the connection without executing the request.
     pub lose_request: u64,
     pub retry: u64,
     pub busy: u64,
@@ -71,7 +71,7 @@ struct Node {
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
-/// See the file's head.
+/// A simulated cluster.
 pub struct Cluster {
     state: Arc<Mutex<State>>,
     coordinators: Vec<Node>,
@@ -128,7 +128,7 @@ impl Cluster {
         self.state().faults = faults;
     }
 
-    /// Leases of new and renewing clients last so long from now on; those that are given end after
+    /// From now on leases of new and renewing clients last this long; existing leases end after
     /// this time too.
     pub fn set_lease(&self, lease: Duration) {
         let mut state = self.state();
@@ -138,7 +138,7 @@ impl Cluster {
         }
     }
 
-    /// How many mutations took effect.
+    /// Number of mutations that took effect.
     pub fn executed(&self) -> u64 {
         self.state().executed
     }
@@ -147,7 +147,7 @@ impl Cluster {
         self.state().leases.len()
     }
 
-    /// How many results are remembered that their clients have not acknowledged.
+    /// Number of stored results that their clients have not acknowledged.
     pub fn remembered(&self) -> usize {
         self.state().done.len()
     }
@@ -204,7 +204,7 @@ impl Cluster {
         state.map.version.0 += 1;
     }
 
-    /// Gives tablets that nobody serves to the others in turn.
+    /// Assigns tablets without a server to the remaining masters in turn.
     pub fn recover(&self) {
         let owners: Vec<ServerId> = self.masters.iter().map(|(id, _)| *id).collect();
         let mut state = self.state();
@@ -245,14 +245,14 @@ impl Cluster {
         state.map.version.0 += 1;
     }
 
-    /// The leading coordinator dies; the other one leads.
+    /// The leading coordinator fails; the other one leads.
     pub fn fail_over(&self) {
         let mut state = self.state();
         self.coordinators[state.leader].kill();
         state.leader = 1 - state.leader;
     }
 
-    /// The other coordinator leads, and the one that did says so.
+    /// The other coordinator leads, and the former leader reports that.
     pub fn hand_over(&self) {
         let mut state = self.state();
         state.leader = 1 - state.leader;
@@ -269,7 +269,7 @@ impl Drop for Cluster {
 impl Node {
     fn kill(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(&self.address); // wakes the listener, which ends
+        let _ = TcpStream::connect(&self.address); // wakes the listening thread, which ends
         for stream in self.streams.lock().expect("no panic").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -306,7 +306,7 @@ impl State {
 
     fn question(&mut self, coordinator: u32, question: &ToCoordinator) -> CoordinatorAnswer {
         if coordinator as usize != self.leader + 1 {
-            // Only the other one can be meant; the test's client knows both addresses.
+            // Only the other one can be the leader; the test's client knows both addresses.
             return CoordinatorAnswer::Refused(Refusal::NotLeader { leader: None });
         }
         match question {
@@ -348,7 +348,7 @@ impl State {
         (tablet.owner == server && tablet.served).then_some(tablet.range)
     }
 
-    /// `Err`: it is to be answered with a problem.
+    /// `Err`: a problem is the answer.
     fn single(
         &mut self,
         server: ServerId,
@@ -487,7 +487,7 @@ impl State {
         let last = owned.last.min(range.last);
         let mut answer = ObjectsAnswer::new(out, envelope);
         let from = (table, range.first, Vec::new());
-        // As an index has them: by the hash without the slot.
+        // In the order of an index: by the hash without the slot.
         let mut objects: Vec<_> = self
             .data
             .range(from..)
@@ -513,7 +513,7 @@ fn invalid(why: &str) -> CoordinatorAnswer {
     CoordinatorAnswer::Refused(Refusal::Invalid(why.to_owned()))
 }
 
-/// One connection, until it ends.
+/// Serves one connection until it ends.
 fn serve(mut stream: TcpStream, id: ServerId, state: &Mutex<State>, stop: &AtomicBool) {
     let handshake = Handshake::accept(Role::Server, fresh_nonce().expect("random numbers"));
     let (cluster, token) = ("mock", &b""[..]);

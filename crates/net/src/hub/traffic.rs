@@ -1,4 +1,4 @@
-//! What happens on a hub's connections: handshakes, frames, sending, ends, timers.
+//! Events on a hub's connections: handshakes, frames, sending, ends, timers.
 
 use super::{
     Credentials, Event, GOODBYE, Handshake, Hub, Incoming, SWEEP, Timer, fresh_nonce, not_connected,
@@ -19,8 +19,7 @@ use rustix::net::Shutdown;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
-/// Why a connection that stood does not any more. Nothing but the other side's reset is its doing
-/// for certain.
+/// Reason why an established connection broke. Only a reset is certainly caused by the other side.
 fn broken(errno: Errno) -> Reason {
     match errno {
         Errno::CONNRESET | Errno::PIPE => Reason::Reset,
@@ -28,7 +27,7 @@ fn broken(errno: Errno) -> Reason {
     }
 }
 
-/// What a refused peer is told.
+/// The error frame for a refused peer.
 fn trouble<'r>(reason: &Reason, text: &'r str) -> Trouble<'r> {
     match reason {
         Reason::Hello(HelloError::WrongCluster { .. }) => Trouble::WrongCluster { reason: text },
@@ -52,7 +51,7 @@ impl<M: Send + 'static> Hub<M> {
             if !flags.contains(EventFlags::OUT) {
                 return;
             }
-            // An address that has taken the connection gets the whole time for its hello.
+            // An address that accepted the connection gets the full time for its hello.
             let until = until.max(self.now + self.options.limits.hello);
             connection.phase = Phase::Hello { until };
             self.timers.push(Reverse((until, Timer::Connection(id.0))));
@@ -92,7 +91,7 @@ impl<M: Send + 'static> Hub<M> {
 
     // --- handshakes
 
-    /// A link's connection stands.
+    /// A link's connection is established.
     fn begin_handshake(&mut self, id: ConnectionId) {
         let nonce = match fresh_nonce() {
             Ok(nonce) => nonce,
@@ -176,7 +175,7 @@ impl<M: Send + 'static> Hub<M> {
         let Some(connection) = self.table.take(id) else {
             return;
         };
-        // What is dropped here is out of the epoll instance with its descriptor.
+        // A connection dropped here leaves the epoll instance when its descriptor is closed.
         let Connection {
             fd, input, output, ..
         } = *connection;
@@ -194,7 +193,7 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// Says why to who is not wanted, and gives it a moment to read that.
+    /// Sends the reason to a refused peer, and gives it some time to read it.
     fn refuse(&mut self, id: ConnectionId, reason: Reason) {
         let Some(connection) = self.table.get_mut(id) else {
             return;
@@ -272,7 +271,7 @@ impl<M: Send + 'static> Hub<M> {
             link.answered();
             self.pending.push(Event::Answer { request, message });
         } else if message.header().error && request == 0 {
-            // To the hello.
+            // The answer to the hello.
             match decode_reply(&message.frame()) {
                 Ok(Reply::Trouble(Trouble::Busy { .. })) => return Err(Reason::Full),
                 Ok(Reply::Trouble(trouble)) => return Err(Reason::Refused(trouble.to_string())),
@@ -295,7 +294,7 @@ impl<M: Send + 'static> Hub<M> {
 
     // --- sending
 
-    /// It has something to send: to be done by the next `poll`.
+    /// Marks a connection with new output: the next `poll` sends it.
     pub(super) fn soil(&mut self, id: ConnectionId) {
         if let Some(connection) = self.table.get_mut(id).filter(|found| !found.is_dirty) {
             connection.is_dirty = true;
@@ -326,8 +325,8 @@ impl<M: Send + 'static> Hub<M> {
             Flushed::All => {
                 connection.moved = self.now;
                 if matches!(connection.phase, Phase::Closing { .. }) {
-                    // It reads the end behind the reason; until then what it sends is thrown away,
-                    // or the reason might be lost.
+                    // The peer reads the reason, then the end. Until then its bytes are received
+                    // and dropped; otherwise the reason might be lost.
                     let _ = rustix::net::shutdown(&connection.fd, Shutdown::Write);
                 }
             }
@@ -343,7 +342,7 @@ impl<M: Send + 'static> Hub<M> {
 
     // --- watching and ending
 
-    /// Begins to watch a new connection; `false`: it is closed for want of kernel memory.
+    /// Starts to watch a new connection; `false`: it is closed for lack of kernel memory.
     pub(super) fn watch(&mut self, id: ConnectionId, interest: EventFlags) -> bool {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
@@ -377,7 +376,8 @@ impl<M: Send + 'static> Hub<M> {
         }
         if wanted != connection.interest {
             connection.interest = wanted;
-            // Can only fail for want of kernel memory; then the sweep finds the connection stalled.
+            // This fails only for lack of kernel memory; then the sweep finds the connection
+            // stalled.
             let _ = epoll::modify(
                 &self.epoll,
                 &connection.fd,

@@ -1,4 +1,4 @@
-//! Hubs that talk to each other, and to peers that don't behave.
+//! Hubs that communicate with each other, and with misbehaving peers.
 
 mod strangers;
 
@@ -28,7 +28,7 @@ fn limits() -> Limits {
     }
 }
 
-/// For peers that say no hello. All others have more time: a machine may stand still for longer.
+/// For peers that send no hello. All others have more time: a machine may stand still for longer.
 fn impatient() -> Limits {
     Limits {
         hello: Duration::from_millis(500),
@@ -97,7 +97,7 @@ fn nonce_of(message: &Message) -> u64 {
     }
 }
 
-/// Polls all hubs until one's events are enough.
+/// Polls all hubs until `enough` accepts an event.
 fn until(
     hubs: &mut [&mut TestHub],
     mut enough: impl FnMut(usize, &mut TestHub, Event<u32>) -> bool,
@@ -129,7 +129,7 @@ fn is_well(server: &mut TestHub, address: SocketAddr) {
     });
 }
 
-/// An opening by hand.
+/// An opening made by the test.
 fn opening() -> Vec<u8> {
     let mut bytes = Vec::new();
     Opening::new(Role::Server, [9; 32]).encode(&mut bytes);
@@ -141,8 +141,8 @@ fn here(token: &[u8]) -> Credentials<'_> {
     Credentials { cluster, token }
 }
 
-/// A peer by hand: connects, and goes through the handshake while the hub is polled. Returns it,
-/// and the last proof, which it has not sent yet. `None`: the hub ended it.
+/// A peer made by the test: connects, and does the handshake while the hub is polled. Returns the
+/// peer, and the last proof, which is not sent yet. `None`: the hub ended it.
 fn shake(
     hub: &mut TestHub,
     address: SocketAddr,
@@ -180,7 +180,7 @@ fn shake(
     panic!("the handshake does not end");
 }
 
-/// A peer that the hub knows once it has these bytes.
+/// A peer that has proved itself to the hub once it sends these bytes.
 fn known(hub: &mut TestHub, address: SocketAddr) -> (TcpStream, Vec<u8>) {
     let made = shake(hub, address, Role::Server, here(b""));
     let (peer, proof) = made.expect("it is of this cluster");
@@ -254,7 +254,7 @@ fn a_conversation_may_be_cut_anywhere() {
     }
 }
 
-/// Whether the other side has closed this connection, which does not block.
+/// Whether the other side has closed this connection, which is non-blocking.
 fn has_ended(peer: &mut TcpStream) -> bool {
     match peer.read(&mut [0; 4096]) {
         Ok(bytes) => bytes == 0,
@@ -262,8 +262,8 @@ fn has_ended(peer: &mut TcpStream) -> bool {
     }
 }
 
-/// Every byte of the last proof and of a frame, with several of its bits turned: the connection
-/// ends, and the hub lives.
+/// Flips several bits of every byte of the last proof and of a frame: the connection ends, and the
+/// hub continues.
 #[test]
 fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
     let (mut server, address) = server(limits());
@@ -281,7 +281,7 @@ fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
             let (mut is_accepted, mut is_reported, mut is_over) = (false, false, false);
             let deadline = Instant::now() + PATIENCE;
             let mut events = Vec::new();
-            // Its end is reported if it was accepted; else nothing is.
+            // Its end is reported if it was accepted; otherwise nothing is reported.
             while !is_over || is_accepted != is_reported {
                 assert!(Instant::now() < deadline, "byte {at}: it does not end");
                 server.poll(STEP, &mut events);
@@ -336,7 +336,7 @@ fn a_length_that_is_only_said_takes_no_memory() {
     is_well(&mut server, address);
 }
 
-/// What a raw peer is told: an opening, and the trouble behind it.
+/// Reads an opening and the error frame after it; returns the error's text.
 fn goodbye(peer: &mut TcpStream) -> String {
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = Vec::new();
@@ -381,7 +381,7 @@ fn who_is_not_wanted_is_told_why() {
         let told = reader.join().unwrap();
         assert!(told.contains(why), "{told}");
     }
-    // A link says it to who asks.
+    // A link reports it to the sender of the question.
     let mut stranger = hub(Role::Server, "there", limits());
     ask(&mut stranger, &address.to_string(), 5, Payload::None);
     until(
@@ -421,7 +421,7 @@ fn who_takes_no_answers_is_not_read_from_and_then_cut() {
     peer.write_all(&proof).unwrap();
     peer.set_nonblocking(true).unwrap();
     let question = ping(1, &[7; 1000]);
-    // It asks as long as it can, and reads nothing.
+    // The peer sends questions as long as it can, and reads nothing.
     let mut questions: usize = 0;
     let mut connection = None;
     let deadline = Instant::now() + PATIENCE;
@@ -433,7 +433,7 @@ fn who_takes_no_answers_is_not_read_from_and_then_cut() {
         while let Ok(bytes) = peer.write(&question) {
             if bytes < question.len() {
                 peer.set_nonblocking(false).unwrap();
-                // The rest goes once the server reads again, at the latest when it cuts the
+                // The rest is sent once the server reads again, at the latest when it closes the
                 // connection.
                 break;
             }
@@ -542,7 +542,7 @@ fn what_is_outstanding_when_a_link_breaks_is_named_once_and_the_link_comes_back(
         }
         other => panic!("{other:?}"),
     });
-    // Nobody is there: that is said soon, and not too often.
+    // No peer is there: that is reported soon, and not too often.
     let began = Instant::now();
     for request in 10..16 {
         ask(&mut client, &to, request, Payload::None);
@@ -580,13 +580,13 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
         }
         other => panic!("{other:?}"),
     });
-    // A name that leads nowhere, too.
+    // Also a name that cannot be resolved.
     ask(&mut client, "no host at all:1", 2, Payload::None);
     until(
         &mut [&mut client],
         |_, _, event| matches!(event, Event::Unanswered { requests, .. } if requests == [2]),
     );
-    // And one that answers with garbage; it ends with the process.
+    // And a peer that answers with garbage; its thread ends with the process.
     std::thread::spawn(move || {
         for peer in listener.incoming() {
             let mut peer = peer.expect("the link");
@@ -604,7 +604,7 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
             reason: Reason::Frame(_),
             ..
         } => true,
-        // A machine that stood still, and the hello came too late.
+        // The machine stood still, and the hello came too late.
         Event::Unanswered { .. } => {
             request += 1;
             ask(client, &to, request, Payload::None);
@@ -614,8 +614,8 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
     });
 }
 
-/// A server that listens at the second address of its name was never reached, and was taken for
-/// dead: only the first was tried.
+/// A server that listens at the second address of its name was once never reached, and was
+/// considered dead: only the first address was tried.
 #[test]
 fn every_address_of_a_name_is_tried() {
     let (mut server, address) = server(limits());
@@ -652,14 +652,14 @@ fn is_told(client: &mut TestHub, is: impl Fn(&Reason) -> bool) {
     });
 }
 
-/// A coordinator took each of these for the end of a server's process, and called the server
+/// A coordinator once took each of these for the end of a server's process, and declared the server
 /// crashed.
 #[test]
 fn only_a_refused_connection_or_an_end_behind_the_hello_is_a_sign_of_death() {
     let mut client = hub(Role::Server, "here", limits());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();
-    // Taken, and closed at once: a proxy, or a server without descriptors.
+    // Accepted, and closed at once: by a proxy, or by a server without descriptors.
     ask(&mut client, &to, 1, Payload::None);
     let closes = std::thread::spawn(move || drop(listener.accept().unwrap()));
     is_told(&mut client, |r| {
@@ -672,7 +672,7 @@ fn only_a_refused_connection_or_an_end_behind_the_hello_is_a_sign_of_death() {
     });
     ask(&mut client, "no host at all:1", 4, Payload::None);
     is_told(&mut client, |r| !r.is_sign_of_death());
-    // Another token or cluster: the server is there, and this process is wrong.
+    // Another token or cluster: the server runs, and this process is wrong.
     let (mut server, address) = server(limits());
     let mut stranger = hub(Role::Server, "there", limits());
     ask(&mut stranger, &address.to_string(), 6, Payload::None);

@@ -1,9 +1,9 @@
-//! Peers that have not proved themselves: they hear nothing, and keep nobody else out.
+//! Peers that have not proved themselves: they receive nothing secret, and keep no other peer out.
 
 use super::*;
 
-/// The story: whoever connected to a cluster with a token and said nothing had the token in the
-/// first bytes that came.
+/// A program that connected to a cluster with a token, and sent nothing, once got the token in the
+/// first bytes that it received.
 #[test]
 fn a_stranger_hears_nothing_before_it_has_proved_itself() {
     let token = b"a token of this cluster".to_vec();
@@ -39,7 +39,7 @@ fn a_stranger_hears_nothing_before_it_has_proved_itself() {
         );
         assert!(heard.len() >= least && (least > 0 || heard.is_empty()));
     }
-    // Another token, and none: refused, and the reason is the token.
+    // Another token, or none: refused, and the reason is the token.
     for wrong in [&b"a token of this clusteR"[..], b""] {
         let mut stranger = Options::new(Role::Server, "a name of its own");
         stranger.token = wrong.to_vec();
@@ -64,8 +64,7 @@ fn a_stranger_hears_nothing_before_it_has_proved_itself() {
     });
 }
 
-/// The story: 4,096 connections on which nothing was ever said kept every member out of the native
-/// port.
+/// 4,096 connections on which nothing was ever sent once kept every member out of the native port.
 #[test]
 fn silent_connections_keep_nobody_out_who_proves_itself() {
     let (mut server, address) = server(Limits {
@@ -87,7 +86,8 @@ fn silent_connections_keep_nobody_out_who_proves_itself() {
         silent.push(peer);
         server.poll(STEP, &mut Vec::new());
     }
-    // The oldest ones go, at most four stay; who is known is still there, and another comes in.
+    // The oldest ones are closed, at most four stay; a known peer stays connected, and another can
+    // connect.
     let (deadline, mut ended) = (Instant::now() + PATIENCE, 0);
     while ended < 16 && Instant::now() < deadline {
         let mut events = Vec::new();

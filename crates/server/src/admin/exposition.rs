@@ -1,7 +1,7 @@
-//! The two text formats in which metrics are told, and which of them a scraper gets.
+//! The two text formats of metrics, and the choice between them for a scraper.
 //!
-//! Metrics are encoded as OpenMetrics. The older format of Prometheus is made from that, line by
-//! line: it has no end mark and no units, and calls a counter by the name that its samples have.
+//! Metrics are encoded as OpenMetrics. The older format of Prometheus is derived from that, line by
+//! line: it has no end mark and no units, and a counter's description uses the name of its samples.
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// What a request with this header `Accept` gets: OpenMetrics if it is asked for by name, and
-    /// not less than plain text.
+    /// The format for a request with this `Accept` header: OpenMetrics if the header names it with
+    /// at least the quality of plain text.
     pub(super) fn wanted(accept: &str) -> Format {
         let (mut open, mut plain) = (0.0, 0.0);
         for range in accept.split(',') {
@@ -49,14 +49,14 @@ impl Format {
     }
 }
 
-/// OpenMetrics text in the older format.
+/// Converts OpenMetrics text to the older format.
 pub(super) fn as_prometheus(open: &str) -> String {
     let mut text = String::with_capacity(open.len());
     let mut help = "";
     // Writing to a String cannot fail.
     for line in open.lines() {
         if let Some(described) = line.strip_prefix("# HELP ") {
-            // Its name depends on the type, which comes next.
+            // The name in the older format depends on the type, which comes next.
             help = described.split_once(' ').map_or("", |(_, help)| help);
         } else if let Some(described) = line.strip_prefix("# TYPE ") {
             let (name, kind) = described.split_once(' ').unwrap_or((described, "unknown"));
@@ -79,8 +79,8 @@ pub(super) fn as_prometheus(open: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Whatever a scraper asked for, it got OpenMetrics: agents that read the older format found
-    /// counters without help.
+    /// Every scraper once got OpenMetrics, independent of its request: agents that read the older
+    /// format found counters without help texts.
     #[test]
     fn a_scraper_gets_what_it_asks_for() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,\

@@ -21,14 +21,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// Connections at once. One more ends the oldest, so that a probe is answered beside any number of
-/// clients that never finish their request.
+/// Maximum number of connections. One more closes the oldest, so that a probe is answered beside
+/// any number of clients that never finish their request.
 const CONNECTIONS_MAX: usize = 32;
-/// A request's headers must be there within this time, and fit this many bytes.
+/// Limits of a request's headers: time until they are complete, and size in bytes.
 const HEADERS_WITHIN: Duration = Duration::from_secs(2);
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// A connection is for one request and lives no longer, so that peers that do not read keep no
-/// place from others for long.
+/// Maximum age of a connection, which serves one request. So peers that do not read do not keep
+/// their places for long.
 const CONNECTION_FOR: Duration = Duration::from_secs(5);
 
 const INDEX: &str = "\
@@ -92,7 +92,7 @@ pub(super) async fn serve(
             connections.pop_front().inspect(AbortHandle::abort);
         }
         let task = tokio::spawn(async move {
-            // A client that breaks off or takes too long is nobody's error.
+            // A client that breaks off or takes too long is no error.
             let _ = tokio::time::timeout(CONNECTION_FOR, connection).await;
         });
         connections.push_back(task.abort_handle());
@@ -109,7 +109,7 @@ async fn metrics_page(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> 
     }
 }
 
-/// A server that has stopped answering is not alive, though this thread is.
+/// A server that has stopped answering is not alive, although this thread is.
 async fn live(State(shared): State<Arc<Shared>>) -> Response {
     if shared.is_stuck() {
         return (StatusCode::SERVICE_UNAVAILABLE, shared.table_of_waits()).into_response();

@@ -1,4 +1,4 @@
-//! The metrics page, made anew from the counters at each scrape: nothing is kept for it.
+//! The metrics page, made from the counters at each scrape: nothing is stored for it.
 
 use super::exposition::{Format, as_prometheus};
 use super::process;
@@ -288,7 +288,7 @@ const DURABILITY_GAUGES: &[OfDurability<f64>] = &[
     ),
 ];
 
-/// What only a member of a cluster has.
+/// Metrics that only a member of a cluster has.
 fn member_metrics(
     encoder: &mut DescriptorEncoder<'_>,
     shared: &Shared,
@@ -458,7 +458,7 @@ fn store_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     Ok(())
 }
 
-/// What only a server with a second tier has.
+/// Metrics that only a server with a second tier has.
 fn flash_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &FlashStats) -> fmt::Result {
     for (name, help, grows, of) in FIGURES {
         let (name, value) = (format!("flash_{name}"), of(stats) as f64);
@@ -480,7 +480,7 @@ fn durability_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &DurabilitySta
     Ok(())
 }
 
-/// 1, with what this program is as labels.
+/// A gauge of value 1 whose labels identify this program.
 fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let help = "1; the labels say which program this is.";
     let mut family = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
@@ -527,7 +527,7 @@ fn per_thread(
     Ok(())
 }
 
-/// Times by family of commands, summed over threads and commands.
+/// Latency by family of commands, summed over threads and commands.
 fn latency(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     let mut family = encoder.encode_descriptor(
         "command_duration_seconds",
@@ -560,11 +560,11 @@ fn latency(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result 
     Ok(())
 }
 
-/// Shortest and longest bucket that the page shows, in nanoseconds; what is beyond goes into the
-/// first, or into infinity.
+/// Shortest and longest bucket that the page shows, in nanoseconds. Shorter times count in the
+/// first bucket, longer ones in infinity.
 const SHOWN_NS: std::ops::RangeInclusive<u64> = 256..=1 << 33;
 
-/// One bucket per power of two: a quarter of the resolution, and of the series.
+/// One bucket per power of two: a quarter of the resolution, and of the number of series.
 fn buckets(counts: &[u64]) -> Vec<(f64, u64)> {
     let mut buckets = Vec::new();
     let mut sum = 0;

@@ -1,4 +1,4 @@
-//! What the kernel says about this process, also as metrics by the names that all programs use.
+//! The kernel's figures of this process, also as metrics under the names that all programs use.
 
 use super::metrics::{counter, gauge};
 use prometheus_client::collector::Collector;
@@ -25,27 +25,26 @@ pub(super) fn memory() -> Option<Memory> {
     })
 }
 
-/// CPU time of all threads, user and system together.
+/// CPU time of all threads, user and system time together.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Open file descriptors.
 fn open_files() -> Option<u64> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64)
 }
 
-/// How many it may open; None: any number.
+/// Maximum number of open file descriptors; None: no limit.
 fn open_files_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-/// When the process began, in seconds since 1970.
+/// When the process started, in seconds since 1970.
 fn start_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name, in parentheses, may contain anything. The start is field 22 of all, in ticks since
-    // the machine's.
+    // The process name, in parentheses, may contain anything. The start time is field 22 of all, in
+    // ticks since the machine's start.
     let (_, rest) = stat.rsplit_once(')')?;
     let ticks: f64 = rest.split_whitespace().nth(19)?.parse().ok()?;
     let machine = fs::read_to_string("/proc/stat").ok()?;

@@ -1,15 +1,15 @@
-//! The clock of a member, by which its read leases, and those that it grants, are counted.
+//! The clock of a member; its read leases, and those that it grants, are counted on it.
 //!
 //! **Invariants**
-//! - C1: it goes on while the system is suspended (`CLOCK_BOOTTIME`). `CLOCK_MONOTONIC` stands
-//!   still meanwhile: a master that was suspended would go on to read under a lease that has ended
-//!   for its holders, after somebody else became the owner.
-//! - C2: it never goes back, whatever is done to the wall clock.
+//! - C1: it continues while the system is suspended (`CLOCK_BOOTTIME`). `CLOCK_MONOTONIC` stands
+//!   still meanwhile. With that clock, a master that was suspended would continue to read under a
+//!   lease that has ended for its holders, after another server became the owner.
+//! - C2: it never goes back, whatever happens to the wall clock.
 //!
-//! No clock of a machine shows that a virtual machine is halted from outside, with its
-//! clocks, and goes on later: after that leases are wrong (docs/operations.md, Suspended machines).
+//! A virtual machine can be halted from outside, with its clocks, and continue later. No clock of
+//! the machine shows that; leases are wrong afterwards (docs/operations.md, Suspended machines).
 //!
-//! **Concurrency** a copy each; the system's clock is the same for all threads.
+//! **Concurrency**: each thread has a copy; the system's clock is the same for all threads.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -17,14 +17,13 @@ use std::time::Duration;
 /// C1.
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// Microseconds since a beginning of its own.
+/// Microseconds since its own start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Duration,
 }
 
 impl Clock {
-    /// It begins now.
     pub fn start() -> Clock {
         Clock { origin: read() }
     }
@@ -33,7 +32,7 @@ impl Clock {
         read().saturating_sub(self.origin).as_micros() as u64
     }
 
-    /// How long it is until then.
+    /// The time from now until `at_us`.
     pub fn until(&self, at_us: u64) -> Duration {
         Duration::from_micros(at_us.saturating_sub(self.now_us()))
     }
@@ -50,13 +49,13 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Says to a copy of this test that it was suspended.
+    /// Tells a copy of this test that it was suspended.
     const SUSPENDED: &str = "DURAMEN_TEST_SUSPENDED";
     const SUSPENDED_S: u64 = 100_000;
 
-    /// A virtual machine was suspended and went on: its master took its read lease, which had long
-    /// ended, for a fresh one. Here the copy runs in a time namespace, whose clocks differ as they
-    /// do after a suspension of so many seconds.
+    /// A virtual machine was suspended and continued: its master considered its read lease valid,
+    /// although it had ended long before. Here the copy runs in a time namespace, whose clocks
+    /// differ as they do after a suspension of this many seconds.
     #[test]
     fn it_counts_the_time_of_a_suspension() {
         let monotonic = clock_gettime(ClockId::Monotonic).tv_sec as u64;

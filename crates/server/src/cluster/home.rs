@@ -1,4 +1,4 @@
-//! The directory of a member: what it keeps for others, and who it was in its last life.
+//! The directory of a member: its replicas for other masters, and the id of its last life.
 //!
 //! **Layout**
 //!
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! **Invariants**
-//! - Y1: an id is in `member`, synced, before anything is said or done under it.
-//! - Y2: the directory of a single server, or of another cluster, is left as it is.
+//! - Y1: an id is in `member`, synced, before the member sends or does anything under it.
+//! - Y2: the directory of a single server, or of another cluster, is left unchanged.
 
 use super::identity::{self, Content, FILE};
 use crate::error::ServerError;
@@ -23,42 +23,41 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FOLDER: &str = "backup";
-/// Frames that are there beyond what the disk's share asks for: control segments, and what is being
-/// replaced.
+/// Frames beyond the disk's share, for control segments and for replicas that are being replaced.
 const FRAMES_EXTRA: u64 = 16;
 
-/// See the file's head.
+/// A member's directory and identity.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
     dir: PathBuf,
     cluster: String,
     /// Random id of this disk.
     pub disk: u64,
-    /// Who it was.
+    /// The id of its last life.
     pub last: Option<ServerId>,
 }
 
-/// How large a new backup is made.
+/// The size of a new backup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub mode: Mode,
     pub wal_bytes: u64,
-    /// Of all replicas together.
+    /// For all replicas together.
     pub disk_bytes: u64,
-    /// Most memory for what is on its way to frames.
+    /// Maximum memory for replica data that is not in frames yet.
     pub copies_bytes: u64,
 }
 
-/// Whether a member lives in this directory.
+/// Whether this directory belongs to a member.
 pub(crate) fn is_home(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
 impl Home {
-    /// Looks at the directory, made if it does not exist.
+    /// Opens the directory; creates it if it does not exist.
     ///
     /// # Errors
-    /// It is somebody else's (Y2), or can't be used.
+    /// The directory belongs to a single server or another cluster (Y2), or cannot be used.
     pub fn open(dir: &Path, cluster: &str) -> Result<Home, ServerError> {
         let system = |doing| {
             let path = dir.to_owned();
@@ -116,7 +115,7 @@ impl Home {
             disk: random() | 1,
             last: None,
         };
-        // The disk's id is there before anything that bears it.
+        // The disk's id is stored before any data that carries it.
         let made = identity::make(dir, &home.identity(None));
         made.map_err(|source| ServerError::File {
             doing: "write to",
@@ -134,18 +133,19 @@ impl Home {
         }
     }
 
-    /// Y1.
+    /// Stores the id, synced (Y1).
     ///
     /// # Errors
-    /// It isn't stored; it can be tried again.
+    /// It is not stored; it can be tried again.
     pub fn store_id(&self, server: ServerId) -> std::io::Result<()> {
         identity::store(&self.dir, &self.identity(Some(server)))
     }
 
-    /// Opens what is kept for others, made if there is nothing yet.
+    /// Opens the replicas for other masters; creates the backup if there is none yet.
     ///
     /// # Errors
-    /// [`ServerError::Backup`]; [`ServerError::Config`]: it was made for segments of another size.
+    /// [`ServerError::Backup`]; [`ServerError::Config`]: it was created for segments of another
+    /// size.
     pub fn open_backup(
         &self,
         settings: &ClusterSettings,
@@ -202,7 +202,7 @@ fn geometry(segment_bytes: u32, size: Size) -> Geometry {
     }
 }
 
-/// A number that nobody can guess or repeat.
+/// A random number that cannot be guessed.
 pub(crate) fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }

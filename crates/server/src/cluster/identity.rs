@@ -1,21 +1,20 @@
-//! The file in which a member keeps its identity: its cluster, its disk, and the id of its last
-//! life.
+//! The file with a member's identity: its cluster, its disk, and the id of its last life.
 //!
-//! **Layout** two slots of 4 KiB, each one line filled with blanks:
+//! **Layout**: two slots of 4 KiB, each one line filled with blanks:
 //!
 //! ```text
 //! version cluster disk last turn checksum
 //! ```
 //!
 //! `last` is slot.generation, or `-`. The valid slot with the higher turn counts. Before 0.1.0 the
-//! file was one line of version 1 without turn and checksum, and each change wrote a new file; that
-//! form is read, and replaced.
+//! file was one line of version 1 without turn and checksum, and each change wrote a new file. That
+//! form can still be read, and is replaced.
 //!
 //! **Invariants**
-//! - I1: a change overwrites one slot in place. A disk that is full has room for it (unless its
-//!   file system writes elsewhere what is overwritten, as btrfs does).
-//! - I2: what counts is durable before the other slot is overwritten: a write that is torn leaves
-//!   one of both.
+//! - I1: a change overwrites one slot in place, which works on a full disk too (unless the file
+//!   system writes overwritten data elsewhere, as btrfs does).
+//! - I2: the slot that counts is durable before the other slot is overwritten: a torn write leaves
+//!   one of the two identities.
 
 use duramen_base::ids::ServerId;
 use duramen_format::checksum::crc32c;
@@ -28,7 +27,7 @@ pub(super) const FILE: &str = "member";
 const FRESH: &str = "member.new";
 const VERSION: &str = "2";
 const VERSION_OLD: &str = "1";
-/// What a disk may tear apart is not larger.
+/// A torn write affects no more than one slot.
 const SLOT_BYTES: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,25 +35,24 @@ pub(super) struct Identity {
     pub cluster: String,
     /// Random id of the disk.
     pub disk: u64,
-    /// The id of the last life.
+    /// The id of its last life.
     pub last: Option<ServerId>,
 }
 
-/// What a file holds.
 #[derive(Debug)]
 pub(super) enum Content {
     Absent,
-    /// Nothing that was written here.
+    /// The file has neither form.
     Damaged,
     /// The form before 0.1.0.
     Old(Identity),
     Slots(Identity),
 }
 
-/// What the file in this directory holds.
+/// Reads the file in this directory.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn read(dir: &Path) -> Result<Content> {
     let bytes = match std::fs::read(dir.join(FILE)) {
         Ok(bytes) => bytes,
@@ -68,15 +66,16 @@ pub(super) fn read(dir: &Path) -> Result<Content> {
     Ok(content)
 }
 
-/// Makes the file, or replaces it by one of today's form: all or nothing. This needs room.
+/// Creates the file, or replaces it by one of the current form: all or nothing. This needs disk
+/// space.
 ///
 /// # Errors
-/// The file is as it was.
+/// The file is unchanged.
 pub(super) fn make(dir: &Path, identity: &Identity) -> Result<()> {
     let fresh = dir.join(FRESH);
     let made = write_whole(&fresh, identity).and_then(|()| std::fs::rename(&fresh, dir.join(FILE)));
     if made.is_err() {
-        // It is made anew the next time.
+        // The next call writes it again.
         let _ = std::fs::remove_file(&fresh);
     }
     made?;
@@ -94,7 +93,7 @@ fn write_whole(path: &Path, identity: &Identity) -> Result<()> {
 /// Changes the file, durably.
 ///
 /// # Errors
-/// Either identity may be what a crash leaves; it can be tried again.
+/// A crash may leave either identity; it can be tried again.
 pub(super) fn store(dir: &Path, identity: &Identity) -> Result<()> {
     let opened = File::options().read(true).write(true).open(dir.join(FILE));
     let file = match opened {
@@ -107,7 +106,7 @@ pub(super) fn store(dir: &Path, identity: &Identity) -> Result<()> {
     let Some((counts, turn)) = read.ok().and_then(|()| newest(&bytes)) else {
         return make(dir, identity);
     };
-    // I2: it may have been read from memory alone, where a write that failed has left it.
+    // I2: this identity may have been read from the page cache, where a failed write left it.
     write(&file, &counts, turn)?;
     file.sync_data()?;
     if counts != *identity {
@@ -216,7 +215,7 @@ mod tests {
     }
 
     /// Each byte of a slot's line may be the first that a power cut kept from the disk, or the
-    /// first that it let through.
+    /// first that reached it.
     #[test]
     fn a_torn_write_leaves_the_identity_before_or_the_new_one() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -234,7 +233,7 @@ mod tests {
                 }
             }
         }
-        // Not the slot that counts, whatever was left there by a write that failed.
+        // The slot that does not count; a failed write may have left anything there.
         let mut bytes = std::fs::read(&path).expect("read");
         let (_, turn) = newest(&bytes).expect("valid");
         let other = (turn as usize + 1) % 2 * SLOT_BYTES;

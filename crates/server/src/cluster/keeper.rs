@@ -1,12 +1,14 @@
-//! The keeper's thread: what is kept for other masters, on connections of its own.
+//! The keeper's thread: stores replicas for other masters, on its own connections.
 //!
-//! A round: receive from everybody, stage what they write, one commit for all, answer all. So the
-//! disk is written once for many masters, and nobody's ping waits for it.
+//! A round: receive from all connections, stage the writes, make one commit for all, answer all. So
+//! many masters share one write to the disk, and no ping waits for it.
 //!
 //! **Invariants**
-//! - Z1: nothing is done for who asks another life of this server, or after its end.
+//! - Z1: a request addressed to another life of this server, or one that comes after this life's
+//!   end, has no effect.
 //!
-//! **Concurrency** the thread owns the backup's service; the node's thread gives it tasks by mail,
+//! **Concurrency**: the thread owns the backup's service. The node's thread sends it tasks by mail,
+//! in order.
 //! in order.
 
 use super::clock::Clock;
@@ -30,16 +32,16 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests that came over the keeper's own connections have this bit.
+/// Requests from the keeper's own connections have this bit.
 const OWN: u64 = 1 << 63;
-/// New segments were refused for so long, in microseconds: that is not for a moment only.
+/// If new segments were refused for this long, in microseconds, the lack of room is not momentary.
 const REFUSES_FOR_US: u64 = 1_000_000;
-/// After a commit for which there was no space.
+/// Pause after a commit for which there was no disk space.
 const FULL_AGAIN: Duration = Duration::from_millis(2);
 
-/// What the keeper is told.
+/// An order to the keeper.
 pub(super) enum Order {
-    /// From now on it serves.
+    /// The keeper serves from now on.
     Opened {
         service: Box<BackupService<RequestId>>,
         me: ServerId,
@@ -50,7 +52,7 @@ pub(super) enum Order {
     Stop,
 }
 
-/// The thread. Dropping it ends it.
+/// The keeper's thread. Dropping this ends the thread.
 pub(super) struct Keeper {
     handle: Handle<Order>,
     thread: Option<JoinHandle<()>>,
@@ -104,7 +106,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.handle.tell(Order::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by the thread itself.
+            // The thread itself has reported a panic.
             let _ = thread.join();
         }
     }
@@ -117,9 +119,9 @@ struct Run {
     service: Option<(Box<BackupService<RequestId>>, ServerId)>,
     asked: HashMap<u64, (ConnectionId, Envelope)>,
     next: u64,
-    /// The disk had no space: it is tried again then.
+    /// The disk had no space: the next attempt is at this time.
     full_until: Instant,
-    /// The last commit failed for want of space.
+    /// The last commit failed for lack of space.
     is_full: bool,
     shared: Arc<Shared>,
 }
@@ -169,7 +171,7 @@ impl Run {
         }
     }
 
-    /// How long it may sleep.
+    /// How long the thread may sleep.
     fn patience(&self) -> Option<Duration> {
         let (service, _) = self.service.as_ref()?;
         let due = self.clock.until(service.due_us()?);
@@ -280,7 +282,8 @@ impl Run {
         }
     }
 
-    /// Says once that there is no room for what others write, and once that there is some again.
+    /// Logs and reports, once each, that there is no room for other members' writes, or that there
+    /// is room again.
     fn note_full(&mut self, why: Option<String>) {
         if self.is_full == why.is_some() {
             return;
@@ -295,7 +298,7 @@ impl Run {
         }
     }
 
-    /// Answers who asked here; the rest goes by way of the node.
+    /// Answers requests of the keeper's own connections; all other output goes to the node.
     fn say(&mut self, out: Vec<NodeOutput>) {
         for output in out {
             match output {

@@ -1,14 +1,14 @@
-//! One life of a member: from asking the coordinator who leads, to the end that somebody says or
-//! wants.
+//! One life of a member: from the request to the coordinator for the cluster's settings, to its
+//! end.
 //!
 //! **Invariants**
-//! - A1: it listens before it enlists: pings come at once.
-//! - A2: what one life has open (ports but that of RESP, directory, threads) is closed before the
-//!   next one begins.
+//! - A1: the member listens before it enlists, because pings come at once.
+//! - A2: resources of one life (ports except the RESP port, directory, threads) are closed before
+//!   the next life begins.
 //!
-//! **Concurrency** threads: the node's (all connections but those for replicas), the keeper's
-//! (those), workers, the disk's chores; and those of the store and of the reactors, which know the
-//! node only by [`Membership`](super::Membership).
+//! **Concurrency**: the threads of a life are the node's (all connections but those for replicas),
+//! the keeper's (connections for replicas), workers, and the disk's chores. The threads of the
+//! store and of the reactors access the node only through [`Membership`](super::Membership).
 
 use super::clock::Clock;
 use super::home::{self, Home, Size};
@@ -39,29 +39,29 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the coordinator is told how much room there is.
+/// How often the free room is reported to the coordinator.
 const ROOM_EVERY: Duration = Duration::from_secs(2);
-/// Threads for jobs.
+/// Number of threads for jobs.
 const WORKERS: usize = 2;
-/// Who did not answer is asked again after this time.
+/// A coordinator that does not answer is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// As long as nothing changes, what it waits for is said again after this time.
+/// An unchanged reason for waiting is logged again after this time.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
-/// Of threads whose delay others notice; has an effect only with the right to it.
+/// Priority of threads whose delay other servers notice; effective only with the right to set it.
 const NICE: i32 = -10;
 /// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the
-/// budget, beside which they are, within these bounds.
+/// budget, within these bounds, in addition to the budget.
 const AHEAD_BYTES_MIN: u64 = 8 * MIB;
 const AHEAD_BYTES_MAX: u64 = 256 * MIB;
 
-/// What the node's thread is told by others of this server.
+/// A message of this server's other threads to the node's thread.
 pub(crate) enum Mail {
     JobDone(JobDone),
-    /// The id is stored, or why not.
+    /// The id is stored, or the reason why it is not.
     Stored(ServerId, std::io::Result<()>),
-    /// Something for the outside that the keeper was asked for by way of the node.
+    /// Output of the keeper, to be sent by the node.
     Said(NodeOutput),
-    /// The backup's disk has no room for what other members write, or has some again.
+    /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
     /// The disk failed for good.
     Failed(String),
@@ -69,24 +69,24 @@ pub(crate) enum Mail {
     Stop,
 }
 
-/// What the life before has open is waited for so long.
+/// Longest wait until the previous life has closed its resources.
 const LET_GO: Duration = Duration::from_secs(5);
 
-/// Asks the system to let this thread run before others.
+/// Raises the priority of this thread.
 pub(super) fn prefer() {
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
-/// The thread of a life, as the server holds it. Dropping it ends the life.
+/// The server's handle of a life's thread. Dropping it ends the life.
 pub(crate) struct Lifeline {
     handle: Handle<Mail>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Says when clients are served, or why they can't be.
+/// Receives the moment when clients are served, or the reason why they cannot be.
 pub(crate) type Opens = Receiver<Result<(), ServerError>>;
 
-/// Where this member is found: for the coordinator.
+/// The ports of this member, for the coordinator.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
     pub resp: u16,
@@ -94,11 +94,11 @@ pub(crate) struct Ports {
 }
 
 impl Lifeline {
-    /// Listens on the native port (A1) and begins; the result comes when clients are served, or
-    /// can't be.
+    /// Listens on the native port (A1) and starts the life. The result arrives when clients are
+    /// served, or when they cannot be.
     ///
     /// # Errors
-    /// [`ServerError::Listen`], [`ServerError::System`]; the token can't be read.
+    /// [`ServerError::Listen`], [`ServerError::System`]; the token cannot be read.
     pub fn begin(
         shared: &Arc<Shared>,
         ports: Ports,
@@ -149,7 +149,7 @@ impl Lifeline {
     pub fn end(&mut self) {
         self.handle.tell(Mail::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by the thread itself.
+            // The thread itself has reported a panic.
             let _ = thread.join();
         }
     }
@@ -172,7 +172,7 @@ fn live(
     let Some(settings) = ask_settings(shared, &config, &mut hub) else {
         return; // told to stop meanwhile
     };
-    // Who waits for it may be gone already.
+    // The receiver may be gone already.
     let settings = match settings {
         Ok(settings) => settings,
         Err(error) => return drop(opened.send(Err(error))),
@@ -191,7 +191,8 @@ fn live(
     }
 }
 
-/// Finds a coordinator that leads. `None`: told to stop meanwhile.
+/// Gets the cluster's settings from a coordinator that leads. `None`: a stop was requested
+/// meanwhile.
 fn ask_settings(
     shared: &Shared,
     config: &ServerConfig,
@@ -254,8 +255,8 @@ fn ask_settings(
             }
         }
         let why = why.unwrap_or_else(|| "no answer".to_owned());
-        // No patience makes another cluster of one; but somebody else in the list may know this
-        // one.
+        // A coordinator of another cluster never joins this one; but another coordinator in the
+        // list may belong to it.
         if coordinators.iter().all(|one| foreign.contains(one)) {
             let (coordinator, reason) = (address, why);
             return Some(Err(ServerError::Foreign {
@@ -279,7 +280,8 @@ fn ask_settings(
     }
 }
 
-/// Whether whoever answers there belongs to another cluster, or speaks another version.
+/// Whether the server at that address belongs to another cluster, or has no protocol version in
+/// common.
 fn is_foreign(reason: &Reason) -> bool {
     matches!(
         reason,
@@ -287,7 +289,7 @@ fn is_foreign(reason: &Reason) -> bool {
     )
 }
 
-/// Who leads, if it was told.
+/// Continues with the coordinator that leads, if the refusal names it.
 fn follow(refusal: &Refusal, coordinators: &mut Vec<String>, at: &mut usize) {
     if let Refusal::NotLeader {
         leader: Some(leader),
@@ -428,7 +430,7 @@ fn candidate(
     }
 }
 
-/// Opens the second tier, if there is one. The life before may be about to let go of it.
+/// Opens the second tier, if there is one. The previous life may still be closing it.
 fn open_tier(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
     let since = Instant::now();
     loop {
@@ -442,7 +444,7 @@ fn open_tier(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
     }
 }
 
-/// The engine's part of the settings, as for a server on its own.
+/// The engine's part of the settings, as for a single server.
 fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options {
     let defaults = duramen::Options::memory(config.memory_bytes);
     duramen::Options {
@@ -467,7 +469,7 @@ fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options
     }
 }
 
-/// Room for replicas: each member keeps as much for others as they keep for it.
+/// Disk space for replicas: each member stores as much for others as others store for it.
 fn disk_bytes(config: &ServerConfig, settings: &ClusterSettings) -> u64 {
     let own = match config.disk_bytes {
         0 => (config.memory_bytes + config.flash_bytes) / 100 * config.disk_expansion_percent,

@@ -1,14 +1,15 @@
-//! What the reactors of a member look at: who serves which key, and until when they may answer.
+//! A member's state for its reactors: the owner of each key, and the time until which they may
+//! answer.
 //!
 //! **Invariants**
-//! - M1: a request is executed by a view that was current when its guard was pinned or renewed: who
-//!   takes a range away waits for the guards from before (`Store::quiesce` of the engine), and so
-//!   for every request that went by an older view.
-//! - M2: no reply leaves unless [`Membership::may_reply`] says so after the request was executed. A
-//!   reply that may not leave waits: a lease that is granted later proves that nobody else served
-//!   the key meanwhile, and a life that ends closes the connection.
+//! - M1: a request is executed with a view that was current when its guard was pinned or renewed. A
+//!   thread that takes a range away waits for the guards from before (`Store::quiesce` of the
+//!   engine), and so for every request that used an older view.
+//! - M2: no reply is sent unless [`Membership::may_reply`] allows it after the request was
+//!   executed. A reply that may not be sent waits: a lease granted later proves that no other
+//!   server served the key meanwhile, and a life that ends closes the connection.
 //!
-//! **Concurrency** the node's thread writes, everybody reads. Release in `publish`, pairs with
+//! **Concurrency**: the node's thread writes, any thread reads. Release in `publish` pairs with
 //! Acquire in [`ViewCache::get`].
 //!
 //! Paper: [Ousterhout15 §3, §7.4].
@@ -19,9 +20,8 @@ use duramen_node::{Clients, ReadUntil, View};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// One life of a member: from the id that the coordinator gave it to its end.
+/// One life of a member: from the id that the coordinator assigned, to its end.
 pub struct Membership {
-    /// The clock of the node.
     clock: Clock,
     view: RwLock<Arc<View>>,
     /// Grows with every change of `view`.
@@ -32,8 +32,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Before the first view: nothing is served. All of the same node, and `clients` as they came
-    /// with its store.
+    /// State before the first view: nothing is served. All parameters belong to the same node;
+    /// `clients` came with its store.
     pub fn new(clock: Clock, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
         Membership {
             clock,
@@ -45,7 +45,7 @@ impl Membership {
         }
     }
 
-    /// What is remembered of native clients' requests.
+    /// The remembered requests of native clients.
     pub fn clients(&self) -> &Arc<Clients> {
         &self.clients
     }
@@ -60,7 +60,7 @@ impl Membership {
         self.read_until.may_read(self.now_us())
     }
 
-    /// How the member is, for people.
+    /// The member's status, for people.
     pub fn status(&self) -> Arc<MemberStatus> {
         Arc::clone(&self.status.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -74,14 +74,14 @@ impl Membership {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The view of now. For a hot path keep a [`ViewCache`].
+    /// The current view. A hot path should keep a [`ViewCache`].
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// One thread's copy of the view, refreshed when it changes: reading it costs one load of a line
-/// that is seldom written.
+/// One thread's copy of the view, refreshed when it changes. Reading it costs one load of a cache
+/// line that is rarely written.
 #[derive(Default)]
 pub struct ViewCache {
     generation: u64,
@@ -89,8 +89,8 @@ pub struct ViewCache {
 }
 
 impl ViewCache {
-    /// Whether [`get`](Self::get) would return the view that it returned last: then a guard need
-    /// not be renewed (M1).
+    /// Whether [`get`](Self::get) would return the same view as last time: then the guard need not
+    /// be renewed (M1).
     #[inline]
     pub fn is_current(&self, membership: &Membership) -> bool {
         self.generation == membership.generation.load(Ordering::Acquire)

@@ -1,6 +1,6 @@
-//! A server as a member of a cluster: what its threads know of it.
+//! A server as a member of a cluster: the state that its threads share.
 //!
-//! A server that belongs to no cluster has none of this, and pays one load per batch for it.
+//! A server outside of a cluster has none of this state; it costs one load per batch.
 
 mod clock;
 mod home;

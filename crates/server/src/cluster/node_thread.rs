@@ -1,14 +1,14 @@
 //! The node's thread: drives the node, and all connections but those for replicas.
 //!
 //! **Invariants**
-//! - X1: nothing here takes more than about a millisecond: pings are answered in time, whatever the
-//!   server does. What takes longer goes to workers and to the keeper.
-//! - X2: each question that comes in is answered once, also if the node has nothing to say to it.
+//! - X1: no step here takes more than about a millisecond, so pings are answered in time under any
+//!   load. Longer work goes to workers and to the keeper.
+//! - X2: each incoming question is answered once, even if the node has no answer to it.
 //!
-//! **Concurrency** one owner of node and hub; others tell it by [`Mail`].
+//! **Concurrency**: the thread owns node and hub; other threads send it [`Mail`].
 //!
-//! Paper: [Ousterhout15 §6] a dispatch thread, workers beside it; differs: requests of clients do
-//! not come by here.
+//! Paper: [Ousterhout15 §6] a dispatch thread with workers; differs: clients' requests do not pass
+//! through it.
 
 use super::clock::Clock;
 use super::home::Home;
@@ -43,17 +43,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// A round that takes longer is worth a line for who looks for delays.
+/// A longer round is logged, at level debug.
 const SLOW: Duration = Duration::from_millis(5);
-/// How often settings that may change are looked at, and the status is written down.
+/// Interval at which changeable settings are read and the status is written.
 const LOOK_EVERY_US: u64 = 100_000;
 
 /// An id that could not be stored is stored again after this time.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
-/// A question that has no answer after this time gets none: whoever asked asks again much sooner.
+/// A question without an answer for this long gets an error: its sender repeats it much sooner.
 const ANSWER_US_MAX: u64 = 30_000_000;
 
-/// What the thread is made of.
 pub(super) struct Parts {
     pub shared: Arc<Shared>,
     pub hub: Hub<Mail>,
@@ -65,21 +64,21 @@ pub(super) struct Parts {
     /// Ends with the life.
     pub _chores: Option<Chores>,
     pub scrub_ms: Arc<AtomicU64>,
-    /// Who waits until clients are served.
+    /// Receives the result when clients are served.
     pub opened: Sender<Result<(), ServerError>>,
-    /// Filled with what stays.
+    /// The constant part is filled in at the start.
     pub status: MemberStatus,
     /// None: memory is the only tier.
     pub tier: Option<Arc<Tier>>,
 }
 
-/// What was asked, and of whom.
+/// A request sent by this member, with its kind of receiver.
 enum Asked {
     Coordinator(Token),
     Peer(PeerCall),
 }
 
-/// Who waits for an answer.
+/// A question from outside that waits for an answer.
 struct Waiting {
     connection: ConnectionId,
     envelope: Envelope,
@@ -87,23 +86,23 @@ struct Waiting {
     since_us: u64,
 }
 
-/// See the module.
+/// The state of the node's thread.
 pub(super) struct NodeThread {
     parts: Parts,
     membership: Option<Arc<Membership>>,
     asked: HashMap<u64, Asked>,
     next_ask: u64,
-    /// Who waits for an answer, and to what kind of frame.
+    /// Questions that wait for an answer.
     questions: HashMap<u64, Waiting>,
     next_question: u64,
     could_read: bool,
     look_us: u64,
     ended: bool,
-    /// Why it is not a member yet, as it was said last.
+    /// The last logged reason why this server is not a member yet.
     waits: Option<String>,
 }
 
-/// Says to who asks before there is a node that it must come again.
+/// Answers a question that arrives before there is a node: the sender must try again.
 pub(super) fn not_yet(hub: &mut Hub<Mail>, connection: ConnectionId, message: &net::Message) {
     let header = message.header();
     let reason = "this server is no member yet";
@@ -119,7 +118,7 @@ impl NodeThread {
             parts,
             membership: None,
             asked: HashMap::new(),
-            next_ask: 1 << 32, // apart from what was asked before there was a node
+            next_ask: 1 << 32, // disjoint from the requests sent before there was a node
             questions: HashMap::new(),
             next_question: 0,
             could_read: false,
@@ -133,7 +132,7 @@ impl NodeThread {
         self.parts.clock.now_us()
     }
 
-    /// Until the life is over, or the server is.
+    /// Runs until the life ends, or the server does.
     pub fn run(self) {
         let shared = Arc::clone(&self.parts.shared);
         self.run_until_over();
@@ -156,7 +155,7 @@ impl NodeThread {
                 }
                 self.happened(event);
             }
-            // Also what the store has woken it for.
+            // Also handles events for which the store woke the thread.
             self.tell(NodeInput::Tick);
             self.look();
             let took = began.elapsed();
@@ -169,7 +168,7 @@ impl NodeThread {
         self.parts.hub.poll(Some(Duration::ZERO), &mut events); // the last answers
     }
 
-    /// Leases that came back, settings that changed.
+    /// Handles leases that came back, and changed settings.
     fn look(&mut self) {
         let now_us = self.now_us();
         let can_read = self.parts.node.read_until().may_read(now_us);
@@ -190,8 +189,8 @@ impl NodeThread {
         }
     }
 
-    /// X2: a newer question has taken the place of an older one, which the node never answers. Who
-    /// asked has given it up long ago; the connection must not run out of room for others.
+    /// X2: the node never answers a question that a newer one has replaced. Its sender gave it up
+    /// long ago; without an answer the connection would run out of room for other questions.
     fn give_up_old(&mut self, now_us: u64) {
         let is_old = |waiting: &Waiting| waiting.since_us + ANSWER_US_MAX < now_us;
         let old = self.questions.iter().filter(|(_, one)| is_old(one));
@@ -238,7 +237,7 @@ impl NodeThread {
                 requests,
                 reason,
             } => self.unanswered(&address, role, &requests, &reason),
-            // What is dropped is closed: no client is served before there is a store.
+            // A dropped connection is closed: no client is served before there is a store.
             Event::Handed(incoming) => match (incoming.role, &self.parts.keeper) {
                 (Role::Replica, Some(keeper)) => keeper.tell(Order::Adopt(incoming)),
                 (Role::Client, _) if self.membership.is_some() => {
@@ -262,7 +261,8 @@ impl NodeThread {
             Mail::Stored(server, Ok(())) => {
                 self.tell(NodeInput::Member(Input::IdStored { server }));
             }
-            // A person can mend all else: room, a quota, a mode, a directory that was moved.
+            // A person can repair every other error: disk space, a quota, a mode, a moved
+            // directory.
             Mail::Stored(server, Err(error)) if error.raw_os_error() != Some(libc::EIO) => {
                 self.waits(format!(
                     "this member's id cannot be stored yet, it goes on trying: {error}"
@@ -283,7 +283,7 @@ impl NodeThread {
         }
     }
 
-    /// Says once what it waits for.
+    /// Logs once what this server waits for.
     fn waits(&mut self, why: String) {
         if self.waits.as_ref() != Some(&why) {
             tracing::warn!("{why}");
@@ -348,7 +348,7 @@ impl NodeThread {
         }
     }
 
-    /// Unless it was answered.
+    /// Answers with an error, unless the question was answered already.
     fn trouble(&mut self, request: RequestId, trouble: &Trouble<'_>) {
         if let Some(waiting) = self.questions.remove(&request.0) {
             let (hub, envelope, kind) = (&mut self.parts.hub, waiting.envelope, waiting.kind);
@@ -388,7 +388,7 @@ impl NodeThread {
     }
 
     fn unanswered(&mut self, address: &str, role: Role, requests: &[u64], reason: &Reason) {
-        // Only control links: they are there for each member that is watched.
+        // Only control links count: each watched member has one.
         if reason.is_sign_of_death() && role == Role::Server {
             let members = self.parts.node.member().members();
             let there = members.up().find(|entry| entry.addresses.native == address);
@@ -517,7 +517,7 @@ impl NodeThread {
         }
     }
 
-    /// A member at last.
+    /// Starts to serve clients as a member.
     fn open(
         &mut self,
         store: Arc<Store>,
@@ -533,7 +533,7 @@ impl NodeThread {
         self.membership = Some(Arc::clone(&membership));
         let shared = &self.parts.shared;
         shared.join(membership);
-        // Before anybody can ask for it.
+        // Before any client can request it.
         self.write_status();
         let shared = &self.parts.shared;
         databases::adopt(shared, &[]);
@@ -542,11 +542,11 @@ impl NodeThread {
         let engine = Arc::clone(durability.store().engine());
         shared.serve_with(engine, Some(durability), self.parts.tier.clone());
         tracing::info!(server = %me, "a member of the cluster");
-        // Who waits for it may be gone already.
+        // The receiver may be gone already.
         let _ = self.parts.opened.send(Ok(()));
     }
 
-    /// The coordinator's tables, as they were made here.
+    /// Reports the tables that were created from the coordinator's list.
     fn adopt_tables(&self) {
         let Some(store) = self.parts.shared.data() else {
             return;
@@ -575,7 +575,7 @@ impl NodeThread {
     }
 }
 
-/// What waits for disks goes on connections of its own.
+/// Requests that wait for disks use their own connections.
 fn role_of(question: &Peer) -> Role {
     match question {
         Peer::Ping { .. }

@@ -1,45 +1,43 @@
-//! What people may see of a member: the node's thread writes it down now and then, INFO and admin
-//! HTTP show it.
+//! The status of a member: its node's thread writes it periodically, INFO and admin HTTP show it.
 
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
 use duramen_node::{HeldHint, Node, PartitionProgress};
 use duramen_wire::native::message::Addresses;
 
-/// A member as its node saw it last, some hundred milliseconds ago at most.
+/// A member's status as its node saw it, at most some hundred milliseconds ago.
 #[derive(Clone, Debug, Default)]
 pub struct MemberStatus {
     pub cluster: String,
     pub server: ServerId,
-    /// Where others find it.
+    /// Addresses at which other servers and clients reach it.
     pub addresses: Addresses,
-    /// The coordinator that answers, or is tried: `host:port`.
+    /// The coordinator that answers, or that is tried: `host:port`.
     pub coordinator: String,
     pub list_version: ListVersion,
-    /// Newest list of its tablets that is made so.
+    /// The newest list of its tablets that is in effect here.
     pub tablets_version: TabletsVersion,
-    /// Replicas of each segment, as the cluster's settings say.
+    /// Replicas of each segment, by the cluster's settings.
     pub replicas: u32,
-    /// Servers in the list that are up, this one included, and those that have crashed and are not
-    /// recovered yet.
+    /// Servers in the list that are up, this one included; and those that have crashed and are not
+    /// yet recovered.
     pub servers_up: usize,
     pub servers_crashed: usize,
-    /// Whether there are enough others for all replicas of what is written now: if not, writes
-    /// wait.
+    /// Whether enough other servers are up for all replicas of new writes: if not, writes wait.
     pub enough_backups: bool,
-    /// Whether the own disk has no room for other members' replicas: what they write waits.
+    /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
-    /// What is replayed here of crashed servers.
+    /// Partitions of crashed servers that are replayed here.
     pub recoveries: Vec<PartitionProgress>,
-    /// What is known here of what is read often at others.
+    /// Hot-key hints of other members that are stored here.
     pub hints: Vec<HeldHint>,
-    /// Hellos and frames of others that were refused or made no sense.
+    /// Number of other servers' hellos and frames that were refused or malformed.
     pub offences: u64,
-    /// Longest round of the node's thread so far, in microseconds: as long may a ping have waited.
+    /// Longest round of the node's thread so far, in microseconds: a ping may have waited as long.
     pub slowest_round_us: u64,
 }
 
 impl MemberStatus {
-    /// Takes over what the node knows.
+    /// Copies the node's state.
     pub(super) fn look_at(&mut self, node: &Node, now_us: u64) {
         let members = node.member().members();
         let me = node.member().id();

@@ -1,6 +1,6 @@
-//! Threads beside the node's: for what takes long, and for the disk's own chores.
+//! Threads beside the node's: for long work, and for the disk's chores.
 //!
-//! **Concurrency** a queue behind one lock; who works holds nothing of it.
+//! **Concurrency**: a queue behind one lock; a working thread does not hold it.
 
 use super::life::Mail;
 use crate::error::ServerError;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What comes of it goes to the node's thread.
+/// A piece of work; its result goes to the node's thread.
 type Work = Box<dyn FnOnce() -> Mail + Send>;
 
 #[derive(Default)]
@@ -45,8 +45,8 @@ pub(super) fn spawn(
     })
 }
 
-/// A few threads that do what is given to them. Dropping it waits for what is being done; what was
-/// not begun is dropped.
+/// A few threads that execute the work they are given. Dropping it waits for work in progress; work
+/// not yet started is dropped.
 pub(super) struct Workers {
     bench: Arc<Bench>,
     threads: Vec<JoinHandle<()>>,
@@ -101,28 +101,28 @@ impl Drop for Workers {
         drop(dropped);
         self.bench.bell.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic has been reported by the thread itself.
+            // The thread itself has reported a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// How often the disk is looked at for work.
+/// Interval at which the disk is checked for work.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What is only buffered is synced when it is so much, before a closing or a second that has passed
-/// asks for it: masters wait for those.
+/// Buffered bytes are synced when there are this many, before the close of a segment or the end of
+/// a second requires it: masters wait for those syncs.
 const SYNC_AHEAD_BYTES: u64 = 256 << 10;
-/// After a step that could not be done (a full disk).
+/// Pause after a step that was not possible (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
-/// The thread that writes replicas to their frames, and verifies them now and then.
+/// The thread that writes replicas to their frames, and periodically verifies them.
 pub(super) struct Chores {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Chores {
-    /// `scrub_ms`: one frame is verified in this time; 0 = none.
+    /// `scrub_ms`: time for the verification of one frame; 0 = none is verified.
     pub fn start(
         backup: Arc<Backup>,
         scrub_ms: Arc<AtomicU64>,
@@ -152,7 +152,7 @@ fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<()
         }
         let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
         if !every.is_zero() && scrubbed.elapsed() >= every {
-            // What it finds is not given to recoveries any more; its master makes another replica.
+            // Recoveries no longer use a damaged replica; its master makes another one.
             let _ = backup.scrub_step();
             scrubbed = Instant::now();
         }

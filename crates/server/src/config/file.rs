@@ -1,10 +1,10 @@
-//! `duramen.toml`: what it says, and how `CONFIG REWRITE` changes it.
+//! `duramen.toml`: reads it, and changes it for `CONFIG REWRITE`.
 //!
 //! **Invariants**
-//! 1. A rewrite replaces values where they stand and adds lines at the end; every other byte stays
-//!    as it is.
-//! 2. The old file stays in its place, whole, until the new one is on disk: no error loses it.
-//! 3. A secret is never written, so the file's own stays.
+//! 1. A rewrite replaces values in place and adds lines at the end; every other byte stays
+//!    unchanged.
+//! 2. The old file stays complete and in its place until the new one is on disk: no error loses it.
+//! 3. A rewrite never writes a secret, so a secret in the file stays.
 //!
 //! **Concurrency.** One rewrite at a time; `CONFIG SET` waits for it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -21,24 +21,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::de::{DeTable, DeValue};
 
-/// Stands above the lines that a rewrite added.
+/// Heading of the lines that a rewrite added.
 const ADDED: &str = "# Added by CONFIG REWRITE";
 
 /// One key of a file.
 #[derive(Debug)]
 pub struct Entry {
     pub key: String,
-    /// The value as the text that a flag would have; None: a table, a float, a date.
+    /// The value as the text of a flag; None: a table, a float, a date.
     pub text: Option<String>,
-    /// A section, or keys of one.
+    /// A section, or the keys of one.
     pub is_table: bool,
     /// From 1.
     pub line: usize,
-    /// Bytes of the value, quotes included.
+    /// Byte range of the value, quotes included.
     value: Range<usize>,
 }
 
-/// A file that is not TOML.
+/// Error: the file is not TOML.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: not TOML: {message}")]
 pub struct NotToml {
@@ -47,10 +47,10 @@ pub struct NotToml {
     pub message: String,
 }
 
-/// Reads the keys of a file, in its order; which of them are settings is for the caller to see.
+/// Reads the keys of a file, in its order; the caller decides which of them are settings.
 ///
 /// # Errors
-/// [`NotToml`] says where: correct the file.
+/// [`NotToml`] gives the place: correct the file.
 pub fn read(text: &str) -> Result<Vec<Entry>, NotToml> {
     let line = |at: usize| text.get(..at).unwrap_or_default().matches('\n').count() + 1;
     let table = DeTable::parse(text).map_err(|error| NotToml {
@@ -89,7 +89,7 @@ fn plain(value: &DeValue<'_>) -> Option<String> {
     Some(list?.join(","))
 }
 
-/// A setting's value (as [`Setting::show`] gives it) as the file has it.
+/// A setting's value (as [`Setting::show`] returns it) in the syntax of the file.
 pub fn written(setting: &Setting, value: String) -> String {
     match setting.kind {
         Kind::Number { .. } => value,
@@ -98,16 +98,16 @@ pub fn written(setting: &Setting, value: String) -> String {
     }
 }
 
-/// The file that a server was started with.
+/// The file with which a server was started.
 pub struct ConfigFile {
     path: PathBuf,
-    /// Names of the settings that `CONFIG SET` has changed since the start. Taken before the lock
-    /// of the settings.
+    /// Names of the settings that `CONFIG SET` has changed since the start. Its lock is taken
+    /// before the lock of the settings.
     changed: Mutex<BTreeSet<&'static str>>,
 }
 
 impl ConfigFile {
-    /// `path` may be relative to the working directory of now.
+    /// `path` may be relative to the current working directory.
     pub fn new(path: &Path) -> ConfigFile {
         ConfigFile {
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
@@ -115,7 +115,7 @@ impl ConfigFile {
         }
     }
 
-    /// Absolute.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,18 +126,18 @@ impl ConfigFile {
         changed.insert(setting.name);
     }
 
-    /// Writes the settings that `CONFIG SET` changed into the file where it says something else.
-    /// `running` gives the settings of now. Blocks until the file is on disk.
+    /// Writes the settings that `CONFIG SET` changed into the file, where the file differs.
+    /// `running` returns the current settings. Blocks until the file is on disk.
     ///
     /// # Errors
-    /// [`ServerError::File`] or [`ServerError::Config`]: the file is as it was, or new and whole;
-    /// mend what the text names and try again.
+    /// [`ServerError::File`] or [`ServerError::Config`]: the file is unchanged, or new and
+    /// complete. Remove the cause that the text names and try again.
     pub(crate) fn rewrite(
         &self,
         running: impl FnOnce() -> Arc<ServerConfig>,
     ) -> Result<(), ServerError> {
         let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        // A link stays one: what it points to is rewritten.
+        // A link stays a link: its target is rewritten.
         let path = std::fs::canonicalize(&self.path)
             .map_err(|source| failed("find", &self.path, source))?;
         let metadata = std::fs::metadata(&path).map_err(|e| failed("look at", &path, e))?;
@@ -165,7 +165,7 @@ fn failed(doing: &'static str, path: &Path, source: io::Error) -> ServerError {
     }
 }
 
-/// The settings that a file by itself gives.
+/// The settings that the file alone defines.
 fn settings(entries: &[Entry]) -> Result<ServerConfig, String> {
     let mut config = ServerConfig::default();
     for Entry {
@@ -184,7 +184,7 @@ fn settings(entries: &[Entry]) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
-/// The text of the file with the values of `changed` settings as in `running`.
+/// The text of the file with the values that the `changed` settings have in `running`.
 fn edit(
     text: &str,
     running: &ServerConfig,
@@ -217,7 +217,7 @@ fn edit(
         }
     }
     let mut edited = text.to_owned();
-    // From the end: what stands before keeps its place.
+    // Replace from the end, so that the positions before stay valid.
     replaced.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
     for (span, value) in replaced {
         edited.replace_range(span, &value);
@@ -251,12 +251,12 @@ fn add(text: &mut String, lines: &[String]) {
     }
 }
 
-/// Puts a file with `text`, and the owner and permissions of the old one, into its place (I2).
+/// Replaces the file by one with `text` and the same owner and permissions (I2).
 fn replace(path: &Path, text: &str) -> Result<(), ServerError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    // A name of its own: one that a killed server left behind must not be in the way.
+    // A unique name: a file that a killed server left behind must not be in the way.
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = now.map_or(0, |since| since.as_nanos());
     name.push(format!(".{}-{nanos}.tmp", std::process::id()));
@@ -274,7 +274,7 @@ fn replace(path: &Path, text: &str) -> Result<(), ServerError> {
             std::fs::rename(&temporary, path).map_err(|source| failed("replace", path, source))
         });
     if done.is_err() {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = std::fs::remove_file(&temporary);
         return done;
     }

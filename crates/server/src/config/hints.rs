@@ -1,9 +1,8 @@
-//! Advice about names that are no settings: Redis's, and misspelled ones.
+//! Advice about unknown setting names: those of Redis, and misspelled ones.
 
 use super::Setting;
 
-/// Settings of Redis that have no counterpart of the same meaning here, each with what to do
-/// instead.
+/// Settings of Redis without a counterpart of the same meaning here, each with an alternative.
 const REDIS: &[(&[&str], &str)] = &[
     (
         &[
@@ -92,14 +91,14 @@ const REDIS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Advice about a setting of Redis that is none here.
+/// Advice about a setting of Redis that does not exist here.
 pub fn redis_hint(name: &str) -> Option<String> {
     let plain = name.to_ascii_lowercase().replace('_', "-");
     let (_, advice) = REDIS.iter().find(|(names, _)| names.contains(&&*plain))?;
     Some(format!("it is one of Redis: {advice}"))
 }
 
-/// What to say about a name that is no setting.
+/// Advice about an unknown setting name.
 pub fn hint(name: &str) -> String {
     redis_hint(name).unwrap_or_else(|| format!("did you mean `{}`?", Setting::nearest(name)))
 }
@@ -108,7 +107,7 @@ pub fn hint(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// `appendonly` was answered with "did you mean `admin-port`?".
+    /// The answer to `appendonly` was once "did you mean `admin-port`?".
     #[test]
     fn names_of_redis_have_advice_that_names_settings() {
         for (names, advice) in REDIS {
@@ -116,7 +115,7 @@ mod tests {
                 assert!(Setting::find(name).is_none(), "{name} is a setting");
                 assert_eq!(hint(name), format!("it is one of Redis: {advice}"));
             }
-            // A name in backquotes that looks like a setting is one.
+            // A name in backquotes that looks like a setting must be one.
             for quoted in advice.split('`').skip(1).step_by(2) {
                 let name = quoted.split(' ').next().unwrap_or_default();
                 let is_setting = Setting::find(name).is_some();

@@ -1,35 +1,35 @@
-//! How much memory this process may have: what the machine has, or less where a control group (v1
-//! or v2) limits it.
+//! Limit of this process's memory: the machine's memory, or the lower limit of a control group (v1
+//! or v2).
 //!
-//! A limit holds for all groups below the one that has it, so every group from this process's own
-//! up to the root is looked at.
+//! A limit of a group holds for all groups below it. So every group from this process's own up to
+//! the root is read.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// See the file's head.
+/// The limit of this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     pub bytes: u64,
-    /// With the swap space that this process may have, too.
+    /// The same limit with the swap space that this process may use.
     pub with_swap_bytes: u64,
-    /// A control group sets it, and not the machine.
+    /// A control group sets the limit, not the machine.
     pub by_group: bool,
 }
 
-/// The process takes more than its budget: in percent of it, and in bytes. See *Memory* in
-/// docs/operations.md.
+/// The process uses more than its budget: extra in percent of the budget, and in bytes. See
+/// *Memory* in docs/operations.md.
 const BESIDE_PERCENT: u64 = 10;
 const BESIDE_BYTES: u64 = 10_000_000;
 
 impl MemoryLimit {
-    /// Of this process; None: the system does not tell.
+    /// The limit of this process; None: the system does not report it.
     pub fn now() -> Option<MemoryLimit> {
         MemoryLimit::read(Path::new("/"))
     }
 
-    /// As [`now`](Self::now), of a system whose files lie under `root`.
+    /// As [`now`](Self::now), for a system whose files are under `root`.
     fn read(root: &Path) -> Option<MemoryLimit> {
         let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let kilobytes = |name: &str| {
@@ -49,10 +49,10 @@ impl MemoryLimit {
         Some(limit)
     }
 
-    /// Lowers it to what the files of a control group say.
+    /// Lowers the limit to that of a control group, read from its files.
     fn lower(&mut self, group: &Path, is_v2: bool, swap_bytes: u64) {
         let number = |name: &str| -> Option<u64> {
-            // `max`: no limit; v1 has a very large number then.
+            // `max`: no limit; in v1 that is a very large number.
             fs::read_to_string(group.join(name))
                 .ok()?
                 .trim()
@@ -80,7 +80,7 @@ impl MemoryLimit {
         }
     }
 
-    /// So many percent of it, in whole MiB.
+    /// A percentage of the limit, in whole MiB.
     pub fn share(&self, percent: u8) -> u64 {
         let bytes = u128::from(self.bytes) * u128::from(percent) / 100;
         (bytes as u64) >> 20 << 20
@@ -93,14 +93,14 @@ impl MemoryLimit {
         }
     }
 
-    /// Whether a budget of `memory_bytes` fits; what is to be said about it.
+    /// Checks whether a budget of `memory_bytes` fits. Returns a warning, if there is one.
     ///
     /// # Errors
-    /// It cannot: the process would be killed long before the budget is used.
+    /// It does not fit: the kernel would kill the process long before the budget is used.
     pub fn judge(&self, memory_bytes: u64) -> Result<Option<String>, String> {
         let (has, owner) = (about(self.bytes), self.owner());
         let memory = about(memory_bytes);
-        // What leaves room for the rest.
+        // The largest budget that leaves room for the rest.
         let fits = self.bytes.saturating_sub(BESIDE_BYTES) / (100 + BESIDE_PERCENT) * 100;
         let fits = about(fits);
         if memory_bytes > self.with_swap_bytes {
@@ -121,7 +121,7 @@ impl MemoryLimit {
     }
 }
 
-/// Bytes for people.
+/// A number of bytes in readable form.
 fn about(bytes: u64) -> String {
     for (shift, unit) in [(40, "tb"), (30, "gb"), (20, "mb")] {
         if bytes >= 1 << shift {
@@ -133,8 +133,7 @@ fn about(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// The folders of the control groups that this process is in, its own first, each with whether it
-/// is of v2.
+/// The folders of this process's control groups, its own group first; each with whether it is v2.
 fn groups(root: &Path) -> Vec<(PathBuf, bool)> {
     let text = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
     let (memberships, mounts) = (text("proc/self/cgroup"), text("proc/self/mountinfo"));
@@ -152,8 +151,7 @@ fn groups(root: &Path) -> Vec<(PathBuf, bool)> {
         let Some((mounted, at)) = mount else {
             continue;
         };
-        // A container sees its own group as the root of what is mounted, and not always by the same
-        // name.
+        // A container sees its own group as the root of the mount, not always under the same name.
         let below = Path::new(path)
             .strip_prefix(&mounted)
             .unwrap_or(Path::new(""));
@@ -170,8 +168,8 @@ fn groups(root: &Path) -> Vec<(PathBuf, bool)> {
     found
 }
 
-/// What of a hierarchy of control groups is mounted and where, by a line of `mountinfo`; None: it
-/// is of something else.
+/// The mounted part of a control-group hierarchy and its mount point, from a line of `mountinfo`;
+/// None: the line describes another file system.
 fn mount(line: &str, is_v2: bool) -> Option<(PathBuf, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
@@ -185,7 +183,7 @@ fn mount(line: &str, is_v2: bool) -> Option<(PathBuf, PathBuf)> {
     fits.then(|| (unescaped(mounted), unescaped(at)))
 }
 
-/// Blanks stand as `\040` in `mountinfo`.
+/// `mountinfo` writes a blank as `\040`.
 fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(text.replace("\\040", " ").replace("\\134", "\\"))
 }
@@ -196,7 +194,7 @@ mod tests {
 
     const GB: u64 = 1 << 30;
 
-    /// A system of 8 GiB and 2 GiB of swap space with these files.
+    /// The limit of a system with 8 GiB of memory, 2 GiB of swap space and these files.
     fn system(files: &[(&str, &str)]) -> MemoryLimit {
         let dir = tempfile::tempdir().expect("a directory");
         let meminfo = (
@@ -215,8 +213,8 @@ mod tests {
     const V1: &str = "31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
                       32 23 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
-    /// A budget above what a container may have was accepted without a word, and the server killed
-    /// when it was half full.
+    /// A budget above a container's limit was once accepted without a warning, and the kernel
+    /// killed the server when the budget was half used.
     #[test]
     fn the_lowest_limit_of_all_groups_holds() {
         let machine = MemoryLimit {
@@ -263,7 +261,7 @@ mod tests {
             ),
         ]);
         assert_eq!((v1.bytes, v1.with_swap_bytes, v1.by_group), (GB, GB, true));
-        // A container with a name space of its own, and one whose group is mounted under another
+        // A container with its own name space, and a container whose group is mounted under another
         // name.
         for (group, mounted) in [
             ("0::/\n", "/"),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// Parses a size: a number and an optional unit. As in `redis.conf`, `k m g t` are powers of 1000
 /// and `kb mb gb tb` powers of 1024; `kib mib gib tib` are accepted too. With a unit the number may
-/// be a fraction, `1.5gb`; a part of a byte is left out. Case does not matter.
+/// be a fraction, `1.5gb`; it is rounded down to whole bytes. Case does not matter.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text
@@ -32,7 +32,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     if factor == 1 {
         return None;
     }
-    // More digits than this are less than a byte of the largest unit.
+    // More digits than these are less than one byte, even for the largest unit.
     let places = u32::try_from(fraction.len()).ok().filter(|n| *n <= 12)?;
     let (whole, fraction): (u64, u64) = (whole.parse().ok()?, fraction.parse().ok()?);
     let part = u128::from(fraction) * u128::from(factor) / 10u128.pow(places);
@@ -129,7 +129,7 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
     }
 }
 
-/// The error is what is wrong.
+/// Checks the range of a size; the error text gives the fault.
 fn bounded(bytes: u64, text: &str, min: u64, max: u64) -> Result<(), String> {
     if bytes < min {
         return Err(format!(
@@ -146,7 +146,7 @@ fn bounded(bytes: u64, text: &str, min: u64, max: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A share of what this process may have; the error is what is wrong.
+/// Parses a share of the memory that this process may use; the error text gives the fault.
 fn share(percent: &str, min: u64, max: u64) -> Result<Value, String> {
     let parsed = percent.trim().parse().ok();
     let percent = parsed
@@ -160,7 +160,7 @@ fn share(percent: &str, min: u64, max: u64) -> Result<Value, String> {
     Ok(Value::Share { percent, bytes })
 }
 
-/// IP addresses separated by commas or blanks; the error is what is wrong.
+/// Parses IP addresses separated by commas or blanks; the error text gives the fault.
 fn addresses(text: &str, one: bool) -> Result<Vec<IpAddr>, String> {
     let mut list = Vec::new();
     for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {

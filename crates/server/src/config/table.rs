@@ -5,7 +5,7 @@ use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_engine::Mode;
 
-/// One row for a number: field, its type.
+/// Accessors of a number: field, its type.
 macro_rules! number {
     ($field:ident as $t:ty) => {
         (
@@ -147,13 +147,13 @@ fn set_level(config: &mut ServerConfig, value: Value) {
     }
 }
 
-/// Largest budget: the address space a process can reserve on x86-64 with room for everything else.
+/// Largest budget: the address space that a process can reserve on x86-64 with room for the rest.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
-/// As much as sectors of 512 bytes can be numbered with 32 bits.
+/// The range of 32-bit numbers of sectors of 512 bytes.
 const FLASH_BYTES_MAX: u64 = 2 << 40;
 const DAY_S: i64 = 86_400;
 
-/// Every setting, in the order `duramen config print` and `--help` show them.
+/// Every setting, in the order in which `duramen config print` and `--help` show them.
 pub static SETTINGS: &[Setting] = &[
     row(
         "memory",

@@ -1,5 +1,5 @@
-//! Settings: every default parses, errors name what is allowed, and texts come back as they went
-//! in.
+//! Tests of settings: every default parses, errors name the allowed values, and texts survive a
+//! round trip.
 
 use super::*;
 

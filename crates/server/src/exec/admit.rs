@@ -1,5 +1,5 @@
-//! What stands between a request and its command: unknown names, missing passwords, MULTI, pauses,
-//! monitors, silence. Only requests that cannot go the short way come here.
+//! Admission of requests: unknown names, missing passwords, MULTI, pauses, monitors, silent
+//! replies. Only requests off the fast path are checked here.
 
 use super::client::{Client, Db, Verdict, gate};
 use super::local::Local;
@@ -14,31 +14,31 @@ use duramen_wire::resp::{Args, Encoder};
 
 pub(super) enum Admitted {
     Run(&'static Spec),
-    /// Queued or refused: the reply is written.
+    /// Queued or refused; the reply is written.
     Answered,
-    /// The server is paused for it; the client's verdict says until when.
+    /// The server is paused for it; the client's verdict has the end of the pause.
     Later,
 }
 
 /// No table has this id: the engine answers that it does not exist.
 pub(super) const DROPPED: TableId = TableId(u32::MAX);
 
-/// The table behind what the client selected.
+/// The table that the client's selection stands for.
 #[inline]
 pub(super) fn table_of(client: &Client, shared: &Shared) -> TableId {
     match client.db {
-        // `SELECT` made a table; if it was dropped since, every use is told so.
+        // `SELECT` created a table; if it was dropped since, every use gets an error.
         Db::Number(db) => shared.commands.table(db).unwrap_or(DROPPED),
         Db::Table(table) => table,
     }
 }
 
-/// Whether replies are switched off, for ever or for one request.
+/// Whether replies are switched off, permanently or for one request.
 pub(super) fn is_silent(client: &Client) -> bool {
     client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT) != 0
 }
 
-/// Moves `CLIENT REPLY SKIP` on to the request it was meant for; `true` = this request may be
+/// Moves `CLIENT REPLY SKIP` on to its target, the next request; `true` = this request may be
 /// silent.
 pub(super) fn begin_silence(client: &mut Client) -> bool {
     if client.gate & gate::REPLY_SKIP_NEXT != 0 {
@@ -47,14 +47,14 @@ pub(super) fn begin_silence(client: &mut Client) -> bool {
     client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
 }
 
-/// Whether the request is silent still, after it ran (`CLIENT REPLY ON` is not).
+/// Whether the request is still silent after it ran (`CLIENT REPLY ON` is not).
 pub(super) fn end_silence(client: &mut Client) -> bool {
     let silent = client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0;
     client.gate &= !gate::REPLY_SKIP;
     silent
 }
 
-/// Decides what becomes of a request. `place`: whether this server serves its keys.
+/// Decides whether a request runs. `place`: whether this server serves its keys.
 pub(super) fn admit(
     resolved: &Resolved,
     place: Result<(), Elsewhere>,
@@ -111,7 +111,7 @@ pub(super) fn admit(
         Err(Elsewhere::Refused(text)) => {
             return refuse(shared, local, client, out, Some(spec), &text);
         }
-        // EXEC will look again.
+        // EXEC will check again.
         Err(Elsewhere::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
         Err(Elsewhere::NotNow(_)) if client.waits_for_owner() => return Admitted::Later,
         Err(Elsewhere::NotNow(text)) => {
@@ -130,7 +130,7 @@ pub(super) fn admit(
     Admitted::Run(spec)
 }
 
-/// What an unknown or misspelt request is told.
+/// The error text for an unknown or malformed request.
 fn stranger_text(resolved: &Resolved, args: &Args<'_>) -> String {
     match resolved {
         Resolved::Command(spec) | Resolved::Arity(spec) => {
@@ -158,7 +158,7 @@ fn stranger_text(resolved: &Resolved, args: &Args<'_>) -> String {
     }
 }
 
-/// At most `room` bytes of what a client sent, up to its first NUL.
+/// At most `room` bytes of a client's text, up to its first NUL.
 fn shown(text: &[u8], room: usize) -> String {
     let end = text
         .iter()
@@ -168,7 +168,7 @@ fn shown(text: &[u8], room: usize) -> String {
     String::from_utf8_lossy(&text[..end]).into_owned()
 }
 
-/// The first lines of an HTTP request that a web page was tricked into sending.
+/// Whether these are the first lines of an HTTP request that a web page was tricked into sending.
 fn is_attack(args: &Args<'_>) -> bool {
     let name = args.name();
     name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post")
@@ -200,7 +200,7 @@ pub(super) fn refuse(
     Admitted::Answered
 }
 
-/// Whether `CLIENT PAUSE` holds this request back; then the verdict says until when.
+/// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
 fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
     let Some((until_ms, writes_only)) = shared.commands.paused(clock::now_ms()) else {
         return false;
@@ -223,12 +223,12 @@ fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
     waits
 }
 
-/// What a queued request takes until EXEC is over: its arguments, and what stands for it and for
-/// them in tables here and in EXEC's plan.
+/// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here and
+/// in EXEC's plan.
 fn queued_bytes(args: &Args<'_>) -> usize {
     /// A request's entry in the queue and its step in the plan, in bytes.
     const REQUEST_BYTES: usize = 96;
-    /// An argument's range, and the hash and the lock of one that is a key, in bytes.
+    /// An argument's range, and the hash and the lock of an argument that is a key, in bytes.
     const ARGUMENT_BYTES: usize = 40;
     let arguments: usize = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum();
     REQUEST_BYTES + arguments

@@ -1,4 +1,4 @@
-//! What the commands remember about one connection.
+//! State of the commands for one connection.
 
 use super::cold::Parking;
 use super::own_part::Flushing;
@@ -12,31 +12,31 @@ use duramen_wire::resp::{Protocol, Requests};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What the reactor does with a connection after its requests ran.
+/// The reactor's next action for a connection after its requests ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Open,
-    /// Write out the replies, then close (`QUIT`, `CLIENT KILL` of itself).
+    /// Send the replies, then close (`QUIT`, `CLIENT KILL` of itself).
     CloseAfterReply,
-    /// Close without another byte.
+    /// Close without sending another byte.
     CloseNow,
-    /// Requests from `Turn::executed` on were not run and must be shown again, not before
+    /// Requests from `Turn::executed` on did not run. They must be presented again, not before
     /// `until_ms` (milliseconds of the server's clock) or the next `Message::Wake` (`CLIENT PAUSE`,
-    /// or keys that nobody serves at the moment).
+    /// or keys that no server serves at the moment).
     Paused {
         until_ms: u64,
     },
-    /// Requests from `Turn::executed` on were not run and must be shown again when what is wanted
-    /// of flash was fetched (`Client::take_wanted`).
+    /// Requests from `Turn::executed` on did not run. They must be presented again when the wanted
+    /// entries on flash are fetched (`Client::take_wanted`).
     Cold,
-    /// As open, but requests from `Turn::executed` on are shown again when the wait is over
+    /// As open, but requests from `Turn::executed` on are presented again when the wait is over
     /// (`WAITAOF`, `SAVE`).
     Held,
 }
 
-/// Bits of [`Client::gate`]: anything but 0 sends a request the long way round.
+/// Bits of [`Client::gate`]: any value but 0 sends a request through all checks.
 pub(crate) mod gate {
-    /// Nobody has checked yet whether it must give a password.
+    /// It is not checked yet whether the client must give a password.
     pub(crate) const STRANGER: u32 = 1;
     /// Between MULTI and EXEC.
     pub(crate) const MULTI: u32 = 1 << 1;
@@ -60,11 +60,11 @@ pub(crate) mod shown {
 #[derive(Default)]
 pub(crate) struct Transaction {
     pub(crate) queue: Requests,
-    /// What the queue takes, as `admit` counts it.
+    /// Bytes of the queue, as `admit` counts them.
     pub(crate) queued_bytes: usize,
-    /// One of them writes.
+    /// A queued request writes.
     pub(crate) writes: bool,
-    /// A request was refused: EXEC will refuse the rest.
+    /// A request was refused: EXEC will refuse all of them.
     pub(crate) broken: bool,
 }
 
@@ -74,7 +74,7 @@ impl Drop for Transaction {
     }
 }
 
-/// What a client selected.
+/// A client's selected database or table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Db {
     /// `SELECT n`.
@@ -83,7 +83,7 @@ pub(crate) enum Db {
     Table(TableId),
 }
 
-/// What the commands remember about one connection. Embedded in the reactor's connection.
+/// State of the commands for one connection. Embedded in the reactor's connection.
 pub struct Client {
     record: Arc<ClientRecord>,
     pub(crate) verdict: Verdict,
@@ -96,25 +96,24 @@ pub struct Client {
     pub(crate) last_command: u16,
     pub(crate) transaction: Option<Box<Transaction>>,
     pub(crate) watched: Watches,
-    /// What the replies of this turn wait for.
+    /// The conditions for sending the replies of this turn.
     pub(crate) wait: Wait,
-    /// The strictest level that a command of the running transaction asked for.
+    /// The strictest level that a command of the running transaction requested.
     pub(crate) asked_level: Option<Level>,
-    /// When its patience ends with keys that no server of the cluster serves now, in milliseconds
-    /// of the server's clock; 0: its
-    /// next request waits for nobody.
+    /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
+    /// the server's clock; 0: its next request waits for no server.
     pub(crate) unserved_until_ms: u64,
-    /// How far its FLUSHALL is.
+    /// The progress of its FLUSHALL.
     pub(crate) flushing: Option<Flushing>,
-    /// Its request does a part in each round, and `parking` says how far it is.
+    /// Its request does one part in each round; `parking` has the progress.
     pub(super) goes_on: bool,
-    /// Of requests that wait for flash or go on; `None`: none do.
+    /// State of requests that wait for flash or run in parts; `None`: there are none.
     pub(super) parking: Option<Box<Parking>>,
 }
 
 impl Client {
-    /// `record` is the connection's entry in the client registry; `CLIENT SETNAME` etc. write
-    /// there.
+    /// `record` is the connection's entry in the client registry; `CLIENT SETNAME` etc. write to
+    /// it.
     pub fn new(record: Arc<ClientRecord>) -> Client {
         Client {
             record,
@@ -135,7 +134,7 @@ impl Client {
         }
     }
 
-    /// What the replies of the last turn wait for; the next turn begins without.
+    /// Takes the wait of the last turn's replies; the next turn starts without one.
     pub fn take_wait(&mut self) -> Wait {
         std::mem::take(&mut self.wait)
     }
@@ -148,7 +147,7 @@ impl Client {
         self.verdict
     }
 
-    /// Until then the reactor parses with the tighter limits for strangers.
+    /// Until this is true, the reactor parses with the stricter limits for unauthenticated clients.
     pub fn is_authenticated(&self) -> bool {
         self.gate & gate::STRANGER == 0
     }
@@ -157,7 +156,7 @@ impl Client {
         self.record.id
     }
 
-    /// The client gave the password, or need not.
+    /// The client gave the password, or needs none.
     pub fn authenticate(&mut self) {
         self.gate &= !gate::STRANGER;
     }
@@ -173,7 +172,7 @@ impl Client {
         }
     }
 
-    /// Leaves MULTI and forgets the watched keys.
+    /// Leaves MULTI and drops the watched keys.
     pub(crate) fn end_transaction(&mut self) -> Option<Box<Transaction>> {
         self.gate &= !gate::MULTI;
         self.show(shown::MULTI, false);
@@ -181,7 +180,7 @@ impl Client {
         self.transaction.take()
     }
 
-    /// Back into MULTI, as it was before [`end_transaction`](Self::end_transaction).
+    /// Restores MULTI as it was before [`end_transaction`](Self::end_transaction).
     pub(crate) fn resume_transaction(&mut self, transaction: Box<Transaction>, watched: Watches) {
         self.gate |= gate::MULTI;
         self.show(shown::MULTI, true);
@@ -189,7 +188,7 @@ impl Client {
         self.watched = watched;
     }
 
-    /// Tells the registry's record what this round changed.
+    /// Stores the changes of this round in the registry's record.
     pub(crate) fn publish(&self, table: TableId) {
         if self.last_command != u16::MAX {
             self.record
@@ -207,7 +206,7 @@ impl Client {
             .store(self.watched.len() as u32, Ordering::Relaxed);
     }
 
-    /// Tells the registry's record whether a command waits for something of its own.
+    /// Stores in the registry's record whether a command waits for its own event.
     pub(crate) fn note_blocked(&self, is_blocked: bool) {
         self.record.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
@@ -236,7 +235,7 @@ impl Client {
         self.record.protocol.store(version, Ordering::Relaxed);
     }
 
-    /// Back to the state of a new connection; what `RESET` does beyond that is its own affair.
+    /// Resets the state to that of a new connection; `RESET` does the rest.
     pub(crate) fn reset(&mut self) {
         self.end_transaction();
         self.gate = gate::STRANGER;

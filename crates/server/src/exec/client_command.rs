@@ -1,4 +1,4 @@
-//! CLIENT, as far as it concerns the connection itself and pauses.
+//! CLIENT, as far as it affects the connection itself and pauses.
 
 use super::client::{gate, shown};
 use super::connection::check_name;
@@ -107,7 +107,7 @@ pub(super) fn unpause(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// No command here ever blocks its client.
+/// No command of this server ever blocks its client.
 pub(super) fn unblock(ctx: &mut Context<'_>) -> Done {
     let known = match ctx.args.get(3) {
         None => true,

@@ -1,4 +1,4 @@
-//! CLIENT LIST, INFO and KILL: who is connected.
+//! CLIENT LIST, INFO and KILL: the connected clients.
 
 use super::client::{Verdict, shown};
 use super::commands::COMMANDS;
@@ -101,7 +101,7 @@ pub(super) fn list(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Whether a client type means the only one there is.
+/// Whether a client type is the only one that exists here.
 fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
     if kind.eq_ignore_ascii_case(b"normal") {
         return Ok(true);
@@ -117,13 +117,13 @@ fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
     .into())
 }
 
-/// Whom CLIENT KILL means.
+/// The selection of CLIENT KILL.
 #[derive(Default)]
 struct Filter {
     id: Option<u64>,
     peer: Option<String>,
     local: Option<String>,
-    /// A type or user that nobody has.
+    /// A type or user that no client has.
     nobody: bool,
     age_s: Option<u64>,
     spare_me: bool,

@@ -1,10 +1,10 @@
-//! CLUSTER: what Redis Cluster's clients and tools ask, answered from what this member knows of the
-//! cluster.
+//! CLUSTER: the commands of Redis Cluster's clients and tools, answered from this member's view of
+//! the cluster.
 //!
 //! Nodes are servers of the coordinator's list, and slots are the tablets of the table `db0`. Every
-//! node is a master: replicas of the data lie with other members as segments of the log, which
-//! serve no requests, so there are none of Redis's replicas. What changes a Redis Cluster is
-//! refused, for here the coordinator decides it.
+//! node is a master: other members store replicas of the data as segments of the log, which serve
+//! no requests, so there are no replicas in Redis's sense. Commands that change a Redis Cluster are
+//! refused, because here the coordinator decides.
 
 use super::cold::Walk;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
@@ -23,29 +23,29 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// For who asks for the map: clients take an empty one for that of the whole cluster, and ask
-/// again, or somebody else, after this.
+/// Reply to a request for the map. Clients would take an empty map for the whole cluster's map;
+/// after this error they ask again, here or at another member.
 const NO_MAP: Failure = Failure::Text(
     "CLUSTERDOWN this member knows of no slot: it is new and has not heard of any, or there is no table db0",
 );
 const NO_CLUSTER: Failure = Failure::Text("ERR This instance has cluster support disabled");
-/// Objects looked at in one step of `GETKEYSINSLOT`.
+/// Objects examined in one step of `GETKEYSINSLOT`.
 const STEP: usize = 1024;
-/// Most keys that `GETKEYSINSLOT` returns.
+/// Maximum keys that `GETKEYSINSLOT` returns.
 const KEYS_MAX: i64 = 1 << 20;
 
-/// What a command tells of.
+/// The information that the commands report.
 struct Known {
     view: Arc<View>,
-    /// The table behind database 0; None: there is none yet.
+    /// The table behind database 0; None: it does not exist yet.
     table: Option<TableId>,
-    /// Where others find this member, who need not be in the map.
+    /// Addresses of this member, which may be missing in the map.
     own: Addresses,
-    /// Where this connection came in, for want of anything better.
+    /// Local address of this connection, used when no better one is known.
     local: (String, u16),
 }
 
-/// A server as others reach it.
+/// A server with the addresses at which clients reach it.
 struct Node {
     server: ServerId,
     host: String,
@@ -73,13 +73,13 @@ fn known(ctx: &mut Context<'_>) -> Result<Known, Failure> {
     })
 }
 
-/// The id of a server, as clients of Redis Cluster expect it: 40 hexadecimal digits, the same for
-/// all of a server's life.
+/// The id of a server in the form that clients of Redis Cluster expect: 40 hexadecimal digits,
+/// constant for the server's whole life.
 pub(super) fn node_id(server: ServerId) -> String {
     format!("{:08x}{:08x}{:024x}", server.slot, server.generation, 0)
 }
 
-/// `host:port` in two.
+/// Splits `host:port`.
 fn split(address: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -114,7 +114,8 @@ impl Known {
         }
     }
 
-    /// This member, and everybody who owns something; whose tablets nobody serves is not alive.
+    /// This member, and every owner of a tablet. An owner whose tablets are not served counts as
+    /// dead.
     fn nodes(&self) -> Vec<Node> {
         let me = self.view.me();
         let map = self.view.map();
@@ -138,7 +139,7 @@ impl Known {
 }
 
 impl Node {
-    /// As one entry of `CLUSTER SLOTS`.
+    /// Writes the node as one entry of `CLUSTER SLOTS`.
     fn tell(&self, reply: &mut Encoder<'_>) {
         reply.array(4);
         reply.bulk(self.host.as_bytes());
@@ -290,20 +291,20 @@ pub(super) fn keyslot(ctx: &mut Context<'_>) -> Done {
     ctx.integer(slot(ctx.arg(2)).into())
 }
 
-/// Also of the shard: each has one node.
+/// Also answers for the shard: each shard has one node.
 pub(super) fn myid(ctx: &mut Context<'_>) -> Done {
     let id = node_id(known(ctx)?.view.me());
     ctx.bulk(id.as_bytes())
 }
 
-/// There are no connections of the kind that is asked for.
+/// There are no connections of the requested kind.
 pub(super) fn links(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
     ctx.reply().array(0);
     Ok(())
 }
 
-/// Whether the server that is asked about is known.
+/// Checks that the server in question is known.
 fn check_node(ctx: &mut Context<'_>) -> Done {
     let id = ctx.arg(2);
     let is_known = known(ctx)?
@@ -316,7 +317,7 @@ fn check_node(ctx: &mut Context<'_>) -> Done {
     Err(format!("ERR Unknown node {}", String::from_utf8_lossy(id)).into())
 }
 
-/// Members report to the coordinator.
+/// Always 0: members report failures to the coordinator.
 pub(super) fn count_failure_reports(ctx: &mut Context<'_>) -> Done {
     check_node(ctx)?;
     ctx.integer(0)
@@ -339,8 +340,7 @@ fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
     ))
 }
 
-/// Counts the keys of a range that are served here, up to `most`, and encodes them if they are
-/// wanted.
+/// Counts the keys of a range that are served here, up to `most`, and encodes them if requested.
 fn walk(
     ctx: &mut Context<'_>,
     way: Way<'_, '_>,
@@ -406,7 +406,7 @@ fn walk(
     Ok(walk)
 }
 
-/// Looks at the whole table: the index is not in the order of slots.
+/// Reads the whole table: the index is not in the order of slots.
 pub(super) fn countkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     member(ctx)?;
     let range = slot_range(ctx.arg(2), Failure::Text("ERR Invalid slot"))?;
@@ -432,7 +432,7 @@ pub(super) fn getkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     Ok(())
 }
 
-/// What an operator of a Redis Cluster would decide.
+/// Refuses commands by which an operator changes a Redis Cluster.
 pub(super) fn decided_elsewhere(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
     let name = ctx.spec.name.replace('|', " ").to_ascii_uppercase();
@@ -443,9 +443,9 @@ pub(super) fn decided_elsewhere(ctx: &mut Context<'_>) -> Done {
     .into())
 }
 
-/// READONLY, READWRITE, ASKING: accepted, for there is nothing that they would change. No replica
-/// serves reads; and there is no `ASK`, because a tablet on its way is served by its source until
-/// its target serves it.
+/// READONLY, READWRITE, ASKING: accepted, because they would change nothing. No replica serves
+/// reads; and there is no `ASK`, because the source of a moving tablet serves it until its target
+/// does.
 pub(super) fn accept(ctx: &mut Context<'_>) -> Done {
     member(ctx)?;
     ctx.ok()

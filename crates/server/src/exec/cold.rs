@@ -1,21 +1,21 @@
-//! Requests that meet entries on flash: what they need is noted, and they are shown again when it
-//! is there.
+//! Requests that meet entries on flash: these entries are noted, and the requests are presented
+//! again once the entries are fetched.
 //!
-//! **How.** An operation of the engine that needs an entry on flash says so (`Error::Cold`) and
-//! does nothing. Then all keys of the request are looked for, so that their entries are fetched
-//! side by side, and those of the requests behind it on its connection too. The reactor fetches
-//! them ([`Client::take_wanted`]), lends them to the session, and shows the request again.
+//! **Mechanism.** An operation of the engine that needs an entry on flash returns `Error::Cold` and
+//! does nothing. Then all keys of the request are looked up, so that their entries are fetched in
+//! parallel, and so are those of the requests behind it on its connection. The reactor fetches them
+//! ([`Client::take_wanted`]), lends them to the session, and presents the request again.
 //!
 //! **Invariants**
-//! - C1: a request that parks has had no effect. A command that changes several keys asks for all
-//!   of them, under their locks, before it changes the first ([`Context::warm`]); a key that is
-//!   locked and not on flash, or was lent, stays so.
+//! - C1: a request that parks has had no effect. A command that changes several keys requests the
+//!   entries of all of them, under their locks, before it changes the first ([`Context::warm`]); a
+//!   locked key that is not on flash, or whose entry was lent, stays so.
 //! - C2: requests behind one that parks have not run.
-//! - C3: what a request needs at once is bounded ([`Tier::fetch_bytes`]); needing more is an error,
-//!   but a walk takes smaller steps.
-//! - C4: a request that is shown again comes further, unless others change the same keys meanwhile:
-//!   it is lent all that it asked for, and before, draws no other number, and does not begin its
-//!   walk anew.
+//! - C3: the bytes that a request needs at once are bounded ([`Tier::fetch_bytes`]); needing more
+//!   is an error, but a walk takes smaller steps.
+//! - C4: a request that is presented again makes progress, unless others change the same keys
+//!   meanwhile: it is lent all entries that it requested, now and before, draws no other random
+//!   number, and does not restart its walk.
 //!
 //! [`Tier::fetch_bytes`]: crate::tier::Tier::fetch_bytes
 
@@ -29,94 +29,93 @@ use duramen_engine::flash::{Cold, first_within};
 use duramen_engine::{Error, Guard, KeyHash, TableId};
 use duramen_node::WhenCold;
 
-/// Of what may be fetched at once, one of so many parts may be for requests behind the one that
-/// parks.
+/// Requests behind the parked one may fetch the bytes allowed at once, divided by this.
 const AHEAD_PART: usize = 8;
-/// Entries that a walk in parts asks for at once.
+/// Maximum entries that a walk in parts requests at once.
 const PART_ENTRIES_MAX: usize = 16;
-/// A request gives up what it was lent so often. Entries that are cleaned meanwhile have moved, and
-/// their old copies are of no use.
+/// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
+/// and their old copies are of no use.
 const GIVEN_UP_MAX: u32 = 16;
 
-/// How far KEYS has come.
+/// Progress of KEYS.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// Of the table behind its database when it began.
+    /// The table behind its database when the walk began.
     table: Option<TableId>,
     pub(super) cursor: u64,
     pub(super) keys: usize,
-    /// Their replies.
+    /// The replies of these keys.
     pub(super) found: Vec<u8>,
-    /// It has come further since it was shown.
+    /// The walk made progress since the request was presented.
     pub(super) moved: bool,
 }
 
-/// Why something was not fetched.
+/// Reason why an entry was not fetched.
 #[derive(Clone, Debug)]
 pub(crate) enum Unfetched {
     Unreadable(Box<str>),
-    /// It is too much at once (C3).
+    /// The entries are too large to be fetched at once (C3).
     TooMuch(Box<str>),
 }
 
-/// What a client's requests that wait for flash need, and what is remembered for them.
+/// Entries that a client's parked requests need, and the state kept for these requests.
 #[derive(Default)]
 pub(crate) struct Parking {
     wanted: Vec<Cold>,
-    /// Of the requests behind, and the bytes of it.
+    /// Entries for the requests behind, and their bytes.
     ahead: Vec<Cold>,
     ahead_bytes: usize,
-    /// What was not fetched, and why.
+    /// Entries that were not fetched, with the reason.
     failed: Vec<(Cold, Unfetched)>,
-    /// Of RANDOMKEY (C4).
+    /// The random number of RANDOMKEY (C4).
     draw: Option<u64>,
-    /// Of KEYS (C4).
+    /// The walk of KEYS (C4).
     walk: Option<Walk>,
     /// See [`Client::take_progress`].
     progressed: bool,
-    /// Monitors have seen the request that parked.
+    /// Monitors have been sent the parked request.
     monitored: bool,
-    /// Bytes that were lent for it.
+    /// Bytes that were lent for the parked request.
     lent: usize,
-    /// A walk that lacks more than may be fetched at once: it asks for the first of it, and takes a
-    /// part of that.
+    /// A walk needs more entries than may be fetched at once: it requests the first of them, and
+    /// can use a part of those.
     in_parts: bool,
-    /// How often what was lent for it was given up, as there was no room for more beside it.
+    /// How often its lent entries were given up because there was no room for more beside them.
     given_up: u32,
 }
 
 impl Client {
-    /// Whether the first of what the request that parks needs is of use to it without the rest.
+    /// Whether the parked request can use the first of its entries without the rest.
     pub(crate) fn takes_part(&self) -> bool {
         self.parking
             .as_ref()
             .is_some_and(|parking| parking.in_parts)
     }
 
-    /// As [`takes_part`](Self::takes_part), of a walk that is shown; it says so anew if it parks
-    /// again.
+    /// As [`takes_part`](Self::takes_part), for a walk that runs now; the flag is cleared, and set
+    /// again if the walk parks again.
     pub(super) fn take_in_parts(&mut self) -> bool {
         let parking = self.parking.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
     }
 
-    /// Its first request has ended, or has no use for what it was lent.
+    /// Its first request has ended, or has no use for its lent entries.
     pub(crate) fn needs_nothing_lent(&mut self) {
         if let Some(parking) = &mut self.parking {
             parking.given_up = 0;
         }
     }
 
-    /// The request gives up the entries that it was lent, to make room. It asks again for those
-    /// that it needs. False: it has given up too often.
+    /// Gives up the request's lent entries, to make room. The request requests those that it still
+    /// needs again. False: it has given them up too often.
     pub(crate) fn may_give_up(&mut self) -> bool {
         let parking = self.parking.get_or_insert_default();
         parking.given_up += 1;
         parking.given_up <= GIVEN_UP_MAX
     }
 
-    /// What must be fetched before the verdict [`Verdict::Cold`] is over: for the request that
-    /// parks, and for those behind it.
+    /// Takes the entries that must be fetched before the verdict [`Verdict::Cold`] ends: those for
+    /// the parked request, and those for the requests behind it.
     pub(crate) fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
         let Some(parking) = &mut self.parking else {
             return (Vec::new(), Vec::new());
@@ -126,19 +125,19 @@ impl Client {
         (needed, std::mem::take(&mut parking.ahead))
     }
 
-    /// These could not be fetched: requests that still need them are answered with an error.
+    /// Notes entries that could not be fetched: requests that still need them get an error.
     pub(crate) fn could_not_fetch(&mut self, failed: Vec<(Cold, Unfetched)>) {
         self.parking.get_or_insert_default().failed = failed;
     }
 
-    /// Its request did a part and is shown again in the next round (`Failure::GoesOn`).
+    /// Its request did one part and is presented again in the next round (`Failure::GoesOn`).
     #[cold]
     pub(super) fn goes_on(&mut self, monitored: bool) {
         self.goes_on = true;
         self.parking.get_or_insert_default().monitored = monitored;
     }
 
-    /// Its requests wait for nothing on flash any more, and none goes on.
+    /// Clears the state, unless a request waits for flash or runs in parts.
     #[inline]
     pub(crate) fn end_parking(&mut self) {
         if self.parking.is_some() && self.verdict != Verdict::Cold && !self.goes_on {
@@ -146,8 +145,8 @@ impl Client {
         }
     }
 
-    /// The walk of the request that was shown again, or one from the start: also if another table
-    /// is behind the database now.
+    /// The walk of the request that was presented again. A new walk, if there is none or another
+    /// table is behind the database now.
     pub(super) fn take_walk(&mut self, table: TableId) -> Walk {
         let parking = self.parking.as_mut();
         parking
@@ -165,13 +164,13 @@ impl Client {
         parking.walk = Some(walk);
     }
 
-    /// What the request was lent is of no use to it any more.
+    /// The request has no more use for its lent entries.
     pub(super) fn comes_further(&mut self) {
         self.parking.get_or_insert_default().progressed = true;
     }
 
-    /// Whether the request that parked has come further before: what it was lent is of no use to it
-    /// any more.
+    /// Whether the parked request made progress before: then it has no more use for its lent
+    /// entries.
     pub(crate) fn take_progress(&mut self) -> bool {
         let parking = self.parking.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
@@ -185,7 +184,7 @@ impl Client {
         self.parking.get_or_insert_default().draw = Some(draw);
     }
 
-    /// What was kept for the request that has now ended is of no use to the next.
+    /// The state kept for a request that has ended must not affect the next one.
     pub(super) fn forget_kept(&mut self) {
         if let Some(parking) = &mut self.parking {
             (parking.draw, parking.walk) = (None, None);
@@ -193,14 +192,14 @@ impl Client {
         }
     }
 
-    /// Whether monitors have seen the request already, when it was shown before.
+    /// Whether monitors were sent the request already, when it was presented before.
     pub(super) fn take_monitored(&mut self) -> bool {
         let parking = self.parking.as_mut();
         parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
     }
 
-    /// Before the requests of its turn: it waits for nothing. For native clients, whose requests
-    /// run elsewhere.
+    /// To be called before a turn's requests run: the client waits for nothing. For native clients,
+    /// whose requests run elsewhere.
     #[inline]
     pub(crate) fn begin_native(&mut self) {
         if self.verdict == Verdict::Cold {
@@ -212,23 +211,23 @@ impl Client {
         self.verdict == Verdict::Cold
     }
 
-    /// So much was lent for the request that is shown again.
+    /// Notes the bytes lent for the request that is presented again.
     pub(crate) fn was_lent(&mut self, bytes: usize) {
         let parking = self.parking.get_or_insert_default();
         parking.lent = bytes;
-        parking.failed.clear(); // of an earlier time
+        parking.failed.clear(); // these are of an earlier time
     }
 
-    /// Bytes that were lent for the first request of its turn; nothing for those behind it
-    /// (`executed`).
+    /// Bytes lent for the first request of its turn; 0 for the requests behind it (`executed`).
     #[inline]
     pub(crate) fn lent_bytes(&self, executed: usize) -> usize {
         let parking = self.parking.as_ref().filter(|_| executed == 0);
         parking.map_or(0, |parking| parking.lent)
     }
 
-    /// A native request waits for these. `Some`: it may not, as they could not be fetched, or are
-    /// too many beside what it was lent (C3, C4): it is to be answered so.
+    /// Parks a native request that needs these entries. `Some`: it may not wait, because they could
+    /// not be fetched, or are too large together with its lent entries (C3, C4). It must be
+    /// answered accordingly.
     #[cold]
     pub(crate) fn park_native(
         &mut self,
@@ -247,7 +246,7 @@ impl Client {
         }
         let parking = self.parking.get_or_insert_default();
         parking.wanted = wanted;
-        parking.in_parts = true; // an answer with objects ends where it must
+        parking.in_parts = true; // an answer with objects may end anywhere
         self.verdict = Verdict::Cold;
         None
     }
@@ -261,7 +260,7 @@ impl Client {
     }
 }
 
-/// Why a request that needs so much is refused.
+/// Error text for a request that needs too many bytes.
 pub(crate) fn too_much(bytes: usize, most: usize) -> String {
     format!(
         "this request needs {bytes} bytes from flash at once, and {most} is the most: ask for fewer keys"
@@ -272,7 +271,8 @@ fn bytes_of(wanted: &[Cold]) -> usize {
     wanted.iter().map(|cold| cold.span().1).sum()
 }
 
-/// Notes what the key of a request behind one that parks needs; whether there is room for more.
+/// Notes the entry of a key of a request behind the parked one; returns whether there is room for
+/// more.
 #[cold]
 pub(crate) fn look_ahead(
     shared: &Shared,
@@ -305,16 +305,16 @@ impl Local {
 }
 
 impl Context<'_> {
-    /// C1: fails if one of the keys lies on flash, and notes all that do. Without a second tier it
-    /// does nothing.
+    /// C1: fails if an entry of one of the keys is on flash, and notes all such entries. Does
+    /// nothing without a second tier.
     #[inline]
     pub(super) fn warm<'k>(
         &mut self,
         guard: &Guard<'_>,
         keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
     ) -> Done {
-        // EXEC has asked for all keys before it ran the first command. What went to flash since is
-        // waited for.
+        // EXEC requested the entries of all keys before it ran the first command. An entry that was
+        // moved to flash since is fetched when a command needs it.
         if !self.local.has_tier() || self.local.in_exec {
             return Ok(());
         }
@@ -322,7 +322,7 @@ impl Context<'_> {
         for (table, hash, key) in keys {
             match guard.cold(table, hash, key) {
                 Ok(Some(cold)) => self.local.colds.push(cold),
-                // Who uses it is told so.
+                // The command that uses the key reports that.
                 Ok(None) | Err(Error::NoSuchTable(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -333,7 +333,7 @@ impl Context<'_> {
         }
     }
 
-    /// As [`warm`](Self::warm), of the request's keys.
+    /// As [`warm`](Self::warm), for the request's keys.
     #[inline]
     pub(super) fn warm_own(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
         if !self.local.has_tier() {
@@ -348,8 +348,9 @@ impl Context<'_> {
         )
     }
 
-    /// Notes what a step of a walk met on flash: all of it, or the first of it if all is too much
-    /// at once (C3), or was for the steps before (`in_parts`, [`Client::take_in_parts`]).
+    /// Notes the entries on flash that a step of a walk met. Notes only the first of them if all
+    /// are too large at once (C3), or were for the previous steps (`in_parts`,
+    /// [`Client::take_in_parts`]).
     pub(super) fn note_colds<T>(
         &mut self,
         guard: &Guard<'_>,
@@ -375,8 +376,8 @@ impl Context<'_> {
         step
     }
 
-    /// Parks the request if it failed for want of what lies on flash. `Some`: it has failed for
-    /// good, for this reason.
+    /// Parks the request if it failed because of entries on flash. `Some`: it has finally failed,
+    /// for this reason.
     #[cold]
     pub(super) fn park(
         &mut self,
@@ -402,7 +403,7 @@ impl Context<'_> {
         }
         match self.refusal(&wanted) {
             Some(text) => {
-                self.client.end_transaction(); // EXEC has failed for good
+                self.client.end_transaction(); // EXEC has finally failed
                 self.client.forget_kept();
                 Some(text.into())
             }
@@ -426,7 +427,7 @@ impl Context<'_> {
         }
     }
 
-    /// Why the request may not wait for these.
+    /// The reason why the request may not wait for these entries.
     fn refusal(&self, wanted: &[Cold]) -> Option<String> {
         let Some(tier) = self.shared.tier() else {
             return Some("ERR the server has no flash, and something lies there".to_owned());
@@ -455,7 +456,7 @@ impl Failure {
         }
     }
 
-    /// What lies on flash and was needed.
+    /// The entry on flash that was needed.
     pub(crate) fn cold(&self) -> Option<Cold> {
         match self {
             Failure::Engine(error) => match **error {

@@ -16,7 +16,7 @@ use crate::shared::Family;
 
 const NO_FLAGS: u32 = 0;
 
-/// All commands; a command's place is its number.
+/// All commands; a command's position is its number.
 #[rustfmt::skip] // One row, one line: it is a table.
 pub(crate) static COMMANDS: &[Spec] = &[
     row("hello", -1, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Chooses the protocol version, and authenticates and names the connection.", Plain(connection::hello)),
@@ -259,7 +259,7 @@ pub(crate) static COMMANDS: &[Spec] = &[
     no("duramen.tablet", WHY_TABLET),
 ];
 
-// Why a command is refused.
+// Reasons for refusing a command.
 const WHY_LIST: &str = "it is a list command, and data types beyond strings are not supported";
 const WHY_HASH: &str = "it is a hash command, and data types beyond strings are not supported";
 const WHY_SET: &str = "it is a set command, and data types beyond strings are not supported";
@@ -321,8 +321,8 @@ const fn is_sub(name: &[u8]) -> bool {
     false
 }
 
-/// A command that clients may know but that does not exist here. It takes any arguments, so that
-/// the reason is what they read.
+/// A command that clients may know but that does not exist here. It accepts any arguments, so that
+/// clients always get the reason.
 const fn no(name: &'static str, why: &'static str) -> Spec {
     row(
         name,

@@ -1,4 +1,4 @@
-//! CONFIG: the settings of the running server, by their own names and by Redis's.
+//! CONFIG: the settings of the running server, by their own names and by Redis's names.
 
 use super::context::{Context, Done, Failure};
 use super::glob::Pattern;
@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use duramen_base::ids::Level;
 use duramen_engine::Mode;
 
-/// Parameters that Redis's clients and agents ask for and that are fixed here.
+/// Parameters that Redis's clients and agents read and that are fixed here.
 fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> {
     let member = shared.membership().is_some();
     let durable = member || config.data_dir().is_some();
@@ -55,15 +55,15 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
 
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     let config = ctx.shared.config();
-    // One that is too long means no setting.
+    // A pattern that is too long matches no setting.
     let patterns: Vec<(&[u8], Pattern)> = ctx
         .args
         .skip(2)
         .into_iter()
         .filter_map(|text| Some((text, Pattern::new(text, true)?)))
         .collect();
-    // The name as the first pattern that means it has it: a pattern without wildcards is a name, in
-    // the client's own case.
+    // The name as written in the first pattern that matches it: a pattern without wildcards is a
+    // name, in the client's own case.
     let wanted = |name: &str| -> Option<String> {
         let (pattern, _) = patterns
             .iter()
@@ -99,8 +99,8 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The value in use: `auto` level and an empty directory say what they stand for, and a secret
-/// whether there is one.
+/// The value in use: for the level `auto` and an empty directory, the value they stand for; for a
+/// secret, only whether it is set.
 fn shown(setting: &Setting, config: &ServerConfig) -> String {
     let is_set = !setting.show_plain(config).is_empty();
     if setting.secret && is_set {
@@ -159,7 +159,7 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// A fixed parameter may be set to what it is.
+/// A fixed parameter may be set to its current value.
 fn check_fixed(shared: &Shared, config: &ServerConfig, name: &str, value: &str) -> Done {
     let fixed = fixed(shared, config);
     match fixed
@@ -191,8 +191,8 @@ pub(super) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// Waits for the disk on the thread of the client, as Redis does: it is rare, and `+OK` must mean
-/// that it is written.
+/// Waits for the disk on the client's thread, as Redis does: this is rare, and `+OK` must mean that
+/// the file is written.
 pub(super) fn rewrite(ctx: &mut Context<'_>) -> Done {
     let shared = ctx.shared;
     let Some(file) = &shared.config_file else {

@@ -6,7 +6,7 @@ use super::monitor;
 use duramen_wire::resp::Protocol;
 use duramen_wire::resp::number::parse_integer;
 
-/// The version whose behaviour clients may expect.
+/// The Redis version whose behaviour clients may expect.
 pub(super) const REDIS_VERSION: &str = "7.4.0";
 
 pub(super) fn ping(ctx: &mut Context<'_>) -> Done {
@@ -69,7 +69,7 @@ fn check_password(required: &str, user: &[u8], password: &[u8]) -> Done {
     if right { Ok(()) } else { Err(WRONG_PASSWORD) }
 }
 
-/// Compares in a time that does not depend on where the two differ.
+/// Compares in a time that does not depend on the position of the first difference.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let mut different = a.len() ^ b.len();
     for (n, byte) in b.iter().enumerate() {
@@ -79,7 +79,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     different == 0
 }
 
-/// What HELLO asked for, before any of it is done.
+/// The parsed options of HELLO, before any is applied.
 #[derive(Default)]
 struct Hello<'a> {
     protocol: Option<Protocol>,
@@ -176,11 +176,11 @@ fn greet(ctx: &mut Context<'_>) {
     reply.array(0);
 }
 
-/// Longest name that a client may have, in bytes: it is kept per connection and shown in every
+/// Maximum length of a client's name, in bytes: it is kept per connection and shown in every
 /// `CLIENT LIST`.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// A name that can be shown in `CLIENT LIST`: printable, without blanks.
+/// Checks a name for `CLIENT LIST`: printable, without blanks.
 pub(super) fn check_name(name: &[u8], what: &str) -> Result<String, Failure> {
     if name.len() > NAME_BYTES_MAX {
         return Err(format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes").into());

@@ -1,4 +1,4 @@
-//! What a command gets to work with, and how it fails.
+//! The context in which a command runs, and the reasons for its failure.
 
 use super::client::Client;
 use super::local::Local;
@@ -11,15 +11,16 @@ use duramen_wire::resp::{Args, Encoder};
 /// Result of a command: its reply is in `out`, or the failure becomes the reply.
 pub(crate) type Done = Result<(), Failure>;
 
-/// Why a command did not happen; the text after `-` of its reply.
+/// Reason why a command was not executed; the text after `-` of its reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Text(&'static str),
     Owned(Box<str>),
     Engine(Box<Error>),
-    /// It had no effect, and may have one in a moment: show it again, or fail with this text.
+    /// The command had no effect, but may succeed soon: present it again, or fail with this text.
     NotNow(&'static str),
-    /// It is not done, and notes how far it is: show it again when the others have had their turn.
+    /// The command is not finished and has noted its progress: present it again after the other
+    /// connections' turn.
     GoesOn,
 }
 
@@ -61,7 +62,7 @@ impl From<String> for Failure {
 }
 
 impl Failure {
-    /// Nothing was done, because the keys are on their way from one server to another.
+    /// The command had no effect, because its keys are moving from one server to another.
     pub(crate) fn is_moving(&self) -> bool {
         match self {
             Failure::NotNow(_) => true,
@@ -107,7 +108,7 @@ pub(crate) const NO_SUCH_KEY: Failure = Failure::Text("ERR no such key");
 pub(crate) const TOO_LONG: Failure =
     Failure::Text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-/// One request on its way through a command.
+/// One request, as the command that executes it sees it.
 pub(crate) struct Context<'a> {
     pub(crate) args: Args<'a>,
     pub(crate) spec: &'static Spec,
@@ -115,15 +116,15 @@ pub(crate) struct Context<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) shared: &'a Shared,
     pub(crate) local: &'a mut Local,
-    /// The table that the client has selected.
+    /// The client's selected table.
     pub(crate) table: TableId,
-    /// Its keys are locked, or nobody else is in the store: it runs inside EXEC, or for the second
-    /// time.
+    /// Its keys are locked, or no other session is in the store: it runs inside EXEC, or for the
+    /// second time.
     pub(crate) locked: bool,
 }
 
 impl<'a> Context<'a> {
-    /// Argument `n` (0 is the name); empty if the request is shorter, which the arity rules out
+    /// Argument `n` (0 is the name); empty if the request is shorter, which the arity excludes
     /// where it matters.
     #[inline]
     pub(crate) fn arg(&self, n: usize) -> &'a [u8] {
@@ -134,8 +135,8 @@ impl<'a> Context<'a> {
         Encoder::within(self.out, self.client.protocol, &mut self.local.room)
     }
 
-    /// Fails when the reply does not fit into the connection's output: for commands that would go
-    /// on for nothing.
+    /// Fails when the reply does not fit into the connection's output: for commands that would
+    /// otherwise work in vain.
     #[inline]
     pub(crate) fn fits(&self) -> Done {
         match self.local.room.exceeded {
@@ -152,7 +153,7 @@ impl<'a> Context<'a> {
         ))
     }
 
-    /// Refuses what several databases would be needed for: a cluster has one, like Redis Cluster.
+    /// Refuses a feature that needs several databases: a cluster has one, like Redis Cluster.
     pub(crate) fn not_in_cluster(&self, what: &str) -> Done {
         match self.shared.membership() {
             None => Ok(()),
@@ -160,7 +161,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Counts what the requests before this one took.
+    /// Counts the calls and times of the requests before this one.
     pub(crate) fn count_up_to_now(&mut self) {
         self.local.count_up_to_now(self.shared, self.spec.number());
     }
@@ -170,8 +171,8 @@ impl<'a> Context<'a> {
         self.local.level_of_table(self.shared, self.table)
     }
 
-    /// Ends a guard of the command's own: the replies wait for what was done and seen under it. Not
-    /// within EXEC, which does it for all its commands.
+    /// Adds the position of the command's own guard to the replies' wait. Not used within EXEC,
+    /// which does this for all its commands.
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>) {
         if guard.has_position() {
             let level = self.level();
@@ -179,8 +180,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The replies wait until everything that anybody did up to now is kept at the table's level:
-    /// for what is seen without a guard.
+    /// Makes the replies wait until all writes of any client up to now have the table's level: for
+    /// data that is seen without a guard.
     pub(crate) fn settle_all(&mut self) {
         if let Some(log) = self.shared.store().log() {
             let level = self.level();
@@ -216,7 +217,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// A list of status lines, as the HELP subcommands answer.
+    /// A list of status lines, the reply of HELP subcommands.
     pub(crate) fn help(&mut self, lines: &[&str]) -> Done {
         let container = self
             .spec

@@ -1,14 +1,14 @@
-//! Which table is behind which database (`SELECT`), beyond this process.
+//! The mapping from databases (`SELECT`) to tables, kept beyond this process.
 //!
-//! Database *n* is table `db`*n* until `SWAPDB` exchanges two. What it exchanged is kept as one
-//! object in a table of our own, which no client sees; it is written in the step, alone in the
-//! store, in which they are exchanged.
+//! Database *n* is table `db`*n* until `SWAPDB` exchanges two. The exchanged mapping is stored as
+//! one object in the server's own table, which no client sees. It is written in the same exclusive
+//! step of the store in which the databases are exchanged.
 //!
 //! **Invariants**
-//! 1. What the object says is what `State::dbs` says, so what is written to a database later is
-//!    found there after a restart.
-//! 2. While the exchange can still be lost, every reply waits for it ([`observe`]): all that
-//!    follows it may show it.
+//! 1. The stored object equals `State::dbs`, so data written to a database later is found there
+//!    after a restart.
+//! 2. While a crash can still undo the exchange, every reply waits for it ([`observe`]): all later
+//!    requests may depend on it.
 
 use super::client::Client;
 use super::context::{Context, Failure};
@@ -20,27 +20,27 @@ use duramen_engine::{Error, Guard, Session, Store, TableId, TableInfo};
 use duramen_wire::native::message::TableEntry;
 use std::sync::Arc;
 
-/// Tables whose names begin like this are the server's own.
+/// Prefix of the server's own tables.
 const OWN: &str = "duramen:";
 const TABLE: &str = "duramen:databases";
 const KEY: &[u8] = b"places";
-/// In the object: the database has no table.
+/// Value in the object: the database has no table.
 const NONE: u32 = u32::MAX;
 
-/// Whether a table's name is kept for the server.
+/// Whether a table's name is reserved for the server.
 pub(super) fn is_own(name: &str) -> bool {
     name.starts_with(OWN)
 }
 
-/// The tables that clients may know of.
+/// The tables that clients may see.
 pub(super) fn tables(shared: &Shared) -> Vec<TableInfo> {
     let mut tables = shared.store().tables();
     tables.retain(|table| !is_own(&table.name));
     tables
 }
 
-/// Makes the table that swaps are written to, if there is none; None: nothing outlasts this
-/// process. Not while a guard is held.
+/// Creates the table to which swaps are written, if there is none; None: the data is in memory
+/// only. Not to be called while a guard is held.
 pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
     if shared.store().log().is_none() {
         return Ok(None);
@@ -52,8 +52,8 @@ pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
     }
 }
 
-/// Exchanges two databases. The guard is alone in the store; the tables behind both, and our own,
-/// were made before.
+/// Exchanges two databases. The guard is exclusive; both databases' tables, and the server's own
+/// table, were created before.
 pub(super) fn exchange(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -75,9 +75,8 @@ pub(super) fn exchange(
     Ok(())
 }
 
-/// Before a table is dropped, and when no database has it any more: writes which table is behind
-/// which database, if that was written before. After a restart the id of the dropped one may be
-/// given again.
+/// Called before a table is dropped, when no database has it any more: writes the mapping, if one
+/// was written before. After a restart the id of the dropped table may be assigned again.
 pub(super) fn note_places(ctx: &mut Context<'_>, session: &mut Session) -> Result<(), Error> {
     if ctx.shared.store().table_id(TABLE).is_none() {
         return Ok(());
@@ -109,7 +108,7 @@ fn write_places(
     Ok(())
 }
 
-/// Invariant 2: to be called after a request ran, before its reply goes out.
+/// Invariant 2: to be called after a request ran, before its reply is sent.
 #[inline]
 pub(super) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
     if shared.commands.gate() & global::EXCHANGED != 0
@@ -120,9 +119,9 @@ pub(super) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
     }
 }
 
-/// In a cluster: takes the tables as the coordinator lists them, whenever the list changes.
-/// Database 0 is the table `db0`, and there is no other database, as in Redis Cluster. An empty
-/// list: none is known yet.
+/// In a cluster: takes over the coordinator's list of tables whenever it changes. Database 0 is the
+/// table `db0`, and there is no other database, as in Redis Cluster. An empty list: no table is
+/// known yet.
 pub fn adopt(shared: &Shared, tables: &[TableEntry]) {
     let first = tables.iter().find(|entry| entry.name == "db0");
     shared.commands.set_table(0, first.map(|entry| entry.table));
@@ -134,7 +133,7 @@ pub fn adopt(shared: &Shared, tables: &[TableEntry]) {
     }
 }
 
-/// After loading: puts every table behind its database.
+/// After loading: assigns every table to its database.
 ///
 /// # Errors
 /// [`Error::TooManySessions`].
@@ -163,8 +162,8 @@ pub(crate) fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> 
     let is_placed = |table: &TableInfo| places.contains(&table.id.0);
     for (db, place) in places.iter().enumerate() {
         let table = if *place == NONE {
-            // It may have got a table of its own since. Its name may also be that of a table that
-            // another database has now.
+            // The database may have got its own table since. A table with that name may also be in
+            // another database now.
             let name = format!("db{db}");
             let own = tables.iter().find(|table| table.name == name);
             own.filter(|table| !is_placed(table))

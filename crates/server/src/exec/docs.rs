@@ -1,4 +1,4 @@
-//! COMMAND: what the command table tells about itself.
+//! COMMAND: describes the commands of the command table.
 
 use super::commands::COMMANDS;
 use super::context::{Context, Done, Failure, SYNTAX};
@@ -7,7 +7,7 @@ use super::scan::LONG_PATTERN;
 use super::table::{self, Group, Resolved, Spec, flag};
 use duramen_wire::resp::Encoder;
 
-/// Commands, without subcommands and without those that are refused.
+/// Commands without subcommands, refused ones excluded.
 fn offered() -> impl Iterator<Item = &'static Spec> {
     COMMANDS
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn info(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Categories that stand after `@fast` and `@slow`.
+/// Categories that come after `@fast` and `@slow`.
 const LATE_CATEGORIES: [&str; 4] = ["@blocking", "@dangerous", "@connection", "@transaction"];
 
 fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
@@ -72,7 +72,7 @@ fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
     reply.integer(spec.keys.step.into());
     let mut categories: Vec<&str> = names(spec, flag::CATEGORIES);
     if !spec.has(flag::FAST) {
-        // Where `@fast` would be.
+        // The position of `@fast`.
         let after = |name: &&str| !LATE_CATEGORIES.contains(name);
         let place = categories.iter().take_while(|name| after(name)).count();
         categories.insert(place, "@slow");
@@ -162,7 +162,7 @@ fn tips(spec: &Spec) -> &'static [&'static str] {
     }
 }
 
-/// What a command does to a range of its keys, in Redis's words.
+/// A command's access to a range of its keys, in Redis's words.
 type Access = &'static [&'static str];
 
 const RO: Access = &["RO"];
@@ -173,7 +173,7 @@ const RW_ACCESS_DELETE: Access = &["RW", "access", "delete"];
 const OW_INSERT: Access = &["OW", "insert"];
 const OW_UPDATE: Access = &["OW", "update"];
 
-/// What a command does to its first key and to the second, if that is another thing.
+/// A command's access to its first key, and to the second if that differs.
 fn access(spec: &Spec) -> (Access, Option<Access>) {
     let first = match spec.name {
         "rename" => return (RW_ACCESS_DELETE, Some(OW_UPDATE)),
@@ -216,7 +216,7 @@ fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
         _ if first == 0 => reply.set(0),
         (access, None) => {
             reply.set(1);
-            // Counted from the first key on, or from the end.
+            // Counted from the first key, or from the end.
             let last = if last < 0 { last } else { last - first };
             write_key_spec(reply, access, first, last, spec.keys.step);
         }
@@ -292,7 +292,7 @@ fn write_docs(reply: &mut Encoder<'_>, spec: &Spec) {
     }
 }
 
-/// The command that the arguments from 2 on would run, if it has keys.
+/// The command that the arguments from 2 on form, if it has keys.
 fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failure> {
     let args = ctx.args.skip(2);
     let spec = match table::resolve(&args) {

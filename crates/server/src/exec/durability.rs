@@ -1,9 +1,9 @@
-//! Commands about what survives: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, WAIT, WAITAOF,
+//! Commands about durability: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, WAIT, WAITAOF,
 //! DURAMEN.SNAPSHOT, DURAMEN.SCRUB.
 //!
-//! The log is the durable copy, and writing to it is part of every write: there is nothing to
-//! flush. So SAVE and BGSAVE make what else they are used for, a consistent copy in a directory of
-//! its own, while everybody goes on.
+//! The log is the durable copy, and every write includes writing to the log: there is nothing to
+//! flush. So SAVE and BGSAVE do the other thing that they are used for: they make a consistent copy
+//! in its own directory, while all clients continue.
 
 use super::client::Verdict;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -29,7 +29,7 @@ fn durability(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
     shared.durability().ok_or(NO_PERSISTENCE)
 }
 
-/// For what reads this server's own copy of its log.
+/// For commands that read this server's own copy of its log.
 fn own_copy(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
     match shared.membership() {
         None => durability(shared),
@@ -37,7 +37,7 @@ fn own_copy(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
     }
 }
 
-/// When the last snapshot was done.
+/// Time of the last snapshot.
 pub(super) fn lastsave(ctx: &mut Context<'_>) -> Done {
     let saved_s = ctx
         .shared
@@ -46,7 +46,7 @@ pub(super) fn lastsave(ctx: &mut Context<'_>) -> Done {
     ctx.integer(saved_s as i64)
 }
 
-/// The reply waits for the snapshot; everybody else goes on.
+/// The reply waits for the snapshot; other clients continue.
 pub(super) fn save(ctx: &mut Context<'_>) -> Done {
     let job = own_copy(ctx.shared)?.snapshot(ctx.shared, Target::Dump)?;
     const OK: &[u8] = b"+OK\r\n";
@@ -73,7 +73,7 @@ pub(super) fn bgsave(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The log rewrites itself all the time: that is what cleaning is.
+/// The log rewrites itself continuously: cleaning does that.
 pub(super) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     durability(ctx.shared)?;
     ctx.reply()
@@ -81,8 +81,8 @@ pub(super) fn bgrewriteaof(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// `DURAMEN.SNAPSHOT directory`: a copy there, in the background; `INFO persistence` tells how far
-/// it is.
+/// `DURAMEN.SNAPSHOT directory`: makes a copy there, in the background; `INFO persistence` shows
+/// its progress.
 pub(super) fn snapshot(ctx: &mut Context<'_>) -> Done {
     let text = String::from_utf8(ctx.arg(1).to_vec())
         .map_err(|_| Failure::Text("ERR the directory's name is not UTF-8"))?;
@@ -98,15 +98,15 @@ pub(super) fn snapshot(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// `DURAMEN.SCRUB`: all frames are read again and verified, in the background; `INFO persistence`
-/// tells how far it is.
+/// `DURAMEN.SCRUB`: reads and verifies all frames, in the background; `INFO persistence` shows its
+/// progress.
 pub(super) fn scrub(ctx: &mut Context<'_>) -> Done {
     let frames = own_copy(ctx.shared)?.scrub();
     ctx.integer(frames as i64)
 }
 
-/// On how many other servers everything is that was written up to now. A server by itself has none,
-/// and never will: there is no point in waiting.
+/// Number of other servers that have everything written so far. A single server has none and never
+/// will, so waiting is pointless.
 pub(super) fn wait(ctx: &mut Context<'_>) -> Done {
     let wanted = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     let timeout_ms = check_timeout(ctx.arg(2))?;
@@ -123,8 +123,8 @@ pub(super) fn wait(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// How many have everything that was written up to now on stable storage: this server, then others.
-/// A member of a cluster keeps nothing of its own log itself.
+/// Numbers of servers that have everything written so far on stable storage: this server, then
+/// others. A member of a cluster stores nothing of its own log itself.
 pub(super) fn waitaof(ctx: &mut Context<'_>) -> Done {
     let local = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     if !(0..=1).contains(&local) {
@@ -156,22 +156,22 @@ pub(super) fn waitaof(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// On how many other servers a write is when it has reached its level.
+/// Number of other servers that have a write when it has reached its level.
 fn replicas(shared: &Shared) -> usize {
     let durability = shared.durability();
     durability.map_or(0, |durability| durability.replicas())
 }
 
-/// What WAIT and WAITAOF hope for.
+/// Parameters of a WAIT or WAITAOF.
 struct Hope<'a> {
     level: Level,
-    /// Something that was asked for can come.
+    /// At least a part of the request can be fulfilled.
     worth: bool,
     /// 0 = for ever.
     timeout_ms: u64,
     /// The reply when everything has the level.
     hoped: &'a [u8],
-    /// The reply if that is not so in time.
+    /// The reply if that takes too long.
     late: &'static [u8],
 }
 
@@ -185,7 +185,7 @@ impl Context<'_> {
         if position.is_none() || durability.reached(&position) >= hope.level {
             return self.out.extend_from_slice(hope.hoped);
         }
-        // In a transaction nothing waits, as in Redis.
+        // Commands in a transaction do not wait, as in Redis.
         if !hope.worth || self.locked {
             return self.out.extend_from_slice(hope.late);
         }

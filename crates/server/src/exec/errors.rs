@@ -1,6 +1,6 @@
-//! Error replies by the word that they begin with, for `INFO errorstats`.
+//! Error replies by their first word, for `INFO errorstats`.
 
-/// The words that error replies of this server begin with. The first stands for any other.
+/// The first words of this server's error replies. The first entry stands for all others.
 pub(crate) const NAMES: [&str; 15] = [
     "ERR",
     "OOM",
@@ -19,7 +19,7 @@ pub(crate) const NAMES: [&str; 15] = [
     "BUSYKEY",
 ];
 
-/// The place of an error's word in [`NAMES`].
+/// The position of an error's first word in [`NAMES`].
 pub(crate) fn place(text: &str) -> usize {
     let word = text.split(' ').next().unwrap_or_default();
     NAMES.iter().position(|name| *name == word).unwrap_or(0)

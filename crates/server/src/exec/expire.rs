@@ -161,7 +161,7 @@ pub(super) fn pexpiretime(
     tell(ctx, guard, hashes[0], |at_ms| at_ms)
 }
 
-/// -2 = no such key, -1 = it never expires, else `shape` of the time it does.
+/// Replies -2 = no such key, -1 = it never expires, else `shape` of its expiry time.
 fn tell(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,

@@ -1,8 +1,8 @@
 //! Floating-point numbers of `INCRBYFLOAT`.
 //!
 //! Decimal texts are added exactly where they fit (17 digits after the point, about 10^21 before
-//! it), which leaves none of the rounding noise that Redis's `long double` shows; beyond that the
-//! sum is one of `f64`.
+//! it). So there is none of the rounding noise of Redis's `long double`. Larger or finer numbers
+//! are added as `f64`.
 
 /// Digits that [`Float::Fixed`] keeps after the point: as many as Redis prints.
 const FRACTION_DIGITS: i32 = 17;
@@ -15,7 +15,7 @@ const TEXT_BYTES_MAX: usize = 5 * 1024;
 pub(crate) enum Float {
     /// In units of 10^-17, exact.
     Fixed(i128),
-    /// Too large or too fine for that.
+    /// Too large or too fine for `Fixed`.
     Binary(f64),
 }
 
@@ -39,7 +39,7 @@ impl Float {
     pub(crate) fn value(self) -> f64 {
         match self {
             Float::Fixed(units) => {
-                // By way of its text, so that it is rounded once.
+                // Converted through its text, so that it is rounded once.
                 let mut text = Vec::new();
                 write_fixed(units, &mut text);
                 let text = std::str::from_utf8(&text).ok();

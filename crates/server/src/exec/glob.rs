@@ -1,22 +1,22 @@
 //! Patterns of `KEYS`, `SCAN MATCH` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^a]`, `\x`, over bytes.
 //!
-//! A pattern is an automaton with one state for each element that matches a byte, and a `*` lets a
-//! state stay. All states are the bits of a few words and take a byte at once: the time for a text
-//! is its length times the words of the pattern, whatever the two are.
+//! A pattern is an automaton with one state for each element that matches a byte; a `*` lets a
+//! state persist. All states are the bits of a few words and process a byte at once: the time for a
+//! text is its length times the words of the pattern, for every text and pattern.
 
-/// Longest pattern in bytes: a byte of a key takes at most 16 steps.
+/// Maximum length of a pattern in bytes: a byte of a key takes at most 16 steps.
 const PATTERN_BYTES_MAX: usize = 1024;
 const WORD_BITS: usize = u64::BITS as usize;
 
 /// A pattern that can be matched against many texts.
 pub(crate) struct Pattern {
-    /// Elements that match a byte each.
+    /// Number of elements that match a byte each.
     elements: usize,
-    /// Words of a set of states.
+    /// Number of words in a set of states.
     words: usize,
-    /// For each byte the elements that match it, one set after the other.
+    /// For each byte the set of elements that match it, one set after another.
     takes: Vec<u64>,
-    /// States that a `*` lets stay. State `n`: the first `n` elements have matched.
+    /// States that a `*` lets persist. State `n`: the first `n` elements have matched.
     stays: Vec<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Pattern {
         if text.len() > PATTERN_BYTES_MAX {
             return None;
         }
-        let words = text.len() / WORD_BITS + 1; // there is one state more than elements
+        let words = text.len() / WORD_BITS + 1; // there is one more state than elements
         let mut pattern = Pattern {
             elements: 0,
             words,
@@ -115,7 +115,7 @@ impl Pattern {
         states[self.elements / WORD_BITS] >> (self.elements % WORD_BITS) & 1 == 1
     }
 
-    /// Steps that a text of so many bytes takes at most.
+    /// Maximum number of steps for a text of this many bytes.
     pub(crate) fn steps(&self, text_bytes: usize) -> usize {
         self.words * text_bytes
     }
@@ -129,7 +129,7 @@ fn same(a: u8, b: u8, fold: bool) -> bool {
     a == b || fold && a.eq_ignore_ascii_case(&b)
 }
 
-/// What follows the class that starts after `[`. One that is not closed ends with the pattern, as
+/// The pattern after the class that starts after `[`. An unclosed class ends with the pattern, as
 /// in Redis.
 fn class_end(class: &[u8]) -> &[u8] {
     class_items(class).1
@@ -217,7 +217,7 @@ mod tests {
         assert!(!matches(b"MAX*", b"maxmemory", false));
     }
 
-    /// Patterns around the length of a word, against the plain rule.
+    /// Patterns around the length of a word, checked against the simple rule.
     #[test]
     fn long_patterns_match_as_short_ones() {
         for length in [62, 63, 64, 65, 127, 128, 129, 300] {
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// A pattern of 32 KB held a thread for minutes over keys of 64 KB: each `*` tried all places
-    /// of the text.
+    /// A pattern of 32 KB once held a thread for minutes over keys of 64 KB: each `*` tried all
+    /// positions of the text.
     #[test]
     fn no_pattern_takes_long() {
         let text = "a".repeat(65_000).into_bytes();

@@ -1,4 +1,4 @@
-//! One group of requests: planned, hinted, run.
+//! One group of requests: planned, hinted, executed.
 
 use super::admit::{self, Admitted};
 use super::client::{Client, Verdict};
@@ -20,7 +20,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Position {
     pub(super) turn: usize,
-    /// Within the turn; 0 also stands for `Turn::executed`.
+    /// Index within the turn; 0 also stands for `Turn::executed`.
     request: usize,
 }
 
@@ -35,7 +35,7 @@ impl Position {
 struct Planned {
     turn: u32,
     request: u32,
-    /// Its hashes in [`Group::hashes`]: where they start. They end where the next one's start.
+    /// Start of its hashes in [`Group::hashes`]. They end where those of the next request start.
     hashes: u32,
     resolved: Resolved,
 }
@@ -46,14 +46,14 @@ pub(super) struct Group {
     planned: Vec<Planned>,
     hashes: Vec<KeyHash>,
     tables: Vec<TableId>,
-    /// Keys whose entries were hinted.
+    /// Number of keys whose entries were hinted.
     hinted: usize,
-    /// Requests that ran, those included that were answered before.
+    /// Requests that ran, including those that were answered without running.
     ran: u64,
 }
 
-/// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are on their way; returns how
-/// many are.
+/// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are hinted; returns the number
+/// of hinted keys.
 #[inline]
 fn hint_entries(
     guard: &Guard<'_>,
@@ -69,25 +69,25 @@ fn hint_entries(
     end.max(hinted)
 }
 
-/// What a request needs before it can go on.
+/// The access to the store that a request needs before it can run.
 enum Needs {
     Nothing,
-    /// A guard of its own.
+    /// Its own guard.
     Guard,
     /// No guard.
     Session,
 }
 
-/// What everything that runs a request has at hand.
+/// State that is passed to all steps of a request.
 struct Hands<'a> {
     shared: &'a Shared,
     local: &'a mut Local,
-    /// None: the server belongs to no cluster, and serves every key.
+    /// None: the server is not a member of a cluster, and serves every key.
     member: Option<&'a Membership>,
 }
 
 impl Group {
-    /// Plans and runs one group from `position` on; returns where the next begins.
+    /// Plans and runs one group from `position` on; returns the start of the next.
     pub(super) fn run(
         &mut self,
         session: &mut Session,
@@ -171,9 +171,9 @@ impl Group {
         next
     }
 
-    /// Hashes the keys of a request; none of them if they are more than a group can hold (the
-    /// command does it then). Returns how many keys it is worth: one that may take long by itself
-    /// fills a group.
+    /// Hashes the keys of a request, unless a group cannot hold so many (then the command hashes
+    /// them). Returns the number of keys that the request counts as: one that may take long fills a
+    /// group.
     #[inline]
     fn hint(&mut self, guard: &Guard<'_>, table: TableId, spec: &Spec, args: &Args<'_>) -> usize {
         if spec.keys == table::ONE_KEY {
@@ -235,7 +235,7 @@ impl Group {
                 }
                 let step = Step { planned, hashes };
                 step.run(hands, turn, Way::Guarded(guard), &mut self.ran);
-                // Only what has a guard of its own locks keys, and may have to run again alone.
+                // Only a request with its own guard locks keys, and may have to run again alone.
                 debug_assert!(!hands.local.needs_alone, "keys locked in a shared guard");
             } else if turn.client.verdict == Verdict::Cold {
                 let first = planned.hashes as usize;
@@ -254,7 +254,7 @@ impl Group {
         at
     }
 
-    /// Runs request `at`, which needs a guard of its own or none.
+    /// Runs request `at`, which needs its own guard or none.
     fn run_special(
         &mut self,
         hands: &mut Hands<'_>,
@@ -322,7 +322,7 @@ impl Group {
         counters.batches.add(1);
         let now = Instant::now();
         let elapsed_ns = now.duration_since(started).as_nanos() as u64;
-        // What was timed by itself is in the slow log by itself.
+        // Requests that were timed separately are in the slow log separately.
         let untimed_ns = elapsed_ns.saturating_sub(std::mem::take(&mut hands.local.timed_ns));
         hands.local.end_group(hands.shared, now);
         if let Some(first) = self.planned.first()
@@ -341,7 +341,7 @@ impl Group {
     }
 }
 
-/// W1: what turn `which` did and saw under `guard` becomes part of its wait.
+/// W1: the position of everything that turn `which` wrote and saw under `guard` joins its wait.
 #[inline]
 fn settle(
     hands: &mut Hands<'_>,
@@ -363,7 +363,8 @@ fn settle_one(hands: &mut Hands<'_>, guard: &mut Guard<'_>, client: &mut Client)
     }
 }
 
-/// Notes what the keys of a request behind one that waits for flash need from there.
+/// Notes the entries on flash that the keys of a request need; it stands behind a request that
+/// waits for flash.
 #[cold]
 fn look_ahead(
     hands: &Hands<'_>,
@@ -394,17 +395,17 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> Ne
         return Needs::Nothing;
     }
     match spec.run {
-        // C1: they lock their keys, as nothing may come between the look at them and the change.
+        // C1: they lock their keys, because nothing may happen between the lookup and the change.
         Run::Data(_) if keys != 1 && local.has_tier() && spec.changes_many() => Needs::Guard,
         Run::Data(_) | Run::Plain(_) | Run::Refused(_) => Needs::Nothing,
-        // One key needs no lock.
+        // A single key needs no lock.
         Run::Atomic(_) if keys == 1 => Needs::Nothing,
         Run::Atomic(_) => Needs::Guard,
         Run::Store(_) | Run::Alone(_) => Needs::Session,
     }
 }
 
-/// How a request gets at the store.
+/// A request's access to the store.
 pub(crate) enum Way<'w, 'g> {
     Guarded(&'w mut Guard<'g>),
     Session(&'w mut Session),
@@ -420,7 +421,7 @@ impl<'g> Way<'_, 'g> {
         }
     }
 
-    /// The same way, for a shorter time.
+    /// The same access, for a shorter lifetime.
     #[inline]
     fn for_now(&mut self) -> Way<'_, 'g> {
         match self {
@@ -463,20 +464,20 @@ impl Step<'_> {
         if turn.client.verdict != Verdict::Open || turn.out.len() > enough {
             turn.client.halted = true;
             if turn.client.verdict == Verdict::Cold {
-                // It has not run.
+                // The request has not run.
                 *ran -= 1;
                 self.show_again(turn);
             }
         }
     }
 
-    /// The request has not run; the verdict says when it is to be shown again.
+    /// The request has not run; the verdict has the time at which to present it again.
     fn show_again(&self, turn: &mut Turn<'_>) {
         turn.executed = self.planned.request as usize;
         turn.client.halted = true;
     }
 
-    /// Where the keys are, by the view of now (M1).
+    /// Whether the keys are here, by the current view (M1).
     #[inline]
     fn place(
         &self,
@@ -496,7 +497,7 @@ impl Step<'_> {
         let mut guard = way.guard();
         let view = match &mut guard {
             Some(guard) => hands.local.view(member, guard),
-            // It looks again under its guard.
+            // It checks again under its guard.
             None => hands.local.view_to_tell(member),
         };
         if let [hash] = self.hashes {
@@ -506,8 +507,8 @@ impl Step<'_> {
         routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
     }
 
-    /// Whether a request runs here. If not, it is answered, or to be shown again. Not a part of
-    /// what a single server runs.
+    /// Whether a request runs here. If not, it is answered, or will be presented again. Kept off
+    /// the path of a single server.
     #[inline(never)]
     fn is_here(
         &self,
@@ -552,7 +553,7 @@ impl Step<'_> {
         );
     }
 
-    /// Runs a request that something may keep from running: `false` = not now.
+    /// Runs a request that a check may stop: `false` = not now.
     #[cold]
     fn run_slowly(
         &self,
@@ -586,7 +587,7 @@ impl Step<'_> {
                 let done = self.execute(spec, hands, turn, way, false);
                 *ran += u64::from(done);
                 if !done {
-                    return true; // its silence is yet to come
+                    return true; // it is made silent when it runs to its end
                 }
             }
             Admitted::Answered => {
@@ -597,7 +598,7 @@ impl Step<'_> {
         }
         databases::observe(hands.shared, hands.local, turn.client);
         if turn.client.verdict == Verdict::Cold {
-            return true; // its silence is yet to come
+            return true; // it is made silent when it runs to its end
         }
         if was_silent && admit::end_silence(turn.client) {
             turn.out.truncate(start);
@@ -605,8 +606,8 @@ impl Step<'_> {
         true
     }
 
-    /// False: it has not run, or not to its end, and is shown again; one that waits for flash
-    /// counts as run here.
+    /// False: the request has not run, or not to its end, and is presented again. A request that
+    /// waits for flash counts as run here.
     #[inline]
     fn execute(
         &self,
@@ -639,7 +640,7 @@ impl Step<'_> {
         !not_now
     }
 
-    /// Invariant M2, and what became of a request whose keys moved while it ran.
+    /// Invariant M2, and the end of the waits of a request that has run.
     #[inline(never)]
     fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, not_now: bool) {
         turn.client.wait.lease(routing::tells_of_data(spec));
@@ -692,7 +693,8 @@ impl Context<'_> {
         }
     }
 
-    /// K1: true if nothing was done, as SWAPDB came between the look at the table and its use.
+    /// K1: true if nothing was done, because SWAPDB came between the lookup of the table and its
+    /// use.
     #[inline]
     fn is_outdated(&self, done: &Done) -> bool {
         let is_told = |failure: &Failure| failure.is_moving();
@@ -715,13 +717,13 @@ impl Context<'_> {
         }
     }
 
-    /// The reply did not fit into the connection's output. What only reads is answered with an
-    /// error; the effect of what writes stays and cannot be told: the connection ends, as those of
-    /// Redis do at their output buffer limit.
+    /// The reply did not fit into the connection's output. A command that only reads gets an error.
+    /// The effect of a write stays and cannot be reported, so the connection is closed, as Redis
+    /// does at its output buffer limit.
     #[cold]
     fn overflowed(&mut self, start: usize) {
         if self.local.in_exec {
-            return; // EXEC itself comes here with what its commands left out
+            return; // EXEC itself gets here, with its commands' missing replies
         }
         self.local.room.exceeded = false;
         self.client.forget_kept();
@@ -740,26 +742,27 @@ impl Context<'_> {
         );
     }
 
-    /// Whether the failure is that this member serves the keys no more, nothing was done, and the
-    /// client has patience left.
+    /// Whether the command failed without effect because this member no longer serves the keys, and
+    /// the client still has patience.
     #[cold]
     fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
         let leaving = self.is_leaving(failure) && !self.locked;
         self.local.not_now = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
         if leaving && !self.local.not_now && self.client.in_multi() {
-            self.client.end_transaction(); // EXEC has failed for good
+            self.client.end_transaction(); // EXEC has finally failed
         }
         self.local.not_now
     }
 
-    /// The keys begin to move to another server, or the cluster takes this one for crashed, and its
-    /// life ends in a moment.
+    /// Whether the keys begin to move to another server, or the cluster considers this server
+    /// crashed (its life ends in a moment).
     fn is_leaving(&self, failure: &Failure) -> bool {
         let fenced = |failure: &Failure| matches!(failure, Failure::Engine(error) if matches!(**error, Error::DiskFailed));
         self.shared.membership().is_some() && (failure.is_moving() || fenced(failure))
     }
 
-    /// A command on several keys, each by itself: clients take `TRYAGAIN` for nothing done.
+    /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
+    /// for "nothing was done".
     fn may_be_half_done(&self) -> bool {
         self.spec.keys != table::ONE_KEY && matches!(self.spec.run, Run::Data(_))
     }

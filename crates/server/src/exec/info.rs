@@ -18,10 +18,10 @@ use std::fmt::{Display, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What one section writes.
+/// The function that writes one section.
 type Section = fn(&Context<'_>, &mut Fields);
 
-/// Name, whether it is shown without being asked for, and who writes it.
+/// Name, whether it is shown by default, and its function.
 const SECTIONS: [(&str, bool, Section); 13] = [
     ("server", true, server),
     ("clients", true, clients),
@@ -49,13 +49,13 @@ impl Fields {
         let _ = write!(self.text, "{name}:{value}\r\n");
     }
 
-    /// Bytes, and once more for people.
+    /// Adds a number of bytes, and the same number in readable form.
     pub(super) fn bytes(&mut self, name: &str, bytes: u64) {
         self.add(name, bytes);
         self.add(format_args!("{name}_human"), human(bytes));
     }
 
-    /// Things that this server does not have.
+    /// Fields for features that this server does not have.
     pub(super) fn zeros(&mut self, names: &[&str]) {
         for name in names {
             self.add(name, 0);
@@ -197,7 +197,7 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
     fields.zeros(&["total_blocking_keys", "total_blocking_keys_on_nokey"]);
 }
 
-/// Bytes as Redis shows them to people.
+/// A number of bytes in the readable form that Redis uses.
 pub(super) fn human(bytes: u64) -> String {
     let value = bytes as f64;
     for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
@@ -237,7 +237,7 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
         fields.add("expired_keys", stats.entries_expired);
         fields.add("evicted_keys", stats.entries_evicted);
     }
-    // Nothing is done for these in cycles: expired keys go when they are met or cleaned.
+    // This server has no expiry cycles: expired keys are removed when they are met or cleaned.
     fields.zeros(&[
         "expired_time_cap_reached_count",
         "expire_cycle_cpu_milliseconds",
@@ -255,8 +255,8 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_idle_disconnections", totals.idle_closed);
 }
 
-/// Of pub/sub, forks, migration, replicas, defragmentation, tracking and helper threads, which this
-/// server does not have.
+/// Fields of pub/sub, forks, migration, replicas, defragmentation, tracking and helper threads,
+/// which this server does not have.
 const ABSENT: [&str; 23] = [
     "pubsub_channels",
     "pubsub_patterns",
@@ -296,8 +296,8 @@ fn replication(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("repl_backlog_first_byte_offset", 0);
     fields.add("repl_backlog_histlen", 0);
     if let Some(durability) = ctx.shared.durability() {
-        // Of the log, with other members. They serve no requests, so none of Redis's fields counts
-        // them.
+        // Replicas of the log, on other members. They serve no requests, so none of Redis's fields
+        // counts them.
         fields.add("duramen_replicas", durability.replicas());
     }
 }
@@ -306,7 +306,7 @@ fn cpu(_: &Context<'_>, fields: &mut Fields) {
     let (user, system) = process::cpu_seconds();
     fields.add("used_cpu_sys", format!("{system:.6}"));
     fields.add("used_cpu_user", format!("{user:.6}"));
-    // It starts no process.
+    // The server starts no child processes.
     fields.add("used_cpu_sys_children", "0.000000");
     fields.add("used_cpu_user_children", "0.000000");
     let (user, system) = process::cpu_seconds_of_main();
@@ -429,8 +429,8 @@ fn duramen(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_writer_stall_ms", stats.writer_stall_ns / 1_000_000);
 }
 
-/// Looks how long the keys of each database live. One of which the sample has met none that expires
-/// keeps the last estimate.
+/// Estimates the time to live of each database's keys. A database keeps its last estimate if the
+/// sample has found no key that expires.
 fn estimate_ttls(ctx: &mut Context<'_>, way: &mut Way<'_, '_>) {
     let own;
     let guard: &Guard<'_> = match way {

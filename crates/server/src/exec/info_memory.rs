@@ -1,9 +1,10 @@
 //! The section `memory` of INFO.
 //!
-//! Redis's fields are about an allocator. Here `used_memory` is what data, index, the engine's
-//! tables, what waits for the disk, clients and the heap need; what the cleaner will give back, and
-//! what is backed and not used yet, stands beside it as the allocator's fragmentation does in
-//! Redis. So `used_memory`, `mem_fragmentation_bytes` and the program itself are all that is
+//! Redis's fields describe an allocator. Here `used_memory` is the memory of data, index, the
+//! engine's tables, data not yet on disk, clients and the heap. Memory that the cleaner will give
+//! back, and memory that is backed but not used yet, are reported separately, as Redis reports the
+//! allocator's fragmentation. So `used_memory`, `mem_fragmentation_bytes` and the program itself
+//! add up to resident memory.
 //! resident.
 
 use super::context::Context;
@@ -32,7 +33,7 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     fields.bytes("used_memory_peak", peak);
     fields.add("used_memory_peak_perc", percent(used, peak));
     fields.add("used_memory_overhead", overhead);
-    // The engine's tables are made at the start.
+    // The engine's tables are created at the start.
     fields.add("used_memory_startup", report.overhead_bytes);
     fields.add("used_memory_dataset", dataset);
     let beyond_startup = used - report.overhead_bytes;
@@ -41,7 +42,7 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     fields.bytes("total_system_memory", process::machine_bytes());
     scripts(fields);
     let config = ctx.shared.config();
-    // A part of it may be set aside: see `engine_bytes`.
+    // A part of it may be reserved: see `engine_bytes`.
     fields.bytes("maxmemory", config.memory_bytes);
     let policy = match config.mode {
         Mode::Store => "noeviction",
@@ -96,7 +97,7 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     }
 }
 
-/// What Redis tells of its allocator: here of the log and the heap together.
+/// Redis's fields of its allocator: here for the log and the heap together.
 fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
     let allocated = footprint.used_bytes();
     let resident = rss.saturating_sub(footprint.program_bytes);
@@ -114,7 +115,7 @@ fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
     fields.add("rss_overhead_bytes", rss - resident);
 }
 
-/// There are no scripts and no functions.
+/// Fields of scripts and functions, which do not exist here.
 fn scripts(fields: &mut Fields) {
     for name in [
         "used_memory_lua",

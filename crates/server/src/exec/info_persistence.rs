@@ -1,8 +1,8 @@
-//! `INFO persistence`: Redis's fields, each with what comes closest to its meaning here, then our
-//! own.
+//! `INFO persistence`: Redis's fields, each with the closest meaning here, then the server's own
+//! fields.
 //!
-//! The append-only file stands for the log: it is on whenever there is a data directory, and what
-//! it says about writing and syncing is about the log. The RDB stands for snapshots (SAVE, BGSAVE).
+//! The append-only file stands for the log: it is on whenever there is a data directory, and its
+//! fields about writing and syncing describe the log. The RDB stands for snapshots (SAVE, BGSAVE).
 
 use super::context::Context;
 use super::info::Fields;
@@ -37,7 +37,7 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     snapshot(job.as_deref(), fields);
 }
 
-/// Of copies on write and of processes for modules, which there are not.
+/// Fields of copy-on-write and of module processes, which do not exist here.
 const NEVER: [&str; 6] = [
     "current_cow_peak",
     "current_cow_size",
@@ -47,7 +47,7 @@ const NEVER: [&str; 6] = [
     "module_fork_last_cow_size",
 ];
 
-/// What an acknowledged write survives, in words.
+/// The events that an acknowledged write survives, in words.
 pub(crate) fn promise(level: Level) -> &'static str {
     match level {
         Level::Memory => {
@@ -60,7 +60,7 @@ pub(crate) fn promise(level: Level) -> &'static str {
     }
 }
 
-/// As [`promise`], of a member of a cluster.
+/// As [`promise`], for a member of a cluster.
 fn promise_of_member(level: Level, replicas: usize) -> String {
     match level {
         Level::Memory => format!(
@@ -123,7 +123,7 @@ fn in_memory(fields: &mut Fields) {
 fn rdb(durability: &Durability, job: Option<&Job>, stats: &DurabilityStats, fields: &mut Fields) {
     let running = job.is_some_and(|job| job.result().is_none());
     let failed = job.is_some_and(|job| matches!(job.result(), Some(Err(_))));
-    // Every write is in the log by itself: none waits for a save.
+    // Every write goes to the log by itself: none waits for a save.
     fields.add("rdb_changes_since_last_save", 0);
     fields.add("rdb_bgsave_in_progress", u8::from(running));
     fields.add("rdb_last_save_time", durability.saved_s());
@@ -136,7 +136,7 @@ fn rdb(durability: &Durability, job: Option<&Job>, stats: &DurabilityStats, fiel
     };
     fields.add("rdb_last_bgsave_time_sec", last);
     fields.add("rdb_current_bgsave_time_sec", now);
-    // A snapshot is counted in bytes, and copies no process.
+    // A snapshot is counted in bytes, and no process is copied.
     let (done, total) = match job.filter(|_| running) {
         Some(job) => (job.bytes_done(), job.bytes_total()),
         None => (0, 0),
@@ -150,7 +150,7 @@ fn rdb(durability: &Durability, job: Option<&Job>, stats: &DurabilityStats, fiel
     fields.add("rdb_last_load_keys_loaded", stats.loaded_entries);
 }
 
-/// The log is cleaned all the time, and never rewritten.
+/// The log is cleaned continuously, and never rewritten.
 fn aof_rewrites(fields: &mut Fields) {
     fields.zeros(&["aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
     fields.add("aof_last_rewrite_time_sec", -1);

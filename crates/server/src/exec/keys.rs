@@ -1,9 +1,9 @@
-//! Keys as such: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
+//! Commands on keys themselves: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
 //!
-//! **Invariant** K1: the table behind a database is looked up under the guard under which the
-//! command uses it. SWAPDB is alone in the store, so no guard sees it happen, but one that was
-//! outside meanwhile, in search of memory or to let go of its keys: it is told so
-//! (`Error::TryAgain`), and the command looks again ([`Context::run`]).
+//! **Invariant** K1: the table behind a database is looked up under the guard with which the
+//! command uses it. SWAPDB is exclusive in the store, so it runs during no guard. But a guard may
+//! have left the store meanwhile, to search for memory or to release its keys. It then gets
+//! `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
 
 use super::admit;
 use super::client::Db;
@@ -18,7 +18,7 @@ use duramen_engine::{Error, Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::number::parse_integer;
 
 pub(super) const DB_OUT_OF_RANGE: Failure = Failure::Text("ERR DB index is out of range");
-/// How often the table of a database is made again that others drop at once.
+/// How often a database's table is created again if other clients drop it at once.
 const TABLE_ATTEMPTS_MAX: u32 = 16;
 const DROPPED_NOW: Failure = Failure::Text("ERR the database is being dropped; try again");
 const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
@@ -42,7 +42,7 @@ pub(super) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
     ctx.integer(renamed.into())
 }
 
-/// Renames argument 1 to argument 2, with `nx` only if that is absent; `false` = it is not.
+/// Renames argument 1 to argument 2, with `nx` only if that does not exist; `false` = it exists.
 fn rename_unless(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -88,19 +88,19 @@ pub(super) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure
         .ok_or(DB_OUT_OF_RANGE)
 }
 
-/// The table of a database, made if it is used for the first time. Not while a guard is held.
+/// The table of a database, created at its first use. Not to be called while a guard is held.
 pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
     if let Some(table) = table_behind(shared, db) {
         return Ok(table);
     }
     if shared.membership().is_some() {
-        return Ok(admit::DROPPED); // the coordinator makes tables; its keys are told
+        return Ok(admit::DROPPED); // the coordinator creates tables; requests get an error
     }
     let name = format!("db{db}");
     for _ in 0..TABLE_ATTEMPTS_MAX {
         let table = match shared.create_table(&name, None) {
             Ok(table) => Some(table),
-            // Another thread was faster, or DURAMEN.TABLE made it; it may be dropped by now.
+            // Another thread or DURAMEN.TABLE created it first; it may be dropped by now.
             Err(duramen::Error::TableExists(_)) => shared.store().table_id(&name),
             Err(error) => return Err(error.into()),
         };
@@ -111,19 +111,19 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
     Err(DROPPED_NOW)
 }
 
-/// The table that is behind the database, if it still exists.
+/// The table behind the database, if it still exists.
 fn table_behind(shared: &Shared, db: u8) -> Option<TableId> {
-    // One that was dropped while another client put it there may still be there.
+    // A table that was dropped while another client assigned it may still be assigned.
     let table = shared.commands.table(db)?;
     let exists = shared.membership().is_some() || shared.store().has_table(table);
     exists.then_some(table)
 }
 
-/// Puts a table behind a database that has none, and says which one it has.
+/// Assigns a table to a database that has none, and returns the database's table.
 pub(super) fn put_behind(shared: &Shared, db: u8, table: TableId) -> Result<TableId, Failure> {
     let commands = &shared.commands;
     let _places = commands.lock_places();
-    // SWAPDB may have put another one there since.
+    // SWAPDB may have assigned another table since.
     if let Some(other) = table_behind(shared, db) {
         return Ok(other);
     }
@@ -140,8 +140,8 @@ pub(super) fn put_behind(shared: &Shared, db: u8, table: TableId) -> Result<Tabl
     Ok(table)
 }
 
-/// The table of a database for a command: within EXEC the one that EXEC found, for under its guard
-/// none can be made.
+/// The table of a database for a command. Within EXEC it is the table that EXEC found, because none
+/// can be created under its guard.
 fn table_in(ctx: &Context<'_>, db: u8) -> Result<TableId, Failure> {
     match &ctx.local.exec_dbs {
         None => table_for(ctx.shared, db),
@@ -167,13 +167,13 @@ pub(super) fn select(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// Where COPY and MOVE write to.
+/// Destination of COPY and MOVE.
 struct Target<'a> {
     /// None: the database of the source.
     db: Option<u8>,
     key: &'a [u8],
     replace: bool,
-    /// Remove the source.
+    /// Remove the source (MOVE).
     moves: bool,
 }
 
@@ -235,7 +235,7 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
                 table_for(ctx.shared, db)?;
             }
             let mut guard = session.pin();
-            // K1: SWAPDB may have been since.
+            // K1: SWAPDB may have run since.
             ctx.table = admit::table_of(ctx.client, ctx.shared);
             let table = match target.db {
                 None => ctx.table,
@@ -251,7 +251,7 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
             let done = ctx.locked_for_room(&mut guard, &keys, |ctx, guard, room| {
                 transfer_locked(ctx, guard, target, table, room)
             });
-            // The stricter of both tables' levels.
+            // The stricter level of the two tables.
             let other = ctx.local.level_of_table(ctx.shared, table);
             let level = ctx.level().max(other);
             ctx.client.settle(&mut guard, level);
@@ -310,7 +310,7 @@ pub(super) fn flushall(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     ctx.ok()
 }
 
-/// Empties `tables`, all at one instant. EXEC with a FLUSH is alone in the store already.
+/// Empties `tables` at one instant. An EXEC with a FLUSH is exclusive in the store already.
 fn flush(
     ctx: &mut Context<'_>,
     way: Way<'_, '_>,
@@ -332,7 +332,7 @@ fn flush(
     match way {
         Way::Session(session) => {
             let mut guard = session.pin_exclusive();
-            // K1: SWAPDB may have been while it waited to be alone.
+            // K1: SWAPDB may have run while this waited for exclusive access.
             ctx.table = admit::table_of(ctx.client, ctx.shared);
             let done = clear(ctx, &guard);
             ctx.settle(&mut guard);
@@ -368,7 +368,7 @@ pub(super) fn swapdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
             databases::exchange(ctx, &mut guard, first, second)?;
             ctx.settle(&mut guard);
         }
-        // EXEC is alone in the store.
+        // EXEC is exclusive in the store.
         Way::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,
         Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }

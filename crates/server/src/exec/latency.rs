@@ -24,7 +24,7 @@ pub(super) fn graph(ctx: &mut Context<'_>) -> Done {
     Err(format!("ERR No samples available for event '{event}'").into())
 }
 
-/// Commands that were called, the most called first, with their counters.
+/// Commands that were called, most calls first, with their counters.
 fn called(ctx: &Context<'_>) -> Vec<(&'static Spec, CommandTotals)> {
     let mut called = Totals::commands(ctx.shared);
     called.retain(|(_, totals)| totals.calls > 0);
@@ -50,8 +50,8 @@ pub(super) fn doctor(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// As Redis's: of all commands that were called, or of those that are named; a container stands for
-/// its subcommands.
+/// As Redis's: for all commands that were called, or for the named ones; a container stands for its
+/// subcommands.
 pub(super) fn histogram(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
     let names = ctx.args.skip(2);
@@ -80,7 +80,7 @@ pub(super) fn histogram(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// Requests that took up to 1, 2, 4 … microseconds, where the number grows.
+/// Number of requests that took up to 1, 2, 4 … microseconds, where the number grows.
 fn cumulative(counts: &[u64]) -> Vec<(u64, u64)> {
     let total: u64 = counts.iter().sum();
     let (mut table, mut before, mut us) = (Vec::new(), 0, 1u64);

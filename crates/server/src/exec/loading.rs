@@ -1,5 +1,5 @@
-//! Requests that come while the data is still being loaded: what needs no data is answered, the
-//! rest is told to wait.
+//! Requests that arrive while the data is being loaded: requests that need no data are answered,
+//! all others get an error that asks to wait.
 
 use super::admit::{self, Admitted};
 use super::context::Context;
@@ -60,8 +60,8 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
             };
             context.run(Way::Nothing, &[]);
         }
-        // A stranger who turned out to need no password: next time it is refused for the right
-        // reason.
+        // The client turned out to need no password: next time the request is refused with the
+        // right reason.
         Admitted::Run(_) => return,
         Admitted::Answered => {}
         Admitted::Later => {
@@ -78,7 +78,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
     }
 }
 
-/// Whether a command works while there is no data yet.
+/// Whether a command works without data.
 fn runs_without_data(spec: &Spec) -> bool {
     let plain = matches!(spec.run, Run::Plain(_) | Run::Refused(_)) || spec.name == "info";
     plain && spec.has(flag::LOADING)

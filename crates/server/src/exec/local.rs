@@ -1,4 +1,4 @@
-//! What one executor owns beside its session: buffers that are reused, randomness, its view of the
+//! State that one executor owns beside its session: reusable buffers, randomness, its copy of the
 //! settings.
 
 use super::admit;
@@ -21,33 +21,32 @@ pub(crate) struct Local {
     config: ConfigCache,
     random: u64,
     slow_us: i64,
-    /// The command found no memory to lock its keys and is to run again, alone in the store, where
-    /// it needs no locks.
+    /// The command found no memory to lock its keys. It must run again, exclusive in the store,
+    /// where it needs no locks.
     pub(crate) needs_alone: bool,
-    /// The command is to be shown again: it had no effect, as its keys are on their way to another
-    /// server or from one, or it does a part in each round.
+    /// The command must be presented again. Either it had no effect, because its keys are moving
+    /// between servers, or it does one part in each round.
     pub(crate) not_now: bool,
     /// The server has a second tier.
     pub(super) tier: bool,
-    /// What the keys of a command that failed need of flash (`cold`).
+    /// Entries on flash that the keys of a failed command need (`cold`).
     pub(super) colds: Vec<Cold>,
-    /// A command of a transaction runs.
+    /// A command of a transaction is running.
     pub(super) in_exec: bool,
-    /// Objects that walks of the EXEC that runs have looked at.
+    /// Number of objects that walks of the running EXEC have visited.
     pub(super) walked: usize,
-    /// The tables behind the databases as an EXEC that runs found them under its guard. It makes
+    /// The tables behind the databases, as the running EXEC found them under its guard. It creates
     /// none: it would wait for its own open group.
     pub(super) exec_dbs: Option<[Option<TableId>; DBS]>,
-    /// What this thread knows of the cluster.
+    /// This thread's copy of the member's view.
     pub(super) views: ViewCache,
-    /// How long the output of the client whose request runs may become (`output-limit`).
+    /// Limit for the output of the client whose request runs (`output-limit`).
     pub(crate) room: Room,
     /// Time of the group's commands that the slow log timed one by one.
     pub(crate) timed_ns: u64,
-    /// Which commands the group's time goes to, and since when.
+    /// Divides the group's time among commands, and the start of that time.
     pub(crate) meter: Meter,
     metered_since: Instant,
-    /// Keys to lock.
     pub(crate) locks: Vec<(TableId, KeyHash)>,
     /// Hashes of a command that has more keys than a batch.
     pub(crate) hashes: Vec<KeyHash>,
@@ -87,7 +86,7 @@ impl Local {
         self.config.get(shared)
     }
 
-    /// The level of the client's requests, unless they ask for another.
+    /// The level of the client's requests, unless they request another.
     pub(crate) fn level_of(&mut self, shared: &Shared, client: &Client) -> Level {
         self.level_of_table(shared, admit::table_of(client, shared))
     }
@@ -100,7 +99,7 @@ impl Local {
         }
     }
 
-    /// Looks at the settings once for the whole group.
+    /// Reads the settings once for the whole group.
     pub(crate) fn begin_group(&mut self, shared: &Shared, now: Instant) {
         self.tier = shared.tier().is_some();
         let config = self.config.get(shared);
@@ -113,7 +112,7 @@ impl Local {
         self.meter.start();
     }
 
-    /// The group is over: what its commands took is counted.
+    /// Ends the group: counts the time of its commands.
     pub(crate) fn end_group(&mut self, shared: &Shared, now: Instant) {
         let elapsed_ns = now.duration_since(self.metered_since).as_nanos() as u64;
         let commands = &shared.commands.threads[self.thread].commands;
@@ -125,8 +124,7 @@ impl Local {
         });
     }
 
-    /// For a command that tells of counters, or resets them: those of the requests before it in its
-    /// group are counted.
+    /// For a command that reports or resets counters: counts the requests before it in its group.
     pub(crate) fn count_up_to_now(&mut self, shared: &Shared, command: usize) {
         let now = Instant::now();
         self.end_group(shared, now);
@@ -135,7 +133,7 @@ impl Local {
         self.meter.begin(command);
     }
 
-    /// An error reply of this text is given.
+    /// Counts an error reply with this text.
     pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
         self.counters(shared).errors.add(1);
         let place = errors::place(text);
@@ -150,7 +148,7 @@ impl Local {
         self.slow_us
     }
 
-    /// The next of a sequence of numbers that nobody's secrets depend on (xorshift64*).
+    /// The next number of a sequence on which no secret depends (xorshift64*).
     pub(crate) fn random(&mut self) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;

@@ -1,4 +1,4 @@
-//! MEMORY: what the engine tells about its memory, in Redis's form.
+//! MEMORY: the engine's memory report, in Redis's form.
 
 use super::context::{Context, Done, NOT_AN_INTEGER, SYNTAX};
 use super::process;
@@ -96,7 +96,7 @@ pub(super) fn malloc_stats(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The cleaner gives memory back by itself.
+/// Does nothing: the cleaner gives memory back by itself.
 pub(super) fn purge(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }

@@ -1,14 +1,14 @@
-//! Which commands a thread's time goes to.
+//! The meter: divides a thread's time among the commands.
 //!
-//! A group of requests is timed by the clock, as a whole: two readings. Inside of it the time is
-//! divided by the processor's time stamp counter, which is read where the *command* changes, and
-//! not for each request: a pipeline of `GET`s costs no reading. What is done for all requests
-//! before the first one runs (looking names up, hashing keys, hints) is divided evenly.
+//! The clock times a group of requests as a whole: two readings. Inside of the group the time is
+//! divided by the processor's time stamp counter. The counter is read where the *command* changes,
+//! not for each request: a pipeline of `GET`s costs no reading. Work for all requests before the
+//! first one runs (name lookup, key hashes, hints) is divided evenly.
 //!
 //! **Invariants**
-//! - T1: the parts of a group add up to the time that the clock gave for it. What is told of `EXEC`
-//!   has the time of its commands in it, as in Redis, and they have it too.
-//! - T2: without such a counter the system's clock is read in its place.
+//! - T1: the parts of a group add up to the group's time by the clock. The time of `EXEC` includes
+//!   the time of its commands, as in Redis, and these have it too.
+//! - T2: without such a counter the system's clock is read instead.
 
 use duramen_base::ticks::Ticks;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Stands for requests that are answered before their command runs.
 const NO_COMMAND: usize = usize::MAX;
 
-/// What is read where the command changes (T2).
+/// The clock that is read where the command changes (T2).
 enum Clock {
     Counter(Ticks),
     System(Instant),
@@ -33,7 +33,7 @@ impl Clock {
         }
     }
 
-    /// Ticks, of a length that is not known.
+    /// A count of ticks of unknown length.
     #[inline]
     fn now(&self) -> u64 {
         match self {
@@ -47,9 +47,9 @@ impl Clock {
 
 pub(crate) struct Meter {
     clock: Clock,
-    /// When what is measured now began.
+    /// Start of the current measurement.
     since: u64,
-    /// Its place in `parts`; None: no request runs yet.
+    /// Index of the current part in `parts`; None: no request runs yet.
     current: Option<usize>,
     /// Ticks before the first request.
     before: u64,
@@ -57,13 +57,13 @@ pub(crate) struct Meter {
     parts: Vec<Part>,
 }
 
-/// What one command took of the group.
+/// One command's share of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Part {
     command: usize,
     requests: u64,
     ticks: u64,
-    /// Of other parts, and told with this one (T1).
+    /// Ticks of other parts, reported with this one (T1).
     inner_ticks: u64,
 }
 
@@ -78,7 +78,7 @@ impl Meter {
         }
     }
 
-    /// A group begins.
+    /// Starts a group.
     pub(crate) fn start(&mut self) {
         self.parts.clear();
         self.current = None;
@@ -86,7 +86,7 @@ impl Meter {
         self.since = self.clock.now();
     }
 
-    /// A request of this command begins to run.
+    /// Starts to time a request of this command.
     #[inline]
     pub(crate) fn begin(&mut self, command: usize) {
         let current = self.current.and_then(|at| self.parts.get(at));
@@ -95,7 +95,7 @@ impl Meter {
         }
     }
 
-    /// A request is looked at that may be answered before its command runs.
+    /// Starts to time a request that may be answered before its command runs.
     #[cold]
     pub(crate) fn begin_none(&mut self) {
         self.begin(NO_COMMAND);
@@ -115,7 +115,7 @@ impl Meter {
         }));
     }
 
-    /// What was measured up to now is the current command's.
+    /// Adds the time since the last call to the current command.
     fn lap(&mut self) {
         let now = self.clock.now();
         let ticks = now.saturating_sub(self.since);
@@ -126,7 +126,7 @@ impl Meter {
         }
     }
 
-    /// The request has run.
+    /// Counts a request that has run.
     #[inline]
     pub(crate) fn ran(&mut self) {
         if let Some(part) = self.current.and_then(|at| self.parts.get_mut(at)) {
@@ -134,13 +134,14 @@ impl Meter {
         }
     }
 
-    /// Before the commands of a transaction; give it to [`end_inner`](Self::end_inner) after them.
+    /// Called before the commands of a transaction; the result is for
+    /// [`end_inner`](Self::end_inner) after them.
     pub(crate) fn begin_inner(&mut self) -> u64 {
         self.lap();
         self.since
     }
 
-    /// The commands that ran since `begun` are a part of this one (T1).
+    /// Adds the time of the commands that ran since `begun` to this command (T1).
     pub(crate) fn end_inner(&mut self, command: usize, begun: u64) {
         self.begin(command);
         let ticks = self.since.saturating_sub(begun);
@@ -149,8 +150,8 @@ impl Meter {
         }
     }
 
-    /// The group is over and took so long: tells each command's number, how many requests of it
-    /// ran, and their time.
+    /// Ends the group, which took `elapsed_ns`. Passes each command's number, the number of its
+    /// requests that ran, and their time to `charge`.
     pub(crate) fn end(&mut self, elapsed_ns: u64, mut charge: impl FnMut(usize, u64, u64)) {
         self.lap();
         let ticks = self.before + self.parts.iter().map(|part| part.ticks).sum::<u64>();
@@ -174,7 +175,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A meter whose clock the test moves.
+    /// A meter whose clock the test controls.
     fn meter() -> (Meter, Arc<AtomicU64>) {
         let now = Arc::new(AtomicU64::new(1_000));
         let meter = Meter {
@@ -197,7 +198,7 @@ mod tests {
         told
     }
 
-    /// `usec` was 0 for all commands that are not slow by nature: nothing timed them.
+    /// `usec` was once 0 for all commands that are not slow by nature: they were not timed.
     #[test]
     fn time_goes_to_the_command_that_took_it() {
         let (mut meter, now) = meter();
@@ -230,7 +231,7 @@ mod tests {
         );
     }
 
-    /// A request that is refused, or that waits for flash and is shown again.
+    /// Covers a request that is refused, and one that waits for flash and is presented again.
     #[test]
     fn what_does_not_run_counts_for_no_command() {
         let (mut meter, now) = meter();

@@ -1,17 +1,18 @@
 //! Commands: runs the requests of all connections that became ready in one round as engine batches.
 //!
-//! **How.** Requests are taken in groups of up to `GROUP_KEYS` keys, over all connections. For a
-//! group every key is hashed and its bucket hinted, then every entry is hinted, then the requests
-//! run in order under one guard, so that the misses of one request overlap with those of the
-//! others. A command that locks several keys gets a guard of its own; one that changes tables runs
+//! **Mechanism.** Requests are taken in groups of up to `GROUP_KEYS` keys, over all connections.
+//! For a group every key is hashed and its bucket hinted, then every entry is hinted, then the
+//! requests run in order under one guard. So the cache misses of one request overlap with those of
+//! the others. A command that locks several keys gets its own guard; one that changes tables runs
 //! between guards.
 //!
 //! **Invariants**
-//! 1. Requests of one connection run in the order they were sent, and their replies are appended in
-//!    that order.
-//! 2. A request leaves exactly one reply (none after `CLIENT REPLY`): a command that fails half-way
-//!    has its part of a reply cut off.
-//! 3. Nothing is allocated, locked or written to a shared cache line for a `GET` or `SET` but the
+//! 1. Requests of one connection run in the order in which they were sent, and their replies are
+//!    appended in that order.
+//! 2. A request produces exactly one reply (none after `CLIENT REPLY`): if a command fails
+//!    half-way, its partial reply is removed.
+//! 3. A `GET` or `SET` allocates nothing, takes no lock, and writes to no shared cache line but
+//!    those of the index and the log.
 //!    index and the log.
 
 mod admit;
@@ -80,22 +81,22 @@ use local::Local;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Keys that one group hints before it runs: enough to overlap misses many times over, few enough
-/// to stay in the first level of the cache (64 keys × two lines).
+/// Keys that one group hints before it runs: enough to overlap many misses, few enough to stay in
+/// the first-level cache (64 keys × two lines).
 const GROUP_KEYS: usize = 64;
-/// Keys whose entries are hinted ahead of the request that runs: about as many lines as a core can
-/// have under way, so that memory works while requests run instead of before.
+/// Keys whose entries are hinted ahead of the running request: about as many lines as a core can
+/// have in flight, so that memory works while requests run instead of before.
 const ENTRIES_AHEAD: usize = 16;
-/// Requests in one group, for those without keys.
+/// Maximum requests in one group, for requests without keys.
 const GROUP_REQUESTS: usize = 256;
 
-/// The executor stops a turn after the request that takes `Turn::out` beyond this many bytes, so
-/// that a pipeline of large reads cannot pile up replies that the client is not taking.
+/// The executor stops a turn after the request that makes `Turn::out` longer than this many bytes.
+/// So a pipeline of large reads cannot pile up replies that the client does not take.
 pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
 
-/// After this time a turn that has had a group ends with it, and its other requests are shown again
-/// in the next round: with what a group may take, one client does not keep its thread from the
-/// others for 10 ms.
+/// After this time a turn that has had a group ends with that group, and its other requests are
+/// presented again in the next round. Given the limits of a group, one client does not keep its
+/// thread from the others for 10 ms.
 pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
 
 /// The requests of one connection in one round.
@@ -105,14 +106,15 @@ pub struct Turn<'a> {
     pub input: &'a [u8],
     /// Replies are appended here.
     pub out: &'a mut Vec<u8>,
-    /// How many of `requests` have run, of this round and those before. [`Executor::run`] goes on
-    /// from here. Fewer than all afterwards means: flush `out`, then show the rest again (`out`
-    /// grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than [`TURN_TIME`], a request does
-    /// a part in each round, or the verdict is [`Verdict::Paused`] or [`Verdict::Cold`]).
+    /// Number of `requests` that have run, in this round and earlier ones; [`Executor::run`]
+    /// continues from here. If some are left afterwards: flush `out`, then present the rest again
+    /// (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than [`TURN_TIME`], a
+    /// request does one part in each round, or the verdict is [`Verdict::Paused`] or
+    /// [`Verdict::Cold`]).
     pub executed: usize,
 }
 
-/// A reactor thread's way into the store: it never waits for flash itself.
+/// A reactor thread's session of the store: the session itself never waits for flash.
 fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
     let mut session = store.session()?;
     session.set_parks(shared.tier().is_some());
@@ -126,7 +128,7 @@ pub struct Executor {
     shared: Arc<Shared>,
     local: Local,
     group: Group,
-    /// [`TURN_TIME`], but in tests that expect all of a turn to run.
+    /// [`TURN_TIME`], except in tests that expect a whole turn to run.
     turn_time: Duration,
 }
 
@@ -146,7 +148,7 @@ impl Executor {
         })
     }
 
-    /// This thread's way into the store; None while the data is loaded.
+    /// This thread's session; None while the data is loaded.
     ///
     /// # Panics
     /// As [`run`](Self::run).
@@ -158,8 +160,8 @@ impl Executor {
         self.session.as_mut()
     }
 
-    /// Runs the requests of all turns and appends the replies. What must be reached before they go
-    /// out is in each client's [`take_wait`](Client::take_wait).
+    /// Runs the requests of all turns and appends the replies. The conditions for sending them are
+    /// in each client's [`take_wait`](Client::take_wait).
     ///
     /// # Panics
     /// If the engine has no room for a session of this thread: it has one for each of the server's

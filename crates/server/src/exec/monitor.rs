@@ -1,4 +1,4 @@
-//! `MONITOR`: shows one client what all others send.
+//! `MONITOR`: shows one client the requests of all others.
 
 use super::client::{Client, Db, shown};
 use super::context::{Context, Done};
@@ -23,7 +23,7 @@ pub(super) fn monitor(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// Takes a client off the list.
+/// Removes a client from the list.
 pub(super) fn stop(shared: &Shared, client: &Client) {
     let mut monitors = shared.commands.monitors();
     monitors.retain(|record| record.id != client.id());
@@ -79,7 +79,7 @@ fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     line
 }
 
-/// Appends `text` in quotes, with everything that is not printable escaped.
+/// Appends `text` in quotes, with all unprintable bytes escaped.
 pub(super) fn quote(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for byte in text {

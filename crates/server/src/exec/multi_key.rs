@@ -1,8 +1,8 @@
 //! Commands over several keys at one instant: MGET, EXISTS, TOUCH, MSET, MSETNX, DEL.
 //!
 //! Writers lock their keys. Readers read twice instead: if no object version changed between the
-//! first reading and the second, all values were there together at the moment between. Only if that
-//! keeps failing does it lock as well.
+//! two readings, all values existed together at the moment between. If that fails repeatedly, the
+//! reader locks the keys too.
 
 use super::context::{Context, Done, Failure};
 use super::room;
@@ -13,14 +13,15 @@ use duramen_engine::{
     Condition, Error, Guard, KeyHash, Object, ROOM_ATTEMPTS_MAX, Room, Seen, Stamp, TableId,
 };
 
-/// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they
-/// are used.
+/// Keys whose buckets are hinted ahead: few enough that their lines stay in the first-level cache
+/// until they are used.
 const BUCKETS_AHEAD: usize = 128;
-/// Readings without a lock before a reader takes one.
+/// Readings without a lock before a reader locks the keys.
 const OPTIMISTIC_READINGS: usize = 3;
 
 impl Context<'_> {
-    /// The hashes of all keys: those the group made, or, for more keys than a group holds, its own.
+    /// The hashes of all keys: computed by the group, or here if there are more keys than a group
+    /// holds.
     pub(super) fn with_hashes(
         &mut self,
         guard: &mut Guard<'_>,
@@ -73,7 +74,7 @@ impl Context<'_> {
         }
     }
 
-    /// Hints what comes some keys after key `n`.
+    /// Hints the entry and the bucket of keys some positions after key `n`.
     #[inline]
     fn hint_next(&self, guard: &Guard<'_>, hashes: &[KeyHash], n: usize) {
         if let Some(hash) = hashes.get(n + ENTRIES_AHEAD) {
@@ -84,8 +85,8 @@ impl Context<'_> {
         }
     }
 
-    /// Locks keys of the selected table, and sets room aside for what is going to be written,
-    /// unless EXEC has done so.
+    /// Locks keys of the selected table, and sets aside room for the writes to come, unless EXEC
+    /// has done so.
     fn lock(
         &mut self,
         guard: &mut Guard<'_>,
@@ -108,8 +109,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Sets room aside for what is going to be written under the locks, so that it is written as a
-    /// whole or not at all. EXEC does it for all its commands.
+    /// Sets aside room for the writes to come under the locks, so that they happen completely or
+    /// not at all. EXEC does this for all its commands.
     pub(super) fn set_aside(&self, guard: &mut Guard<'_>, room: Room) -> Done {
         if !self.local.in_exec {
             guard.set_aside(room)?;
@@ -123,7 +124,7 @@ impl Context<'_> {
         }
     }
 
-    /// As [`locked`](Self::locked), where the keys must be locked for nothing but flash (`cold`,
+    /// As [`locked`](Self::locked), for keys that must be locked only because of flash (`cold`,
     /// C1).
     pub(super) fn locked_for_flash(
         &mut self,
@@ -140,9 +141,9 @@ impl Context<'_> {
         })
     }
 
-    /// Runs `run` with the keys locked, where what it writes is known only when they have been
-    /// read: it notes that, and sets it aside. Without memory it runs again, after memory was
-    /// sought where that holds up nobody who wants the keys.
+    /// Runs `run` with the keys locked, when the size of its writes is known only after the keys
+    /// were read: `run` notes the size and sets room aside. If memory is missing, `run` is repeated
+    /// after memory was searched without the locks, so that no other user of the keys waits.
     pub(super) fn locked_for_room(
         &mut self,
         guard: &mut Guard<'_>,
@@ -166,7 +167,7 @@ impl Context<'_> {
         }
     }
 
-    /// Runs `run` with the keys locked, and with room for what it writes.
+    /// Runs `run` with the keys locked, and with room for its writes.
     pub(super) fn locked(
         &mut self,
         guard: &mut Guard<'_>,
@@ -209,8 +210,8 @@ pub(super) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     ctx.integer(count)
 }
 
-/// Shows what every key had at one moment, each with its number; all of them again, from number 0,
-/// if something changed meanwhile.
+/// Shows the value that every key had at one moment, each with its number; shows all of them again,
+/// from number 0, if a value changed meanwhile.
 fn read_at_once(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -232,16 +233,16 @@ fn read_at_once(
     })
 }
 
-/// What a reading saw of a key.
+/// The state of a key in one reading.
 enum Observed<'g> {
-    /// Where it was found, and its version.
+    /// The place where it was found, and its version.
     Present(Seen<'g>, u64),
     Absent(Stamp),
-    /// It was absent, and is there by now: the values are not of one moment.
+    /// The key was absent but exists by now: the values are not of one moment.
     Torn,
 }
 
-/// Shows all values; notes what was seen in `observed`.
+/// Shows all values; notes the state of each key in `observed`.
 fn read_all<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
@@ -302,7 +303,7 @@ fn still_holds(
 pub(super) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     check_pairs(ctx)?;
     if let [hash] = hashes {
-        // Within others' guard, which locks no keys.
+        // Within the guard of other requests, which locks no keys.
         guard.write(ctx.table, *hash, ctx.arg(1), ctx.arg(2), None)?;
         return ctx.ok();
     }
@@ -344,7 +345,7 @@ pub(super) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     ctx.integer(wrote.into())
 }
 
-/// Everything that could fail for the request's own sake fails before the first write.
+/// Checks everything for which the request itself could fail, before the first write.
 fn check_pairs(ctx: &Context<'_>) -> Done {
     if ctx.args.len().is_multiple_of(2) {
         let text = format!(

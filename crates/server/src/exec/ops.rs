@@ -1,4 +1,4 @@
-//! Operations that are small: TIME, ROLE, SHUTDOWN.
+//! Small operations: TIME, ROLE, SHUTDOWN.
 
 use super::client::Verdict;
 use super::context::{Context, Done, Failure, SYNTAX};
@@ -8,12 +8,12 @@ use crate::shared::Stop;
 use duramen_wire::resp::number::IntegerText;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A container is never run without a subcommand: its arity forbids it.
+/// A container is never run without a subcommand: its arity forbids that.
 pub(super) fn container(_: &mut Context<'_>) -> Done {
     Err(SYNTAX)
 }
 
-/// Wall-clock time since the Unix epoch, to be shown.
+/// Wall-clock time since the Unix epoch, for display.
 pub(super) fn unix_time() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default()
@@ -28,8 +28,8 @@ pub(super) fn time(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// `DURAMEN.STUCK`: who waits, and for how long. A thread that is stuck answers nobody, but the
-/// others do, and so does `/livez`.
+/// `DURAMEN.STUCK`: the waiting threads, and how long they have waited. A stuck thread answers no
+/// client, but the other threads do, and so does `/livez`.
 pub(super) fn stuck(ctx: &mut Context<'_>) -> Done {
     let table = ctx.shared.table_of_waits();
     ctx.reply().verbatim("txt", &table);
@@ -81,7 +81,7 @@ pub(super) fn shutdown(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// MODULE LIST: tools ask for it to see what else a server can do.
+/// MODULE LIST: tools request it to detect further abilities of a server.
 pub(super) fn no_modules(ctx: &mut Context<'_>) -> Done {
     ctx.reply().array(0);
     Ok(())

@@ -1,15 +1,15 @@
-//! What concerns a whole table, in a cluster: every member does it with its own part (as the
+//! Commands on a whole table in a cluster: every member executes them on its own part (as the
 //! masters of a Redis Cluster do).
 //!
 //! **Invariants**
-//! - P1: nothing is shown that this member does not serve: what it is still receiving, or has not
-//!   purged yet, is not there.
-//! - P2: what FLUSHALL deletes, it deletes key by key, with tombstones. A floor for the whole
-//!   table, as a single server writes it, would also delete what comes later from other members
-//!   with older versions; a purge would come back with a recovery.
-//! - P3: no round of the reactor is spent on a flush for longer than about a millisecond: it goes
-//!   on when everybody else has had a turn, and is answered when all that it did is durable. It
-//!   goes on where it was, too, when it has waited for flash.
+//! - P1: keys that this member does not serve are not shown: this includes keys that it is still
+//!   receiving, and keys that it has not purged yet.
+//! - P2: FLUSHALL deletes key by key, with tombstones. A floor for the whole table, as a single
+//!   server writes it, would also delete objects with older versions that arrive later from other
+//!   members; a purge would be undone by a recovery.
+//! - P3: a round of the reactor spends at most about a millisecond on a flush. The flush continues
+//!   after all other connections had a turn, and is answered when all of its deletions are durable.
+//!   It also continues from its position after it has waited for flash.
 
 use super::context::{Context, Done, Failure};
 use super::group::Way;
@@ -19,22 +19,22 @@ use duramen_engine::{Error, Guard, KeyHash, Object, Session, TableId};
 use duramen_node::View;
 use std::sync::Arc;
 
-/// Keys that a flush deletes under one guard: less than a millisecond, so that nobody waits long
+/// Keys that a flush deletes under one guard: less than a millisecond, so that no thread waits long
 /// for this guard.
 const FLUSH_STEP: usize = 256;
-/// Such steps in one round (P3).
+/// Number of such steps in one round (P3).
 const STEPS_PER_ROUND: usize = 4;
 
-/// How far a flush is that goes on in the next round.
+/// Progress of a flush that continues in the next round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flushing {
     table: TableId,
     cursor: u64,
 }
 
-/// What is served here of the selected table.
+/// The part of the selected table that is served here.
 pub(super) struct OwnPart {
-    /// None: the server belongs to no cluster, and serves everything.
+    /// None: the server is not a member of a cluster, and serves everything.
     view: Option<Arc<View>>,
     table: TableId,
 }
@@ -57,7 +57,7 @@ impl OwnPart {
     }
 }
 
-/// FLUSHALL, FLUSHDB of a member. Not at one instant: what is written meanwhile may stay.
+/// FLUSHALL, FLUSHDB of a member. Not at one instant: keys written meanwhile may stay.
 pub(super) fn flush(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -79,7 +79,7 @@ pub(super) fn flush(
         match flush_table(ctx, member, session, *table, cursor, &mut steps) {
             (Err(Failure::Engine(error)), _) if matches!(*error, Error::NoSuchTable(_)) => {}
             (Err(failure), at) => {
-                // It goes on there if it waits for flash only.
+                // It continues from there only if it waits for flash.
                 let table = *table;
                 ctx.client.flushing = failure.cold().map(|_| Flushing { table, cursor: at });
                 if at != cursor {
@@ -97,7 +97,7 @@ pub(super) fn flush(
         cursor = 0;
     }
     if begun.is_some() {
-        // What the rounds before did was nobody's reply yet.
+        // No reply covers the deletions of earlier rounds yet.
         let level = ctx.local.level_of(ctx.shared, ctx.client);
         let log = ctx.shared.store().log();
         if let Some(appended) = log.map(|log| log.appended()) {
@@ -107,8 +107,8 @@ pub(super) fn flush(
     Ok(())
 }
 
-/// Goes on at `cursor` for at most `steps`; returns how it ended, and where it stopped, 0: it is
-/// done.
+/// Continues at `cursor` for at most `steps`; returns the result, and the position where it
+/// stopped, 0 = finished.
 fn flush_table(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -158,7 +158,7 @@ fn remove(
             return Ok(());
         }
         match guard.remove(table, hash, key) {
-            // It has been outside, and the view has changed or is about to.
+            // The guard has left the store, and the view has changed or is about to.
             Err(Error::TryAgain) => guard.renew(),
             done => return done.map(|_| ()),
         }

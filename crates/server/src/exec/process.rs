@@ -1,9 +1,9 @@
-//! What the kernel tells about this process.
+//! The kernel's figures of this process.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
-/// Resident memory, in bytes; 0 if the kernel does not tell.
+/// Resident memory, in bytes; 0 if the kernel does not report it.
 pub(crate) fn rss_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm")
         .ok()
@@ -25,7 +25,7 @@ pub(crate) fn cpu_seconds() -> (f64, f64) {
     never_less(&TOLD, divided(all, "/proc/self/stat"))
 }
 
-/// The same of the first thread alone.
+/// The same for the first thread alone.
 pub(crate) fn cpu_seconds_of_main() -> (f64, f64) {
     let folder = format!("/proc/self/task/{}", std::process::id());
     let text = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
@@ -40,21 +40,21 @@ pub(crate) fn cpu_seconds_of_main() -> (f64, f64) {
     )
 }
 
-/// Times that were told last.
+/// The times that were reported last.
 type Told = Mutex<(f64, f64)>;
 
-/// As their parts are estimates, one of them may fall; counters do not.
+/// Keeps both times from falling, as counters must: the parts are estimates, and one may fall.
 fn never_less(told: &Told, now: (f64, f64)) -> (f64, f64) {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     *told = (told.0.max(now.0), told.1.max(now.1));
     *told
 }
 
-/// The kernel counts user and system mode in ticks, and the sum of both to the nanosecond.
+/// The kernel counts user and system mode in ticks, but their sum to the nanosecond.
 fn divided(all: f64, stat: &str) -> (f64, f64) {
     let text = fs::read_to_string(stat).unwrap_or_default();
-    // The name, in parentheses, may contain anything: fields are counted after it. User time is
-    // field 14 of all.
+    // The process name, in parentheses, may contain anything: fields are counted after it. User
+    // time is field 14 of all.
     let mut fields = text
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest)

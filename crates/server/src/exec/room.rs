@@ -1,10 +1,9 @@
-//! How much room the commands of one step need, so that it is set aside before the first of them
-//! changes anything (`Guard::set_aside`): a transaction is then done as a whole or refused as a
-//! whole.
+//! The room that the commands of one step need. It is set aside before the first of them changes
+//! anything (`Guard::set_aside`): so a transaction is done completely or refused completely.
 //!
-//! What a command writes is bounded by what it was given and by how long the values of its keys can
-//! be by then; nothing is asked of the commands themselves. A bound that is too high costs a little
-//! of a segment; none may be too low.
+//! A command's writes are bounded by its arguments and by the possible length of its keys' values
+//! at that time; the commands themselves need no code for this. A bound that is too high wastes a
+//! part of a segment; no bound may be too low.
 
 use super::table::{Spec, flag};
 use duramen_base::limits::VALUE_BYTES_MAX;
@@ -13,12 +12,12 @@ use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::HashMap;
 
-/// More than any number takes as text: the smallest float has 326 digits.
+/// More bytes than the text of any number: the smallest float has 326 digits.
 const NUMBER_BYTES: usize = 400;
-/// Key and value of what SWAPDB writes (`databases`).
+/// Key and value of the object that SWAPDB writes (`databases`).
 const PLACES: (&[u8], usize) = (b"places", 4 * super::state::DBS);
 
-/// Room for MSET and its like: keys and values in turn from argument 1 on.
+/// Room for MSET and MSETNX: keys and values in turn from argument 1 on.
 pub(super) fn of_pairs(args: &Args<'_>) -> Room {
     let mut room = Room::default();
     let mut rest = args.skip(1).into_iter();
@@ -35,11 +34,11 @@ pub(super) fn of_removals(args: &Args<'_>) -> Room {
     room
 }
 
-/// Adds up the commands of a transaction, in order. Their keys are locked.
+/// Adds up the room of a transaction's commands, in order. Their keys are locked.
 pub(super) struct Planner<'p, 'g, 'k> {
     guard: &'p Guard<'g>,
-    /// How long values may be by now, where a command before may have changed them. Only what takes
-    /// effect for certain makes one shorter.
+    /// Maximum length that values may have by now, where earlier commands may have changed them.
+    /// Only a change that takes effect for certain makes a value shorter.
     values: HashMap<(TableId, &'k [u8]), usize>,
     pub(super) room: Room,
 }
@@ -112,18 +111,18 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         }
     }
 
-    /// How long the value of a key may be by now.
+    /// Maximum length that the value of a key may have by now.
     fn value_bytes(&self, table: TableId, key: &'k [u8]) -> usize {
         if let Some(bytes) = self.values.get(&(table, key)) {
             return *bytes;
         }
         match self.guard.read(table, self.guard.hash(key), key) {
             Ok(found) => found.map_or(0, |object| object.value.len()),
-            Err(_) => 0, // whoever uses it is told so
+            Err(_) => 0, // the command that uses it reports the error
         }
     }
 
-    /// It may have no effect: then the value is as long as before.
+    /// The command may have no effect: then the value is as long as before.
     fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         let bytes = bytes.min(VALUE_BYTES_MAX);
         let known = self.value_bytes(table, key).max(bytes);

@@ -1,16 +1,17 @@
-//! Whether this member of a cluster serves the keys of a request, and what a request is told whose
-//! keys it does not.
+//! Routing: whether this member of a cluster serves the keys of a request, and the error if it does
+//! not.
 //!
 //! **Invariants**
-//! - M1 (`cluster::membership`): the view is looked at under the guard by which the request runs,
-//!   and the guard is renewed first if the view has changed since it was last looked at. So whoever
-//!   takes a range away waits for this guard, or its writes fail with `Error::TryAgain`; then the
-//!   request, which had no effect, is looked at again.
+//! - M1 (`cluster::membership`): the view is read under the guard with which the request runs, and
+//!   the guard is renewed first if the view has changed since the last read. So a thread that takes
+//!   a range away waits for this guard, or the request's writes fail with `Error::TryAgain`. Then
+//!   the request, which had no effect, is checked again.
 //! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of
-//!   them: what is atomic never spans servers.
-//! - R2: a request for keys that nobody serves at the moment (their tablet is being recovered or
-//!   moved) waits here for up to [`PATIENCE_MS`], because few clients repeat `TRYAGAIN` by
-//!   themselves. It has not run, and neither has what follows it on its connection.
+//!   them: an atomic operation never spans servers.
+//! - R2: a request for keys that no server serves at the moment (their tablet is being recovered or
+//!   moved) waits here for up to [`PATIENCE_MS`], because few clients repeat a request after
+//!   `TRYAGAIN` by themselves. The request has not run, and neither have those behind it on its
+//!   connection.
 //!
 //! There is no `ASK`: the source of a migration serves everything until it serves nothing (`Route`
 //! of `duramen_node`).
@@ -28,10 +29,10 @@ use duramen_node::{Route, View};
 use duramen_wire::resp::Args;
 use std::sync::Arc;
 
-/// How long a request waits for somebody to serve its keys, in milliseconds: shorter than the
-/// patience of client libraries.
+/// How long a request waits until a server serves its keys, in milliseconds: shorter than the
+/// timeouts of client libraries.
 const PATIENCE_MS: u64 = 1_000;
-/// When a waiting request is looked at again, unless a new view wakes it, in milliseconds.
+/// A waiting request is checked again after this time, in milliseconds, unless a new view wakes it.
 const AGAIN_MS: u64 = 2;
 
 const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
@@ -43,10 +44,10 @@ const NO_DATABASE: &str = "CLUSTERDOWN Hash slot not served: the cluster has no 
 const NO_PORT: &str =
     "CLUSTERDOWN Hash slot not served: its server has no port for Redis clients (RESP)";
 
-/// Why a request does not run here and now.
+/// Reason why a request does not run here and now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Elsewhere {
-    /// In a moment, perhaps. With the error for clients that have waited long enough.
+    /// Perhaps soon. With the error for clients that have waited long enough.
     NotNow(&'static str),
     /// Not here.
     Refused(Box<str>),
@@ -62,7 +63,7 @@ impl From<Elsewhere> for Failure {
 }
 
 impl Local {
-    /// The view to run by under this guard (M1).
+    /// The view for a request that runs under this guard (M1).
     #[inline]
     pub(super) fn view(&mut self, member: &Membership, guard: &mut Guard<'_>) -> &Arc<View> {
         if !self.views.is_current(member) {
@@ -71,7 +72,7 @@ impl Local {
         self.views.get(member)
     }
 
-    /// The view for what only tells of it.
+    /// The view for commands that only report it.
     pub(super) fn view_to_tell(&mut self, member: &Membership) -> &Arc<View> {
         self.views.get(member)
     }
@@ -97,18 +98,18 @@ fn elsewhere(route: Route<'_>, table: TableId, hash: RouteHash) -> Elsewhere {
         Route::Serve | Route::TryAgain => Elsewhere::NotNow(UNSERVED),
         Route::ClusterDown => Elsewhere::NotNow(CLUSTER_DOWN),
         Route::NoTable if table == admit::DROPPED => Elsewhere::Refused(NO_DATABASE.into()),
-        // It may be so new that the map does not have it yet.
+        // The table may be so new that the map does not have it yet.
         Route::NoTable => Elsewhere::NotNow(NO_TABLE),
     }
 }
 
-/// Looks for several keys at once (R1).
+/// Routes several keys at once (R1).
 pub(super) struct Search<'v> {
     view: &'v View,
-    /// The first key's table and route, and where it is.
+    /// The first key's table, route hash and route.
     first: Option<(TableId, RouteHash, Route<'v>)>,
     crossed: bool,
-    /// Keys are in different places.
+    /// Keys have different routes.
     torn: bool,
 }
 
@@ -137,8 +138,8 @@ impl<'v> Search<'v> {
     pub(super) fn outcome(self) -> Result<(), Elsewhere> {
         match self.first {
             _ if self.crossed => Err(Elsewhere::Refused(CROSS_SLOT.into())),
-            // A slot that is moved or recovered in parts; if it stays cut, its parts cannot be used
-            // together.
+            // A slot that is moved or recovered in parts; if it stays divided, its parts cannot be
+            // used together.
             Some(_) if self.torn => Err(Elsewhere::NotNow(UNSERVED)),
             None | Some((_, _, Route::Serve)) => Ok(()),
             Some((table, hash, route)) => Err(elsewhere(route, table, hash)),
@@ -162,13 +163,13 @@ pub(super) fn find(
         match (hashes.get(n), guard) {
             (Some(hash), _) => search.key(table, key, *hash),
             (None, Some(guard)) => search.key(table, key, guard.hash(key)),
-            (None, None) => {} // it is looked for under its guard
+            (None, None) => {} // it is checked under its guard
         }
     }
     search.outcome()
 }
 
-/// Whether a reply of this command tells of data, and so may leave only while this member may
+/// Whether a reply of this command depends on data, and so may be sent only while this member may
 /// answer (M2).
 #[inline]
 pub(super) fn tells_of_data(spec: &Spec) -> bool {
@@ -177,8 +178,8 @@ pub(super) fn tells_of_data(spec: &Spec) -> bool {
 }
 
 impl Client {
-    /// A request of this client cannot run now: true = it is to be shown again, the verdict says
-    /// when; false = it has waited long enough.
+    /// A request of this client cannot run now. True = it must be presented again at the time in
+    /// the verdict; false = it has waited long enough.
     #[cold]
     pub(super) fn waits_for_owner(&mut self) -> bool {
         let now_ms = clock::now_ms();

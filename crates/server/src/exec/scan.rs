@@ -1,9 +1,9 @@
 //! Walks over a table: SCAN, KEYS, RANDOMKEY, DBSIZE.
 //!
-//! **Invariant** W1: no request walks on for longer than a slice. `SCAN` and `DURAMEN.SCAN` then
-//! answer with the cursor; `KEYS` notes how far it is and goes on in the next round, when everybody
-//! else has had a turn and no pin is held. Inside EXEC, which is one step, `KEYS` walks to the end;
-//! there all walks of one EXEC have an end together ([`OBJECTS_IN_EXEC_MAX`]).
+//! **Invariant** W1: no request walks longer than a slice. Then `SCAN` and `DURAMEN.SCAN` reply
+//! with the cursor; `KEYS` notes its progress and continues in the next round, after all other
+//! connections had a turn and without a pin in between. Inside EXEC, which is one step, `KEYS`
+//! walks to the end; there all walks of one EXEC share a limit ([`OBJECTS_IN_EXEC_MAX`]).
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::glob::Pattern;
@@ -12,48 +12,46 @@ use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 use duramen_wire::resp::{Encoder, Room};
 
-/// Objects that KEYS looks at in one step of its walk, with a short pattern.
+/// Objects that KEYS visits in one step of its walk, with a short pattern.
 const KEYS_STEP: usize = 1024;
 /// Objects of KEYS in one slice (W1): one or two milliseconds.
 const KEYS_PER_SLICE: usize = 8 * KEYS_STEP;
-/// Steps of matching in one slice of KEYS (W1), as long.
+/// Matching steps in one slice of KEYS (W1): about the same time.
 const MATCHING_PER_SLICE: usize = 1 << 20;
-/// Objects that SCAN looks at in one step: after each it looks how much it has found, and a key may
-/// be 64 KiB.
+/// Objects that SCAN visits in one step: after each step it checks the bytes found, and a key may
+/// have 64 KiB.
 pub(super) const KEYS_PER_STEP: usize = 16;
-/// As [`KEYS_PER_STEP`], where values are told too: a value may be 1 MiB.
+/// As [`KEYS_PER_STEP`], when values are returned too: a value may have 1 MiB.
 pub(super) const VALUES_PER_STEP: usize = 1;
-/// Most objects that one SCAN shows, whatever its COUNT: one or two milliseconds (W1).
+/// Maximum objects of one SCAN, for any COUNT: one or two milliseconds (W1).
 pub(super) const SCAN_OBJECTS_MAX: usize = 8_192;
-/// One SCAN ends after so many steps that found less than they looked for: each has passed a
+/// One SCAN ends after this many steps that found fewer objects than wanted: each has passed a
 /// thousand empty buckets.
 const EMPTY_STEPS_MAX: usize = 16;
-/// One SCAN ends after the step that takes what it has found, or its steps of matching, beyond
-/// this; in bytes.
+/// One SCAN ends after the step with which the bytes found, or its matching steps, exceed this.
 const SCAN_BYTES_MAX: usize = 1 << 20;
-/// Objects that all walks of one EXEC may look at: about a second.
+/// Objects that all walks of one EXEC may visit: about a second.
 const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
-/// Steps of matching that count as one object there.
+/// Matching steps that count as one object in this limit.
 const MATCHING_PER_OBJECT: usize = 64;
-/// Draws before RANDOMKEY gives up on meeting an object that has not expired.
+/// Maximum draws of RANDOMKEY in search of an object that has not expired.
 const RANDOM_DRAWS: usize = 64;
 
 pub(super) const LONG_PATTERN: Failure =
     Failure::Text("ERR the pattern is too long: it may have 1024 bytes");
 
-/// Options of `SCAN`.
 struct Options {
     cursor: u64,
     pattern: Option<Pattern>,
     count: usize,
-    /// Only objects of this type: all of them are strings.
+    /// Only objects of another type: none matches, as all objects are strings.
     of_other_type: bool,
 }
 
-/// W1, inside EXEC: counts what a walk has looked at.
+/// W1, inside EXEC: counts the objects that a walk has visited.
 ///
 /// # Errors
-/// All walks of this EXEC have looked at too much.
+/// All walks of this EXEC together have visited too many.
 pub(super) fn note_walked(ctx: &mut Context<'_>, objects: usize, matching: usize) -> Done {
     if !ctx.locked {
         return Ok(());
@@ -106,9 +104,9 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 }
 
 /// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
-/// finished. Of `per_step` objects and those of the bucket where they end all are shown, or if
-/// `in_parts` those before the first that lies on flash; `show` tells what the object took, in
-/// bytes kept or in steps of matching.
+/// finished. Each step shows `per_step` objects and the rest of the bucket where they end, or with
+/// `in_parts` only the objects before the first one on flash. `show` returns the cost of an object,
+/// in bytes kept or in matching steps.
 pub(super) fn walk(
     guard: &Guard<'_>,
     table: TableId,
@@ -127,8 +125,8 @@ pub(super) fn walk(
         };
         let shown = guard.scan_as(table, cursor, wanted, in_parts || step > 0, shows);
         cursor = match shown {
-            // What this step has met on flash is for the next SCAN to wait for, and what it has
-            // shown, for that to show again.
+            // The next SCAN waits for the entries on flash that this step has met, and shows the
+            // objects of this step again.
             Err(Error::Cold(_)) if step > 0 => {
                 guard.take_colds();
                 return Ok(cursor);
@@ -144,7 +142,7 @@ pub(super) fn walk(
     Ok(cursor)
 }
 
-/// Keeps a buffer for the next command, unless it grew large.
+/// Keeps a buffer for the next command, unless it is too large.
 fn give_back(ctx: &mut Context<'_>, mut buffer: Vec<u8>) {
     buffer.clear();
     buffer.shrink_to(64 * 1024);
@@ -212,7 +210,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         };
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
         let shows = |object: Object<'_>| {
-            // A bucket that grew meanwhile may be met twice, and a key is told once.
+            // A bucket that grew meanwhile may be met twice, but a key is reported once.
             let again = goes_on && guard.hash(object.key).is_before(cursor);
             objects += 1;
             matching += pattern.steps(object.key.len());
@@ -230,7 +228,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             Ok(0) => break,
             Ok(cursor) => (walk.cursor, walk.moved) = (cursor, true),
             Err(error) => {
-                // It may have shown some already, and will again.
+                // The walk may have shown some objects already, and will show them again.
                 walk.keys = before.0;
                 walk.found.truncate(before.1);
                 ctx.client.keep_walk(walk);
@@ -248,7 +246,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         }
     }
     if goes_on {
-        ctx.settle_all(); // what it saw in the rounds before was nobody's reply yet
+        ctx.settle_all(); // no reply covers the objects seen in earlier rounds yet
     }
     ctx.reply().array(walk.keys);
     ctx.out.extend_from_slice(&walk.found);

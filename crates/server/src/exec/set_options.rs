@@ -1,33 +1,32 @@
-//! Options of `SET` and `GETEX`: when to write, until when, and what to answer.
+//! Options of `SET` and `GETEX`: the condition of the write, the expiry, and the reply.
 
 use super::context::{Failure, NOT_AN_INTEGER, SYNTAX};
 use duramen_wire::resp::{Args, number::parse_integer};
 
-/// When a `SET` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When<'a> {
     Always,
     Absent,
     Present,
-    /// The present value is exactly this one.
+    /// The key's value is exactly this one.
     Equals(&'a [u8]),
 }
 
-/// What a `SET` or `GETEX` says about the expiry.
+/// The expiry options of a `SET` or `GETEX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry<'a> {
-    /// Nothing: `SET` removes it, `GETEX` leaves it.
+    /// No option: `SET` removes the expiry, `GETEX` leaves it.
     Unsaid,
     Keep,
     Persist,
     At(Unit, &'a [u8]),
 }
 
-/// How a time is given.
+/// The unit of a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     pub(crate) seconds: bool,
-    /// Since the Unix epoch, not since now.
+    /// Since the Unix epoch; otherwise since now.
     pub(crate) absolute: bool,
 }
 
@@ -128,15 +127,14 @@ fn parse_time<'a>(
     } else {
         return Err(SYNTAX);
     };
-    // The same option twice is accepted, the last one counts.
+    // The same option twice is accepted; the last one counts.
     if !matches!(before, Expiry::Unsaid) && !matches!(before, Expiry::At(same, _) if same == unit) {
         return Err(SYNTAX);
     }
     Ok(Expiry::At(unit, rest.next().ok_or(SYNTAX)?))
 }
 
-/// The time that `text` means, in milliseconds since the Unix epoch; `command` is named in the
-/// error.
+/// The time given by `text`, in milliseconds since the Unix epoch; the error names `command`.
 pub(crate) fn expiry_ms(
     unit: Unit,
     text: &[u8],

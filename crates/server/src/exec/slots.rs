@@ -1,25 +1,26 @@
-//! Who has which slots, as `CLUSTER SLOTS`, `SHARDS` and `NODES` tell it.
+//! Owners of slots, as `CLUSTER SLOTS`, `SHARDS` and `NODES` report them.
 //!
 //! **Invariants**
-//! - S1: every slot that the map knows is told, with exactly one server: clients fail at a slot
-//!   that nobody has, but wait for one that somebody has.
-//! - S2: a slot is told with the server of its first key. Who asks there for another key of a slot
-//!   that is cut is redirected.
-//! - S3: a slot that nobody serves at the moment is told with a stand-in, a server that serves
-//!   something: there a request waits (`routing`, R2) and is then redirected to the new owner,
-//!   whereas the dead one would not answer. All members tell the same stand-in by the same map.
+//! - S1: every slot in the map is reported with exactly one server: clients fail at a slot without
+//!   a server, but wait if the slot has one.
+//! - S2: a slot is reported with the server of its first key. A client that requests another key of
+//!   a divided slot there is redirected.
+//! - S3: a slot that no server serves at the moment is reported with a stand-in, a server that
+//!   serves another slot. There a request waits (`routing`, R2) and is then redirected to the new
+//!   owner, whereas the dead server would not answer. With the same map, all members report the
+//!   same stand-in.
 
 use duramen_base::ids::{RouteHash, ServerId, TableId};
 use duramen_format::hash::SLOTS;
 use duramen_node::View;
 
-/// Slots `first..=last` of one server, as many as there are in a row.
+/// Consecutive slots `first..=last` of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) server: ServerId,
-    /// False: the server stands in (S3).
+    /// False: the server is a stand-in (S3).
     pub(super) served: bool,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct Span {
 pub(super) fn spans(view: &View, table: TableId) -> Vec<Span> {
     let mut slots: Vec<Option<(ServerId, bool)>> = vec![None; usize::from(SLOTS)];
     let mut give = |first: RouteHash, last: RouteHash, to: (ServerId, bool)| {
-        // S2: from the first slot whose first key is in the range on.
+        // S2: from the first slot whose first key is in the range.
         let begins = RouteHash::first_of_slot(first.slot()) == first;
         let from = usize::from(first.slot()) + usize::from(!begins);
         let to_end = slots.get_mut(from..=usize::from(last.slot()));
@@ -42,7 +43,7 @@ pub(super) fn spans(view: &View, table: TableId) -> Vec<Span> {
         };
         give(route.range.first, route.range.last, to);
     }
-    // What this member serves it knows sooner than the map says it.
+    // This member knows the ranges that it serves before the map has them.
     for (of, range) in view.served().iter() {
         if of == table {
             give(range.first, range.last, (view.me(), true));
@@ -51,7 +52,7 @@ pub(super) fn spans(view: &View, table: TableId) -> Vec<Span> {
     join(&slots)
 }
 
-/// Who serves something of the table; at least this member itself.
+/// Servers that serve a part of the table; at least this member itself.
 fn stand_ins(view: &View, table: TableId) -> Vec<ServerId> {
     let routes = view.map().routes(table).iter();
     let mut servers: Vec<ServerId> = routes
@@ -145,7 +146,7 @@ mod tests {
             route(slots(100, 199), OTHER, true),
             route(slots(200, 16_383), OTHER, true),
         ];
-        // 100 to 149 were just taken over, and the map does not say so yet.
+        // Slots 100 to 149 were just taken over, and the map does not have that yet.
         let view = view(tablets, &[slots(0, 99), slots(100, 149)]);
         assert_eq!(
             told(&view),
@@ -159,7 +160,7 @@ mod tests {
         let (low, high) = KeyRange::ALL.split(middle).unwrap();
         let view = view(vec![route(low, ME, true), route(high, OTHER, true)], &[low]);
         assert_eq!(told(&view), [(0, 10, ME, true), (11, 16_383, OTHER, true)]);
-        // Both ends within one slot: no slot at all.
+        // Both ends within one slot: no whole slot.
         let cut = KeyRange::new(middle, RouteHash(middle.0 + 1));
         let tablets = vec![
             route(KeyRange::new(low.first, low.last), ME, true),

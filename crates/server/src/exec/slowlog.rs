@@ -1,8 +1,8 @@
 //! The slow log: requests that took longer than `slowlog-log-slower-than`.
 //!
-//! Commands that can be slow by nature are timed one by one. The others are timed by the group, at
-//! the price of one clock reading per group instead of two per request; when a whole group exceeds
-//! the limit, its first request is logged and says so. With a limit below [`ONE_BY_ONE_BELOW_US`]
+//! Commands that can be slow by nature are timed one by one. The others are timed by the group,
+//! which costs one clock reading per group instead of two per request. If a whole group exceeds the
+//! limit, its first request is logged, with a note. With a limit below [`ONE_BY_ONE_BELOW_US`]
 //! every command is timed by itself.
 
 use super::client::Client;
@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Below this limit the time of a group says nothing about its requests.
+/// Below this limit the time of a group is no measure for its requests.
 const ONE_BY_ONE_BELOW_US: i64 = 1_000;
-/// Arguments of an entry, and bytes of an argument, that are kept; as in Redis.
+/// Maximum arguments of an entry, and maximum bytes of an argument; as in Redis.
 const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
 
@@ -70,7 +70,7 @@ pub(super) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     push(ctx.shared, ctx.local, ctx.client, args, took_us);
 }
 
-/// Logs a group of requests that took longer than one may.
+/// Logs a group of requests that took longer than the limit for one request.
 pub(super) fn group_took(
     shared: &Shared,
     local: &mut Local,
@@ -177,7 +177,7 @@ pub(super) fn len(ctx: &mut Context<'_>) -> Done {
     ctx.integer(len as i64)
 }
 
-/// What an entry takes, about.
+/// Approximate memory of an entry, in bytes.
 const ENTRY_BYTES: usize = 512;
 
 pub(super) fn reset(ctx: &mut Context<'_>) -> Done {

@@ -1,9 +1,9 @@
-//! What the commands of all threads share beyond the store: databases, pauses, monitors, the slow
-//! log, command counters.
+//! State that the commands of all threads share beyond the store: databases, pauses, monitors, the
+//! slow log, command counters.
 //!
-//! **Concurrency.** [`State::gate`] and [`State::dbs`] are read by every request and written by
-//! rare commands, so their lines stay shared in every core's cache. Counters have one writer each,
-//! their thread. The mutexes guard cold paths only.
+//! **Concurrency.** Every request reads [`State::gate`] and [`State::dbs`], and only rare commands
+//! write them, so their lines stay shared in every core's cache. Each counter has one writer, its
+//! thread. The mutexes guard cold paths only.
 
 use super::commands::COMMANDS;
 use super::errors;
@@ -16,7 +16,7 @@ use duramen_engine::{Log, Position, TableId};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Databases that `SELECT` knows, as Redis's default.
+/// Number of databases that `SELECT` accepts, as Redis's default.
 pub(crate) const DBS: usize = 16;
 /// In [`State::dbs`]: the database has no table yet.
 const NO_TABLE: u32 = u32::MAX;
@@ -25,7 +25,7 @@ const NO_TABLE: u32 = u32::MAX;
 pub(crate) mod global {
     pub(crate) const PAUSED: u32 = 1;
     pub(crate) const MONITORED: u32 = 1 << 1;
-    /// Databases were exchanged, and that can still be lost.
+    /// Databases were exchanged, and a crash can still undo that.
     pub(crate) const EXCHANGED: u32 = 1 << 2;
 }
 
@@ -34,10 +34,10 @@ pub(crate) mod global {
 pub(crate) struct CommandCounters {
     /// Refused before they ran.
     pub(crate) rejected: Counter,
-    /// Ran and answered with an error.
+    /// Ran and replied with an error.
     pub(crate) failed: Counter,
-    /// How many ran, and how long they took. Made by the thread when it runs the command for the
-    /// first time.
+    /// Number of requests that ran, and their times. Created by the thread when it runs the command
+    /// for the first time.
     pub(crate) times: OnceLock<Box<Histogram>>,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct ThreadState {
 pub struct State {
     gate: AtomicU32,
     dbs: [AtomicU32; DBS],
-    /// How often SWAPDB changed what is behind each database. Written by who is alone in the store,
-    /// read under a guard.
+    /// How often SWAPDB changed the table behind each database. Written by a thread that is
+    /// exclusive in the store, read under a guard.
     exchanges: [AtomicU64; DBS],
-    /// Levels of tables, by their ids' places: 0 = the server's, else one more than the level's
-    /// number.
+    /// Levels of tables, by the positions of their ids: 0 = the server's, else the level's number
+    /// plus one.
     levels: Box<[AtomicU8]>,
-    /// A write may have been answered before it was on disk. Relaxed: who is answered so has stored
-    /// it before.
+    /// A write may have been answered before it was on disk. Relaxed: the thread that answers so
+    /// has stored it before.
     early: AtomicBool,
     /// End of `CLIENT PAUSE`, in milliseconds of the server's clock; 0 = none.
     pause_until_ms: AtomicU64,
@@ -70,19 +70,20 @@ pub struct State {
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
     /// Held while a database gets its table, and while two are exchanged: each table is behind at
-    /// most one database. Nothing is waited for under it but the log's memory, by the exchange.
+    /// most one database. A thread that holds it waits for nothing but the log's memory, during an
+    /// exchange.
     places: Mutex<()>,
-    /// What the places of the databases depend on, until it is synced.
+    /// The position on which the exchanged mapping depends, until it is synced.
     exchanged: Mutex<Position>,
     monitors: Mutex<Vec<Arc<ClientRecord>>>,
-    /// The most memory in use that anybody who asked was told of, in bytes.
+    /// The highest reported memory in use, in bytes.
     pub(crate) used_memory_peak: AtomicU64,
-    /// How long keys of each database live on average, in milliseconds, as it was found last.
+    /// Average time to live of the keys of each database, in milliseconds, as estimated last.
     pub(crate) ttl_ms: [AtomicU64; DBS],
     pub(crate) slow_log: Mutex<SlowLog>,
-    /// Counters as they were at the last `CONFIG RESETSTAT`.
+    /// The counters' values at the last `CONFIG RESETSTAT`.
     pub(crate) baseline: Mutex<Baseline>,
-    /// 40 hexadecimal digits that tell this run of the server from others.
+    /// 40 hexadecimal digits that identify this run of the server.
     pub(crate) run_id: String,
 }
 
@@ -121,7 +122,7 @@ impl State {
         }
     }
 
-    /// What sends every client's requests the long way round; 0 = nothing.
+    /// The bits that send every client's requests through all checks; 0 = none.
     #[inline]
     pub(crate) fn gate(&self) -> u32 {
         self.gate.load(Ordering::Relaxed)
@@ -139,11 +140,11 @@ impl State {
         std::array::from_fn(|db| self.table(db as u8))
     }
 
-    /// The table is gone: the database in front of it has none.
+    /// Removes a dropped table from its database.
     pub(crate) fn forget_table(&self, table: TableId) {
         for place in &self.dbs {
             let (gone, none) = (table.0, NO_TABLE);
-            // Whatever has been put there meanwhile stays. Relaxed: the store itself says which
+            // A table that was assigned meanwhile stays. Relaxed: the store itself decides which
             // tables exist.
             let _ = place.compare_exchange(gone, none, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -159,12 +160,13 @@ impl State {
         }
     }
 
-    /// Sets all databases at once; the caller is alone in the store, and so everybody else sees the
-    /// gate with the places. `position`: what is lost unless this is synced.
+    /// Sets all databases at once. The caller is exclusive in the store, so all other threads see
+    /// the gate together with the databases. `position`: the change is lost unless this is synced.
     pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
         for (db, table) in (0..).zip(places) {
             if *table != self.table(db) {
-                // Relaxed: whoever reads it enters the store afterwards, or had left it before.
+                // Relaxed: a thread that reads it enters the store afterwards, or had left it
+                // before.
                 self.exchanges[usize::from(db)].fetch_add(1, Ordering::Relaxed);
             }
             self.set_table(db, *table);
@@ -182,8 +184,8 @@ impl State {
         exchanges.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// What a reply waits for that depends on which table is behind which database; `None`:
-    /// nothing.
+    /// The position that a reply must wait for if it depends on the mapping of databases to tables;
+    /// `None`: there is none.
     #[cold]
     pub(crate) fn awaited_exchange(&self, log: Option<&Log>) -> Option<Position> {
         let mut exchanged = self.exchanged();
@@ -201,7 +203,7 @@ impl State {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The level of a table's own; None = the server's.
+    /// The table's own level; None = the server's.
     #[inline]
     pub(crate) fn level(&self, table: TableId) -> Option<Level> {
         let level = self.levels.get(table.place())?.load(Ordering::Relaxed);
@@ -217,20 +219,20 @@ impl State {
         }
     }
 
-    /// Writes are answered at this level from now on.
+    /// Notes that writes are answered at this level from now on.
     pub(crate) fn note_level(&self, level: Level) {
         if level == Level::Memory {
             self.early.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a write may have been answered at level `memory` since the start: only then a stop
-    /// can lose something.
+    /// Whether a write may have been answered at level `memory` since the start: only then can a
+    /// stop lose data.
     pub(crate) fn answered_early(&self) -> bool {
         self.early.load(Ordering::Relaxed)
     }
 
-    /// The database in front of a table.
+    /// The database that a table is behind.
     pub(crate) fn db_of(&self, table: TableId) -> Option<u8> {
         let place = self
             .dbs
@@ -250,7 +252,7 @@ impl State {
         }
     }
 
-    /// Until when a pause lasts and whether only writes wait; ends one that is over.
+    /// The end of the current pause and whether only writes wait; ends a pause that is over.
     pub(crate) fn paused(&self, now_ms: u64) -> Option<(u64, bool)> {
         let until_ms = self.pause_until_ms.load(Ordering::Relaxed);
         if until_ms == 0 {
@@ -270,7 +272,7 @@ impl State {
         self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether anybody monitors; call it while holding [`monitors`](Self::monitors).
+    /// Sets whether there are monitors; to be called while [`monitors`](Self::monitors) is held.
     pub(crate) fn set_monitored(&self, monitored: bool) {
         if monitored {
             self.gate.fetch_or(global::MONITORED, Ordering::Relaxed);

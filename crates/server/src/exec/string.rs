@@ -58,7 +58,7 @@ pub(super) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
     }
 }
 
-/// A `SET` that must see what is there before: its value, or its expiry.
+/// A `SET` that needs the former value or its expiry.
 fn set_with_old(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -142,7 +142,7 @@ pub(super) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     replace(ctx, guard, hashes[0], Decision::Remove)
 }
 
-/// Answers with the value and does `decision` to the key.
+/// Replies with the value and applies `decision` to the key.
 fn replace(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,

@@ -1,9 +1,8 @@
-//! The command table: what each command is called, how many arguments it takes, where its keys are
-//! and who runs it.
+//! The command table: each command's name, number of arguments, key positions and function.
 //!
 //! **Lookup** is one hash of the name's first and last eight bytes (ASCII case folded by setting
 //! bit 5), one or two probes of a table built at compile time, and one comparison: no allocation,
-//! no lower-casing. Subcommands are rows of their own, called `container|sub`.
+//! no lower-casing. Subcommands are separate rows, called `container|sub`.
 
 use super::commands::COMMANDS;
 use super::context::{Context, Done};
@@ -12,27 +11,27 @@ use crate::shared::Family;
 use duramen_engine::{Guard, KeyHash};
 use duramen_wire::resp::Args;
 
-/// How a command is run.
+/// The way in which a command is run.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
     /// Inside the batch's guard; gets the hashes of its keys in order.
     Data(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
-    /// As `Data`, but a guard of its own: it locks several keys, which must come before any other
+    /// As `Data`, but with its own guard: it locks several keys, which must come before any other
     /// write of a guard.
     Atomic(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
-    /// Touches nothing but the connection.
+    /// Uses nothing but the connection.
     Plain(fn(&mut Context<'_>) -> Done),
-    /// Asks the store as a whole (tables, counters): runs between guards.
+    /// Uses the store as a whole (tables, counters): runs between guards.
     Store(fn(&mut Context<'_>) -> Done),
-    /// Needs the session itself, to enter the store alone or to change its tables; inside EXEC it
-    /// gets the guard.
+    /// Needs the session itself, to enter the store exclusively or to change its tables; inside
+    /// EXEC it gets the guard.
     Alone(fn(&mut Context<'_>, Way<'_, '_>) -> Done),
-    /// Known, but refused for this reason (a whole error if it begins with `ERR`).
+    /// Known, but refused for this reason (a complete error text if it begins with `ERR`).
     Refused(&'static str),
 }
 
-/// Where a command's keys are: `first`, `last` (negative: counted from the end), `step`. `first` 0
-/// = no keys.
+/// Positions of a command's keys: `first`, `last` (negative: counted from the end), `step`. `first`
+/// 0 = no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) first: u8,
@@ -48,7 +47,7 @@ pub(crate) const fn keys(first: u8, last: i8, step: u8) -> Keys {
     Keys { first, last, step }
 }
 
-/// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` tells.
+/// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` reports.
 pub(crate) mod flag {
     pub(crate) const WRITE: u32 = 1;
     pub(crate) const READONLY: u32 = 1 << 1;
@@ -72,16 +71,16 @@ pub(crate) mod flag {
     pub(crate) const DANGEROUS: u32 = 1 << 20;
     /// Runs at once even between MULTI and EXEC.
     pub(crate) const NEVER_QUEUED: u32 = 1 << 24;
-    /// May take long by its nature: timed on its own for the slow log.
+    /// May take long by its nature: timed by itself for the slow log.
     pub(crate) const TIMED: u32 = 1 << 26;
-    /// Reads or writes the whole of a table: in a transaction it needs the store alone.
+    /// Reads or writes a whole table: in a transaction it needs exclusive access to the store.
     pub(crate) const WHOLE: u32 = 1 << 27;
     /// Its first argument is the name of a subcommand.
     pub(crate) const CONTAINER: u32 = 1 << 28;
     /// Is a subcommand (set by the table itself).
     pub(crate) const SUB: u32 = 1 << 29;
 
-    /// Flags by the names Redis gives them.
+    /// Flags with their names in Redis.
     pub(crate) const NAMES: &[(u32, &str)] = &[
         (WRITE, "write"),
         (READONLY, "readonly"),
@@ -98,7 +97,7 @@ pub(crate) mod flag {
         (NO_MULTI, "no_multi"),
         (ALLOW_BUSY, "allow_busy"),
     ];
-    /// ACL categories by the names Redis gives them.
+    /// ACL categories with their names in Redis.
     pub(crate) const CATEGORIES: &[(u32, &str)] = &[
         (KEYSPACE, "@keyspace"),
         (READONLY, "@read"),
@@ -113,7 +112,7 @@ pub(crate) mod flag {
     ];
 }
 
-/// The group a command is documented in.
+/// The group in which a command is documented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Connection,
@@ -123,7 +122,7 @@ pub(crate) enum Group {
     Server,
     Cluster,
     Duramen,
-    /// Of a kind Duramen does not have.
+    /// A command of a kind that does not exist here.
     Foreign,
 }
 
@@ -142,7 +141,6 @@ impl Group {
     }
 }
 
-/// One command or subcommand.
 pub(crate) struct Spec {
     /// Lower case; `container|sub` for a subcommand.
     pub(crate) name: &'static str,
@@ -151,7 +149,7 @@ pub(crate) struct Spec {
     pub(crate) flags: u32,
     pub(crate) keys: Keys,
     pub(crate) group: Group,
-    /// Whose latency histogram it counts in.
+    /// The latency histogram in which it counts.
     pub(crate) family: Family,
     pub(crate) since: &'static str,
     pub(crate) complexity: &'static str,
@@ -168,14 +166,14 @@ impl Spec {
         matches!(self.run, Run::Refused(_))
     }
 
-    /// Whether it writes and is allowed when memory is full: it deletes, or what it writes replaces
-    /// about as much.
+    /// Whether it writes and is allowed when memory is full: it deletes, or its write replaces
+    /// about as many bytes.
     #[inline]
     pub(crate) fn rewrites(&self) -> bool {
         self.flags & (flag::WRITE | flag::DENYOOM) == flag::WRITE
     }
 
-    /// Whether it changes several keys, each by itself.
+    /// Whether it changes several keys, each separately.
     pub(crate) fn changes_many(&self) -> bool {
         self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS
     }
@@ -184,14 +182,14 @@ impl Spec {
     pub(crate) fn is_secret(&self, n: usize) -> bool {
         match self.name {
             "auth" => n >= 1,
-            // Their first argument after the name says what is asked.
+            // Their first argument after the name selects the action.
             "hello" => n >= 2,
             "config|set" => n >= 3,
             _ => false,
         }
     }
 
-    /// The error of a command that is refused for this reason.
+    /// The error text of a command that is refused for this reason.
     pub(crate) fn refusal(&self, reason: &str) -> String {
         if reason.starts_with("ERR") {
             return reason.to_string();
@@ -217,7 +215,7 @@ impl Spec {
         }
     }
 
-    /// Its place in [`COMMANDS`], which is also its place in the per-thread counters.
+    /// Its position in [`COMMANDS`], which is also its position in the per-thread counters.
     pub(crate) fn number(&'static self) -> usize {
         (std::ptr::from_ref(self) as usize - COMMANDS.as_ptr() as usize) / size_of::<Spec>()
     }
@@ -235,7 +233,7 @@ impl Spec {
     }
 }
 
-/// What a request's name says.
+/// The command that a request's name stands for.
 #[derive(Clone, Copy)]
 pub(crate) enum Resolved {
     Command(&'static Spec),
@@ -317,7 +315,7 @@ const fn build_index() -> [u16; SLOTS] {
 }
 
 /// First and last eight bytes of a name, case folded, mixed with its length. `|0x20` folds letters;
-/// what else it folds together is told apart by the comparison.
+/// the comparison distinguishes other bytes that it folds together.
 const fn hash_name(name: &[u8]) -> usize {
     let n = name.len();
     let (mut head, mut tail) = (0u64, 0u64);
@@ -346,7 +344,7 @@ const fn mix(head: u64, tail: u64, len: usize) -> usize {
     (mixed >> 53) as usize
 }
 
-/// The same as [`hash_name`], by whole words.
+/// The same hash as [`hash_name`], computed by whole words.
 #[inline]
 fn hash_request_name(name: &[u8]) -> usize {
     let n = name.len();
@@ -363,7 +361,7 @@ fn hash_request_name(name: &[u8]) -> usize {
     mix(head, 0, n)
 }
 
-/// What is shown instead of a secret.
+/// Shown instead of a secret.
 pub(crate) const REDACTED: &[u8] = b"(redacted)";
 
 /// The row called `name`, in any case; `None` if there is none.

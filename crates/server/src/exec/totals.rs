@@ -1,4 +1,4 @@
-//! Counters of all threads together, since the start or since `CONFIG RESETSTAT`.
+//! Counters summed over all threads, since the start or since `CONFIG RESETSTAT`.
 
 use super::commands::COMMANDS;
 use super::errors;
@@ -7,7 +7,7 @@ use crate::shared::{Counter, Histogram, Shared, ThreadCounters};
 use std::sync::PoisonError;
 use std::time::Instant;
 
-/// Shortest time over which a rate is told.
+/// Shortest time over which a rate is computed.
 const RATE_MS_MIN: u128 = 100;
 
 /// Sums over all threads.
@@ -30,13 +30,13 @@ pub(crate) struct Totals {
 /// One command's counters over all threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandTotals {
-    /// That ran to their end.
+    /// Calls that ran to their end.
     pub(crate) calls: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// Time of all that ran.
+    /// Time of all calls.
     pub(crate) ns: u64,
-    /// How many took how long, as [`Histogram::counts`]; empty: none ran.
+    /// Number of calls by time, as [`Histogram::counts`]; empty: there was none.
     pub(crate) times: Vec<u64>,
 }
 
@@ -68,7 +68,7 @@ impl CommandTotals {
     }
 }
 
-/// Per second, over the last stretch of time that was long enough.
+/// Rates per second, over the last period that was long enough.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) commands: f64,
@@ -76,7 +76,7 @@ pub(crate) struct Rates {
     pub(crate) output_kbytes: f64,
 }
 
-/// What was counted when somebody last looked, or reset.
+/// Values of the counters at the last sample, and at the last reset.
 #[derive(Debug, Default)]
 pub(crate) struct Baseline {
     totals: Totals,
@@ -86,7 +86,7 @@ pub(crate) struct Baseline {
 }
 
 impl Totals {
-    /// Since the server started.
+    /// Totals since the server started.
     fn since_start(shared: &Shared) -> Totals {
         let sum = |counter: fn(&ThreadCounters) -> &Counter| {
             shared
@@ -113,7 +113,7 @@ impl Totals {
         }
     }
 
-    /// Since `CONFIG RESETSTAT`, and the rates of now.
+    /// Totals since `CONFIG RESETSTAT`, and the current rates.
     pub(crate) fn now(shared: &Shared) -> (Totals, Rates) {
         let all = Totals::since_start(shared);
         let mut baseline = shared
@@ -178,14 +178,14 @@ impl Totals {
         COMMANDS.iter().zip(since).collect()
     }
 
-    /// Every command's counters since the server started: those never go back.
+    /// Every command's counters since the server started: these never decrease.
     pub(crate) fn commands_since_start(
         shared: &Shared,
     ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
         COMMANDS.iter().zip(counted(shared))
     }
 
-    /// From now on everything counts from 0.
+    /// Resets all counters to 0.
     pub(crate) fn reset(shared: &Shared) {
         let totals = Totals::since_start(shared);
         let commands = counted(shared);

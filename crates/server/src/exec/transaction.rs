@@ -1,13 +1,13 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
 //! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
-//! them together with the watched ones; a request that concerns a whole table makes it enter the
-//! store alone instead. Under the locks it compares the watched keys' stamps, then runs the queue
-//! in one guard. Nobody sees a part of it.
+//! them together with the watched keys. If a request affects a whole table, EXEC enters the store
+//! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
+//! in one guard. No other client sees a part of it.
 //!
-//! In a cluster EXEC looks for the owner of all keys under its guard, before it locks them
-//! (`routing`, R1), whatever each request was told when it was queued; the locks keep the owner
-//! from changing.
+//! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
+//! (`routing`, R1), independent of the checks when the requests were queued. The locks keep the
+//! owner from changing.
 
 use super::client::{Client, Db, Transaction, gate, shown};
 use super::context::{Context, Done, Failure};
@@ -83,7 +83,7 @@ pub(super) fn unwatch(ctx: &mut Context<'_>) -> Done {
 struct Step<'a> {
     spec: &'static Spec,
     args: Args<'a>,
-    /// Its hashes in the list of all: from here to the next step's.
+    /// Start of its hashes in the list of all; they end where the next step's start.
     hashes: usize,
     /// The table that is selected when it runs.
     table: TableId,
@@ -91,7 +91,8 @@ struct Step<'a> {
     target: Option<TableId>,
 }
 
-/// How often EXEC looks for its tables again. In vain if the client's own table is gone.
+/// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
+/// gone.
 const PREPARE_ATTEMPTS_MAX: u32 = 8;
 
 pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
@@ -114,7 +115,7 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         let done = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
         attempts += 1;
-        // A table may be dropped after it was prepared and before the guard: nothing was done then.
+        // A table may be dropped between its preparation and the guard: then nothing was done.
         let is_dropped = matches!(&done, Err(Failure::Engine(error)) if matches!(**error, Error::NoSuchTable(_)));
         if !is_dropped || attempts == PREPARE_ATTEMPTS_MAX {
             break done;
@@ -123,7 +124,7 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     if let Err(failure) = &done
         && (failure.is_moving() || failure.cold().is_some())
     {
-        // Nothing was done: EXEC is shown again, and goes on from here.
+        // Nothing was done: EXEC is presented again, and continues from here.
         ctx.client.resume_transaction(transaction, watched);
     }
     done.map_err(|failure| match failure {
@@ -135,7 +136,7 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     })
 }
 
-/// Nothing of the transaction was done, because there is no room for all of it.
+/// Whether nothing of the transaction was done because there is no room for all of it.
 fn is_want_of_room(error: &Error) -> bool {
     matches!(
         error,
@@ -154,7 +155,7 @@ fn run_pinned(
         let mut guard = session.pin();
         guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, true) {
-            // No memory to lock the keys: alone in the store it needs no locks.
+            // No memory to lock the keys: with exclusive access no locks are needed.
             Err(Failure::Engine(error))
                 if needs.little && matches!(*error, Error::OutOfMemory { .. }) => {}
             done => return done,
@@ -165,12 +166,12 @@ fn run_pinned(
     run(ctx, &mut guard, transaction, watched, false)
 }
 
-/// What a queue needs of the store.
+/// The access to the store that a queue needs.
 #[derive(Clone, Copy)]
 struct Needs {
-    /// To be alone in it.
+    /// Exclusive access.
     whole: bool,
-    /// No memory beyond what it gives back: it goes on when the store is full.
+    /// No more memory than it gives back: it works when the store is full.
     little: bool,
 }
 
@@ -186,7 +187,7 @@ fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args
     })
 }
 
-/// Makes the tables that the queue will select, while no guard is held.
+/// Creates the tables that the queue will select, while no guard is held.
 fn prepare(shared: &Shared, transaction: &Transaction) -> Result<Needs, Failure> {
     let mut needs = Needs {
         whole: false,
@@ -196,7 +197,7 @@ fn prepare(shared: &Shared, transaction: &Transaction) -> Result<Needs, Failure>
         needs.whole |= spec.has(flag::WHOLE);
         needs.little &= !spec.has(flag::DENYOOM);
         if shared.membership().is_some() {
-            continue; // tables are the coordinator's affair
+            continue; // the coordinator creates tables
         }
         if spec.name == "swapdb" {
             databases::own_table(shared)?;
@@ -208,7 +209,7 @@ fn prepare(shared: &Shared, transaction: &Transaction) -> Result<Needs, Failure>
     Ok(needs)
 }
 
-/// The databases that a request names. Wrong ones are the command's own affair.
+/// The databases that a request names. The command itself reports invalid ones.
 fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     let arg = |n: usize| args.get(n).unwrap_or_default();
     let db = |text: &[u8]| keys::parse_db(text, Failure::Text("")).ok();
@@ -235,7 +236,7 @@ fn run(
     let mut locks = std::mem::take(&mut ctx.local.locks);
     locks.clear();
     let mut hashes = Vec::new();
-    // Under the guard: none of these tables is dropped before its end.
+    // Under the guard: none of these tables is dropped before the guard ends.
     ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
     ctx.table = table_of(ctx.client, ctx.local);
     let member = ctx.shared.membership();
@@ -251,7 +252,7 @@ fn run(
     );
     search.map_or(Ok(()), Search::outcome)?;
     if lock {
-        // A watched key of a table that was dropped has changed; there is nothing to lock.
+        // A watched key of a dropped table has changed; there is nothing to lock.
         let store = ctx.shared.store();
         let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
         locks.extend(alive.map(|(table, key, _)| (table, guard.hash(key))));
@@ -264,7 +265,7 @@ fn run(
             ctx.reply().null_array();
             return Ok(());
         }
-        // From here on nothing fails for want of room: all of it is done.
+        // From here on nothing fails for lack of room: all of it is done.
         *room = room_of(guard, &steps);
         guard.set_aside(*room)?;
         run_steps(ctx, guard, &steps, &hashes, !lock);
@@ -281,8 +282,8 @@ fn run(
     done
 }
 
-/// The level of the whole transaction: the strictest of the tables it touches and of what its
-/// commands asked for.
+/// The level of the whole transaction: the strictest of the levels of its tables and of those that
+/// its commands requested.
 fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
     let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
     let mut level = asked.max(ctx.level());
@@ -296,8 +297,8 @@ fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
     level
 }
 
-/// Hashes the keys of all requests, in the tables that they will be looked up in; in a cluster,
-/// looks who serves them.
+/// Hashes the keys of all requests, in the tables in which they will be looked up; in a cluster,
+/// determines their owners.
 fn plan<'t>(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
@@ -311,7 +312,7 @@ fn plan<'t>(
         Db::Number(db) => Some(db),
         Db::Table(_) => None,
     };
-    // SWAPDB exchanges them for what comes after it.
+    // SWAPDB exchanges them for the steps after it.
     let mut dbs = ctx.local.exec_dbs.unwrap_or_default();
     let mut planned = Vec::with_capacity(transaction.queue.len());
     for (spec, args) in steps(transaction) {
@@ -347,7 +348,7 @@ fn plan<'t>(
                     table = dbs[usize::from(db)].unwrap_or(admit::DROPPED);
                 }
             }
-            // The copy lands under another key, or in another table.
+            // The copy gets another key, or goes to another table.
             ("copy", Some(target)) => {
                 locks.push((target, guard.hash(args.get(2).unwrap_or_default())));
             }
@@ -360,7 +361,7 @@ fn plan<'t>(
     planned
 }
 
-/// What the transaction writes at most.
+/// Maximum room for the writes of the transaction.
 fn room_of(guard: &Guard<'_>, steps: &[Step<'_>]) -> Room {
     let mut planner = Planner::new(guard);
     for step in steps {
@@ -369,7 +370,7 @@ fn room_of(guard: &Guard<'_>, steps: &[Step<'_>]) -> Room {
     planner.room
 }
 
-/// C1 of `cold`: nothing of the transaction runs before all keys that it names are at hand.
+/// C1 of `cold`: no command of the transaction runs before all entries that it needs are in memory.
 fn warm(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,
@@ -403,13 +404,13 @@ fn warm(
     ctx.warm(guard, declared.chain(targets).chain(watched))
 }
 
-/// Since when this member of a cluster serves a key; None: it does not, or is of no cluster.
+/// The version since which this member serves a key; None: it does not, or it is in no cluster.
 fn since(view: Option<&View>, table: TableId, key: &[u8], hash: KeyHash) -> Option<TabletsVersion> {
     view?.serves_since(table, hash.route(key))
 }
 
-/// Whether a watched key changed since it was watched. A key that was served by another member
-/// meanwhile may have.
+/// Whether a watched key changed since it was watched. A key that another member served meanwhile
+/// may have changed.
 fn changed(
     shared: &Shared,
     guard: &Guard<'_>,
@@ -462,7 +463,7 @@ fn only_answers(spec: &Spec) -> bool {
     spec.has(flag::READONLY) || spec.name == "info" || spec.name.starts_with("command")
 }
 
-/// `alone`: nobody else is in the store, and no keys are locked.
+/// `alone`: no other session is in the store, and no keys are locked.
 fn run_steps(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -478,13 +479,13 @@ fn run_steps(
     for (n, step) in steps.iter().enumerate() {
         let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
         if ctx.local.room.exceeded && only_answers(step.spec) {
-            continue; // nobody will see it
+            continue; // no client will see its reply
         }
         if ctx.shared.commands.gate() & global::MONITORED != 0 {
             monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
         }
         if alone {
-            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have been before
+            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
         }
         let table = table_of(ctx.client, ctx.local);
         let mut inner = Context {
@@ -499,13 +500,13 @@ fn run_steps(
         };
         inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
         if ctx.local.room.is_exceeded_by(ctx.out) {
-            // The rest runs for its effect alone (`Context::overflowed`).
+            // The rest runs only for its effect (`Context::overflowed`).
             ctx.out.truncate(start);
         }
     }
     ctx.local.in_exec = false;
     ctx.local.meter.end_inner(ctx.spec.number(), begun);
-    // Every step counted itself; EXEC itself is counted by the group.
+    // Every step counted itself; the group counts EXEC itself.
     ctx.local
         .counters(ctx.shared)
         .commands

@@ -1,16 +1,17 @@
-//! How long the keys of a table live on average: an estimate from a sample, for `INFO keyspace`.
+//! Average time to live of the keys of a table: an estimate from a sample, for `INFO keyspace`.
 
 use duramen_engine::{Error, Guard, TableId};
 
-/// Objects that a sample looks at, at most: half a millisecond.
+/// Maximum objects that a sample visits: half a millisecond.
 const OBJECTS_MAX: usize = 4_096;
-/// Of those that expire so many are enough: the average is then known within a fifth or so.
+/// Number of objects with an expiry that suffices: the average is then known within about a fifth.
 const EXPIRING: u64 = 64;
 /// Objects in one step of the walk.
 const STEP: usize = 16;
 
-/// The average time to live, in milliseconds, of the objects that expire, by a sample that begins
-/// anywhere (`random`). None: no object of the sample expires. What lies on flash is not looked at.
+/// The average time to live, in milliseconds, of the objects that expire, from a sample that begins
+/// at a random position (`random`). None: no object of the sample expires. Entries on flash are
+/// skipped.
 pub(super) fn average_ms(
     guard: &Guard<'_>,
     table: TableId,
@@ -28,7 +29,7 @@ pub(super) fn average_ms(
             }
         });
         cursor = match next {
-            Ok(next) => next, // behind the end it goes on at the beginning
+            Ok(next) => next, // after the end it continues at the beginning
             Err(Error::Cold(_)) => {
                 guard.take_colds();
                 random()

@@ -1,10 +1,11 @@
-//! What must come true before the replies of a turn may go out.
+//! Conditions for sending the replies of a turn.
 //!
 //! **Invariants**
-//! 1. Whatever a request wrote, and everything it saw that a crash could still take back, is part
-//!    of its client's wait before the next request of another client runs under the same guard:
-//!    nobody waits for another's writes, and no reply shows what can vanish (trap 4).
-//! 2. A request at level `memory` waits for nothing: its client knows that what it sees may vanish.
+//! 1. Everything that a request wrote, and everything it saw that a crash could still undo, joins
+//!    its client's wait before the next request of another client runs under the same guard. So no
+//!    client waits for another's writes, and no reply shows data that can vanish (trap 4).
+//! 2. A request at level `memory` waits for nothing: its client accepts that data it sees may
+//!    vanish.
 
 use super::client::Client;
 use crate::durability::{Job, Stopping};
@@ -12,28 +13,27 @@ use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};
 use std::sync::Arc;
 
-/// What replies wait for. The default is nothing.
+/// The conditions that replies wait for. The default is none.
 #[derive(Default)]
 pub struct Wait {
-    /// Must be reached at its level.
+    /// This position must be reached at its level.
     position: Position,
     more: Option<Box<More>>,
-    /// The replies tell of data of a cluster's member: it must still be allowed to answer
+    /// The replies depend on data of a cluster's member: it must still be allowed to answer
     /// (`cluster::membership`, M2).
     leased: bool,
 }
 
-/// A wait of a command's own, beyond that for what it wrote: its reply is alone at the end of the
-/// turn.
+/// A command's own wait, beyond that for its writes: its reply is alone at the end of the turn.
 pub struct More {
     pub(crate) until: Until,
-    /// The reply as it was written, in the hope that all goes well.
+    /// The reply as written, for the case that the wait succeeds.
     pub(crate) hoped: Vec<u8>,
 }
 
-/// What a command waits for.
+/// The event that a command waits for.
 pub(crate) enum Until {
-    /// WAIT, WAITAOF: everything that anybody wrote before it has this level, or the time is over.
+    /// WAIT, WAITAOF: all writes of any client before it have this level, or the time is over.
     /// `deadline_ms` in milliseconds of the server's clock, 0 = none.
     Reached {
         position: Position,
@@ -42,20 +42,21 @@ pub(crate) enum Until {
         /// The reply if the time is over first.
         late: &'static [u8],
     },
-    /// SAVE: the snapshot is there, or has failed.
+    /// SAVE: the snapshot is complete, or has failed.
     Job(Arc<Job>),
-    /// SHUTDOWN: everything is on disk and the server stops, without a reply, or why it goes on.
+    /// SHUTDOWN: everything is on disk and the server stops, without a reply; or it runs on, with a
+    /// reason.
     Stop(Arc<Stopping>),
 }
 
-/// How a wait stands.
+/// The state of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Hold the replies back; look again at `deadline_ms` at the latest, 0 = no need.
+    /// Hold the replies; check again at `deadline_ms` at the latest, 0 = no need.
     Waiting { deadline_ms: u64 },
     /// Send them.
     Over,
-    /// Send them, but with this reply in place of the last one, which was hoped to be as `hoped`.
+    /// Send them, but with this reply in place of the last one, which was written as `hoped`.
     Instead { hoped: Vec<u8>, reply: Vec<u8> },
     /// None of them is true: each becomes this error.
     Failed(String),
@@ -67,7 +68,7 @@ impl Wait {
         self.is_durable() && !self.leased
     }
 
-    /// Whether it needs nothing of the log.
+    /// Whether it waits for nothing of the log.
     #[inline]
     pub fn is_durable(&self) -> bool {
         self.position.is_none() && self.more.is_none()
@@ -79,7 +80,7 @@ impl Wait {
         self.leased
     }
 
-    /// Whether a command waits for something of its own, for as long as it says.
+    /// Whether a command has its own wait, with its own end.
     pub fn has_own_end(&self) -> bool {
         self.more.is_some()
     }
@@ -108,7 +109,7 @@ impl Wait {
         self.more = Some(Box::new(More { until, hoped }));
     }
 
-    /// `reached` tells at which level a position is; `failure` why none is reached now.
+    /// `reached` returns the level that a position has; `failure`: why none is reached now.
     pub fn state(
         &self,
         reached: impl Fn(&Position) -> Level,
@@ -160,8 +161,8 @@ impl Wait {
 }
 
 impl Client {
-    /// Makes the client's replies wait for what was done and seen under `guard` since the last
-    /// call.
+    /// Adds everything that was written and seen under `guard` since the last call to the client's
+    /// wait.
     #[inline]
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
         if guard.has_position() {
@@ -169,7 +170,7 @@ impl Client {
         }
     }
 
-    /// As [`settle`](Self::settle), of a position with a level of its own.
+    /// As [`settle`](Self::settle), for a position with its own level.
     #[inline]
     pub(crate) fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
         self.wait.lease(tells_of_data);

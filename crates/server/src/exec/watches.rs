@@ -1,10 +1,10 @@
 //! The keys that one connection watches.
 //!
 //! **Invariants**
-//! 1. A key of a table is there once, with the stamp of its first `WATCH`: what changed since then
+//! 1. A key of a table is stored once, with the stamp of its first `WATCH`: any change since then
 //!    cancels `EXEC`.
-//! 2. Looking for a key takes the same time however many there are, and both their number and their
-//!    bytes have a limit.
+//! 2. The lookup of a key takes the same time for any number of keys, and both their number and
+//!    their bytes are limited.
 
 use super::client::Db;
 use crate::heap;
@@ -12,26 +12,27 @@ use duramen_base::ids::TabletsVersion;
 use duramen_engine::{Stamp, TableId};
 use std::collections::{BTreeMap, HashMap};
 
-/// Keys that one client may watch: each costs the client memory and EXEC a lock.
+/// Maximum keys that one client may watch: each costs the client memory and EXEC a lock.
 pub(crate) const WATCHED_MAX: usize = 65_536;
-/// Bytes of these keys together, in bytes: a connection must not keep gigabytes by watching long
-/// keys.
+/// Maximum total length of these keys, in bytes: a connection must not keep gigabytes by watching
+/// long keys.
 pub(crate) const WATCHED_BYTES_MAX: usize = 16 << 20;
 
 /// A key under `WATCH`.
 pub(crate) struct Watched {
     /// The database through which it was watched.
     pub(crate) db: Db,
-    /// [`State::exchanges`](super::state::State::exchanges) of that database then: the table may
-    /// come back after two exchanges.
+    /// [`State::exchanges`](super::state::State::exchanges) of that database at that time: the
+    /// table may come back after two exchanges.
     pub(crate) exchanges: u64,
     pub(crate) stamp: Stamp,
-    /// In a cluster: since which of its lists this member serves the key. A member that loses a key
-    /// and gets it back cannot know what happened to it meanwhile.
+    /// In a cluster: the version of the tablet list since which this member serves the key. A
+    /// member that loses a key and gets it back cannot know the changes meanwhile.
     pub(crate) since: Option<TabletsVersion>,
 }
 
-/// All keys under `WATCH` of a connection, by the table that was behind their database then.
+/// All watched keys of a connection, by the table that was behind their database when they were
+/// watched.
 #[derive(Default)]
 pub(crate) struct Watches {
     tables: BTreeMap<TableId, HashMap<Box<[u8]>, Watched>>,
@@ -39,7 +40,7 @@ pub(crate) struct Watches {
     key_bytes: usize,
 }
 
-/// What a watched key takes beside its own bytes.
+/// Memory of a watched key beside its own bytes.
 const WATCHED_BYTES: usize = size_of::<Watched>() + 48;
 
 impl Drop for Watches {
@@ -58,7 +59,7 @@ impl Watches {
         keys.is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// Adds a key that is not there yet; false: that would be too many, or too many bytes.
+    /// Adds a key that is not stored yet; false: there would be too many keys, or too many bytes.
     pub(crate) fn add(&mut self, table: TableId, key: &[u8], watched: Watched) -> bool {
         if self.len >= WATCHED_MAX || self.key_bytes + key.len() > WATCHED_BYTES_MAX {
             return false;

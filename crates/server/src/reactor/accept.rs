@@ -1,4 +1,4 @@
-//! New connections: accepted by whichever thread the kernel wakes, owned by the thread that has the
+//! New connections: accepted by the thread that the kernel wakes, owned by the thread that has the
 //! fewest.
 
 use super::Reactor;
@@ -12,12 +12,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Most connections accepted per listener and round: a connection storm does not starve the clients
-/// that are there.
+/// Maximum connections accepted per listener and round: so a connection storm does not starve
+/// existing clients.
 const ACCEPTS_MAX: usize = 64;
 
-/// A file descriptor held back, so that connections can be turned away properly when there are no
-/// others left.
+/// A reserved file descriptor: with it a connection can be refused properly when no other
+/// descriptor is left.
 pub(super) struct SpareFd(Option<OwnedFd>);
 
 impl SpareFd {
@@ -41,7 +41,7 @@ impl Reactor {
                     }
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return self.turn_away_one(listener),
-                // A connection that ended before it was accepted.
+                // The connection ended before it was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(_) => return,
             }
@@ -71,12 +71,12 @@ impl Reactor {
 
     fn reject(&mut self, fd: &OwnedFd, why: &[u8]) {
         self.me().counters.connections_rejected.add(1);
-        // A new socket has room for a line; if not, the peer learns it from the close.
+        // A new socket has room for a line; if not, the close informs the peer.
         let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
     }
 
-    /// Out of file descriptors: uses the spare one to tell one client so, instead of leaving all of
-    /// them waiting.
+    /// No file descriptors are left: uses the spare one to send an error to one client, instead of
+    /// leaving all of them waiting.
     fn turn_away_one(&mut self, listener: usize) {
         drop(self.spare.0.take());
         if let Some(socket) = self.listeners.get(listener)
@@ -88,14 +88,14 @@ impl Reactor {
         self.spare = SpareFd::new();
     }
 
-    /// Connections that other threads accepted for this one.
+    /// Takes over connections that other threads accepted for this one.
     pub(super) fn adopt(&mut self) {
         for incoming in self.me().incoming() {
             self.own(incoming);
         }
     }
 
-    /// Makes a connection of an accepted socket that is already counted.
+    /// Makes a connection from an accepted socket that is already counted.
     fn own(&mut self, incoming: Incoming) {
         let Incoming { fd, peer, native } = incoming;
         let local = rustix::net::getsockname(&fd)

@@ -1,5 +1,5 @@
-//! One connection: its socket, its partial request, its unsent replies, what the commands know
-//! about it.
+//! One connection: its socket, its partial request, its unsent replies, and its state for the
+//! commands.
 
 use super::flash::Parked;
 use super::hold::Held;
@@ -17,51 +17,50 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) record: Arc<ClientRecord>,
     pub(super) parse: ParseState,
-    /// None: it speaks RESP.
+    /// None: the protocol is RESP.
     pub(super) native: Option<Native>,
-    /// Received and not run yet; no memory if empty.
+    /// Received but not executed yet; without memory if empty.
     pub(super) input: Vec<u8>,
-    /// Replies; the first `sent` bytes are with the kernel. No memory if empty, between rounds.
+    /// Replies; the kernel has taken the first `sent` bytes. Between rounds without memory if
+    /// empty.
     pub(super) output: Vec<u8>,
     pub(super) sent: usize,
-    /// Its last replies that were held became errors after `reply-timeout`.
+    /// Its last held replies became errors after `reply-timeout`.
     pub(super) gave_up: bool,
     /// When the client last took replies, in milliseconds of the server's clock.
     pub(super) taken_at_ms: u64,
-    /// What epoll watches.
+    /// The events that epoll watches.
     pub(super) interest: EventFlags,
-    /// Close when the replies are out; nothing more is read.
+    /// Close when the replies are sent; nothing more is read.
     pub(super) closing: bool,
     pub(super) waits_for: WaitsFor,
-    /// Replies that wait for the log; nothing is received meanwhile, whatever `waits_for` says.
+    /// Replies that wait for the log; nothing is received meanwhile, even if `waits_for` is
+    /// `Input`.
     pub(super) held: Option<Held>,
-    /// Its replies wait for those of requests that wait for flash, at most until then, in
-    /// milliseconds of the server's clock; 0 = they
-    /// do not.
+    /// The connection's replies wait for those of requests that need flash, at most until this
+    /// time, in milliseconds of the server's clock; 0 = they do not wait.
     pub(super) corked_until_ms: u64,
-    /// What is fetched from flash for the requests that run next.
+    /// Entries fetched from flash for the next requests.
     pub(super) parked: Option<Box<Parked>>,
 }
 
-/// What must happen before a connection's next requests run.
+/// The event that must occur before a connection's next requests run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitsFor {
-    /// Its socket must become readable: `input` holds no whole request.
+    /// Its socket must become readable: `input` has no whole request.
     Input,
-    /// Nothing but the next round, and its held replies: `input` holds whole requests. Unless it is
-    /// held, the reactor's `again` list names it.
+    /// The next round, and the release of its held replies: `input` has whole requests. Unless the
+    /// connection is held, it is in the reactor's `again` list.
     Turn,
-    /// Its client must take replies: `input` holds whole requests.
+    /// Its client must take replies: `input` has whole requests.
     Output,
-    /// The end of `CLIENT PAUSE`, in milliseconds of the server's clock: `input` holds whole
-    /// requests, the reactor's
-    /// `paused` list names it.
+    /// The end of `CLIENT PAUSE`, in milliseconds of the server's clock: `input` has whole
+    /// requests, and the connection is in the reactor's `paused` list.
     Pause { until_ms: u64 },
-    /// What its requests need from flash (`Connection::parked`): `input` holds whole requests.
+    /// Entries on flash for its requests (`Connection::parked`): `input` has whole requests.
     Flash,
 }
 
-/// How a send ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     All,
@@ -71,8 +70,7 @@ pub(super) enum Sent {
     Failed,
 }
 
-/// Most bytes that one send hands to the kernel: enough for full speed, and other connections get
-/// their turn.
+/// Maximum bytes of one send: enough for full speed, and other connections get their turn.
 const SEND_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
@@ -97,7 +95,7 @@ impl Connection {
         }
     }
 
-    /// How long the input must be before it holds the next whole request, as far as that is known.
+    /// Length that the input must have before it contains the next whole request, as far as known.
     pub(super) fn bytes_needed(&self) -> usize {
         match &self.native {
             Some(native) => native.bytes_needed,
@@ -105,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Unsent replies that may go out now.
+    /// Unsent replies that may be sent now.
     pub(super) fn sendable_bytes(&self) -> usize {
         if self.corked_until_ms > 0 {
             return 0;
@@ -121,8 +119,8 @@ impl Connection {
         self.output.len() - self.sent
     }
 
-    /// Drops what is with the kernel: the output is then as long as what is unsent, and that has a
-    /// limit.
+    /// Drops the bytes that the kernel has taken: the output is then as long as its unsent part,
+    /// which has a limit.
     pub(super) fn drop_sent(&mut self) {
         if self.sent > 0 {
             self.output.drain(..self.sent);
@@ -133,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the kernel takes, with one system call.
+    /// Sends as much as the kernel takes, with one system call.
     pub(super) fn send(&mut self, now_ms: u64) -> (Sent, usize) {
         let end = self.sent + self.sendable_bytes();
         let unsent = self.output.get(self.sent..end).unwrap_or_default();
@@ -149,7 +147,7 @@ impl Connection {
                 if self.sent == self.output.len() {
                     return (Sent::All, bytes);
                 }
-                // Keep the unsent part at the front before the sent part outweighs it.
+                // Move the unsent part to the front before the sent part is longer.
                 if self.sent >= self.output.len() / 2 {
                     self.drop_sent();
                 }
@@ -160,8 +158,8 @@ impl Connection {
         }
     }
 
-    /// Ends the stream so that the peer still gets the last reply: closing a socket with unread
-    /// input resets it, which may overtake the reply.
+    /// Ends the stream so that the peer still gets the last reply. Closing a socket with unread
+    /// input resets the connection, and the reset may overtake the reply.
     pub(super) fn say_goodbye(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         let mut unread = [0u8; 4096];
@@ -174,5 +172,5 @@ impl Connection {
     }
 }
 
-/// Bounds what a flooding client can make its own goodbye cost.
+/// Bounds the work that a flooding client causes at its own close.
 const GOODBYE_READS: usize = 16;

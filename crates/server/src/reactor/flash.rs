@@ -1,38 +1,38 @@
-//! Connections whose requests wait for flash: what they need is fetched side by side, then they go
-//! on.
+//! Connections whose requests wait for flash: their entries are fetched in parallel, then the
+//! requests continue.
 //!
 //! A request that met entries on flash has not run (`exec::cold`). Its connection is parked: it
-//! asks for them, and for those that the requests behind it will need; everybody else goes on. When
-//! all have come, they are lent to the session and the requests are shown again, which are the
-//! connection's next turn: so the order of its replies stays.
+//! requests these entries, and those that the requests behind it will need. Other connections
+//! continue. When all entries have arrived, they are lent to the session, and the requests are
+//! presented again as the connection's next turn. So the order of its replies is kept.
 //!
-//! **States of a connection** (with `WaitsFor`): queued → fetching → whole → shown again. Queued
-//! (`Flash` and its token in `queue`): more is under way than may be. Fetching (`Flash`, `missing >
-//! 0`): its reads are under way. Whole (`Turn`, `missing == 0`): the next round shows it again, if
-//! its replies are not held. Shown again: `parked` is gone when that has ended; but if the first
-//! request met something else on flash and came no further, what it was lent is kept for the next
-//! time (it would be needed again, and so on for ever).
+//! **States of a connection** (with `WaitsFor`): queued → fetching → complete → presented again.
+//! Queued (`Flash` and its token in `queue`): the reads in flight leave no room. Fetching (`Flash`,
+//! `missing > 0`): its reads are in flight. Complete (`Turn`, `missing == 0`): the next round
+//! presents its requests again, if its replies are not held. Presented again: `parked` is None
+//! afterwards. But if the first request met other entries on flash and made no progress, the
+//! entries lent to it are kept for the next time (otherwise they would be needed again, and so on
+//! for ever).
 //!
 //! **Invariants**
-//! - F1: what is fetched for connections that have not been shown again is at most
-//!   `Tier::fetch_bytes`, or is for one alone.
-//! - F2: a connection is in `queue` once, or has `missing` fetches that name it; each ends exactly
-//!   once, by its bytes or an error, and then it is named by the reactor's `again`, or its release
-//!   does that. So nobody is forgotten.
-//! - F3: what was fetched belongs to who waits for it: a connection that is closed gives back its
-//!   part of F1, and fetches that find nobody are dropped.
-//! - F4: what the session holds it forgets after the next group, and when nobody is left who waits:
-//!   nothing is held for those who have gone.
-//! - F5: replies of requests before one that waits are sent with its own, if others wait too: that
-//!   saves the system calls and the wake-up of their client, which cost more than the requests did.
-//!   But they wait for [`CORK_MS`] at most, and only once.
-//! - F6: an entry that the first request needs is never given up as one of those that later
-//!   requests need, even if both name it: the first request would ask for it again without end.
+//! - F1: the bytes fetched for connections that were not presented again are at most
+//!   `Tier::fetch_bytes`, or belong to one connection alone.
+//! - F2: a connection is in `queue` once, or has `missing` fetches that name it. Each fetch ends
+//!   exactly once, with its bytes or an error. After the last, the connection is in the reactor's
+//!   `again` list, or its release puts it there. So no connection is forgotten.
+//! - F3: fetched bytes belong to the waiting connection: a connection that is closed gives back its
+//!   part of F1, and fetches without a waiting connection are dropped.
+//! - F4: the session forgets lent entries after the next group, and when no connection waits any
+//!   more: nothing is kept for closed connections.
+//! - F5: replies of requests before one that waits are sent with its own reply, if other
+//!   connections wait too. That saves system calls and a wake-up of the client, which cost more
+//!   than the requests did. But the replies wait for [`CORK_MS`] at most, and only once.
+//! - F6: an entry that the first request needs is never dropped as one that only later requests
+//!   need, even if both name it: otherwise the first request would request it again without end.
 //!
-//! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll
-//! instance.
+//! **Concurrency.** Everything here belongs to the thread; its epoll instance watches its reader.
 //!
-//! Paper: [Badam11 §4, Figure 2]: only many reads at once get what flash can give.
+//! Paper: [Badam11 §4, Figure 2]: only many parallel reads reach the throughput of flash.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
@@ -44,46 +44,47 @@ use rustix::event::epoll;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Reads of a thread that are under way at once: what a device needs to be busy.
+/// Maximum in-flight reads of a thread: enough to keep a device busy.
 const READS_MAX: u32 = 128;
 
-/// See F5. Longer than a tick of the scheduler: a timer that is the next of all costs as much as
-/// what is saved.
+/// See F5. Longer than a tick of the scheduler: if this timer is the next of all timers, it costs
+/// as much as it saves.
 const CORK_MS: u64 = 5;
-/// And only so many bytes of replies wait.
+/// Maximum bytes of replies that wait this way.
 const CORK_BYTES_MAX: usize = 16 << 10;
 
-/// What a read brought, or why it failed.
+/// The bytes of a read, or the reason why it failed.
 type Read = Result<Arc<[u8]>, Box<str>>;
 
-/// What was read for an entry, or why nothing was; `Ok(None)`: it is not there any more.
+/// The bytes read for an entry, or the reason why there are none; `Ok(None)`: the entry no longer
+/// exists.
 type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
 
-/// What a connection waits for.
+/// The entries that a connection waits for.
 #[derive(Default)]
 pub(super) struct Parked {
     wanted: Vec<Want>,
-    /// Its part of F1; 0 = it is queued.
+    /// Its part of F1; 0 = the connection is queued.
     bytes: usize,
     /// Fetches that have not ended.
     missing: usize,
     fetched: Vec<Come>,
-    /// What is longer than it was taken to be, and had no room.
+    /// Entries that are longer than assumed, and for which there was no room.
     longer: Vec<Want>,
-    /// Which of all this is for later requests only (F6).
+    /// Keys of the entries above that only later requests need (F6).
     ahead: Vec<(u64, u32)>,
-    /// Which of it was lent for its first request before.
+    /// Keys of the entries above that were lent to its first request before.
     kept: HashSet<(u64, u32)>,
-    /// In what order the first request wants it, if a first part is of use to it.
+    /// The order in which the first request needs them, if it can use a first part of them.
     order: Option<HashMap<(u64, u32), usize>>,
     failed: Vec<(Cold, Unfetched)>,
 }
 
 #[derive(Clone, Copy)]
 struct Want {
-    /// As it was asked for.
+    /// The entry as requested.
     asked: Cold,
-    /// What is to be read.
+    /// The part to be read.
     cold: Cold,
 }
 
@@ -99,66 +100,66 @@ impl From<Cold> for Want {
     }
 }
 
-/// What was fetched.
+/// A fetched entry.
 pub(super) struct Come {
     asked: Cold,
     cold: Cold,
     bytes: Arc<[u8]>,
-    /// The session holds it, if it has forgotten so often until now.
+    /// The session has the entry as long as this equals `Flash::forgotten`.
     lent: u64,
 }
 
-/// A read that is under way, or waits for a place.
+/// A read that is in flight, or waits for a place in the reader.
 struct Fetch {
-    /// As it was asked for.
+    /// The entry as requested.
     asked: Cold,
-    /// What is read: more of it, if it was longer than it was taken to be.
+    /// The part that is read: more than requested, if the entry is longer than assumed.
     cold: Cold,
     waiters: Vec<Token>,
 }
 
-/// A thread's fetches.
+/// The fetches of a thread.
 #[derive(Default)]
 pub(super) struct Flash {
-    /// Made when somebody parks for the first time.
+    /// Made when a connection parks for the first time.
     reader: Option<SpanReader>,
     /// By the tags of the reads.
     fetches: HashMap<u64, Fetch>,
     tags: HashMap<(u64, u32), u64>,
     last_tag: u64,
-    /// Tags that the reader had no place for.
+    /// Tags for which the reader had no place.
     waiting: VecDeque<u64>,
-    /// Connections that have nothing under way yet.
+    /// Connections without a read in flight yet.
     queue: VecDeque<Token>,
-    /// Connections whose replies wait (F5), and until when, in milliseconds of the server's clock;
-    /// or did.
+    /// Connections whose replies wait (F5), or waited, and the end of the wait, in milliseconds of
+    /// the server's clock.
     corked: VecDeque<(u64, Token)>,
     /// See F1.
     bytes: usize,
-    /// The kernel has not taken what was submitted: it is to be asked again.
+    /// The kernel has not accepted the submitted reads: they must be submitted again.
     stuck: bool,
-    /// The session may hold something.
+    /// The session may have lent entries.
     lent: bool,
-    /// How often the session was made to forget.
+    /// How often the session was made to forget them.
     forgotten: u64,
     /// Memory of the last round.
     ended: Vec<(u64, Read)>,
 }
 
 impl Flash {
-    /// Whether something is under way, or somebody waits for it.
+    /// Whether a read is in flight, or a connection waits for one.
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
         self.bytes > 0 || !self.fetches.is_empty() || !self.queue.is_empty()
     }
 
-    /// Whether somebody was lent something, or waits for it.
+    /// Whether a connection was lent entries, or waits for them.
     #[inline]
     pub(super) fn has_parked(&self) -> bool {
         self.bytes > 0
     }
 
-    /// When replies have waited long enough (F5).
+    /// The time at which corked replies must be sent (F5).
     pub(super) fn corked_until_ms(&self) -> Option<u64> {
         self.corked.front().map(|(until_ms, _)| *until_ms)
     }
@@ -167,13 +168,13 @@ impl Flash {
         self.stuck && self.is_busy()
     }
 
-    /// Whether a read has ended that nobody was told of. No system call by io_uring.
+    /// Whether a read has ended that was not processed yet. Makes no system call with io_uring.
     #[inline]
     pub(super) fn has_come(&mut self) -> bool {
         self.is_busy() && self.reader.as_mut().is_some_and(SpanReader::has_done)
     }
 
-    /// Begins what there are places for.
+    /// Submits as many waiting reads as the reader has places for.
     fn submit(&mut self) {
         let Some(reader) = &mut self.reader else {
             return;
@@ -188,7 +189,7 @@ impl Flash {
         }
     }
 
-    /// Begins a fetch for a connection, or joins it to the one that is under way.
+    /// Starts a fetch for a connection, or lets the connection join a fetch in flight.
     fn fetch(&mut self, want: Want, waiter: Token) {
         let under = self.tags.get(&want.asked.key());
         if let Some(fetch) = under.and_then(|tag| self.fetches.get_mut(tag)) {
@@ -216,8 +217,9 @@ impl Flash {
 }
 
 impl Reactor {
-    /// The requests of a connection met entries on flash. It is out of its slot, and waits for
-    /// flash from now on. `kept`: what its first request was lent, if it came no further.
+    /// Parks a connection whose requests met entries on flash: it waits for flash from now on. The
+    /// connection is out of its slot. `kept`: the entries lent to its first request, if that made
+    /// no progress.
     pub(super) fn park(&mut self, token: Token, connection: &mut Connection, mut kept: Vec<Come>) {
         let (needed, mut ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
@@ -233,7 +235,7 @@ impl Reactor {
             ahead.retain(|cold| first.insert(cold.key())); // F6
         }
         let in_parts = connection.client.takes_part();
-        // Of use for these alone; a request that parks for the first time pays nothing.
+        // Only these cases use the order; a request that parks for the first time pays nothing.
         let ordered: &[Cold] = match in_parts || !kept.is_empty() {
             true => &needed,
             false => &[],
@@ -258,7 +260,7 @@ impl Reactor {
         }
     }
 
-    /// F5. After `park`, before anything is sent.
+    /// F5. To be called after `park`, before anything is sent.
     pub(super) fn cork(&mut self, token: Token, connection: &mut Connection) {
         let waits = connection.waits_for == WaitsFor::Flash && connection.held.is_none();
         let bytes = connection.unsent_bytes();
@@ -270,7 +272,7 @@ impl Reactor {
         }
     }
 
-    /// F5: sends what has waited long enough. After each round.
+    /// F5: sends the replies that have waited long enough. Called after each round.
     pub(super) fn uncork_late(&mut self) {
         while let Some((until_ms, token)) = self.flash.corked.front().copied() {
             let waits = |connection: &Connection| connection.corked_until_ms == until_ms;
@@ -287,7 +289,7 @@ impl Reactor {
         }
     }
 
-    /// Begins the fetches of a connection, if F1 has room for them.
+    /// Starts the fetches of a connection, if F1 has room for them.
     fn admit_parked(&mut self, token: Token, connection: &mut Connection) -> bool {
         let (Some(parked), Some(tier)) = (&mut connection.parked, self.shared.tier()) else {
             return true;
@@ -336,7 +338,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// All that the connection waited for has come, or has failed to.
+    /// All entries that the connection waited for have arrived, or their reads have failed.
     fn is_whole(&mut self, token: Token, connection: &mut Connection) {
         connection.waits_for = WaitsFor::Turn;
         if connection.held.is_none() {
@@ -344,16 +346,16 @@ impl Reactor {
         }
     }
 
-    /// Before the thread waits: lets those begin who are queued, begins reads, and gives them to
-    /// the device.
+    /// Before the thread waits: admits queued connections, starts reads, and passes them to the
+    /// device.
     pub(super) fn start_fetches(&mut self) {
-        self.admit_queued(); // whoever went on, or was closed, has made room
+        self.admit_queued(); // continued or closed connections have made room
         self.flash.submit();
         let reader = self.flash.reader.as_mut();
         self.flash.stuck = reader.is_some_and(|reader| reader.start().is_err());
     }
 
-    /// Takes what was read since, and lets those go on who wait for nothing more.
+    /// Takes the reads that have ended, and continues connections whose last read this was.
     pub(super) fn take_fetched(&mut self) {
         let Some(reader) = &mut self.flash.reader else {
             return;
@@ -415,7 +417,7 @@ impl Reactor {
             .map_err(|error| error.to_string().into())
     }
 
-    /// One of the things that a connection waits for has come to its end.
+    /// Ends one fetch of a connection.
     fn give(&mut self, token: Token, asked: Cold, outcome: &Outcome) {
         let Some(mut connection) = self.slots.take(token) else {
             return; // It was closed meanwhile.
@@ -441,8 +443,8 @@ impl Reactor {
         self.slots.put(token, connection);
     }
 
-    /// What was read of an entry shows that it is longer: it is read whole for those that F1 has
-    /// room for.
+    /// The bytes read show that the entry is longer: it is read completely for the connections that
+    /// F1 has room for.
     fn read_longer(&mut self, asked: Cold, cold: Cold, longer: Cold, waiters: Vec<Token>) {
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
         let more = longer.span().1 - cold.span().1;
@@ -478,9 +480,9 @@ impl Reactor {
         }
     }
 
-    /// All fetches for a connection have ended. What had no room is asked for anew, together with
-    /// the rest, now that its length is known: holding the rest meanwhile, connections could wait
-    /// for each other's room for ever.
+    /// All fetches of a connection have ended. Entries that had no room are requested again,
+    /// together with the others, now that their length is known. If the others were kept meanwhile,
+    /// connections could wait for each other's room for ever.
     fn all_ended(&mut self, token: Token, connection: &mut Connection) {
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
         let Some(parked) = &mut connection.parked else {
@@ -522,7 +524,7 @@ impl Reactor {
         self.flash.queue.push_back(token);
     }
 
-    /// Lets those begin that F1 has room for now, in the order in which they came.
+    /// Admits queued connections as long as F1 has room, in the order of their arrival.
     fn admit_queued(&mut self) {
         while let Some(token) = self.flash.queue.front().copied() {
             if let Some(mut connection) = self.slots.take(token) {
@@ -536,8 +538,8 @@ impl Reactor {
         }
     }
 
-    /// Before the requests of a connection are shown again: gives the session all that was fetched
-    /// for them.
+    /// Before the requests of a connection are presented again: lends all entries fetched for them
+    /// to the session.
     pub(super) fn lend_fetched(&mut self, connection: &mut Connection) {
         let Some(parked) = &mut connection.parked else {
             return;
@@ -558,8 +560,8 @@ impl Reactor {
         }
     }
 
-    /// After the requests of a connection were shown again: what they were lent, if the first of
-    /// them needs it once more.
+    /// After the requests of a connection were presented again: returns the entries lent to them,
+    /// if the first request needs them once more.
     pub(super) fn take_back(&mut self, connection: &mut Connection, executed: usize) -> Vec<Come> {
         match self.unpark(connection) {
             Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
@@ -570,7 +572,7 @@ impl Reactor {
         }
     }
 
-    /// The connection waits for flash no more: it is shown again, or it is closed, or its client
+    /// Ends the connection's wait for flash: it is presented again, or it is closed, or its client
     /// does not take its replies.
     pub(super) fn unpark(&mut self, connection: &mut Connection) -> Option<Box<Parked>> {
         let parked = connection.parked.take()?;
@@ -582,7 +584,7 @@ impl Reactor {
         Some(parked)
     }
 
-    /// F4. Between groups.
+    /// F4. Called between groups.
     pub(super) fn forget_fetched(&mut self) {
         if std::mem::take(&mut self.flash.lent)
             && let Some(session) = self.executor.session()

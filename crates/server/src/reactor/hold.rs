@@ -1,28 +1,29 @@
-//! Replies that wait until the log has what they tell of.
+//! Replies that wait until the data they depend on is durable.
 //!
-//! Requests run at once; what they wrote or saw becomes durable later. Until then the connection's
-//! replies stay in its output buffer and it is not read from, while everybody else goes on. After
-//! each round the thread asks the log writer for a commit; or, if everybody whom it served lately
-//! is held, commits by itself: it would sleep otherwise, and two threads need not be woken.
+//! Requests run at once; the data that they wrote or saw becomes durable later. Until then the
+//! connection's replies stay in its output buffer and it is not read from; other connections
+//! continue. After each round the thread requests a commit from the log writer. If all connections
+//! that it served lately are held, it commits by itself: it would sleep otherwise, and two threads
+//! need not be woken.
 //!
 //! **Invariants**
 //! 1. No byte at or after [`Held::from`] is sent before its wait is over: see
 //!    `Connection::sendable_bytes`.
-//! 2. A held connection is not received from; it holds at most one turn. Epoll goes on watching it
-//!    for input until there is some: most clients send nothing before they have their reply, and
+//! 2. A held connection is not received from; it holds at most one turn. Epoll continues to watch
+//!    it for input until some arrives: most clients send nothing before they have their reply, and
 //!    that saves two system calls.
-//! 3. Whoever is held is in [`Holds::tokens`] and is looked at after every commit; none is
+//! 3. Every held connection is in [`Holds::tokens`] and is checked after every commit; none is
 //!    forgotten while the thread sleeps (`shared::Commits`).
-//! 4. If the log fails, held replies become errors: what they told may not be true. But the log of
-//!    a cluster's member only fails when its life is over: then the connection is closed, and the
-//!    client asks others.
-//! 5. In a cluster no reply that tells of data is sent unless this member was allowed to answer at
-//!    some moment after the request ran (`cluster::membership`, M2): the right is looked at once
-//!    for each group, after it ran, and then each time that held replies are looked at. Who gets
-//!    the right back wakes this thread as a commit does; it also looks by itself.
-//! 6. In a cluster a RESP client waits for `reply-timeout` at most: then its replies become errors,
-//!    which say that the outcome is not known. What a command itself waits for (WAIT, SAVE) has its
-//!    own end; native clients have a deadline of their own.
+//! 4. If the log fails, held replies become errors, because their content may not be true. But the
+//!    log of a cluster's member fails only when its life is over: then the connection is closed,
+//!    and the client asks other members.
+//! 5. In a cluster no reply that depends on data is sent unless this member was allowed to answer
+//!    at some moment after the request ran (`cluster::membership`, M2). The right is checked once
+//!    per group, after it ran, and then at each check of the held replies. The node's thread wakes
+//!    this thread like a commit does when the right comes back; this thread also checks by itself.
+//! 6. In a cluster a RESP client waits for `reply-timeout` at most. Then its replies become errors,
+//!    which say that the outcome is not known. The wait of a command itself (WAIT, SAVE) has its
+//!    own end; native clients have their own deadline.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -31,15 +32,15 @@ use crate::exec::{Wait, WaitState};
 use duramen_base::ids::Level;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 
-/// Replies of one turn that wait.
+/// Held replies of one turn.
 pub(super) struct Held {
-    /// Where they begin in the connection's output, and how many bytes they are. Bytes after them
-    /// were pushed later.
+    /// The start of the replies in the connection's output, and their length. Bytes after them were
+    /// pushed later.
     pub(super) from: usize,
     bytes: usize,
     wait: Wait,
     since_ms: u64,
-    /// When it becomes an error (I6), in milliseconds of the server's clock; 0 = never.
+    /// The time at which they become errors (I6), in milliseconds of the server's clock; 0 = never.
     deadline_ms: u64,
 }
 
@@ -49,18 +50,18 @@ impl Held {
     }
 }
 
-/// How often a thread says at most that it gives replies up, in milliseconds.
+/// Minimum interval between two log lines about given-up replies, in milliseconds.
 const SAY_EVERY_MS: u64 = 10_000;
 
-/// After a reply that did not have to wait, this thread commits for nobody for this long, in
-/// milliseconds: whoever got it may ask again, and is not kept waiting by a commit that takes as
-/// long as the disk.
+/// After a reply that did not have to wait, this thread makes no commits for this long, in
+/// milliseconds. The client of that reply may send its next request, which would wait for the
+/// commit, as long as the disk needs.
 const READERS_MS: u64 = 20;
 
-/// Replies of a connection wait so long, once others of it were given up, until some are
+/// Maximum wait of a connection's replies after others of its replies were given up, until some are
 /// acknowledged again.
 const AFTER_MS: u64 = 1_000;
-/// Replies that wait for this member's right to answer are looked at again after this time, in
+/// Replies that wait for this member's right to answer are checked again after this time, in
 /// milliseconds.
 const LEASE_LOOK_MS: u64 = 2;
 
@@ -68,30 +69,29 @@ const LEASE_LOOK_MS: u64 = 2;
 #[derive(Default)]
 pub(super) struct Holds {
     tokens: Vec<Token>,
-    /// Requests of native clients wait for the log, and must be finished although their connections
-    /// may be gone.
+    /// Requests of native clients wait for the log, and must be finished even if their connections
+    /// are gone.
     pub(super) unfinished: bool,
-    /// Nobody has asked for the commit that the newest of them need; at this level.
+    /// The level of the commit that the newest held replies need and that was not requested yet.
     demand: Option<Level>,
-    /// Commits when the held ones were last looked at.
+    /// Number of commits when the held replies were last checked.
     seen: u64,
-    /// When the next of them must be looked at, in milliseconds of the server's clock; 0 = after a
-    /// commit.
+    /// Time of the next check, in milliseconds of the server's clock; 0 = after the next commit.
     deadline_ms: u64,
     /// When a turn last ended whose replies did not have to wait, in milliseconds of the server's
     /// clock.
     unheld_ms: u64,
-    /// Since when the oldest of those looked at has waited; 0 = none.
+    /// The time since which the oldest held reply has waited, as of the last check; 0 = none.
     oldest_ms: u64,
-    /// When this thread may say again that it gives replies up.
+    /// From this time on, the thread may log again that it gives replies up.
     says_from_ms: u64,
-    /// Whether this member was allowed to answer, when that was last looked at; None: not since the
+    /// Whether this member was allowed to answer at the last check; None: not checked since the
     /// group ran.
     may_reply: Option<bool>,
 }
 
 impl Holds {
-    /// A group has run: what was known of the right to answer is from before.
+    /// A group has run: the result of the last check of the right to answer is from before.
     pub(super) fn group_ran(&mut self) {
         self.may_reply = None;
     }
@@ -100,7 +100,7 @@ impl Holds {
         self.tokens.is_empty() && !self.unfinished
     }
 
-    /// Somebody's patience ends then, in milliseconds of the server's clock; 0 = never.
+    /// A check is due at this time, in milliseconds of the server's clock; 0 = never.
     fn look_until(&mut self, deadline_ms: u64) {
         self.deadline_ms = match (self.deadline_ms, deadline_ms) {
             (0, other) | (other, 0) => other,
@@ -108,7 +108,7 @@ impl Holds {
         };
     }
 
-    /// Somebody else commits, and this thread will try again when it is woken for that.
+    /// Another thread commits now, and this thread will try again when that commit wakes it.
     pub(super) fn tries_again(&self) -> bool {
         self.demand.is_some()
     }
@@ -119,7 +119,7 @@ impl Holds {
 }
 
 impl Reactor {
-    /// Holds back the replies that the last turn appended from `from` on, if they must wait. To be
+    /// Holds the replies that the last turn appended from `from` on, if they must wait. To be
     /// called when the connection is out of its slot, before anything is sent.
     pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
         let wait = connection.client.take_wait();
@@ -128,7 +128,7 @@ impl Reactor {
             self.holds.unheld_ms = self.now_ms;
             return;
         }
-        // A disk that has failed is seen when it is looked for.
+        // A failed disk is noticed at the next check.
         match self.state_of(&wait, None) {
             WaitState::Waiting { deadline_ms } => self.holds.look_until(deadline_ms),
             _ => {
@@ -157,14 +157,14 @@ impl Reactor {
         }
     }
 
-    /// When replies that are held now become errors (I6); 0 = never.
+    /// The time at which replies held from now on become errors (I6); 0 = never.
     fn reply_deadline_ms(&mut self, connection: &Connection, wait: &Wait) -> u64 {
         let timeout_ms = self.config.get(&self.shared).reply_timeout_s * 1_000;
         let is_member = self.shared.membership().is_some();
         if !is_member || timeout_ms == 0 || connection.native.is_some() || wait.has_own_end() {
             return 0;
         }
-        // What is behind such a request in a pipeline would wait as long, again and again.
+        // Otherwise each later request of a pipeline would wait as long again.
         let patience_ms = if connection.gave_up {
             AFTER_MS
         } else {
@@ -173,8 +173,8 @@ impl Reactor {
         self.now_ms + patience_ms.min(timeout_ms)
     }
 
-    /// Whether a member of a cluster may answer what ran up to now (I5). The clock is read once per
-    /// group.
+    /// Whether a member of a cluster may answer the requests that have run so far (I5). Reads the
+    /// clock once per group.
     fn may_reply(&mut self) -> bool {
         if let Some(known) = self.holds.may_reply {
             return known;
@@ -201,8 +201,8 @@ impl Reactor {
         }
     }
 
-    /// After each round: gets a commit on its way for what is held, and lets go of what is durable
-    /// by now.
+    /// After each round: starts a commit for the held replies, and releases the replies that are
+    /// durable now.
     pub(super) fn tend_held(&mut self) {
         if self.holds.is_empty() {
             return;
@@ -217,7 +217,7 @@ impl Reactor {
                 self.holds.demand = None;
                 return self.release_held();
             }
-            // Else somebody commits now, and wakes this thread to try again.
+            // Otherwise another thread commits now, and wakes this thread to try again.
         }
         let late = self.holds.deadline_ms > 0 && self.now_ms >= self.holds.deadline_ms;
         if late || self.me().commits.count() != self.holds.seen {
@@ -231,19 +231,18 @@ impl Reactor {
         self.slots.put(token, connection);
     }
 
-    /// Before the thread sleeps: whether it may (I3). Otherwise there are replies to be released
-    /// now.
+    /// Before the thread sleeps: whether it may (I3). If not, there are replies to be released now.
     pub(super) fn may_sleep(&self) -> bool {
         self.holds.is_empty() || self.me().commits.may_sleep(self.holds.seen)
     }
 
-    /// Whether a commit has come since the held connections were looked at.
+    /// Whether there was a commit since the held connections were checked.
     #[inline]
     pub(super) fn may_release(&self) -> bool {
         !self.holds.is_empty() && self.me().commits.count() != self.holds.seen
     }
 
-    /// As [`sleep_limit`](Self::sleep_limit), if replies may be released by now: not at all.
+    /// As [`sleep_limit`](Self::sleep_limit); zero, if replies may be released now.
     pub(super) fn patience(&mut self) -> Option<Timespec> {
         if self.may_sleep() {
             self.sleep_limit()
@@ -252,9 +251,8 @@ impl Reactor {
         }
     }
 
-    /// Looks at every held connection.
     fn release_held(&mut self) {
-        // Before the look: a commit during it makes for another one.
+        // Read before the check: a commit during the check causes another one.
         self.holds.seen = self.me().commits.count();
         self.holds.deadline_ms = 0;
         self.holds.oldest_ms = 0;
@@ -264,7 +262,7 @@ impl Reactor {
         let failure = durability.and_then(|durability| durability.failure());
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
-        // Releasing runs no request, so none was added meanwhile.
+        // Releasing runs no request, so no token was added meanwhile.
         assert!(self.holds.tokens.is_empty());
         self.holds.tokens = tokens;
         self.me().counters.held_since_ms.set(self.holds.oldest_ms);
@@ -311,7 +309,7 @@ impl Reactor {
 }
 
 impl Reactor {
-    /// I6.
+    /// Gives up replies that have waited for `reply-timeout` (I6).
     fn give_up(&mut self, since_ms: u64) -> WaitState {
         let waited_s = (self.now_ms - since_ms) / 1_000;
         self.me().counters.replies_given_up.add(1);
@@ -330,7 +328,7 @@ impl Reactor {
 }
 
 impl Connection {
-    /// The wait is over: the replies may go out, such as they are now.
+    /// The wait is over: the replies, possibly replaced, may be sent.
     fn finish_hold(&mut self, state: WaitState) {
         let Some(held) = self.held.take() else {
             return;
@@ -341,19 +339,20 @@ impl Connection {
             WaitState::Waiting { .. } | WaitState::Over => {}
             WaitState::Instead { hoped, reply } => {
                 let start = end - hoped.len().min(held.bytes);
-                // Without replies (CLIENT REPLY OFF) there is nothing to correct.
+                // With `CLIENT REPLY OFF` there is no reply to correct.
                 if self.output.get(start..end) == Some(hoped.as_slice()) {
                     self.output.splice(start..end, reply);
                 }
             }
             WaitState::Failed(_) if self.native.is_some() => {
-                // The client finds out elsewhere what became of its requests.
+                // The client learns the outcome of its requests from another member.
                 self.output.truncate(held.from);
                 self.closing = true;
             }
             WaitState::Failed(text) => {
                 let replies = self.output.get(held.from..end).unwrap_or_default();
-                // The requests may be more: after `CLIENT REPLY SKIP` one has no reply.
+                // There may be more requests than replies: after `CLIENT REPLY SKIP` one has no
+                // reply.
                 let skipped = ReplySkipper::new().advance(replies).unwrap_or_default();
                 let mut errors = Vec::new();
                 for _ in 0..skipped.replies {
@@ -373,7 +372,7 @@ mod tests {
     use std::sync::Arc;
 
     /// After a failure of the disk there was one error for each request that had run. After `CLIENT
-    /// REPLY SKIP` that is one too many, and every later reply answered the wrong request.
+    /// REPLY SKIP` that was one too many, and every later reply answered the wrong request.
     #[test]
     fn each_reply_that_waited_becomes_an_error() {
         let (ours, _theirs) = UnixStream::pair().expect("a pair of sockets");

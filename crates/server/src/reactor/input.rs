@@ -1,5 +1,5 @@
-//! Receiving and parsing: from sockets into the thread's buffer, or into the connection's own if a
-//! request is long.
+//! Receiving and parsing: from sockets into the thread's buffer, or into the connection's own
+//! buffer if a request is long.
 
 use super::connection::{Connection, WaitsFor};
 use super::round::{Ready, Recycled};
@@ -11,17 +11,17 @@ use rustix::net::RecvFlags;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Most bytes received from one connection in one round.
+/// Maximum bytes received from one connection in one round.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Partial requests up to this size are joined with their rest in the thread's buffer; longer ones
-/// grow where they are.
+/// grow in place.
 const JOIN_BYTES_MAX: usize = 16 << 10;
-/// Most room a long request asks for ahead of its bytes.
+/// Maximum memory that a long request reserves ahead of its bytes.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
-/// Most requests of one connection that run in one turn.
+/// Maximum requests of one connection that run in one turn.
 pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
-/// The buffer that all connections of a group receive into.
+/// The buffer into which all connections of a group receive.
 pub(super) struct InputBuffer {
     bytes: Box<[u8]>,
     used: usize,
@@ -36,7 +36,7 @@ impl InputBuffer {
         }
     }
 
-    /// The group has run.
+    /// Empties the buffer after the group has run.
     pub(super) fn clear(&mut self) {
         self.used = 0;
     }
@@ -45,7 +45,7 @@ impl InputBuffer {
         self.bytes.get(range.clone()).unwrap_or_default()
     }
 
-    /// What was received into this range stays until the group has run.
+    /// Keeps the bytes received into this range until the group has run.
     pub(super) fn keep(&mut self, range: &Range<usize>) {
         self.used = range.end;
     }
@@ -57,16 +57,15 @@ impl InputBuffer {
     }
 }
 
-/// Where the input of a turn is.
+/// The buffer with the input of a turn.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// In the thread's buffer.
     Shared(Range<usize>),
-    /// In the connection's own.
+    /// In the connection's own buffer.
     Own,
 }
 
-/// How a receive ended.
 enum Received {
     Bytes(Source),
     Nothing,
@@ -88,8 +87,8 @@ impl Reactor {
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
             return self.mute(token, connection);
         }
-        // I4, for callers that did not ask epoll; and what a waiting connection has sent before
-        // comes first.
+        // I4, for callers without an event of epoll; and bytes that a waiting connection sent
+        // earlier come first.
         if !connection.interest.contains(EventFlags::IN) || connection.waits_for != WaitsFor::Input
         {
             return self.slots.put(token, connection);
@@ -133,7 +132,7 @@ impl Reactor {
             })
         } else {
             let missing = connection.bytes_needed().saturating_sub(partial);
-            // Room follows the bytes that came, not the length that was declared.
+            // The memory grows with the received bytes, not with the declared length.
             let room = missing.clamp(
                 RECEIVE_BYTES,
                 partial.clamp(RECEIVE_BYTES, RESERVE_BYTES_MAX),
@@ -154,7 +153,7 @@ impl Reactor {
         }
     }
 
-    /// Puts a connection that has whole requests left from the last round into the group.
+    /// Puts a connection with whole requests from the last round into the group.
     pub(super) fn continue_connection(&mut self, token: Token) {
         let Some(mut connection) = self.slots.take(token) else {
             return;
@@ -169,8 +168,8 @@ impl Reactor {
             return self.settle(token, connection);
         }
         if connection.unsent_bytes() > self.config.get(&self.shared).output_pause_bytes {
-            // It takes its replies first; `writable` continues it. Nobody waits for that with what
-            // was fetched for it.
+            // The client must take its replies first; `writable` continues the connection.
+            // Meanwhile it keeps no fetched entries.
             self.unpark(&mut connection);
             connection.waits_for = WaitsFor::Output;
             return self.settle(token, connection);
@@ -245,7 +244,7 @@ impl Reactor {
     }
 }
 
-/// How many bytes the first `executed` requests of `input` took; None: all.
+/// Length of the first `executed` requests of `input`; None: all of it.
 pub(super) fn bytes_of(
     limits: &Limits,
     input: &[u8],

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 pub(crate) type Listeners = Vec<OwnedFd>;
 
 /// Binds `threads` listeners for each of the configured addresses; returns them by thread, and the
-/// real addresses.
+/// actual addresses.
 ///
 /// # Errors
 /// [`ServerError::Listen`] with the address.
@@ -25,8 +25,8 @@ pub(crate) fn bind(
     let mut port = config.port;
     for ip in &config.bind {
         let mut address = SocketAddr::new(*ip, port);
-        // Sockets with SO_REUSEPORT would quietly share a port with another server of the same
-        // user: look first.
+        // Sockets with SO_REUSEPORT would silently share a port with another server of the same
+        // user: check first.
         if address.port() != 0 {
             drop(listen(address, config, false).map_err(refused(address))?);
         }
@@ -81,11 +81,11 @@ fn listen(address: SocketAddr, config: &ServerConfig, share: bool) -> Result<Own
     Ok(socket)
 }
 
-/// Descriptors the server needs beside its clients: listeners, epoll, mailboxes, log, admin
+/// Descriptors that the server needs beside its clients: listeners, epoll, mailboxes, log, admin
 /// connections.
 const OTHER_FILES: u64 = 128;
 
-/// Raises the limit of open files to what `maxclients` needs; returns how many clients fit if the
+/// Raises the limit of open files for `maxclients`; returns the number of clients that fit, if the
 /// system allows fewer.
 pub(crate) fn raise_file_limit(maxclients: usize) -> Option<usize> {
     let wanted = maxclients as u64 + OTHER_FILES;

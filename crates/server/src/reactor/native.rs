@@ -1,8 +1,8 @@
-//! Connections of native clients: they were greeted elsewhere (`Shared::hand_over_native`), and
-//! then live in the slots as those of RESP do, with the same bounds. Their input is frames, their
-//! replies wait in the same way.
+//! Connections of native clients. Their hellos were exchanged elsewhere
+//! (`Shared::hand_over_native`); then they are in the slots like RESP connections, with the same
+//! bounds. Their input consists of frames, and their replies wait in the same way.
 //!
-//! After a frame that is none, the connection ends: where the next one begins is not known.
+//! An invalid frame ends the connection: the start of the next frame is not known.
 
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
@@ -15,10 +15,10 @@ use duramen_wire::native::codec::{
     encode_trouble, parse_frame,
 };
 
-/// What the connection of a native client has beside that of a client of RESP.
+/// Additional state of a native client's connection.
 #[derive(Debug, Default)]
 pub(super) struct Native {
-    /// Bytes of input that the next frame takes, its header included; 0 = not known yet.
+    /// Length of the next frame in bytes, its header included; 0 = not known yet.
     pub(super) bytes_needed: usize,
 }
 
@@ -27,14 +27,14 @@ struct Ready {
     token: Token,
     connection: Box<Connection>,
     source: Source,
-    /// Where its replies begin in the connection's output.
+    /// Start of its replies in the connection's output.
     replies_from: usize,
-    /// Its frames in [`Round::frames`] end here.
+    /// End of its frames in [`Round::frames`].
     frames_to: usize,
-    /// Where each ends is known; what follows the last one: this.
+    /// The error behind the last valid frame.
     broken: Option<FrameError>,
     consumed: usize,
-    /// There may be another whole frame.
+    /// The input may have another whole frame.
     more: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Round {
     pub(super) executor: Executor,
     ready: Vec<Ready>,
     frames: Vec<Framed>,
-    /// Memory of the last turns, for the next.
+    /// Memory of the last turns, to be reused.
     turns: Vec<Turn<'static>>,
     executed: Vec<usize>,
 }
@@ -54,7 +54,7 @@ impl Round {
         self.ready.is_empty()
     }
 
-    /// Connections.
+    /// Number of connections.
     pub(super) fn len(&self) -> usize {
         self.ready.len()
     }
@@ -182,7 +182,7 @@ impl Reactor {
         self.settle_native();
     }
 
-    /// After the frames of a connection ran: keeps what is left of its input, sends its replies.
+    /// After the frames of a connection ran: keeps the rest of its input, sends its replies.
     fn finish_native(&mut self, ready: Ready, frames: &[Framed], executed: usize) {
         let Ready {
             token,
@@ -243,8 +243,8 @@ impl Reactor {
         connection.closing = true;
     }
 
-    /// After a round or a commit: requests that have become durable are finished, whatever became
-    /// of who sent them.
+    /// After a round or a commit: finishes requests that have become durable, even if their
+    /// connections are gone.
     pub(super) fn settle_native(&mut self) {
         let durability = self.shared.durability().map(|durability| &**durability);
         self.native.executor.settle(durability);

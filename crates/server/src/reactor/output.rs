@@ -1,5 +1,4 @@
-//! Replies on their way out: buffers that are lent to connections for a round, back-pressure,
-//! pushes.
+//! Outgoing replies: buffers that are lent to connections for a round, back-pressure, pushes.
 
 use super::connection::{Connection, Sent, WaitsFor};
 use super::slots::Token;
@@ -8,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 /// Larger buffers go back to the allocator, not to the pool.
 const KEPT_BYTES_MAX: usize = 256 << 10;
-/// What the pool may hold in all.
+/// Maximum bytes in the pool.
 const POOL_BYTES_MAX: usize = 4 << 20;
 
 /// Empty reply buffers with memory.
@@ -36,7 +35,7 @@ impl BufferPool {
 }
 
 impl Reactor {
-    /// Sends replies; false: the peer is gone, or over `output-limit`.
+    /// Sends replies; false: the peer is gone, or exceeds `output-limit`.
     pub(super) fn send(&mut self, connection: &mut Connection) -> bool {
         let (sent, bytes) = connection.send(self.now_ms);
         if bytes > 0 {
@@ -71,7 +70,7 @@ impl Reactor {
         }
     }
 
-    /// The kernel has room for more of a connection's replies.
+    /// Called when the kernel has room for more of a connection's replies.
     pub(super) fn writable(&mut self, token: Token) {
         let Some(mut connection) = self.slots.take(token) else {
             return;
@@ -89,7 +88,7 @@ impl Reactor {
         self.settle(token, connection);
     }
 
-    /// Appends bytes that no request of this connection asked for.
+    /// Appends bytes that are no reply to a request of this connection.
     pub(super) fn push(&mut self, token: Token, bytes: &[u8]) {
         let Some(mut connection) = self.slots.take(token) else {
             return;
@@ -108,8 +107,8 @@ impl Reactor {
         self.settle(token, connection);
     }
 
-    /// The end of everything that is done with a connection: closes it if that is due, or puts it
-    /// back into its slot.
+    /// Last step after any work on a connection: closes it if that is due, or puts it back into its
+    /// slot.
     pub(super) fn settle(&mut self, token: Token, mut connection: Box<Connection>) {
         if connection.client.verdict() == Verdict::CloseNow
             || (connection.closing && connection.unsent_bytes() == 0)
@@ -128,7 +127,7 @@ impl Reactor {
         self.slots.put(token, connection);
     }
 
-    /// Keeps what the connection's buffers hold, in its record and in the thread's gauges.
+    /// Records the lengths of the connection's buffers, in its record and in the thread's gauges.
     pub(super) fn account(&self, connection: &Connection, query: u64, output: u64) {
         let counters = &self.me().counters;
         let record = &connection.record;

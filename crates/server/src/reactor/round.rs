@@ -9,27 +9,27 @@ use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
 };
 
-/// A connection that has requests to run.
+/// A connection with requests to run.
 pub(super) struct Ready {
     pub(super) token: Token,
     pub(super) connection: Box<Connection>,
     pub(super) requests: Requests,
     pub(super) source: Source,
-    /// Where its replies begin in the connection's output.
+    /// Start of its replies in the connection's output.
     pub(super) replies_from: usize,
-    /// What it was parsed with: its own requests may change what the next bytes are parsed with.
+    /// The limits used for parsing: its own requests may change the limits for the next bytes.
     pub(super) limits: Limits,
-    /// What parsing took; an error comes after the requests in `requests`.
+    /// Result of parsing; an error comes after the requests in `requests`.
     pub(super) parsed: Result<Consumed, ProtocolError>,
 }
 
-/// Most request tables that are kept; a group rarely has more connections.
+/// Maximum request tables that are kept; a group rarely has more connections.
 const TABLES_MAX: usize = 128;
 
-/// More room than this is not left to the rest of an input.
+/// Maximum capacity that the rest of an input keeps.
 const KEPT_INPUT_BYTES: usize = 256 << 10;
 
-/// Memory that groups leave to the next.
+/// Memory of a group that the next one reuses.
 #[derive(Default)]
 pub(super) struct Recycled {
     turns: Vec<Turn<'static>>,
@@ -49,7 +49,7 @@ impl Recycled {
     }
 }
 
-/// An empty vector for another lifetime, in the memory of this one: collecting a vector's own
+/// An empty vector for another lifetime, in the memory of `turns`: collecting a vector's own
 /// iterator reuses its memory.
 fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
     turns.clear();
@@ -120,7 +120,7 @@ impl Reactor {
         self.ready = ready;
     }
 
-    /// After the requests of a connection ran: keeps what is left of its input, sends its replies.
+    /// After the requests of a connection ran: keeps the rest of its input, sends its replies.
     fn finish(&mut self, ready: Ready, executed: usize) {
         let Ready {
             token,
@@ -185,7 +185,7 @@ impl Reactor {
         self.settle(token, connection);
     }
 
-    /// The executor stopped early: what follows is parsed again, from its beginning.
+    /// The executor stopped early: the rest is parsed again from its beginning.
     fn executed_bytes(
         &mut self,
         connection: &mut Connection,
@@ -201,7 +201,7 @@ impl Reactor {
         super::input::bytes_of(limits, input, executed, &mut self.recycled)
     }
 
-    /// `consumed` bytes are done with; None: all.
+    /// Drops the first `consumed` bytes of the input and keeps the rest; None: drops all.
     pub(super) fn keep_rest(
         &mut self,
         connection: &mut Connection,
@@ -217,7 +217,7 @@ impl Reactor {
             }
             (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
                 connection.input.drain(..consumed);
-                // A few bytes must not hold the memory of a request that is done.
+                // A few bytes must not keep the memory of a finished request.
                 if connection.input.capacity() > KEPT_INPUT_BYTES {
                     connection.input.shrink_to(connection.input.len());
                 }

@@ -1,9 +1,9 @@
-//! Connections by small numbers, and the tokens by which epoll names them.
+//! Slots of connections by small numbers, and their tokens for epoll.
 
 use super::connection::Connection;
 use rustix::event::epoll::EventData;
 
-/// What an epoll event is about: a slot and its generation, or one of the reserved values at the
+/// The subject of an epoll event: a slot and its generation, or one of the reserved values at the
 /// top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(u64);
@@ -51,7 +51,7 @@ impl From<EventData> for Token {
 #[derive(Default)]
 struct Slot {
     /// Grows when the slot is given back, so that late events for its last connection are
-    /// recognised. From 1.
+    /// recognised. Starts at 1.
     generation: u32,
     connection: Option<Box<Connection>>,
     used: bool,
@@ -65,7 +65,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Connections, those that are taken out included.
+    /// Number of connections, those taken out included.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -106,7 +106,7 @@ impl Slots {
             .as_deref()
     }
 
-    /// Takes the connection out of its slot, which stays its own.
+    /// Takes the connection out of its slot; the slot stays reserved for it.
     pub(super) fn take(&mut self, token: Token) -> Option<Box<Connection>> {
         self.entry(token)?.connection.take()
     }
@@ -127,7 +127,6 @@ impl Slots {
         self.free.push(token.slot() as u32);
     }
 
-    /// Tokens of all connections.
     pub(super) fn tokens(&self) -> Vec<Token> {
         (0..self.slots.len() as u32)
             .filter_map(|slot| self.token(slot))

@@ -1,52 +1,51 @@
-//! When spinning pays: pure policy, told about time by its caller.
+//! When spinning pays: pure policy; its caller supplies the times.
 //!
-//! Waking a thread on an idle core costs tens of microseconds; looking again costs less than one.
-//! So a thread whose next request has come soon after the last one, several times in a row, may
-//! look again for a bounded time before it sleeps. It does not:
-//! * when many connections are active at once: then waiting makes larger batches, and nobody waits
-//!   for the wake-up;
-//! * when looking has been in vain: a failed spin takes back what two successes earned;
-//! * when it does not help: both ways are tried in turn and the mean time until the next request is
-//!   compared. On a machine whose cores are busy with other work, sleeping costs little (no core is
-//!   idle, nothing has to wake; the kernel lets client and server take turns on one core) while a
-//!   spinning thread uses up its time slice and may even keep its own client from running; the
-//!   comparison finds that out.
+//! Waking a thread on an idle core costs tens of microseconds; another look costs less than one. So
+//! a thread may spin for a bounded time before it sleeps, if its next request came soon after the
+//! last one several times in a row. It does not spin:
+//! * when many connections are active at once: then waiting makes larger batches, and no client
+//!   notices the wake-up;
+//! * when spinning was in vain: a failed spin cancels two successes;
+//! * when it does not help: both ways are tried in turn, and the mean times until the next request
+//!   are compared. If the cores are busy with other work, sleeping costs little: no core is idle,
+//!   so none has to wake, and the kernel lets client and server take turns on one core. A spinning
+//!   thread uses up its time slice there and may even keep its own client from running. The
+//!   comparison detects that.
 //!
-//! An idle server therefore sleeps after at most `poll-spin-us`, and uses no CPU.
+//! So an idle server sleeps after at most `poll-spin-us`, and uses no CPU.
 
 use std::time::Duration;
 
 /// Score from which spinning is tried.
 const SCORE_SPIN: u32 = 2;
 const SCORE_MAX: u32 = 16;
-/// Connections per round (average) above which waiting is better than looking.
+/// Connections per round (average) above which sleeping is better than spinning.
 const CONNECTIONS_MAX: u32 = 3;
-/// Distinct connections that are remembered as active; the share of rounds, in 256ths, that must be
-/// theirs.
+/// Number of distinct connections remembered as active; and the minimum share of rounds, in 256ths,
+/// that must be theirs.
 const REMEMBERED: usize = 4;
 const FAMILIAR_MIN: u32 = 160;
-/// Rounds of a trial of the way that is not preferred; the first of them let the scheduler settle
+/// Rounds of a trial of the way that is not preferred. The first of them let the scheduler settle
 /// and do not count.
 const TRIAL_ROUNDS: u32 = 64;
 const SETTLE_ROUNDS: u32 = 16;
-/// Rounds between trials: few after a change of mind, more each time a trial confirms what was
-/// known.
+/// Rounds between trials: few after a change of the preferred way, twice as many each time a trial
+/// confirms it.
 const PERIOD_ROUNDS_MIN: u32 = 512;
 const PERIOD_ROUNDS_MAX: u32 = 16_384;
-/// Weight of a new sample in the moving averages: 1/32, half of what a trial counts.
+/// Weight of a new sample in the moving averages: 1/32, half of the samples that count in a trial.
 const WEIGHT: u64 = 32;
-/// A gap counts as this at most: longer ones are pauses of the client.
+/// Upper bound of a counted gap: longer ones are pauses of the client.
 const GAP_NS_MAX: u64 = 1_000_000;
 
-/// A look takes about a microsecond; one that took this long includes somebody else's turn on the
-/// core.
+/// A look takes about a microsecond; if it took this long, another thread ran on the core
+/// meanwhile.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 
-/// A way of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Also if the spin was in vain and sleep followed: what counts is the time until the request
-    /// came.
+    /// Includes a spin in vain that was followed by sleep: the time until the request arrived
+    /// counts.
     Spin,
     Sleep,
 }
@@ -55,7 +54,7 @@ pub(super) struct Spinner {
     score: u32,
     /// Moving average of connections per round, in sixteenths.
     connections: u32,
-    /// Connections of the last rounds, and the moving average of the rounds that were theirs, in
+    /// Connections of the last rounds, and the moving average of the share of their rounds, in
     /// 256ths.
     remembered: [u64; REMEMBERED],
     next: usize,
@@ -91,7 +90,7 @@ impl Default for Spinner {
 }
 
 impl Spinner {
-    /// Whether so few connections are active that spinning is a question at all.
+    /// Whether so few connections are active that spinning can pay.
     pub(super) fn is_candidate(&self) -> bool {
         self.connections <= CONNECTIONS_MAX * 16 && self.familiar >= FAMILIAR_MIN
     }
@@ -110,17 +109,17 @@ impl Spinner {
         (self.preferred == Way::Spin) != (self.rounds < TRIAL_ROUNDS)
     }
 
-    /// Spinning was preferred, and is not what it was: the next trial comes early.
+    /// Whether spinning is preferred but has become slower: then the next trial comes early.
     fn has_become_slower(&self) -> bool {
         self.preferred == Way::Spin
             && self.rounds >= PERIOD_ROUNDS_MIN
             && self.spin_gap_ns > 2 * self.judged_gap_ns
     }
 
-    /// The end of a trial: which way is better?
+    /// Ends a trial: chooses the better way.
     fn judge(&mut self) {
-        // Clearly better, because it costs CPU. Waking an idle core makes the gap at least twice as
-        // long.
+        // Spinning must be clearly better, because it costs CPU. Waking an idle core at least
+        // doubles the gap.
         let better = if self.spin_gap_ns <= self.sleep_gap_ns / 8 * 5 {
             Way::Spin
         } else {
@@ -147,7 +146,7 @@ impl Spinner {
         self.familiar = (self.familiar * 15 + if known { 256 } else { 0 }).div_ceil(16);
     }
 
-    /// Work came this long after the last round ended.
+    /// Work arrived this long after the end of the last round.
     pub(super) fn work_came_after(&mut self, waited: Duration, way: Way, spin_us: u64) {
         let gap_ns = (waited.as_nanos() as u64).min(GAP_NS_MAX);
         if gap_ns / 1_000 <= spin_us {
@@ -169,7 +168,7 @@ impl Spinner {
         };
     }
 
-    /// One look took this long: if others were given the CPU meanwhile, a trial of spinning ends
+    /// One look took this long: if other threads ran on the CPU meanwhile, a trial of spinning ends
     /// here.
     pub(super) fn look_took(&mut self, look: Duration) {
         if look >= INTERRUPTED && self.preferred == Way::Sleep && self.rounds < TRIAL_ROUNDS {
@@ -178,7 +177,7 @@ impl Spinner {
         }
     }
 
-    /// A whole spin found nothing.
+    /// A whole spin found no work.
     pub(super) fn gave_up(&mut self) {
         self.score = self.score.saturating_sub(2);
     }
@@ -194,7 +193,7 @@ mod tests {
         Duration::from_micros(us)
     }
 
-    /// Runs `rounds` of one client and returns how many of them spun.
+    /// Runs `rounds` of one client and returns the number of those that spun.
     fn serve(spinner: &mut Spinner, rounds: u32, spinning: Duration, sleeping: Duration) -> u32 {
         let mut spun = 0;
         for _ in 0..rounds {
@@ -221,7 +220,7 @@ mod tests {
         let mut spinner = Spinner::default();
         let spun = serve(&mut spinner, 10_000, us(300), us(12));
         assert!(spun < 700, "{spun}");
-        // No gain is no reason either: spinning costs CPU.
+        // Without a gain there is no reason to spin either: spinning costs CPU.
         let mut spinner = Spinner::default();
         let spun = serve(&mut spinner, 10_000, us(10), us(12));
         assert!(spun < 700, "{spun}");
@@ -284,7 +283,7 @@ mod tests {
             spinner.round_had(20, 7);
         }
         assert!((0..PERIOD_ROUNDS_MAX).all(|_| !spinner.pays(SPIN_US)));
-        // One per round, but always another one.
+        // One connection per round, but a different one each time.
         for one in 0..1_000 {
             spinner.round_had(1, one % 10);
         }

@@ -1,12 +1,12 @@
-//! A graceful stop: no new connections, one last look at every socket, replies written out, then
-//! the end.
+//! A graceful stop: accept no new connections, receive once more from every socket, send the
+//! replies, end.
 
 use super::Reactor;
 use super::connection::WaitsFor;
 use std::time::{Duration, Instant};
 
 impl Reactor {
-    /// First step, once: what clients have sent by now still runs.
+    /// First step, executed once: requests that clients have sent so far still run.
     pub(super) fn begin_drain(&mut self) {
         if self.stop_deadline.is_some() {
             return;

@@ -1,25 +1,25 @@
-//! What happens by time: idle clients, stalled clients, pauses, deadlines. A server without any of
-//! these never wakes up.
+//! Events by time: idle clients, stalled clients, pauses, deadlines. A server without any of these
+//! never wakes up.
 
 use super::connection::WaitsFor;
 use super::{Reactor, Timespec};
 use std::time::{Duration, Instant};
 
-/// A commit that could not be made, or a read that the kernel did not take, is tried again after
-/// this time at the latest: rare, and far below what anybody notices.
+/// A commit that was not possible, or a read that the kernel did not accept, is tried again after
+/// this time at the latest: rare, and too short for any client to notice.
 const RETRY: Duration = Duration::from_millis(2);
-/// How often idle and stalled clients are looked for.
+/// Interval of the checks for idle and stalled clients.
 const SWEEP_MS: u64 = 1_000;
 
 impl Reactor {
-    /// Whether there is anything to sweep for.
+    /// Whether there is anything to check.
     fn sweeps(&mut self) -> bool {
         let config = self.config.get(&self.shared);
         (config.timeout_s > 0 && self.slots.len() > 0)
             || (config.output_stall_s > 0 && self.with_output > 0)
     }
 
-    /// Longest time to sleep in the kernel; None = until something happens.
+    /// Longest time to sleep in the kernel; None = until an event.
     pub(super) fn sleep_limit(&mut self) -> Option<Timespec> {
         let mut limit: Option<Duration> = None;
         let mut at_most = |duration: Duration| {
@@ -29,13 +29,14 @@ impl Reactor {
             at_most(Duration::from_millis(SWEEP_MS));
         }
         if let Some(until_ms) = self.first_pause_end() {
-            // The clock of rounds is up to a tick behind.
+            // The clock of rounds is up to one tick behind.
             at_most(Duration::from_millis(
                 until_ms.saturating_sub(self.now_ms) + 5,
             ));
         }
         if self.holds.tries_again() {
-            // What kept it from committing may have been no commit, and then nobody wakes it.
+            // The obstacle to the commit may not have been another commit, and then nothing wakes
+            // this thread.
             at_most(RETRY);
         }
         if self.flash.is_stuck() {
@@ -71,7 +72,7 @@ impl Reactor {
             .min()
     }
 
-    /// After each round.
+    /// Called after each round.
     pub(super) fn sweep(&mut self) {
         if !self.paused.is_empty() {
             self.resume_paused(self.now_ms);

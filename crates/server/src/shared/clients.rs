@@ -1,48 +1,51 @@
-//! The client registry: who is connected, for `CLIENT LIST`, `CLIENT KILL` and the metrics.
+//! The client registry: the connected clients, for `CLIENT LIST`, `CLIENT KILL` and the metrics.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One connection as other threads see it. The owning thread stores, once per round and not per
-/// request; all relaxed: a listing is a picture of about now.
+/// One connection as other threads see it. The owning thread stores the fields once per round, not
+/// per request. All accesses are relaxed: a listing shows roughly the current state.
 #[derive(Debug)]
 pub struct ClientRecord {
     pub id: u64,
     /// Number of the reactor thread that owns the connection.
     pub thread: usize,
-    /// Where that thread keeps it.
+    /// Slot of the connection in that thread.
     pub slot: u32,
     pub fd: i32,
     pub peer: SocketAddr,
     pub local: SocketAddr,
-    /// Milliseconds of the server's clock (`clock`).
+    /// In milliseconds of the server's clock (`clock`).
     pub connected_at_ms: u64,
-    /// When it last sent or took something, in milliseconds of the server's clock. Reactor.
+    /// When the client last sent or took bytes, in milliseconds of the server's clock. Written by
+    /// the reactor.
     pub active_at_ms: AtomicU64,
-    /// Bytes of a partial request; bytes of replies not yet taken. Reactor.
+    /// Bytes of a partial request; bytes of replies that the client has not taken. Written by the
+    /// reactor.
     pub query_bytes: AtomicU64,
     pub output_bytes: AtomicU64,
     pub received_bytes: AtomicU64,
     pub sent_bytes: AtomicU64,
-    /// Number of the last command in the command table, `u32::MAX` = none yet. Executor.
+    /// Number of the last command in the command table, `u32::MAX` = none yet. Written by the
+    /// executor.
     pub last_command: AtomicU32,
-    /// Number of the table it uses. Executor.
+    /// Number of the table that the client uses. Written by the executor.
     pub table: AtomicU32,
-    /// RESP version, 2 or 3. Executor.
+    /// RESP version, 2 or 3. Written by the executor.
     pub protocol: AtomicU32,
-    /// Flags whose meaning the executor defines (MULTI, MONITOR, NO-TOUCH …). Executor.
+    /// Flags that the executor defines (MULTI, MONITOR, NO-TOUCH …). Written by the executor.
     pub flags: AtomicU32,
-    /// Requests queued by MULTI, and keys watched. Executor.
+    /// Requests queued by MULTI, and keys watched. Written by the executor.
     pub queued: AtomicU32,
     pub watched: AtomicU32,
-    /// A command of it waits for something of its own (WAIT, SAVE). Reactor.
+    /// One of its commands waits for an event (WAIT, SAVE). Written by the reactor.
     pub is_blocked: AtomicBool,
     text: Mutex<ClientText>,
 }
 
-/// What a client said about itself.
+/// Names that a client has set for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientText {
     pub name: String,

@@ -1,14 +1,13 @@
-//! How a reactor thread learns that the log has come further, without a system call unless it
-//! sleeps.
+//! Announces commits to a reactor thread; a system call is made only if the thread sleeps.
 //!
 //! **Invariants**
-//! 1. No wake-up is lost: the thread announces itself before it looks at the count for the last
-//!    time, and a commit is counted before announcements are looked at. All of it is `SeqCst`, so
-//!    one of the two sees the other.
+//! 1. No wake-up is lost. The thread sets `waits` before it reads the count for the last time. The
+//!    writer counts a commit before it reads `waits`. All these accesses are `SeqCst`, so one of
+//!    the two sees the other's store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The commits that one thread knows of, and whether it wants to be woken at the next.
+/// The number of commits, and whether the owning thread wants to be woken at the next one.
 #[derive(Debug, Default)]
 pub struct Commits {
     count: AtomicU64,
@@ -16,15 +15,15 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// The owning thread: how many commits there were. A changed count is worth a look at what is
-    /// held.
+    /// Called by the owning thread: number of commits so far. If it has changed, the thread looks
+    /// at its held replies.
     #[inline]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The owning thread, about to sleep: `true` = sleep, the next commit wakes; `false` = there
-    /// was one since `seen`.
+    /// Called by the owning thread before it sleeps: `true` = sleep, the next commit wakes it;
+    /// `false` = there was a commit after `seen`.
     pub fn may_sleep(&self, seen: u64) -> bool {
         self.waits.store(true, Ordering::SeqCst);
         if self.count() == seen {
@@ -34,12 +33,12 @@ impl Commits {
         false
     }
 
-    /// The owning thread, awake again.
+    /// Called by the owning thread after it woke.
     pub fn woke(&self) {
         self.waits.store(false, Ordering::SeqCst);
     }
 
-    /// The log writer, after a commit; `true` = the thread sleeps and has to be woken.
+    /// Called by the log writer after a commit; `true` = the thread sleeps and must be woken.
     pub fn committed(&self) -> bool {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst)
@@ -62,7 +61,7 @@ mod tests {
         assert!(!commits.committed());
     }
 
-    /// A waiter that either sees each commit or is woken for it: a lost wake-up would make this
+    /// A waiter either sees each commit or is woken for it. A lost wake-up would make this test
     /// wait for ever.
     #[test]
     fn no_commit_is_missed() {

@@ -1,4 +1,5 @@
-//! Counters of one thread: written by it alone, without a locked instruction, read by anybody.
+//! Counters of one thread: the thread writes them without a locked instruction, any thread reads
+//! them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +26,7 @@ impl Counter {
     }
 }
 
-/// Commands whose latency is told together in the metrics.
+/// Commands that share one latency figure in the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Family {
@@ -70,9 +71,9 @@ impl Family {
     }
 }
 
-/// Sub-buckets per power of two: a recorded time is known within 1/4.
+/// Bits of a sub-bucket's number within a power of two: a recorded time is known within 1/4.
 const SUB_BITS: u32 = 2;
-/// Powers of two covered: 2^40 ns is 18 minutes; longer times fall into the last bucket.
+/// Powers of two covered: 2^40 ns is 18 minutes; longer times count in the last bucket.
 const POWERS: usize = 40;
 const BUCKETS: usize = POWERS << SUB_BITS;
 
@@ -93,7 +94,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many counts it has.
     pub const BUCKETS: usize = BUCKETS;
 
     fn bucket(ns: u64) -> usize {
@@ -105,7 +105,7 @@ impl Histogram {
         ((((power - SUB_BITS + 1) as usize) << SUB_BITS) + sub as usize).min(BUCKETS - 1)
     }
 
-    /// First time, in nanoseconds, that is above the bucket.
+    /// The first time, in nanoseconds, above the bucket.
     pub fn bucket_end_ns(bucket: usize) -> u64 {
         let next = bucket as u64 + 1;
         if next <= 1 << SUB_BITS {
@@ -121,8 +121,8 @@ impl Histogram {
         self.record_all(ns.saturating_mul(count), count);
     }
 
-    /// Records that `count` requests took `ns` together. 0: they had to be shown again, and are
-    /// counted then. Owning thread only.
+    /// Records that `count` requests took `ns` together. `count` 0: the requests must be presented
+    /// again, and count then. Owning thread only.
     pub fn record_all(&self, ns: u64, count: u64) {
         self.sum_ns.add(ns);
         let each_ns = ns.checked_div(count).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Histogram {
     }
 
     /// The time, in nanoseconds, that a share of `quantile` (0 to 1) of `counts` does not exceed; 0
-    /// if there are none.
+    /// if there are no counts.
     pub fn quantile_ns(counts: &[u64], quantile: f64) -> u64 {
         let total: u64 = counts.iter().sum();
         let wanted = (total as f64 * quantile).ceil() as u64;
@@ -158,22 +158,20 @@ impl Histogram {
     }
 }
 
-/// What one thread counts. Aligned to two cache lines, because the hardware fetches lines in pairs.
+/// Counters of one thread. Aligned to two cache lines, because the hardware fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadCounters {
-    /// Requests that ran, errors included.
+    /// Executed requests, those with errors included.
     pub commands: Counter,
-    /// Engine batches.
     pub batches: Counter,
-    /// Error replies.
     pub errors: Counter,
     pub keyspace_hits: Counter,
     pub keyspace_misses: Counter,
     pub net_input_bytes: Counter,
     pub net_output_bytes: Counter,
     pub connections_accepted: Counter,
-    /// Turned away at `maxclients` or for want of file descriptors.
+    /// Refused because of `maxclients`, or because no file descriptors were left.
     pub connections_rejected: Counter,
     pub protocol_errors: Counter,
     /// Closed by `timeout`.
@@ -182,23 +180,23 @@ pub struct ThreadCounters {
     pub output_closed: Counter,
     /// Replies that waited for `reply-timeout` and became errors.
     pub replies_given_up: Counter,
-    /// Since when its oldest held reply has waited, in milliseconds of the server's clock; 0 = none
-    /// is held. As of the last look at the held ones.
+    /// The time from which the thread's oldest held reply has waited, in milliseconds of the
+    /// server's clock; 0 = no reply is held. Updated when the thread looks at its held replies.
     pub held_since_ms: Counter,
-    /// Bytes in the thread's connection buffers, now.
+    /// Bytes in the thread's connection buffers now.
     pub query_buffer_bytes: Counter,
     pub output_buffer_bytes: Counter,
     /// Rounds of the event loop that found work, and waits that slept in the kernel.
     pub rounds: Counter,
     pub sleeps: Counter,
-    /// Nanoseconds spent spinning for work that did not come.
+    /// Nanoseconds of spinning that found no work.
     pub spin_ns: Counter,
-    /// Entries that were read from flash for requests, the bytes that were read for them, and reads
-    /// that the device failed to do.
+    /// Entries read from flash for requests, the bytes read for them, and reads that failed at the
+    /// device.
     pub flash_fetches: Counter,
     pub flash_fetched_bytes: Counter,
     pub flash_read_errors: Counter,
-    /// Connections whose requests wait for flash, now.
+    /// Connections whose requests wait for flash now.
     pub flash_parked: Counter,
 }
 

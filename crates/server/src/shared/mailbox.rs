@@ -6,32 +6,32 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What one thread can ask of another's reactor.
+/// A message from any thread to a reactor.
 #[derive(Clone, Debug)]
 pub enum Message {
-    /// Look again at the settings, at `Shared::stopping`, and at paused clients.
+    /// Check the settings, `Shared::stopping`, and paused clients again.
     Wake,
-    /// The log has come further, or a snapshot ended: look at the replies that wait for it.
+    /// There was a commit, or a snapshot ended: look at the replies that wait for it.
     Committed,
-    /// Close this client, without another byte (`CLIENT KILL`).
+    /// Close this client without sending another byte (`CLIENT KILL`).
     Close { client: u64 },
     /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client
     /// is gone.
     Push { client: u64, bytes: Arc<[u8]> },
 }
 
-/// Most bytes that wait in a mailbox to be appended to clients' outputs: a thread that is busy for
-/// long must not make `MONITOR` fill memory.
+/// Maximum bytes in a mailbox that wait to be appended to clients' outputs. Without a limit,
+/// `MONITOR` would fill memory while the thread is busy for long.
 const PUSHED_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Default)]
 struct Queue {
     messages: Vec<Message>,
-    /// Bytes of [`Message::Push`] among them.
+    /// Total bytes of the [`Message::Push`] messages.
     pushed_bytes: usize,
 }
 
-/// A queue of messages with an eventfd that wakes the thread out of its sleep.
+/// A queue of messages, with an eventfd that wakes the sleeping thread.
 pub struct Mailbox {
     queue: Mutex<Queue>,
     /// Set: there may be messages. Release in `post`, Acquire in `take`.
@@ -56,7 +56,7 @@ impl Mailbox {
         })
     }
 
-    /// Any thread. Never blocks for longer than another `post` or `take`.
+    /// Called by any thread. Blocks only for the time that another `post` or `take` needs.
     pub fn post(&self, message: Message) {
         let mut message = Some(message);
         let mut signals = false;
@@ -65,8 +65,8 @@ impl Mailbox {
         }
     }
 
-    /// Any thread: posts [`Message::Push`]. False: too many bytes wait already, and the message is
-    /// dropped.
+    /// Called by any thread: posts [`Message::Push`]. False: too many bytes wait already, and the
+    /// message is dropped.
     #[must_use]
     pub fn push(&self, client: u64, bytes: &Arc<[u8]>) -> bool {
         let fits = self.lock().pushed_bytes < PUSHED_BYTES_MAX;
@@ -79,7 +79,7 @@ impl Mailbox {
         fits
     }
 
-    /// The owning thread: takes all messages, in order.
+    /// Called by the owning thread: takes all messages, in order.
     pub fn take(&self, into: &mut Vec<Message>) {
         for step in TakeStep::ORDER {
             self.take_step(step, into);
@@ -97,7 +97,7 @@ impl Mailbox {
             }
             PostStep::Mark => *signals = !self.pending.swap(true, Ordering::AcqRel),
             PostStep::Signal if *signals => {
-                // Fails only if the counter is full, and then the thread is awake.
+                // This fails only if the counter is full, and then the thread is awake.
                 let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
             }
             PostStep::Signal => {}
@@ -131,12 +131,12 @@ impl Mailbox {
     }
 }
 
-/// What [`Mailbox::post`] does, one indivisible step at a time.
+/// The steps of [`Mailbox::post`]; each is indivisible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum PostStep {
     Push,
     Mark,
-    /// If the mark was not there before.
+    /// Only if the mark was not set before.
     Signal,
 }
 
@@ -144,7 +144,7 @@ impl PostStep {
     const ORDER: [PostStep; 3] = [PostStep::Push, PostStep::Mark, PostStep::Signal];
 }
 
-/// What [`Mailbox::take`] does.
+/// The steps of [`Mailbox::take`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum TakeStep {
     Acknowledge,
@@ -154,7 +154,7 @@ enum TakeStep {
 
 impl TakeStep {
     /// A post before the unmarking does not signal, but its message is collected afterwards. A post
-    /// after the unmarking signals, and the signal stays, because acknowledging came before.
+    /// after the unmarking signals, and that signal stays, because acknowledging came before.
     const ORDER: [TakeStep; 3] = [TakeStep::Acknowledge, TakeStep::Unmark, TakeStep::Collect];
 }
 
@@ -172,9 +172,9 @@ mod tests {
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)).expect("polls") == 1
     }
 
-    /// It was once possible that the signal of a post was consumed while `pending` stayed set: then
-    /// no later post woke the thread, and a stop waited for ever. Here two posts and a take run in
-    /// every order that their steps can have.
+    /// A `take` could once consume the signal of a post while `pending` stayed set. Then no later
+    /// post woke the thread, and a stop waited for ever. Here two posts and a take run in every
+    /// possible order of their steps.
     #[test]
     fn no_interleaving_loses_a_message_or_a_wake_up() {
         let mut schedules = vec![(Vec::new(), [0usize; 3])];
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// A thread that did not come back to its loop for long once let `MONITOR` fill memory with
+    /// While a thread did not come back to its loop for long, `MONITOR` once filled memory with
     /// lines for its clients.
     #[test]
     fn what_waits_to_be_pushed_is_bounded() {

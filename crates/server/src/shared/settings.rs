@@ -1,7 +1,8 @@
-//! The settings of a running server: how they are read, and how they change.
+//! The settings of a running server: reads and changes.
 //!
-//! **Invariant** J1: a change of several settings is made as a whole or not at all, and every state
-//! in between is one that [`ServerConfig::check`] allows: they are checked together.
+//! **Invariant** J1: a change of several settings is made completely or not at all. The changed
+//! settings are checked together, so [`ServerConfig::check`] allows every state that is ever
+//! visible.
 
 use super::{Message, Shared};
 use crate::config::{SETTINGS, ServerConfig, Setting};
@@ -10,20 +11,20 @@ use duramen_base::ids::Level;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Told of the settings after each change.
+/// Called with the settings after each change.
 pub(super) type OnChange = Box<dyn Fn(&ServerConfig) + Send + Sync>;
 
-/// What a look at the configuration file has changed.
+/// The changes that a reload of the configuration file made.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Names of settings that have another value now.
+    /// Names of settings that have a new value now.
     pub made: Vec<&'static str>,
-    /// Names of settings that the file has changed, and that change at the next start only.
+    /// Names of settings that changed in the file but take effect only at the next start.
     pub later: Vec<&'static str>,
 }
 
 impl Shared {
-    /// The settings of now. For a hot path keep a [`ConfigCache`].
+    /// The current settings. A hot path should keep a [`ConfigCache`].
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config
             .read()
@@ -31,7 +32,7 @@ impl Shared {
             .clone()
     }
 
-    /// From now on `told` is told of the settings after each change. To be called once.
+    /// From now on `told` is called with the settings after each change. To be called once.
     pub fn when_changed(&self, told: impl Fn(&ServerConfig) + Send + Sync + 'static) {
         self.on_change.get_or_init(|| Box::new(told));
     }
@@ -67,13 +68,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes over what a configuration file, read again, says otherwise than the last time: `last`
-    /// and `now` are the settings as they were read then and now. What `CONFIG SET` has changed and
-    /// the file has not stays (J1).
+    /// Applies the changes of a configuration file that was read again. `last` and `now` are the
+    /// settings of the previous read and of this one. A setting that `CONFIG SET` has changed stays
+    /// as it is if the file has not changed it (J1).
     ///
     /// # Errors
-    /// [`ServerError::Config`]: they do not fit together, or not to how the server was started;
-    /// nothing is changed.
+    /// [`ServerError::Config`]: the settings do not fit together, or do not fit the way the server
+    /// was started; nothing is changed.
     pub fn reload(&self, last: &ServerConfig, now: &ServerConfig) -> Result<Changes, ServerError> {
         let has_changed = |setting: &&Setting| (setting.get)(last) != (setting.get)(now);
         let (live, later): (Vec<_>, Vec<_>) = SETTINGS
@@ -121,11 +122,11 @@ impl Shared {
         Ok(())
     }
 
-    /// A server without a data directory cannot promise more than memory.
+    /// Refuses a level above `memory` for a server without a data directory.
     fn check_level(&self, old: &ServerConfig, new: &ServerConfig) -> Result<(), ServerError> {
         let in_memory = match self.data() {
             Some(_) => self.durability().is_none(),
-            None => old.data_dir().is_none(), // it is being loaded
+            None => old.data_dir().is_none(), // the data is being loaded
         };
         match new.level {
             Some(level @ (Level::Buffered | Level::Synced)) if in_memory => {
@@ -139,8 +140,8 @@ impl Shared {
     }
 }
 
-/// One thread's copy of the settings, refreshed when they change: reading it costs one load of a
-/// line nobody writes.
+/// One thread's copy of the settings, refreshed after each change. Reading it costs one load of a
+/// cache line that is rarely written.
 pub struct ConfigCache {
     generation: u64,
     config: Arc<ServerConfig>,

@@ -1,16 +1,16 @@
-//! Whether the reactor threads come back to their loops, and whether they end when the server
-//! stops.
+//! Supervision of the reactor threads: whether they come back to their loops, and whether they end
+//! when the server stops.
 //!
 //! **Invariants**
-//! 1. A thread that runs has stamped its loop; one that sleeps in the kernel has said so. So the
-//!    age of a stamp is the time for which everybody else of that thread waits.
+//! 1. A running thread has stamped its loop; a thread that sleeps in the kernel has marked that. So
+//!    the age of a stamp is the time for which all clients of that thread wait.
 //! 2. A stop has a deadline: [`Ending::wait`] returns when all threads have ended, or when one did
-//!    not in time. Before it begins, what is only in memory is written, and that takes as long as
-//!    it takes; but not once a thread is stuck.
+//!    not end in time. Before the stop begins, data that is only in memory is written. This may
+//!    take as long as it needs, unless a thread is stuck.
 //!
-//! **Concurrency.** A [`Beat`] is stored by its thread and loaded by anybody, relaxed: it is a
-//! picture of about now, and nothing else depends on it. [`Ending`] is locked at the start and the
-//! end of threads and of the server.
+//! **Concurrency.** A [`Beat`] is stored by its thread and loaded by any thread, relaxed: it shows
+//! roughly the current state, and nothing else depends on it. [`Ending`] is locked at the start and
+//! the end of threads and of the server.
 
 use super::Stop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ impl Beat {
         self.0.store(now_ms, Ordering::Relaxed);
     }
 
-    /// For how long the thread has not come back; None: it sleeps, and does when it is woken.
+    /// How long the thread has not come back; None: it sleeps, and comes back when it is woken.
     pub fn away_ms(&self, now_ms: u64) -> Option<u64> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -41,11 +41,11 @@ impl Beat {
     }
 }
 
-/// How often it is looked whether a thread is stuck, while a stop is asked for: rare, and far below
-/// what a stop may take.
+/// Interval of the checks for a stuck thread while a stop is requested: rare, and far below the
+/// time that a stop may take.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How many threads still run, and since when they should end.
+/// Number of threads that still run, and the time since which they should end.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     state: Mutex<State>,
@@ -55,12 +55,12 @@ pub(crate) struct Ending {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
-    /// A stop is asked for, and what must be on disk first is being written.
+    /// A stop is requested, and data that must be on disk first is being written.
     asked: bool,
     stop: Option<(Stop, Instant)>,
 }
 
-/// A thread that runs, until this is dropped.
+/// Marks a thread as running until it is dropped.
 pub(crate) struct Running(Arc<Ending>);
 
 impl Ending {
@@ -69,13 +69,14 @@ impl Ending {
         Running(Arc::clone(self))
     }
 
-    /// A stop is asked for that begins later, or is refused after all.
+    /// Notes that a stop is requested which begins later (`true`), or that it was refused
+    /// (`false`).
     pub(crate) fn ask(&self, asked: bool) {
         self.lock().asked = asked;
         self.changed.notify_all();
     }
 
-    /// The threads are to end.
+    /// Orders the threads to end.
     pub(crate) fn stop(&self, how: Stop) {
         let mut state = self.lock();
         if state.stop.is_none_or(|(before, _)| before < how) {
@@ -84,8 +85,8 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// Waits until no thread runs. False: a stop took longer than `limit` allows for its kind, or
-    /// one was asked for and a thread is stuck.
+    /// Waits until no thread runs. False: a stop took longer than `limit` allows for its kind, or a
+    /// stop was requested and a thread is stuck.
     pub(crate) fn wait(
         &self,
         limit: impl Fn(Stop) -> Duration,

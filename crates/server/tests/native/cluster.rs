@@ -1,5 +1,5 @@
-//! One server as a member of a cluster that a test makes up: its map, its coordinator, and who
-//! greets native clients.
+//! One server as a member of a cluster that the test simulates: its map, its coordinator, and the
+//! handshakes with native clients.
 
 use duramen_base::ids::{
     ClientId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
@@ -61,7 +61,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Answers at once who asks about clients: all have leases.
+/// Answers every question about clients at once: all have leases.
 fn clients() -> Arc<Clients> {
     let this: Arc<OnceLock<Weak<Clients>>> = Arc::default();
     let seen = this.clone();
@@ -77,7 +77,7 @@ fn clients() -> Arc<Clients> {
 }
 
 impl Cluster {
-    /// `dir`: where it keeps its data, synced; `None`: in memory.
+    /// `dir`: the directory of its data, synced; `None`: in memory.
     pub(crate) fn start(dir: Option<&std::path::Path>) -> Cluster {
         Cluster::with(dir, |_| {})
     }
@@ -133,7 +133,7 @@ impl Cluster {
         cluster
     }
 
-    /// From now on it owns this part of the table.
+    /// From now on the server owns this part of the table.
     pub(crate) fn serve(&self, range: KeyRange) {
         let served = Ranges::new([(self.table, range)]).expect("one range");
         let map = Arc::new(Map::new(&self.map()).expect("a map"));
@@ -203,7 +203,7 @@ impl Cluster {
         client.table("t").expect("it has table t")
     }
 
-    /// A connection that has been greeted, for frames by hand.
+    /// A connection after the handshake, for frames made by the test.
     pub(crate) fn raw(&self) -> TcpStream {
         let mut stream = TcpStream::connect(self.native).expect("connects");
         stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
@@ -217,7 +217,7 @@ impl Cluster {
     }
 }
 
-/// The handshake of who accepted; what came behind it.
+/// The accepting side of the handshake; returns the bytes received after it.
 fn greet(stream: &mut TcpStream, role: Role) -> Option<Vec<u8>> {
     let nonce = fresh_nonce().expect("random numbers");
     let handshake = Handshake::accept(role, nonce);

@@ -1,4 +1,4 @@
-//! Frames by hand: cut, wrong, too many, or for somebody else.
+//! Frames made by the test: cut, wrong, too many, or for another server.
 
 use super::cluster::{Cluster, ME};
 use duramen_base::ids::{MapVersion, ServerId, TableId};
@@ -26,7 +26,7 @@ fn read(table: TableId, key: &[u8]) -> Single<'_> {
     }
 }
 
-/// Shows each reply in turn until `count` came or the connection ended; returns how many.
+/// Passes each reply to `show` until `count` arrived or the connection ended; returns the number.
 fn replies(stream: &mut TcpStream, count: usize, mut show: impl FnMut(u64, Reply<'_>)) -> usize {
     let (mut input, mut seen) = (Vec::new(), 0);
     while seen < count {
@@ -108,14 +108,14 @@ fn bad_bodies_are_refused_and_bad_frames_end_the_connection() {
     let cluster = Cluster::start(None);
     let mut stream = cluster.raw();
     let mut sent = Vec::new();
-    // A body that is none: the operation does not exist, but the checksum is right.
+    // An invalid body: the operation does not exist, but the checksum is right.
     encode_single(&mut sent, &envelope(1), &read(cluster.table, b"k"));
     let bad = duramen_wire::native::codec::Kind::Multi as u16;
     sent[4..6].copy_from_slice(&bad.to_le_bytes());
     let crc = crc32c::crc32c_append(crc32c::crc32c(&sent[..36]), &sent[40..]);
     sent[36..40].copy_from_slice(&crc.to_le_bytes());
-    // A question for a coordinator, one for another life, one from an older map, a table that is
-    // not there, a sign of life.
+    // A question for a coordinator, one for another life, one with an older map, a table that does
+    // not exist, a ping.
     let map = ToCoordinator::Map {
         table: None,
         since: MapVersion(0),
@@ -170,7 +170,8 @@ fn bad_bodies_are_refused_and_bad_frames_end_the_connection() {
     }
 }
 
-/// Without its lease a member tells nothing of data; when it has it again, what waited is true.
+/// Without its lease a member sends no reply that depends on data; when it gets the lease back, the
+/// waiting replies are true.
 #[test]
 fn nothing_is_told_of_data_without_a_lease() {
     let cluster = Cluster::with(None, |config| config.threads = 1);
@@ -181,7 +182,7 @@ fn nothing_is_told_of_data_without_a_lease() {
     encode_single(&mut single, &envelope(2), &read(cluster.table, b"k"));
     cluster.read_until.set(0);
     stream.write_all(&single).expect("sends");
-    // The one thread has looked at both when it answers the second.
+    // The only thread has handled both when it answers the second.
     let threads = &cluster.server.shared().threads;
     super::wait_until("it was executed", || threads[0].counters.commands.get() > 0);
     other.write_all(&ping).expect("sends");

@@ -1,4 +1,4 @@
-//! Native clients of one server: the real client against the reactors, and frames by hand.
+//! Native clients of one server: the real client against the reactors, and frames made by the test.
 
 mod cluster;
 mod frames;
@@ -96,7 +96,7 @@ fn many_operations_and_enumerations_are_complete() {
     assert_eq!(table.scan().count(), 0);
 }
 
-/// Values that are too many for one answer come all the same, by further ones.
+/// Values that are too many for one answer arrive nevertheless, in further answers.
 #[test]
 fn answers_that_would_be_too_long_are_cut() {
     let cluster = Cluster::with(None, |config| config.memory_bytes = 256 << 20);
@@ -133,7 +133,7 @@ fn what_is_sent_again_counts_once() {
             let (table, done, killed) = (cluster.table(), done.clone(), killed.clone());
             std::thread::spawn(move || {
                 let mut added = 0;
-                // Until some connection was killed: whoever does that may come to run late.
+                // Until a connection was killed: the killing thread may start late.
                 while added < EACH || killed.load(Ordering::SeqCst) == 0 {
                     table.increment(b"shared", 1).expect("masked");
                     table
@@ -149,7 +149,7 @@ fn what_is_sent_again_counts_once() {
     wait_until("all have added", || {
         let shared = cluster.server.shared();
         for record in shared.clients() {
-            // Some, and not those that have only just come.
+            // Kills some connections, but none that has only just connected.
             if record.id % 2 == 0 && record.received_bytes.load(Ordering::Relaxed) > 3_000 {
                 let client = record.id;
                 shared.post(&record, duramen_server::shared::Message::Close { client });
@@ -183,7 +183,7 @@ fn what_is_not_owned_is_not_served() {
     cluster.serve(KeyRange::new(RouteHash::MAX, RouteHash::MAX));
     let mut options = cluster.options();
     options.deadline = std::time::Duration::from_secs(5);
-    // A machine that stands still may take longer than that now and then, not each time.
+    // A machine that stands still may take longer than that sometimes, but not each time.
     let connect = || {
         let client = duramen_client::Client::connect(options.clone()).ok()?;
         client.table("t").ok()

@@ -1,11 +1,10 @@
-//! Where commands and reactor meet: turns that stop early, pauses, closes, lines that nobody asked
-//! for.
+//! Commands and reactor together: turns that stop early, pauses, closes, pushed lines.
 
 use crate::support::{Raw, counter, request, start, wait_until};
 use std::time::{Duration, Instant};
 
-/// The executor stops a turn when the replies pile up; the reactor flushes and continues where it
-/// stopped.
+/// The executor stops a turn when the replies pile up; the reactor flushes and continues at that
+/// request.
 #[test]
 fn replies_larger_than_a_turn_arrive_whole_and_in_order() {
     const READS: usize = 60;
@@ -25,7 +24,7 @@ fn replies_larger_than_a_turn_arrive_whole_and_in_order() {
         pipeline.extend(request(&[b"GET", format!("key{}", n % 3).as_bytes()]));
         pipeline.extend(request(&[b"ECHO", n.to_string().as_bytes()]));
     }
-    // A partial request at the end waits for its rest through all the turns.
+    // A partial request at the end waits for its rest through all turns.
     let last = request(&[b"ECHO", b"the end"]);
     pipeline.extend(&last[..10]);
     client.send(&pipeline);
@@ -79,7 +78,7 @@ fn unpause_ends_a_pause_of_writes() {
     admin.send(&request(&[b"CLIENT", b"PAUSE", b"600000", b"WRITE"]));
     admin.expect(b"+OK\r\n");
     for writer in &mut writers {
-        // The read before the write is answered, the one after it waits with it.
+        // The read before the write is answered; the one after it waits with the write.
         writer.send(b"PING\r\nSET key value\r\nPING\r\n");
         writer.expect(b"+PONG\r\n");
     }
@@ -90,7 +89,7 @@ fn unpause_ends_a_pause_of_writes() {
     }
 }
 
-/// A stop does not wait for a pause to end: what was not run is not run.
+/// A stop does not wait for the end of a pause: requests that have not run never run.
 #[test]
 fn a_stop_ends_paused_clients() {
     let server = start(|_| {});
@@ -156,7 +155,7 @@ fn shutdown_ends_the_server() {
     server.wait().expect("stops");
 }
 
-/// Strangers get small limits, and the full ones after the password.
+/// Unauthenticated clients get small limits, and the full limits after the password.
 #[test]
 fn limits_before_and_after_the_password() {
     let server = start(|config| config.requirepass = "hush".to_owned());
@@ -194,7 +193,7 @@ fn buffers_are_accounted_for_and_given_back() {
     });
 }
 
-/// Without a password nobody is a stranger, from the first byte on.
+/// Without a password every client has the full limits, from the first byte on.
 #[test]
 fn the_first_request_may_be_large() {
     let server = start(|_| {});

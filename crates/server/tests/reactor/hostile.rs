@@ -1,4 +1,4 @@
-//! Clients that send garbage, lie about lengths, never read, or never stop.
+//! Clients that send garbage, declare false lengths, never read, or never stop.
 
 use crate::support::{Raw, counter, request, start, wait_until};
 use std::io::{ErrorKind, Write};
@@ -47,7 +47,8 @@ fn garbage_gets_redis_protocol_errors() {
     wait_until("they are gone", || server.shared().connected_clients() <= 1);
 }
 
-/// A client that asks and never reads is first not read from, then closed; others do not notice.
+/// The server first stops reading from a client that sends and never reads, then closes it; other
+/// clients are not affected.
 #[test]
 fn a_client_that_never_reads_is_bounded_and_cut() {
     let server = start(|config| {
@@ -78,7 +79,7 @@ fn a_client_that_never_reads_is_bounded_and_cut() {
                     let held = record
                         .output_bytes
                         .load(std::sync::atomic::Ordering::Relaxed);
-                    // What it may hold beyond the pause: the replies to one turn.
+                    // Unsent bytes beyond the pause: at most the replies to one turn.
                     assert!(held < 4 << 20, "{held} bytes of unsent replies");
                 }
             }
@@ -86,13 +87,13 @@ fn a_client_that_never_reads_is_bounded_and_cut() {
         }
         false
     });
-    // What is on its way takes that much.
+    // The buffers in between have room for this much.
     assert!(asked > 64 << 10);
     assert_eq!(counter(&server, |c| c.output_closed.get()), 1);
     other.ping();
 }
 
-/// Output over the hard limit closes at once, without waiting for the stall.
+/// Output over the hard limit closes the connection at once, without waiting for the stall.
 #[test]
 fn output_over_the_limit_closes() {
     let server = start(|config| {
@@ -121,7 +122,7 @@ fn output_over_the_limit_closes() {
     });
 }
 
-/// A client that reads slowly gets everything, in order, through the pause.
+/// A client that reads slowly gets everything, in order, despite the pauses.
 #[test]
 fn slow_readers_get_everything() {
     use std::io::Read;
@@ -149,7 +150,7 @@ fn slow_readers_get_everything() {
     writer.join().expect("writer");
 }
 
-/// A client whose requests never end does not keep others from being served.
+/// A client that sends requests without end does not keep others from being served.
 #[test]
 fn a_flood_leaves_room_for_others() {
     let server = start(|config| config.threads = 1);

@@ -1,4 +1,4 @@
-//! maxclients, idle timeout, mailboxes; how long a reply, a queue and a turn may become.
+//! maxclients, idle timeout, mailboxes; limits of a reply, a queue and a turn.
 
 use crate::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
 use duramen_server::config::Setting;
@@ -39,7 +39,7 @@ fn one_more_than_maxclients_is_told_so() {
 
 #[test]
 fn idle_clients_are_closed_and_active_ones_are_not() {
-    // A machine that stands still for a second makes the active one idle too, now and then.
+    // On a machine that stands still for a second, the active client is sometimes idle too.
     let is_seen = (0..60).any(|_| {
         let server = start(|config| config.timeout_s = 1);
         let mut active = Raw::connect(&server);
@@ -75,7 +75,7 @@ fn idle_clients_are_closed_and_active_ones_are_not() {
 #[test]
 fn messages_reach_the_right_connection() {
     let server = start(|config| config.threads = 2);
-    // A push is for clients that monitor; each also gets a line of every later MONITOR.
+    // A push is for clients that monitor; each of them also gets a line for every later MONITOR.
     let mut clients: Vec<Asking> = (0..6).map(|_| Asking::connect(&server)).collect();
     for client in &mut clients {
         assert_eq!(client.ask(&[b"MONITOR"]), Reply::Simple("OK".into()));
@@ -109,7 +109,7 @@ fn messages_reach_the_right_connection() {
     wait_until("it is out of the registry", || {
         server.shared().client(record.id).is_none()
     });
-    // A message to somebody who is gone is dropped.
+    // A message to a client that is gone is dropped.
     server
         .shared()
         .post(record, Message::Close { client: record.id });
@@ -120,7 +120,7 @@ fn messages_reach_the_right_connection() {
     }
 }
 
-/// Skips the lines of commands that this client monitors.
+/// Skips the lines for commands that this client monitors.
 fn line_that_begins(client: &mut Asking, beginning: &str) -> String {
     loop {
         match client.reply() {
@@ -152,7 +152,7 @@ fn small_output(config: &mut ServerConfig) {
     config.output_limit_bytes = OUTPUT_LIMIT;
 }
 
-/// Whether it was refused for its length. (A reply that was not is too long to be shown.)
+/// Whether the reply was refused for its length. (Any other reply is too long to be printed.)
 fn is_too_long(reply: &Reply) -> bool {
     let text = format!(
         "ERR the reply does not fit into this connection's output-limit of {OUTPUT_LIMIT} bytes: ask for less at once"
@@ -180,7 +180,7 @@ fn a_reply_of_many_values_ends_at_the_output_limit() {
     assert_eq!(counter(&server, |c| c.output_closed.get()), 0);
 }
 
-/// The effect of a transaction stays, and its reply cannot be told: the connection ends, as in
+/// The effect of a transaction stays, and its reply cannot be sent: the connection is closed, as in
 /// Redis.
 #[test]
 fn a_transaction_whose_reply_does_not_fit_runs_and_closes() {
@@ -206,7 +206,7 @@ fn keys_of(found: &Reply) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// `KEYS` and scans collect before they answer: that was not bounded either, nor was `COUNT`.
+/// `KEYS` and scans collect before they answer: that was once not bounded either, nor was `COUNT`.
 #[test]
 fn walks_end_at_the_output_limit_and_scans_before() {
     const KEYS: usize = 80;
@@ -243,7 +243,7 @@ fn walks_end_at_the_output_limit_and_scans_before() {
     }
 }
 
-/// Empty arguments are nothing in bytes: 12 MB of them once became a queue of 511 MB.
+/// Empty arguments have no bytes: 12 MB of such requests once became a queue of 511 MB.
 #[test]
 fn the_queue_of_a_transaction_counts_all_that_it_takes() {
     let server = start(|config| config.request_limit_bytes = 2 << 20);
@@ -286,14 +286,15 @@ fn names_of_clients_are_bounded() {
     );
 }
 
-/// Requests behind `RESET` were looked for with the limits of a stranger, among bytes that were
-/// parsed without: if `RESET` was the last of its turn, they were dropped without a reply.
+/// Requests behind `RESET` were once searched with the limits of an unauthenticated client, in
+/// bytes that were parsed without these limits. If `RESET` was the last of its turn, they were
+/// dropped without a reply.
 #[test]
 fn requests_behind_reset_are_answered() {
     let server = start(|config| config.requirepass = "secret".to_owned());
     let mut client = Asking::connect(&server);
     client.ask(&[b"AUTH", b"secret"]);
-    // With the replies before it, RESET's takes the output beyond what one turn writes.
+    // Together with the replies before it, RESET's reply exceeds the output of one turn.
     let value = vec![b'v'; (1 << 20) - 20];
     client.ask(&[b"SET", b"k", &value]);
     let mut pipeline = request(&[b"SET", b"long", &[b'x'; 20_000]]);
@@ -324,8 +325,8 @@ fn commands(server: &Server) -> u64 {
     counter(server, |c| c.commands.get())
 }
 
-/// One batch of 60 pipelined `KEYS` once kept everybody else of its thread waiting until the last
-/// of them was done.
+/// One batch of 60 pipelined `KEYS` once kept all other clients of its thread waiting until the
+/// last of them was done.
 #[test]
 fn long_commands_of_one_client_leave_turns_to_the_others() {
     const WALKS: u64 = 60;
@@ -349,8 +350,8 @@ fn long_commands_of_one_client_leave_turns_to_the_others() {
     }
 }
 
-/// `KEYS` does a part in each round: what another client writes meanwhile must not make it tell a
-/// key twice, or leave one out.
+/// `KEYS` does one part in each round: writes of another client in between must not make it report
+/// a key twice, or omit one.
 #[test]
 fn keys_tells_each_key_once_while_others_write() {
     const KEYS: usize = 40_000;

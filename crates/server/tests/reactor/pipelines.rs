@@ -1,4 +1,4 @@
-//! Pipelines, cut at every odd place, and many connections at once.
+//! Pipelines, cut at arbitrary positions, and many connections at once.
 
 use crate::support::{DEADLINE, Raw, counter, request, start};
 use std::io::Write;
@@ -18,7 +18,7 @@ fn inline_commands() {
     client.expect(b"+PONG\r\n+PONG\r\n");
 }
 
-/// However the bytes are cut, every request is answered once and in order.
+/// Wherever the bytes are cut, every request is answered once and in order.
 #[test]
 fn a_pipeline_cut_everywhere() {
     let server = start(|_| {});
@@ -57,7 +57,8 @@ fn a_long_pipeline() {
     assert_eq!(counter(&server, |c| c.commands.get()), REQUESTS as u64);
 }
 
-/// A value beyond the thread's buffer grows in the connection's own, and comes back whole.
+/// A value larger than the thread's buffer grows in the connection's own buffer, and is returned
+/// whole.
 #[test]
 fn large_arguments() {
     let server = start(|_| {});
@@ -104,7 +105,8 @@ fn many_connections_over_all_threads() {
     });
 }
 
-/// Bytes that trickle in cost nothing but themselves, and the request is answered when it is whole.
+/// Bytes that arrive one by one use only their own memory, and the request is answered once it is
+/// complete.
 #[test]
 fn one_byte_at_a_time() {
     let server = start(|_| {});
@@ -146,7 +148,7 @@ fn works_with_every_way_of_waiting() {
     }
 }
 
-/// Adaptive polling goes to sleep: an idle server sleeps in the kernel and stays there.
+/// Adaptive polling ends in sleep: an idle server sleeps in the kernel and stays there.
 #[test]
 fn an_idle_server_does_not_spin() {
     let server = start(|config| {

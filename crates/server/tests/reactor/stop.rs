@@ -1,4 +1,4 @@
-//! Stops: graceful with replies in flight, bounded by the timeout, at once.
+//! Stops: graceful with replies in flight, bounded by the timeout, immediate.
 
 use crate::support::{Raw, address, counter, request, start, wait_until};
 use duramen_server::shared::Stop;
@@ -19,7 +19,7 @@ fn idle_clients_do_not_hold_up_a_stop() {
     assert!(TcpStream::connect(address).is_err());
 }
 
-/// Everything that was received before the stop is answered, although the client takes its time.
+/// Everything received before the stop is answered, although the client reads slowly.
 #[test]
 fn replies_in_flight_are_delivered() {
     const REQUESTS: usize = 400;
@@ -75,7 +75,8 @@ fn a_second_stop_is_at_once() {
     server.wait().expect("stops");
 }
 
-/// A thread that never came back to its loop was once waited for until somebody sent SIGKILL.
+/// The server once waited for a thread that never came back to its loop, until it was killed with
+/// SIGKILL.
 #[test]
 fn a_stop_ends_although_a_thread_is_stuck() {
     for how in [Stop::Graceful, Stop::AtOnce] {
@@ -86,7 +87,7 @@ fn a_stop_ends_although_a_thread_is_stuck() {
         let patience = &server.shared().stuck_after_ms;
         patience.store(100, std::sync::atomic::Ordering::Relaxed);
         let mut session = server.shared().store().session().expect("a session");
-        // Whoever wants to look at data waits until this one has left the store.
+        // Any thread that wants to access data waits until this session has left the store.
         let alone = session.pin_exclusive();
         let mut client = Raw::connect(&server);
         client.send(&request(&[b"GET", b"k"]));

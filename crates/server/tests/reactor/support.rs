@@ -31,7 +31,7 @@ pub(crate) fn address(server: &Server) -> SocketAddr {
     server.addresses().resp[0]
 }
 
-/// A client without any protocol of its own.
+/// A client that sends and reads plain bytes.
 pub(crate) struct Raw(pub(crate) TcpStream);
 
 impl Raw {
@@ -58,13 +58,13 @@ impl Raw {
         );
     }
 
-    /// Everything until the server closes.
+    /// Reads everything until the server closes.
     #[track_caller]
     pub(crate) fn read_to_end(&mut self) -> String {
         let mut got = Vec::new();
         match self.0.read_to_end(&mut got) {
             Ok(_) => {}
-            // The close may come as a reset after data that nobody waits for.
+            // The close may come as a reset, after data that the test does not read.
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
             Err(e) => panic!("{e} after {} bytes", got.len()),
         }
@@ -78,7 +78,7 @@ impl Raw {
     }
 }
 
-/// A client that understands replies.
+/// A client that parses replies.
 pub(crate) struct Asking {
     pub(crate) raw: Raw,
     parser: ReplyParser,

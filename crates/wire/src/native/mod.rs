@@ -1,8 +1,8 @@
-//! The native protocol: what coordinators, servers and native clients say to each other. The
-//! specification for authors of clients is docs/native-protocol.md.
+//! The native protocol between coordinators, servers and native clients. The specification for
+//! authors of clients is docs/native-protocol.md.
 //!
-//! [`message`] is what can be said, as plain Rust; [`codec`] turns it into bytes and untrusted
-//! bytes into it.
+//! [`message`] has the messages as plain Rust; [`codec`] encodes them to bytes, and decodes
+//! untrusted bytes.
 
 pub mod codec;
 pub mod message;

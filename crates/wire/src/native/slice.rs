@@ -1,11 +1,11 @@
-//! Raw bytes beside a message, as a part of something that others hold too.
+//! Raw bytes beside a message: a part of bytes that others may share.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// A part of shared bytes: handed on from thread to thread and never copied. What they are a part
-/// of lives as long as it does.
+/// A part of shared bytes: passed from thread to thread and never copied. The shared bytes live as
+/// long as the part.
 #[derive(Clone, Default)]
 pub struct Slice {
     owner: Option<Arc<dyn AsRef<[u8]> + Send + Sync>>,
@@ -29,10 +29,10 @@ impl Slice {
         }
     }
 
-    /// A part of it.
+    /// A part of this slice.
     ///
     /// # Panics
-    /// If it has no such part.
+    /// If the slice has no such part.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Slice {
         assert!(

@@ -14,14 +14,14 @@ pub struct Encoder<'a> {
     room: Option<&'a mut Room>,
 }
 
-/// How long an output may become. What is appended to an output that is longer already is left out,
-/// and noted: so the output exceeds its limit by one value at most.
+/// Limit of an output's length. A value is omitted if the output is already longer, and that is
+/// noted: so the output exceeds its limit by at most one value.
 #[derive(Debug)]
 pub struct Room {
     /// The limit, for the whole output.
     pub bytes_max: usize,
-    /// Something was left out: the output is no sequence of replies any more, and the caller cuts
-    /// it.
+    /// A value was omitted: the output is no valid sequence of replies any more, and the caller
+    /// truncates it.
     pub exceeded: bool,
 }
 
@@ -29,8 +29,8 @@ pub struct Room {
 const FRAME_BYTES: usize = 1 + super::number::INTEGER_BYTES_MAX + 2 + 2;
 
 impl Room {
-    /// Whether something was left out of `out`, or it is longer than the limit by now: noted, as if
-    /// something had been.
+    /// Whether a value was omitted from `out`, or `out` is longer than the limit now; the latter is
+    /// noted as if a value had been omitted.
     pub fn is_exceeded_by(&mut self, out: &[u8]) -> bool {
         self.exceeded |= out.len() > self.bytes_max;
         self.exceeded
@@ -115,7 +115,7 @@ impl<'a> Encoder<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// No value, where a string would be.
+    /// No value, in the place of a string.
     #[inline]
     pub fn null(&mut self) {
         self.text(match self.protocol {
@@ -124,7 +124,7 @@ impl<'a> Encoder<'a> {
         });
     }
 
-    /// No value, where an array would be (a cancelled `EXEC`).
+    /// No value, in the place of an array (a cancelled `EXEC`).
     pub fn null_array(&mut self) {
         self.text(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -216,7 +216,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A whole value as it is sent.
+    /// A complete encoded value.
     #[inline]
     fn text(&mut self, bytes: &[u8]) {
         if self.has_room() {
@@ -257,7 +257,7 @@ mod tests {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// An output passes its limit by the value that crosses it, and takes nothing more.
+    /// The value that crosses the limit is still appended; nothing after it is.
     #[test]
     fn nothing_is_appended_beyond_the_room() {
         type Write = fn(&mut Encoder<'_>);

@@ -25,7 +25,7 @@ pub(super) fn split(line: &[u8], out: &mut Requests) -> Result<(), ProtocolError
     Ok(())
 }
 
-/// C's `isspace`, which Rust's `is_ascii_whitespace` differs from in the vertical tab.
+/// C's `isspace`; Rust's `is_ascii_whitespace` differs from it in the vertical tab.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0B | 0x0C)
 }
@@ -35,7 +35,7 @@ fn skip_spaces(line: &[u8]) -> &[u8] {
     line.get(spaces..).unwrap_or_default()
 }
 
-/// Appends one word to `out`; returns what follows it.
+/// Appends one word to `out`; returns the rest of the line.
 fn word<'a>(mut rest: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     loop {
         match rest {

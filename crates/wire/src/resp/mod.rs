@@ -3,14 +3,13 @@
 //! | side | reads | writes |
 //! |---|---|---|
 //! | server | [`parse_requests`] into [`Requests`] | [`Encoder`] |
-//! | client | [`ReplyParser`] (whole replies) or [`ReplySkipper`] (only counts them) | [`RequestEncoder`] |
+//! | client | [`ReplyParser`] (whole replies), [`ReplySkipper`] (counts) | [`RequestEncoder`] |
 //!
 //! **Invariants**
 //! 1. No byte sequence panics, and none makes a parser allocate more than a small multiple of the
-//!    bytes it was really given: a length that was only *declared* is compared with a limit and
-//!    then waited for, never reserved.
-//! 2. How the bytes were cut into reads changes neither the requests nor the error that come out of
-//!    them.
+//!    bytes received: a *declared* length is compared with a limit and then waited for, never
+//!    reserved.
+//! 2. The boundaries between reads change neither the parsed requests nor the error.
 //! 3. A parser that returned an error has lost the frame boundary: its connection is closed after
 //!    the error was sent.
 
@@ -43,10 +42,10 @@ pub use skip::{ReplySkipper, Skipped};
 /// [`Protocol::Resp2`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What every client speaks before `HELLO 3`: maps and sets are arrays, doubles are bulk
+    /// The protocol of every client before `HELLO 3`: maps and sets are arrays, doubles are bulk
     /// strings.
     #[default]
     Resp2,
-    /// Maps, sets, doubles, booleans, pushes and one null of their own.
+    /// Has types for maps, sets, doubles, booleans and pushes, and a single null.
     Resp3,
 }

@@ -1,5 +1,4 @@
-//! Decimal integers and doubles, as RESP writes them. Shared with commands whose arguments are
-//! numbers.
+//! Decimal integers and doubles in RESP's form. Shared with commands whose arguments are numbers.
 
 /// Longest text of an `i64`: sign and 19 digits.
 pub const INTEGER_BYTES_MAX: usize = 20;
@@ -48,11 +47,11 @@ const fn pairs() -> [[u8; 2]; 100] {
     table
 }
 
-/// Where the digits end in the buffer of an [`IntegerText`]; the prefix fits before the longest,
-/// the line end after.
+/// End of the digits in the buffer of an [`IntegerText`]: the prefix fits before the longest
+/// number, the line end after it.
 const DIGITS_END: usize = 22;
 /// A frame of any integer (prefix, 20 bytes of text, CR LF) is copied as this many bytes, whatever
-/// its length: a copy of constant length is a few moves, one of variable length is a call.
+/// its length: a copy of constant length is a few moves, a copy of variable length is a call.
 const FRAME_BYTES: usize = 24;
 
 /// Text of an integer, built from its end.
@@ -125,7 +124,7 @@ pub fn write_integer(out: &mut Vec<u8>, value: i64) {
 /// Appends `kind`, the decimal text of `value`, CR LF.
 #[inline]
 pub(super) fn write_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
-    // The lengths that are common take one store each; no cast loses anything at these values.
+    // The common lengths take one store each; no cast loses bits at these values.
     let digit = |value: i64| b'0' + (value % 10) as u8;
     match value {
         0..=9 => out.extend_from_slice(&[kind, digit(value), b'\r', b'\n']),
@@ -158,8 +157,8 @@ fn write_long_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
     }
 }
 
-/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan` as Redis writes
-/// them, and an exponent where plain digits would be long (`1e+30`, `1e-07` style of C).
+/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan` as in Redis, and
+/// an exponent where plain digits would be long (`1e+30`, `1e-07`, in C's style).
 #[must_use]
 pub fn format_double(value: f64) -> String {
     if value.is_nan() {

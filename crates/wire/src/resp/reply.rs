@@ -1,8 +1,8 @@
-//! Replies on the client's side: whole values, built from however the bytes arrive.
+//! Replies on the client's side: whole values, built from bytes that arrive in any pieces.
 //!
 //! **Invariants**
-//! 1. A byte is looked at once: an aggregate's parsed elements wait on a stack of frames while the
-//!    rest arrives.
+//! 1. Every byte is parsed once: the parsed elements of an aggregate wait on a stack of frames
+//!    while the rest arrives.
 //! 2. Nothing is reserved for declared elements or bytes, and every total has a limit
 //!    ([`ReplyLimits`]).
 
@@ -56,7 +56,7 @@ impl Reply {
         }
     }
 
-    /// An integer, whether sent as one or as decimal text.
+    /// An integer, sent as an integer or as decimal text.
     #[must_use]
     pub fn as_integer(&self) -> Option<i64> {
         match self {
@@ -75,12 +75,12 @@ impl Reply {
     }
 }
 
-/// What one reply may be.
+/// Limits of one reply.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyLimits {
     /// Longest string.
     pub bulk_bytes_max: usize,
-    /// Most values in one reply, nested ones included.
+    /// Maximum values in one reply, nested ones included.
     pub values_max: usize,
     /// Deepest nesting.
     pub depth_max: usize,
@@ -96,11 +96,11 @@ impl Default for ReplyLimits {
     }
 }
 
-/// Longest line of text, and the longest header by far.
+/// Maximum length of a line of text; headers are far shorter.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Elements for which room is made before they arrive.
+/// Maximum elements for which memory is reserved before they arrive.
 const RESERVED_ELEMENTS_MAX: usize = 64;
-/// Passed bytes are dropped from the buffer when they are this many, or all there are.
+/// Parsed bytes are dropped from the buffer when there are this many, or when all are parsed.
 const DROPPED_BYTES_MIN: usize = 64 * 1024;
 
 /// An aggregate whose elements are still arriving.
@@ -111,15 +111,15 @@ struct Frame {
     elements: Vec<Reply>,
 }
 
-/// Builds replies from bytes as they come. After an error it stays in error's place: make a new one
-/// for a new connection.
+/// Builds replies from bytes as they arrive. After an error, make a new parser for a new
+/// connection.
 #[derive(Debug, Default)]
 pub struct ReplyParser {
     limits: ReplyLimits,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that are done with.
+    /// Bytes of `buffer` that are parsed.
     passed: usize,
-    /// Below this many bytes after `passed` nothing can happen.
+    /// Fewer bytes than this after `passed` allow no progress.
     needed: usize,
     stack: Vec<Frame>,
     values: usize,
@@ -131,7 +131,7 @@ enum Value {
 }
 
 impl ReplyParser {
-    /// For a new connection.
+    /// A parser for a new connection.
     #[must_use]
     pub fn new(limits: ReplyLimits) -> ReplyParser {
         ReplyParser {
@@ -140,7 +140,7 @@ impl ReplyParser {
         }
     }
 
-    /// Takes bytes that were received.
+    /// Takes received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.passed == self.buffer.len() || self.passed >= DROPPED_BYTES_MIN {
             self.buffer.drain(..self.passed);
@@ -150,10 +150,10 @@ impl ReplyParser {
     }
 
     /// The next whole reply, or None until more bytes are fed. Attributes (RESP3 metadata) are
-    /// passed over.
+    /// skipped.
     ///
     /// # Errors
-    /// The bytes are no reply, or one over a limit: close the connection.
+    /// The bytes are no reply, or a reply over a limit: close the connection.
     pub fn next_reply(&mut self) -> Result<Option<Reply>, ReplyError> {
         loop {
             let input = self.buffer.get(self.passed..).unwrap_or_default();
@@ -212,7 +212,8 @@ impl ReplyParser {
         }
     }
 
-    /// Puts a whole value into the aggregate that waits for it, closing all that are full with it.
+    /// Adds a complete value to the aggregate that waits for it, and closes all aggregates that
+    /// this completes.
     fn fold(&mut self, mut reply: Reply) -> Result<Option<Reply>, ReplyError> {
         loop {
             let Some(frame) = self.stack.last_mut() else {
@@ -234,7 +235,7 @@ impl ReplyParser {
     }
 }
 
-/// The reply that a full aggregate is; None for an attribute, which is dropped.
+/// The reply for a complete aggregate; None for an attribute, which is dropped.
 fn aggregate(kind: u8, elements: Vec<Reply>) -> Result<Option<Reply>, ReplyError> {
     Ok(Some(match kind {
         b'*' => Reply::Array(elements),

@@ -2,33 +2,32 @@
 //!
 //! **Invariants**
 //! 1. The input begins with the request that was incomplete last time; [`ParseState`] describes
-//!    that one and no other.
-//! 2. Ranges fit 31 bits: a longer request is refused before its bytes are waited for.
+//!    that request and no other.
+//! 2. Ranges fit in 31 bits: a longer request is refused before its bytes arrive.
 //!
-//! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the case that counts: [`short_request`] reads each
-//! header as one word and takes lengths of one to three digits; everything else (more arguments,
-//! longer ones, cut ones, wrong ones) goes the long way.
+//! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the important case: [`short_request`] reads each
+//! header as one word and takes lengths of one to three digits. All other requests (more arguments,
+//! longer, incomplete or invalid ones) take the slow path.
 
 use super::error::ProtocolError;
 use super::inline;
 use super::number::parse_integer;
 use super::requests::{Place, REQUEST_BYTES_MAX, Requests, Span};
 
-/// What one request may be. A client that has not authenticated gets smaller ones.
+/// Limits of one request. A client that has not authenticated gets smaller ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most arguments of one array, the command's name included.
+    /// Maximum arguments of one array, the command's name included.
     pub args_max: usize,
     /// Longest single argument.
     pub bulk_bytes_max: usize,
     /// Longest inline command, its line end excluded.
     pub inline_bytes_max: usize,
-    /// Longest request in all its bytes, lengths and line ends included; at most 2 GiB - 1 whatever
-    /// is written here.
+    /// Longest request in total, lengths and line ends included; never more than 2 GiB - 1.
     pub request_bytes_max: usize,
-    /// Most requests that one call takes out of the input.
+    /// Maximum requests that one call takes out of the input.
     pub requests_max: usize,
-    /// Whether these are limits for a client before `AUTH`: the error says so.
+    /// Whether these are limits for a client before `AUTH`: the error text says so.
     pub unauthenticated: bool,
 }
 
@@ -47,8 +46,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Redis's own before `AUTH`: 10 arguments of 16 KiB. One request per call, because it may be
-    /// the one that lifts them.
+    /// Redis's own limits before `AUTH`: 10 arguments of 16 KiB. One request per call, because that
+    /// request may lift the limits.
     #[must_use]
     pub fn unauthenticated() -> Limits {
         Limits {
@@ -61,7 +60,7 @@ impl Limits {
         }
     }
 
-    /// Whether no request that [`short_request`] accepts can be over a limit.
+    /// Whether every request that [`short_request`] accepts is within the limits.
     fn allow_short_requests(&self) -> bool {
         self.args_max >= SHORT_ARGS_MAX
             && self.bulk_bytes_max >= 999
@@ -89,24 +88,24 @@ impl Limits {
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Type byte, sign, 19 digits and CR LF are 23 bytes: a header line without CR in 32 is no number.
 const HEADER_BYTES_MAX: usize = 32;
-/// Parsed arguments of an incomplete request are kept from this count on; fewer are cheaper to
-/// parse again, and cost an idle connection no memory.
+/// Parsed arguments of an incomplete request are kept from this count on; fewer are cheap to parse
+/// again, and then use no memory of an idle connection.
 const KEPT_ARGS_MIN: usize = 32;
 
-/// Most arguments of a request that [`short_request`] takes: one digit of them.
+/// Maximum arguments of a request for [`short_request`]: the count has one digit.
 const SHORT_ARGS_MAX: usize = 9;
 
-/// What a connection remembers about the incomplete request at the beginning of its input. Holds no
-/// memory of its own unless that request has many arguments.
+/// State of the incomplete request at the beginning of a connection's input. Uses no heap memory
+/// unless that request has many arguments.
 #[derive(Debug, Default)]
 pub struct ParseState {
-    /// No progress is possible below this length of input.
+    /// With a shorter input than this, no progress is possible.
     needed: usize,
-    /// Bytes of an inline command known to hold no line end.
+    /// Bytes of an inline command that are known to contain no line end.
     scanned: usize,
-    /// Arguments still to come, if `spans` is in use.
+    /// Arguments that are still missing, if `spans` is in use.
     args_left: usize,
-    /// Where the next of them begins.
+    /// Start of the next argument.
     next: usize,
     spans: Vec<Span>,
 }
@@ -118,9 +117,9 @@ impl ParseState {
         ParseState::default()
     }
 
-    /// Length that the input must reach before parsing again can do anything: 0 if no request is
-    /// incomplete. Within the limits, yet only declared by the peer: grow a buffer towards it as
-    /// bytes arrive.
+    /// Length that the input must have before another parse can make progress: 0 if no request is
+    /// incomplete. It is within the limits, but only declared by the peer: grow a buffer towards it
+    /// as bytes arrive.
     #[must_use]
     pub fn bytes_needed(&self) -> usize {
         self.needed
@@ -131,24 +130,26 @@ impl ParseState {
     }
 }
 
-/// What [`parse_requests`] took.
+/// Result of [`parse_requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumed {
-    /// Bytes of the requests in the table (and of empty ones, which are not in it). The caller
-    /// drops them from the front of the input, once the requests have run, before the next call.
+    /// Bytes of the parsed requests (and of empty ones, which are not in the table). The caller
+    /// drops them from the front of the input, after the requests have run and before the next
+    /// call.
     pub bytes: usize,
-    /// Whether it stopped at [`Limits::requests_max`] with input left: call again before reading
-    /// more.
+    /// Whether parsing stopped at [`Limits::requests_max`] with input left: call again before
+    /// reading more.
     pub more: bool,
 }
 
-/// Parses as many whole requests as `input` holds into `out`, whose old content is forgotten.
+/// Parses all complete requests of `input`, within the limits, into `out`, whose old content is
+/// dropped.
 ///
 /// `state` belongs to the connection; between two calls its input may only lose [`Consumed::bytes`]
 /// from the front and grow at the end.
 ///
 /// # Errors
-/// The input can't be a request. The requests before it are in `out`: run them, send the error,
+/// The input is no valid request. The requests before it are in `out`: run them, send the error,
 /// close the connection.
 pub fn parse_requests(
     input: &[u8],
@@ -163,7 +164,7 @@ pub fn parse_requests(
             more: false,
         });
     }
-    // Met. What else `state` holds belongs to a request that is no short one.
+    // The input is long enough. The rest of `state` belongs to a request that is not short.
     state.needed = 0;
     let short = limits.allow_short_requests() && input.len() <= REQUEST_BYTES_MAX;
     let mut at = 0;
@@ -199,8 +200,8 @@ pub fn parse_requests(
     })
 }
 
-/// A whole request of at most 9 arguments of at most 999 bytes. None: it is not one, nothing has
-/// changed.
+/// A complete request of at most 9 arguments of at most 999 bytes. None: it is something else;
+/// nothing was changed.
 #[inline]
 fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
     let header = u32::from_le_bytes(*input.get(at..)?.first_chunk()?);
@@ -228,7 +229,7 @@ fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
     Some(next)
 }
 
-/// A whole bulk string of at most 999 bytes at `at`.
+/// A complete bulk string of at most 999 bytes at `at`.
 #[inline(always)]
 fn short_bulk(input: &[u8], at: usize) -> Option<Span> {
     const CR_LF: u16 = u16::from_le_bytes(*b"\r\n");
@@ -258,7 +259,7 @@ fn short_bulk(input: &[u8], at: usize) -> Option<Span> {
     })
 }
 
-/// What a header line `*n` or `$n` turned out to be.
+/// Result of parsing a header line `*n` or `$n`.
 enum Header {
     Number { value: i64, next: usize },
     NotANumber,
@@ -288,7 +289,8 @@ fn header(input: &[u8], at: usize) -> Header {
     }
 }
 
-/// An array of bulk strings at `at`: its end, or None if it is incomplete (and `state` then knows).
+/// An array of bulk strings at `at`: its end, or None if it is incomplete (then `state` describes
+/// it).
 fn array(
     input: &[u8],
     at: usize,
@@ -351,7 +353,7 @@ fn array(
     Ok(Some(next))
 }
 
-/// Remembers what was parsed of the incomplete request at `at`, if that is much.
+/// Keeps the parsed part of the incomplete request at `at`, if it is large.
 #[cold]
 fn keep(at: usize, next: usize, left: usize, state: &mut ParseState, out: &mut Requests) {
     let first = out.spans_of_whole_requests();
@@ -370,7 +372,7 @@ fn keep(at: usize, next: usize, left: usize, state: &mut ParseState, out: &mut R
 
 enum Bulk {
     Whole(Span),
-    /// Nothing more can be said below this length of input.
+    /// With a shorter input than this, nothing more is known.
     Incomplete {
         needed: usize,
     },
@@ -423,8 +425,8 @@ fn long_bulk(
         return Err(ProtocolError::TooBigRequest);
     }
     let end = start + bytes;
-    // The line end is judged as soon as its first byte is there, so that the answer doesn't depend
-    // on the cut.
+    // The line end is checked as soon as its first byte arrives, so that the result does not depend
+    // on the boundaries between reads.
     match input.get(end..).unwrap_or_default() {
         [b'\r', b'\n', ..] => {
             let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) else {

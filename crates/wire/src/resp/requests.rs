@@ -1,32 +1,32 @@
-//! The table of parsed requests, and the arguments of one.
+//! The table of parsed requests, and the arguments of one request.
 //!
 //! **Invariants**
-//! 1. An argument is a range of the input, or (inline commands, queued requests) of `copied`: never
-//!    an allocation of its own.
-//! 2. Spans up to the last of `ends` belong to whole requests; only a parser in the middle of one
-//!    leaves more.
+//! 1. An argument is a range of the input, or (inline commands, queued requests) of `copied`: it is
+//!    never allocated separately.
+//! 2. Spans up to the last of `ends` belong to complete requests; only a parser in the middle of a
+//!    request leaves more.
 
-/// What a 31-bit range can reach.
+/// Maximum end of a 31-bit range.
 pub(super) const REQUEST_BYTES_MAX: usize = i32::MAX as usize;
-/// Tables above this many entries are given back by [`Requests::clear`], so that one giant request
-/// is not kept for ever.
+/// [`Requests::clear`] shrinks tables above this many entries, so that the memory of one giant
+/// request is not kept for ever.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// Where an argument's bytes are.
+/// Position of an argument's bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub(super) start: u32,
     pub(super) end: u32,
 }
 
-/// What a request's spans are ranges of.
+/// The buffer into which a request's spans point.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Input,
     Copied,
 }
 
-/// In [`Requests::ends`]: the spans of this request are ranges of `copied`, not of the input.
+/// In [`Requests::ends`]: the spans of this request point into `copied`, not into the input.
 const IN_COPIED: u32 = 1 << 31;
 
 /// Requests parsed out of one input buffer: flat tables of argument ranges, reused from round to
@@ -34,9 +34,9 @@ const IN_COPIED: u32 = 1 << 31;
 #[derive(Debug, Default)]
 pub struct Requests {
     pub(super) spans: Vec<Span>,
-    /// For each request the index after its last span, and [`IN_COPIED`].
+    /// For each request the index after its last span, combined with [`IN_COPIED`].
     ends: Vec<u32>,
-    /// Bytes of arguments that are no plain range of the input.
+    /// Bytes of arguments that are not ranges of the input.
     pub(super) copied: Vec<u8>,
 }
 
@@ -61,8 +61,8 @@ impl Requests {
         self.ends.is_empty()
     }
 
-    /// The arguments of request `n` (from 0), whose bytes are in `input`: the same bytes that were
-    /// parsed. A request always has a name; one past the end has no arguments at all.
+    /// The arguments of request `n` (from 0). `input` must be the bytes that were parsed. A request
+    /// always has a name; a request beyond the last has no arguments.
     #[inline]
     #[must_use]
     pub fn args<'a>(&'a self, n: usize, input: &'a [u8]) -> Args<'a> {
@@ -89,8 +89,8 @@ impl Requests {
         self.copied.len()
     }
 
-    /// Adds a copy of a request, which no longer needs its input: the queue of a `MULTI`. Returns
-    /// false, and adds nothing, when the copies would exceed 2 GiB.
+    /// Adds a copy of a request, which no longer needs its input: for the queue of a `MULTI`.
+    /// Returns false, and adds nothing, if the copies would exceed 2 GiB.
     #[must_use]
     pub fn push(&mut self, args: Args<'_>) -> bool {
         let first = self.spans.len();
@@ -104,7 +104,7 @@ impl Requests {
         true
     }
 
-    /// Forgets all requests, and keeps the tables' memory unless it is unusually large.
+    /// Drops all requests, and keeps the tables' memory unless it is unusually large.
     pub fn clear(&mut self) {
         self.spans.clear();
         self.ends.clear();
@@ -124,7 +124,7 @@ impl Requests {
         whole
     }
 
-    /// The bytes since `start` become one argument.
+    /// Makes one argument of the bytes since `start`.
     pub(super) fn close_copied_arg(&mut self, start: usize) -> bool {
         let end = self.copied.len();
         if end > REQUEST_BYTES_MAX {
@@ -137,7 +137,7 @@ impl Requests {
         true
     }
 
-    /// The spans since the last request are one more.
+    /// Makes one request of the spans since the last request.
     #[inline]
     pub(super) fn end_request(&mut self, place: Place) {
         let flag = match place {
@@ -147,7 +147,7 @@ impl Requests {
         self.ends.push(self.spans.len() as u32 | flag);
     }
 
-    /// How many spans belong to requests that have ended; later ones are of a request that has not.
+    /// Number of spans of complete requests; later ones belong to an incomplete request.
     pub(super) fn spans_of_whole_requests(&self) -> usize {
         (self.ends.last().copied().unwrap_or(0) & !IN_COPIED) as usize
     }
@@ -168,7 +168,7 @@ impl<'a> Args<'a> {
         self.spans.len()
     }
 
-    /// Whether there is nothing, not even a name.
+    /// Whether there are no arguments, not even a name.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

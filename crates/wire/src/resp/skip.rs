@@ -1,5 +1,5 @@
-//! Counts replies without keeping them: what a load generator needs, at a small part of a parser's
-//! cost.
+//! Counts replies without keeping them: sufficient for a load generator, at a small part of a
+//! parser's cost.
 
 use super::error::ReplyError;
 use super::number::parse_integer;
@@ -9,27 +9,27 @@ const NUMBER_BYTES_MAX: usize = 32;
 /// Longest line of text.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// What [`ReplySkipper::advance`] passed.
+/// The part of the input that [`ReplySkipper::advance`] passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Bytes passed; the caller drops them from the front of its input.
     pub bytes: usize,
     /// Replies that ended in them.
     pub replies: usize,
-    /// How many of those were errors, as a whole (not an error inside an array).
+    /// Number of these replies that were errors themselves (not counting errors inside an array).
     pub errors: usize,
-    /// How many of those were the null, as a whole.
+    /// Number of these replies that were null themselves.
     pub nulls: usize,
 }
 
-/// Passes over replies, nested ones too, in constant memory. Checks their frame, not their content.
+/// Skips replies, nested ones too, in constant memory. Checks their framing, not their content.
 #[derive(Debug, Default)]
 pub struct ReplySkipper {
-    /// Elements still missing from the reply that has begun; 0: at the boundary of two replies.
+    /// Elements that are missing from the current reply; 0: between two replies.
     elements_left: u64,
-    /// Bytes still missing from the bulk string that has begun, its line end included.
+    /// Bytes that are missing from the current bulk string, its line end included.
     bulk_left: u64,
-    /// The next value is metadata before a reply, and doesn't count as one.
+    /// The next value is metadata before a reply, and does not count as a reply.
     attribute: bool,
 }
 
@@ -45,16 +45,16 @@ enum Kind {
 }
 
 impl ReplySkipper {
-    /// At the boundary of two replies.
+    /// Starts between two replies.
     #[must_use]
     pub fn new() -> ReplySkipper {
         ReplySkipper::default()
     }
 
-    /// Passes over as much of `input` as can be.
+    /// Skips as much of `input` as possible.
     ///
     /// # Errors
-    /// The bytes are no reply; the connection is of no more use.
+    /// The bytes are no reply; the connection cannot be used any more.
     pub fn advance(&mut self, input: &[u8]) -> Result<Skipped, ReplyError> {
         let mut passed = Skipped::default();
         loop {
@@ -92,7 +92,7 @@ impl ReplySkipper {
                 Kind::Nested(values) => self.begin(values, top)?,
                 Kind::Attribute(values) => {
                     self.attribute |= top;
-                    // The value that it describes comes after it in any case.
+                    // In any case, the value that it describes follows.
                     self.begin(values, top)?;
                     self.elements_left += u64::from(!top);
                     if self.elements_left == 0 {
@@ -103,7 +103,7 @@ impl ReplySkipper {
         }
     }
 
-    /// Values of an aggregate come instead of the one value that it is.
+    /// Replaces one expected value by the values of the aggregate.
     fn begin(&mut self, values: u64, top: bool) -> Result<(), ReplyError> {
         let left = self.elements_left - u64::from(!top);
         self.elements_left = left.checked_add(values).ok_or(ReplyError::TooBig {
@@ -121,7 +121,7 @@ impl ReplySkipper {
     }
 }
 
-/// The value that begins `input`: what it is, and the bytes of its first line.
+/// The kind of the value at the beginning of `input`, and the bytes of its first line.
 fn header(input: &[u8]) -> Result<Option<(Kind, usize)>, ReplyError> {
     let Some(&kind) = input.first() else {
         return Ok(None);

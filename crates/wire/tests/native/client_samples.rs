@@ -1,4 +1,4 @@
-//! The same for what clients say, and for troubles.
+//! Samples of client messages, and of troubles.
 
 use crate::samples::OTHER;
 use duramen_base::ids::{ClientId, Level, RpcId, TableId};

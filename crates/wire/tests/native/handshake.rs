@@ -1,9 +1,9 @@
-//! The handshake. `handshake.txt` was computed by another program, from the description in
+//! The handshake. Another program computed `handshake.txt`, from the description in
 //! `docs/native-protocol.md`.
 //!
-//! The story: in version 1 who accepted a connection began with a hello that held the cluster's
-//! token, so whoever connected and listened had it; and who connected gave it to whoever answered.
-//! Now both prove that they have it.
+//! In version 1 the acceptor of a connection began with a hello that contained the cluster's token,
+//! so any program that connected and listened got the token; and a dialler sent it to any program
+//! that answered. Now both sides prove that they have it.
 
 use crate::hex;
 use duramen_format::checksum;
@@ -20,7 +20,7 @@ const HERE: Credentials<'_> = Credentials {
 const ONES: Nonce = [1; 32];
 const TWOS: Nonce = [2; 32];
 
-/// One side, and what it has not used of what it was sent.
+/// One side, and the bytes it was sent and has not used yet.
 struct Side<'c> {
     handshake: Handshake,
     ours: Credentials<'c>,
@@ -50,7 +50,7 @@ impl<'c> Side<'c> {
         }
     }
 
-    /// What it says to these bytes, and the other side's role when it has proved itself.
+    /// The side's output for these bytes, and the other side's role once that has proved itself.
     fn hear(&mut self, bytes: &[u8]) -> (Vec<u8>, Step) {
         self.input.extend_from_slice(bytes);
         let mut out = Vec::new();
@@ -67,7 +67,7 @@ impl<'c> Side<'c> {
     }
 }
 
-/// All that both sides say, in turn, and how it ends for who connected and for who accepted.
+/// Everything that both sides send, in turn, and the results of the dialler and of the acceptor.
 fn meet(
     role: Role,
     dialler: Credentials<'_>,
@@ -112,14 +112,14 @@ fn both_sides_prove_themselves_and_the_bytes_are_these() {
     let expected = include_str!("handshake.txt");
     let found: Vec<String> = said.iter().map(|bytes| hex(bytes)).collect();
     assert_eq!(found, expected.lines().collect::<Vec<_>>());
-    // The token is in none of them, nor its beginning; the name only once who connected has proved
-    // itself.
+    // None of the messages contains the token or its beginning; the name appears only after the
+    // dialler has proved itself.
     let all = said.concat();
     assert!(!all.windows(8).any(|window| window == &TOKEN[..8]));
     let name = |bytes: &Vec<u8>| bytes.windows(4).any(|window| window == b"here");
     let named: Vec<bool> = said.iter().map(name).collect();
     assert_eq!(named, [false, false, false, true, true]);
-    // Who connects says nothing more than this bound.
+    // The dialler sends no more bytes than this bound.
     assert!(said[0].len() + said[2].len() + said[4].len() < HANDSHAKE_BYTES_MAX);
 }
 
@@ -170,7 +170,8 @@ fn without_a_token_it_works_as_well_and_clusters_are_told_apart() {
         text.contains("`here`") && text.contains("`there`"),
         "{text}"
     );
-    // A server without a name is of no cluster, and is told so by who accepted.
+    // A server without a cluster name belongs to no cluster; the acceptor refuses it with that
+    // reason.
     let (_, first, second) = meet(Role::Server, of(""), of("here"));
     assert_eq!(first, Ok(Some(Role::Server)));
     assert!(matches!(second, Err(HelloError::WrongCluster { .. })));
@@ -186,16 +187,16 @@ fn who_has_not_the_token_learns_nothing() {
     ];
     for token in tokens {
         let guess = Credentials { token, ..HERE };
-        // Who connects is refused, and has heard an opening alone.
+        // The dialler is refused, and has received only an opening.
         let (said, first, second) = meet(Role::Server, guess, HERE);
         assert_eq!((first, second), (Ok(None), Err(HelloError::Token)));
         assert_eq!((said.len(), said[1].len()), (3, OPENING_BYTES));
-        // The same the other way round: a token on one side only is a wrong one.
+        // The same the other way round: a token on one side only is a wrong token.
         let (_, _, second) = meet(Role::Server, HERE, guess);
         assert_eq!(second, Err(HelloError::Token));
     }
-    // Who answers and has not the token passes over the proof, and cannot give one: what it sends
-    // is none.
+    // An acceptor without the token ignores the proof, and cannot produce one: the proof it sends
+    // is not valid.
     let (mut dialler, _) = Side::dial(Role::Server, HERE, ONES);
     let mut opening = Vec::new();
     Opening::new(Role::Server, TWOS).encode(&mut opening);
@@ -204,8 +205,8 @@ fn who_has_not_the_token_learns_nothing() {
     let guess = Credentials { token: b"", ..HERE };
     let (said, ..) = meet(Role::Server, guess, guess);
     assert_eq!(dialler.hear(&said[3]), (Vec::new(), Err(HelloError::Token)));
-    // Its own proof sent back is none either: it goes in the other direction, and with another
-    // label.
+    // The dialler's own proof, sent back, is not valid either: it has the other direction, and
+    // another label.
     for flags in [0, 1] {
         let (mut dialler, _) = Side::dial(Role::Server, HERE, ONES);
         assert_eq!(dialler.hear(&opening).1, Ok(None));
@@ -217,7 +218,7 @@ fn who_has_not_the_token_learns_nothing() {
     }
 }
 
-/// Makes the checksum of a frame right again.
+/// Corrects the checksum of a frame.
 fn seal(frame: &mut [u8]) {
     let crc = checksum::crc32c_append(checksum::crc32c(&frame[..36]), &frame[HEADER_BYTES..]);
     frame[36..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
@@ -226,15 +227,15 @@ fn seal(frame: &mut [u8]) {
 #[test]
 fn what_was_heard_before_proves_nothing_later() {
     let (said, ..) = meet(Role::Server, HERE, HERE);
-    // To who accepted, with another nonce: the opening and the proof of then.
+    // To the acceptor, with another nonce: the opening and the proof of the earlier handshake.
     let mut acceptor = Side::accept(HERE, [3; 32]);
     let (_, step) = acceptor.hear(&[&said[0][..], &said[2][..]].concat());
     assert_eq!(step, Err(HelloError::Token));
-    // To who connected.
+    // To the dialler.
     let (mut dialler, _) = Side::dial(Role::Server, HERE, [3; 32]);
     let (_, step) = dialler.hear(&[&said[1][..], &said[3][..]].concat());
     assert_eq!(step, Err(HelloError::Token));
-    // A name that was not said by who proved itself, and a proof twice.
+    // A name that the proved side did not send, and a repeated proof.
     for third in [&said[2], &said[3]] {
         let mut acceptor = Side::accept(HERE, TWOS);
         let (_, step) = acceptor.hear(&[&said[0][..], &said[2][..]].concat());
@@ -244,7 +245,8 @@ fn what_was_heard_before_proves_nothing_later() {
     assert_ne!(fresh_nonce(), fresh_nonce());
 }
 
-/// Role and versions are under the tag, too: nobody between both sides changes them unseen.
+/// The tag covers role and versions too: an attacker between both sides cannot change them
+/// unnoticed.
 #[test]
 fn every_flipped_bit_is_seen() {
     let (said, ..) = meet(Role::Server, HERE, HERE);
@@ -270,7 +272,7 @@ fn an_old_program_and_a_new_one_tell_each_other_the_versions() {
         text.contains("1 to 1") && text.contains("update the older program"),
         "{text}"
     );
-    // Its parser wants a known role and two lengths, and then reads these versions.
+    // The old parser expects a known role and two lengths, and then reads these versions.
     assert_eq!(out[8..16], [2, 0, 2, 0, 2, 0, 0, 0]);
     let (mut dialler, _) = Side::dial(Role::Client, HERE, ONES);
     let (out, step) = dialler.hear(&old[..12]);
@@ -283,7 +285,7 @@ fn an_old_program_and_a_new_one_tell_each_other_the_versions() {
         Ok(None),
         "a later program that speaks this version, too"
     );
-    // Why it is refused is told to who connected.
+    // The dialler is sent the reason for the refusal.
     let mut refusal = said_before_refusal();
     let trouble = Trouble::NotPermitted { reason: "x" };
     encode_trouble(
@@ -319,7 +321,7 @@ fn what_is_no_opening_is_refused_at_once() {
         wrong[at] = value;
         assert_eq!(parse_opening(&wrong), Err(error));
     }
-    // A long frame instead of a proof is not waited for.
+    // The acceptor does not wait for a long frame in place of a proof.
     let mut acceptor = Side::accept(HERE, TWOS);
     assert_eq!(acceptor.hear(&opening).1, Ok(None));
     let (_, step) = acceptor.hear(&[0, 0, 1, 0]);

@@ -1,5 +1,5 @@
-//! The native protocol's bytes: they are what the golden file says, they come back as what they
-//! were, and nothing else passes.
+//! The native protocol's bytes: they equal the golden file, they decode to the original messages,
+//! and all other bytes are refused.
 
 mod client_samples;
 mod handshake;
@@ -19,7 +19,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The one frame that `bytes` are.
+/// The single frame in `bytes`.
 fn whole(bytes: &[u8]) -> Frame<'_> {
     match parse_frame(bytes, PEER_FRAME_BYTES_MAX) {
         Ok(Parsed::Frame { frame, bytes: all }) if all == bytes.len() => frame,
@@ -27,9 +27,9 @@ fn whole(bytes: &[u8]) -> Frame<'_> {
     }
 }
 
-/// Bytes must not change within a protocol version: other programs speak it. Whoever adds a message
-/// runs this with `DURAMEN_GOLDEN=write` and looks at the difference: lines may be added, none may
-/// change.
+/// Bytes must not change within a protocol version: other programs use it. After adding a message,
+/// run this with `DURAMEN_GOLDEN=write` and look at the difference: lines may be added, but no line
+/// may change.
 #[test]
 fn bytes_are_the_golden_ones() {
     let text: String = samples::frames()
@@ -191,7 +191,8 @@ fn envelopes_and_payloads_come_back() {
     }
 }
 
-/// Every cut of a frame is incomplete, says how much it needs, and needs no more than the frame.
+/// Every cut frame is incomplete, reports the length it needs, and needs no more than the whole
+/// frame.
 #[test]
 fn cut_frames_are_incomplete() {
     for (name, bytes) in samples::frames() {
@@ -210,7 +211,7 @@ fn cut_frames_are_incomplete() {
     }
 }
 
-/// No flipped bit of header or body passes. Payloads have checksums of their own (N3).
+/// No flipped bit of header or body is accepted. Payloads have their own checksums (N3).
 #[test]
 fn flipped_bits_do_not_pass() {
     for (name, mut bytes) in samples::frames() {

@@ -1,4 +1,4 @@
-//! The same, for any operations and any damage.
+//! Properties of the native protocol's bytes, for arbitrary operations and damage.
 
 use duramen_base::ids::{ClientId, Level, RpcId, SegmentId, ServerId, TableId};
 use duramen_format::certificate::Certificate;
@@ -133,8 +133,8 @@ proptest! {
         prop_assert!(parts.iter().eq(operations.iter().map(Owned::single)));
     }
 
-    /// A body that was tampered with under a right checksum is an error, or has one encoding: its
-    /// own (N4).
+    /// A body that was changed, with a correct checksum, is an error or is the one encoding of its
+    /// message (N4).
     #[test]
     fn bodies_have_one_encoding(
         operation in owned(),
@@ -185,7 +185,7 @@ proptest! {
         prop_assert_eq!(decode_question(&frame), Ok(Question::Peer(write)));
     }
 
-    /// Any bytes under any kind: an answer or an error, and no panic.
+    /// Any bytes under any kind: a message or an error, and no panic.
     #[test]
     fn any_body_is_a_message_or_an_error(
         kind in 0..25u16,

@@ -1,4 +1,4 @@
-//! One message of each variant, with every optional part there once.
+//! One message of each variant; every optional part occurs once.
 
 use duramen_base::ids::*;
 use duramen_format::certificate::Certificate;
@@ -646,7 +646,7 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
     ]
 }
 
-/// A name, and the bytes of a frame, of every sample.
+/// Name and frame bytes of every sample.
 pub fn frames() -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |name: &str, number: usize, encode: &dyn Fn(&mut Vec<u8>), payload: &[u8]| {

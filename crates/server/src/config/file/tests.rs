@@ -1,11 +1,11 @@
-//! What a rewrite changes, what it leaves alone, and what it refuses.
+//! Tests of a rewrite: its changes, the parts that stay, and the files that it refuses.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::*;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Edits `text` after `CONFIG SET`s of `pairs`.
+/// Edits `text` as a rewrite after `CONFIG SET`s of `pairs` does.
 fn rewritten(text: &str, pairs: &[(&str, &str)]) -> Result<String, String> {
     let mut running = settings(&read(text).map_err(|e| e.to_string())?)?;
     let mut changed = BTreeSet::new();
@@ -89,7 +89,7 @@ fn a_file_that_became_wrong_is_refused_with_the_line() {
     assert!(refused("port = 70000").starts_with("line 1: port: 70000 is out of range"));
 }
 
-/// A folder of the test's own; gone with it.
+/// A folder of one test; removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -140,7 +140,7 @@ fn the_file_keeps_its_permissions_and_a_link_stays_one() {
 #[test]
 fn an_error_leaves_the_file_and_nothing_else() {
     let folder = Folder::new("rewrite-error");
-    // The name of the file beside it is too long for the file system.
+    // The temporary file's name, longer than the file's own, is too long for the file system.
     let path = folder.0.join(format!("{}.toml", "d".repeat(245)));
     std::fs::write(&path, "timeout = 1\n").unwrap();
     let error = with_timeout_9(&path).expect_err("no place for a new file");

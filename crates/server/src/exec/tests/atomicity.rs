@@ -143,8 +143,8 @@ fn a_watched_key_that_expires_cancels_and_one_that_had_expired_does_not() {
     s.expect("EXEC", "*0\r\n");
 }
 
-/// Two exchanges put the watched table back, and what was done to the database in between was not
-/// noticed.
+/// Two exchanges put the watched table back, and changes of the database between them once went
+/// unnoticed.
 #[test]
 fn a_database_that_was_exchanged_twice_cancels_the_transaction() {
     let mut s = Server::session(2);
@@ -163,8 +163,8 @@ fn a_database_that_was_exchanged_twice_cancels_the_transaction() {
     }
 }
 
-/// EXEC looked for a database's table under its own locks, found that it had been dropped, and
-/// waited for itself to make another.
+/// EXEC once looked up a database's table under its own locks, found that it had been dropped, and
+/// waited for itself to create another.
 #[test]
 fn a_transaction_goes_on_while_its_databases_are_dropped() {
     let server = Server::new(4);
@@ -199,7 +199,7 @@ fn a_transaction_goes_on_while_its_databases_are_dropped() {
 }
 
 /// Runs `work` on `threads` threads, each with an executor, until all have returned; `judge` runs
-/// beside them on another.
+/// in parallel on another thread.
 fn race(
     server: &Server,
     threads: usize,
@@ -383,7 +383,7 @@ fn renames_and_flushes_are_seen_whole() {
                 let seen = reply.matches("$1\r\n").count();
                 assert!(seen == 0 || seen == 2, "{pair}: {reply}");
             }
-            // They counted one of two keys that come and go together.
+            // These commands once counted one of two keys that are written and deleted together.
             for pair in ["EXISTS c d", "TOUCH d c", "EXISTS a b"] {
                 let reply = ask(pair);
                 assert!(matches!(&*reply, ":0\r\n" | ":2\r\n"), "{pair}: {reply}");
@@ -392,8 +392,8 @@ fn renames_and_flushes_are_seen_whole() {
     );
 }
 
-/// A transaction that waits for memory holds its keys, and whoever waits for the keys holds memory
-/// back: neither may wait for ever.
+/// A transaction that waits for memory holds its keys, and threads that wait for these keys keep
+/// memory from being freed: neither may wait for ever.
 #[test]
 fn transactions_go_on_when_memory_is_short() {
     const KEYS: usize = 40_000;
@@ -417,7 +417,7 @@ fn transactions_go_on_when_memory_is_short() {
                 assert!(reply == "+OK\r\n" || reply.starts_with("-OOM"), "{reply}");
                 written.fetch_add(u64::from(reply == "+OK\r\n"), Ordering::Relaxed);
                 assert!(began.elapsed() < Duration::from_secs(60), "stalled");
-                // On a busy machine many are refused, each after it has waited for a while.
+                // On a busy machine many transactions are refused, each after a short wait.
                 if started.elapsed() > Duration::from_secs(100) {
                     break;
                 }
@@ -428,11 +428,11 @@ fn transactions_go_on_when_memory_is_short() {
             ask("SET k9 1");
         },
     );
-    // Into memory that is not full yet, at least; how many of the others are refused is the
-    // scheduler's doing.
+    // At least those written before memory was full succeed. The scheduler decides how many of the
+    // others are refused.
     let written = written.load(Ordering::Relaxed);
     assert!(written > 1_000, "only {written} of 8000 found memory");
-    // Who is alone finds memory, for what is alive fits well.
+    // A single client finds memory, because the live data fits easily.
     let (mut executor, mut client) = (server.executor(0), server.client(0));
     let set = format!("MSET k1 {value} k2 {value}\r\n");
     while run(&mut executor, &mut client, set.as_bytes()) != "+OK\r\n" {
@@ -440,8 +440,8 @@ fn transactions_go_on_when_memory_is_short() {
     }
 }
 
-/// A DEL of many keys in a full store was refused for want of memory, which it would have given
-/// back.
+/// A DEL of many keys in a full store was once refused for lack of memory, which it would have
+/// freed.
 #[test]
 fn a_full_store_lets_many_keys_be_deleted_at_once() {
     let mut s = Server::session(2);
@@ -457,7 +457,7 @@ fn a_full_store_lets_many_keys_be_deleted_at_once() {
         keys.push(key);
         assert!(keys.len() < 1_000, "64 MiB never fill");
     }
-    // A request without an answer, and the next one was executed twice.
+    // One request got no reply, and the next one was executed twice.
     let reply = s.ask("MSET fresh 1");
     assert!(reply == "+OK\r\n" || reply.starts_with("-OOM"), "{reply:?}");
     s.ask("DEL fresh");
@@ -472,8 +472,8 @@ fn a_full_store_lets_many_keys_be_deleted_at_once() {
     s.expect("DBSIZE", ":0\r\n");
 }
 
-/// What replaces about as much as it writes was refused in a full store as if it were more; Redis
-/// allows it.
+/// A full store once refused writes that replace about as many bytes, as if they added bytes; Redis
+/// allows them.
 #[test]
 fn a_full_store_lets_keys_be_renamed_and_expire() {
     let mut s = Server::session(2);
@@ -487,7 +487,7 @@ fn a_full_store_lets_keys_be_renamed_and_expire() {
         keys.push(key);
         assert!(keys.len() < 10_000, "64 MiB never fill");
     }
-    // As far as the reserve goes: some of them, which cleaning makes good for.
+    // As far as the reserve allows: some of them, for which cleaning frees memory again.
     for key in keys.iter().step_by(keys.len() / 50) {
         s.expect(&format!("EXPIRE {key} 100"), ":1\r\n");
         s.expect(
@@ -499,8 +499,8 @@ fn a_full_store_lets_keys_be_renamed_and_expire() {
         s.ask(&format!("PERSIST {key}"));
         s.expect("EXEC", "*2\r\n:1\r\n:1\r\n");
     }
-    // A refusal is right as long as cleaning has not made good for what was rewritten before. It
-    // never did where all that was dead lay in the open segment of a head.
+    // A refusal is right until cleaning has freed the memory of earlier rewrites. It never freed
+    // any when all dead bytes were in the open segment of a head.
     let until = Instant::now() + Duration::from_secs(60);
     let mut renamed = |from: &str, to: &str| {
         loop {
@@ -521,8 +521,8 @@ fn a_full_store_lets_keys_be_renamed_and_expire() {
     }
 }
 
-/// Each key of a WATCH was once compared with all that were watched before: 65,536 of them held a
-/// thread for 7 s.
+/// Each key of a WATCH was once compared with all keys watched before: 65,536 of them held a thread
+/// for 7 s.
 #[test]
 fn watching_many_keys_takes_time_in_proportion() {
     let mut s = Server::session(1);
@@ -530,16 +530,16 @@ fn watching_many_keys_takes_time_in_proportion() {
     let mut watch = |keys: &[String]| {
         let mut args = vec![&b"WATCH"[..]];
         args.extend(keys.iter().map(String::as_bytes));
-        // Of this thread alone: others may have the processor meanwhile.
+        // CPU time of this thread only: other threads may use the processor meanwhile.
         let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
         let before = used();
         assert_eq!(s.ask_bytes(&args), "+OK\r\n");
         used() - before
     };
-    watch(&keys[..2_048]); // what is touched for the first time
+    watch(&keys[..2_048]); // memory that is touched for the first time
     let few = watch(&keys[2_048..6_144]);
     let many = watch(&keys[6_144..]);
-    // 15 times as many: 15 times as long, or 130 times if each looks at all before it.
+    // 15 times as many keys: 15 times as long, or 130 times if each is compared with all before it.
     assert!(many < few * 60, "{few:?} for 4,096 and {many:?} for 59,392");
     s.expect_error("WATCH one:more", "ERR more than 65536 watched keys");
     s.expect("WATCH key:0", "+OK\r\n");

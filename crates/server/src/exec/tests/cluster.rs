@@ -1,4 +1,4 @@
-//! A member of a cluster, with a view made by hand: who is served, who is sent where, what is
+//! A member of a cluster, with a view made by the test: which requests are served, redirected and
 //! refused.
 
 use super::{Server, Session, run};
@@ -24,7 +24,7 @@ fn slots(first: u16, last: u16) -> KeyRange {
     )
 }
 
-/// A member, and what it is told.
+/// A member, and the state that the test gives it.
 struct Member {
     session: Session,
     membership: Arc<Membership>,
@@ -56,7 +56,7 @@ impl Member {
         }
     }
 
-    /// Everybody learns the new owners. Of `owned` this member serves `served`.
+    /// Publishes new owners. Of `owned`, this member serves `served`.
     fn tell(
         &mut self,
         map: &[(KeyRange, ServerId, bool)],
@@ -103,7 +103,7 @@ impl Member {
         self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[low]);
     }
 
-    /// The lower half is ours, but not served.
+    /// The lower half belongs to this member, but is not served.
     fn lock(&mut self) {
         let (low, high) = (slots(0, 8191), slots(8192, 16_383));
         self.tell(&[(low, ME, true), (high, OTHER, true)], &[low], &[]);
@@ -115,7 +115,7 @@ impl Member {
     }
 }
 
-/// Keys of a slot of ours and of one that is not.
+/// A key of a slot of this member, and a key of another member's slot.
 fn keys() -> (String, String) {
     let of = |ours: bool| {
         (0..)
@@ -140,7 +140,7 @@ fn own_keys_are_served_and_others_are_told_where() {
     }
     session.expect(&format!("SET {foreign} 1"), &moved);
     session.expect(&format!("OBJECT ENCODING {foreign}"), &moved);
-    // A redirection breaks nothing else on the connection.
+    // A redirection does not disturb the rest of the connection.
     session.expect(&format!("GET {own}"), "$1\r\n2\r\n");
     session.expect("PING", "+PONG\r\n");
 }
@@ -183,7 +183,7 @@ fn what_nobody_serves_waits_and_is_told_so_in_the_end() {
     let session = &mut member.session;
     session.expect(&format!("SET {own} 1"), "");
     assert!(matches!(session.client.verdict(), Verdict::Paused { .. }));
-    // It has not run, and runs when it is shown again.
+    // The request has not run; it runs when it is presented again.
     member.tell_halves();
     let session = &mut member.session;
     session.expect(&format!("GET {own}"), "$-1\r\n");
@@ -201,7 +201,7 @@ fn what_nobody_serves_waits_and_is_told_so_in_the_end() {
     };
     assert!(reply.starts_with("-TRYAGAIN "), "{reply}");
     assert!(began.elapsed() >= Duration::from_millis(900));
-    // The next request has patience anew.
+    // The patience of the next request starts anew.
     session.expect(&format!("GET {own}"), "");
     member.tell_all_gone();
     let moved = format!("-MOVED {} 10.0.0.1:6379\r\n", slot(own.as_bytes()));
@@ -213,7 +213,7 @@ fn a_pipeline_stops_at_what_has_to_wait() {
     let mut member = Member::new(1);
     let half = slots(0, 8191);
     let (own, foreign) = keys();
-    // Ours is served; the other half is being recovered by somebody.
+    // This member's half is served; another member is recovering the other half.
     let tell = |member: &mut Member, recovered| {
         let high = slots(8192, 16_383);
         member.tell(
@@ -267,7 +267,7 @@ fn transactions_run_where_all_their_keys_are_or_nowhere() {
         "-CROSSSLOT Keys in request don't hash to the same slot\r\n",
     );
     session.expect("EXEC", aborted);
-    // Each request for itself is ours, together they are of two slots.
+    // Each request alone could be served here, but together they use two slots.
     session.expect("MULTI", "+OK\r\n");
     session.expect(&format!("SET {own} 1"), "+QUEUED\r\n");
     let other = (0..)
@@ -298,7 +298,7 @@ fn a_transaction_whose_keys_left_is_redirected_whole_and_one_in_between_waits() 
     };
     queue(&mut member.session);
     member.lock();
-    // Also queued while nobody serves it: EXEC is what waits.
+    // The request is queued while no server serves its key; EXEC is the command that waits.
     member.session.expect(&format!("INCR {own}"), "+QUEUED\r\n");
     member.session.expect("EXEC", "");
     member.session.expect("EXEC", "");
@@ -365,8 +365,8 @@ fn a_watched_key_that_left_counts_as_changed() {
     session.expect(&format!("SET {other} 1"), "+QUEUED\r\n");
     session.expect("EXEC", "*-1\r\n");
     session.expect(&format!("EXISTS {other}"), ":0\r\n");
-    // Also if it has come back by then: absent before and absent now, and who knows what was in
-    // between.
+    // The same holds if the key has come back by then: it was absent before and is absent now, but
+    // its state in between is unknown.
     member.tell_halves();
     member.session.expect(&format!("WATCH {own}"), "+OK\r\n");
     member.session.expect("MULTI", "+OK\r\n");
@@ -416,8 +416,8 @@ fn there_is_one_database_and_tables_are_the_coordinators() {
     assert!(!tables.contains("db1"), "{tables}");
 }
 
-/// P3 of `own_part`: a large flush takes several rounds, others have their turns between them, and
-/// only the last one answers.
+/// P3 of `own_part`: a large flush takes several rounds, other connections have turns between them,
+/// and only the last round replies.
 #[test]
 fn a_large_flush_is_done_in_rounds() {
     let mut member = Member::new(1);
@@ -463,7 +463,7 @@ fn whole_tables_are_the_own_part_of_them() {
         .filter(|n| slot(format!("k{n}").as_bytes()) < 8192)
         .count();
     assert!((1..200).contains(&low));
-    // The upper half is another's now, and not purged yet.
+    // The upper half belongs to another member now, and is not purged yet.
     member.tell_halves();
     let session = &mut member.session;
     let shown = |reply: &str| reply.matches("$").count();
@@ -481,7 +481,7 @@ fn whole_tables_are_the_own_part_of_them() {
     session.expect("FLUSHALL", "+OK\r\n");
     session.expect("KEYS *", "*0\r\n");
     session.expect("RANDOMKEY", "$-1\r\n");
-    // What was not ours has stayed.
+    // Keys that this member did not serve were not deleted.
     member.tell(
         &[(KeyRange::ALL, ME, true)],
         &[KeyRange::ALL],
@@ -494,8 +494,8 @@ fn whole_tables_are_the_own_part_of_them() {
     session.expect("DBSIZE", ":0\r\n");
 }
 
-/// The story: a member that had just joined answered CLUSTER SLOTS with an empty list, and clients
-/// took it for the cluster's map.
+/// A member that had just joined once answered CLUSTER SLOTS with an empty list, and clients took
+/// it for the cluster's map.
 #[test]
 fn who_asks_a_new_member_for_the_map_asks_again() {
     let mut member = Member::new(1);
@@ -576,7 +576,7 @@ fn cluster_commands_tell_what_is_known() {
     for request in ["READONLY", "READWRITE", "ASKING"] {
         session.expect(request, "+OK\r\n");
     }
-    // The other one dies: its slots are told with somebody who is there.
+    // The other member dies: its slots are reported with a server that is alive.
     let (low, high) = (slots(0, 8191), slots(8192, 16_383));
     member.tell(&[(low, ME, true), (high, OTHER, false)], &[low], &[low]);
     let session = &mut member.session;
@@ -614,7 +614,7 @@ fn without_a_cluster_its_commands_say_so() {
     }
 }
 
-/// M2: what tells of data needs the right to answer, what does not is told at once.
+/// M2: a reply that depends on data needs the right to answer; any other reply is sent at once.
 #[test]
 fn replies_that_tell_of_data_need_a_lease() {
     let mut member = Member::new(1);
@@ -648,7 +648,7 @@ fn replies_that_tell_of_data_need_a_lease() {
     assert!(alone.client.take_wait().is_none());
 }
 
-/// M1: when `quiesce` has returned, no write that went by an older view follows.
+/// M1: after `quiesce` has returned, no write that used an older view follows.
 #[test]
 fn no_write_follows_once_the_view_was_changed_and_the_store_is_quiet() {
     const ROUNDS: usize = 200;

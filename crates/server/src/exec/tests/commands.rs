@@ -1,4 +1,4 @@
-//! Each command's replies, as Redis gives them.
+//! Each command's replies, equal to those of Redis.
 
 use super::*;
 
@@ -151,7 +151,7 @@ fn several_keys_at_once() {
     );
 }
 
-/// A request with more keys than a group hashes them itself.
+/// A request with more keys than a group holds hashes them itself.
 #[test]
 fn more_keys_than_a_group_holds() {
     for threads in [1, 2] {

@@ -109,8 +109,8 @@ fn tables_are_made_used_and_dropped() {
     );
 }
 
-/// A dropped table's id went to the next table that was made: who still used the dropped one wrote
-/// into the new one.
+/// A dropped table's id was once given to the next table: a client that still used the dropped
+/// table wrote into the new one.
 #[test]
 fn who_uses_a_dropped_table_does_not_write_to_another() {
     let mut s = Server::session(2);
@@ -126,8 +126,8 @@ fn who_uses_a_dropped_table_does_not_write_to_another() {
     assert_eq!(meddle("DURAMEN.USE new\r\nDBSIZE\r\n"), "+OK\r\n:0\r\n");
 }
 
-/// The first SELECT of a database made its table while SWAPDB exchanged the database with another
-/// one: both had the new table then, and nobody could reach the data of the other.
+/// The first SELECT of a database once created its table while SWAPDB exchanged the database with
+/// another: both had the new table then, and the other database's data could not be reached.
 #[test]
 fn a_table_is_behind_one_database_at_most() {
     let mut s = Server::session(1);
@@ -136,12 +136,12 @@ fn a_table_is_behind_one_database_at_most() {
     s.expect("SELECT 3", "+OK\r\n");
     let made = s.server.shared.commands.table(3).unwrap();
     s.expect("SWAPDB 3 4", "+OK\r\n");
-    // The slower SELECT 3 comes to its last step.
+    // The slower SELECT 3 reaches its last step.
     let found = super::super::keys::put_behind(&s.server.shared, 3, made).ok();
     assert_eq!(found, s.server.shared.commands.table(3));
     assert_ne!(found, Some(made));
     s.expect("GET k", "$1\r\n4\r\n");
-    // Nor does a database take a table of its own name that is behind another one.
+    // A database does not take a table with its own name that is behind another database.
     s.expect("DURAMEN.TABLE DROP db4", "+OK\r\n");
     s.expect_error("SELECT 3", "ERR database 3 has no table");
     s.expect("SWAPDB 4 5", "+OK\r\n");
@@ -149,8 +149,8 @@ fn a_table_is_behind_one_database_at_most() {
     s.expect("SELECT 4", "+OK\r\n");
 }
 
-/// SELECT put a table behind its database just after another client had dropped it: nobody could
-/// use the database again.
+/// SELECT once assigned a table to its database just after another client had dropped the table:
+/// the database could not be used again.
 #[test]
 fn a_database_whose_table_is_gone_gets_another() {
     let mut s = Server::session(1);
@@ -159,7 +159,7 @@ fn a_database_whose_table_is_gone_gets_another() {
     let dropped = s.server.shared.commands.table(5);
     s.expect("DURAMEN.TABLE DROP db5", "+OK\r\n");
     s.expect_error("GET k", "ERR table");
-    s.server.shared.commands.set_table(5, dropped); // what the slower SELECT did
+    s.server.shared.commands.set_table(5, dropped); // as the slower SELECT did
     s.expect("SELECT 5", "+OK\r\n");
     s.expect("GET k", "$-1\r\n");
     s.expect("SET k 2", "+OK\r\n");

@@ -1,4 +1,4 @@
-//! Requests of many connections in one round; the order of replies; what stops a turn.
+//! Requests of many connections in one round; the order of replies; reasons for ending a turn.
 
 use super::*;
 

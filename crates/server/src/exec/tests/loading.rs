@@ -1,5 +1,5 @@
-//! What clients are told while the data is being loaded, and that they are served afterwards
-//! without connecting again.
+//! Errors that clients get while the data is being loaded; the same connections are served
+//! afterwards.
 
 use super::{Executor, run};
 use crate::config::{Level, ServerConfig};
@@ -93,8 +93,8 @@ fn info_tells_how_far_it_is() {
     assert!(info.contains("loading:0\r\n"), "{info}");
 }
 
-/// The first start in a large directory said "loading: 0 entries so far" for as long as its files
-/// were written.
+/// The first start in a large directory once reported "loading: 0 entries so far" as long as its
+/// files were written.
 #[test]
 fn a_new_directory_is_told_apart_from_one_that_is_loaded() {
     let (shared, mut executor, mut client) = loading("");

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A store and what its executors share, with a clock that the test moves.
+/// A store and the shared state of its executors, with a clock that the test controls.
 pub(super) struct Server {
     pub(super) shared: Arc<Shared>,
     pub(super) clock_ms: Arc<AtomicU64>,
@@ -52,7 +52,7 @@ impl Server {
 
     pub(super) fn executor(&self, thread: usize) -> Executor {
         let executor = Executor::new(Arc::clone(&self.shared), thread).expect("an executor");
-        // Whatever the machine's speed, a turn runs as a whole.
+        // A turn runs to its end, even on a slow machine.
         Executor {
             turn_time: Duration::MAX,
             ..executor
@@ -74,7 +74,7 @@ impl Server {
         self.clock_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
-    /// One connection to a server of its own.
+    /// One connection to its own server.
     pub(super) fn session(threads: usize) -> Session {
         let server = Server::new(threads);
         Session {
@@ -115,7 +115,7 @@ impl Session {
         assert_eq!(self.ask(request), reply, "{request}");
     }
 
-    /// As [`expect`](Self::expect), for an error that begins like this.
+    /// As [`expect`](Self::expect), for an error that begins with `start`.
     #[track_caller]
     pub(super) fn expect_error(&mut self, request: &str, start: &str) {
         let reply = self.ask(request);
@@ -125,7 +125,7 @@ impl Session {
         );
     }
 
-    /// The number that a request is answered with.
+    /// The number in the reply to a request.
     #[track_caller]
     pub(super) fn number(&mut self, request: &str) -> i64 {
         let reply = self.ask(request);

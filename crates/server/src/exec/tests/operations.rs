@@ -1,4 +1,4 @@
-//! What the server tells about itself and lets itself be told.
+//! The server's information commands and its settings.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn config_is_read_by_pattern_and_set_all_or_nothing() {
         "CONFIG GET slowlog-max-len",
         "*2\r\n$15\r\nslowlog-max-len\r\n$1\r\n7\r\n",
     );
-    // Each of the two alone would not fit to the other's old value: they were refused half-way.
+    // Each setting alone did not fit the other's old value: the request was refused half-way.
     s.expect("CONFIG SET output-pause 512mb output-limit 1gb", "+OK\r\n");
     s.expect("CONFIG SET output-limit 256mb output-pause 1mb", "+OK\r\n");
     s.expect_error(

@@ -1,11 +1,10 @@
-//! All or nothing at every limit: after an error nothing of a command, or of a transaction, was
-//! done.
+//! All or nothing at every limit: after an error, no part of a command or transaction was done.
 
 use super::*;
 use duramen_engine::LogOptions;
 use std::collections::BTreeMap;
 
-/// A server whose log's writer is the test: nothing becomes durable. `spans`: a group may be longer
+/// A server whose log writer is the test: nothing becomes durable. `spans`: a group may be longer
 /// than a segment.
 fn logged(spans: bool) -> Session {
     let config = ServerConfig {
@@ -39,7 +38,7 @@ fn logged(spans: bool) -> Session {
     }
 }
 
-/// `MSET` (or the like) of `keys` keys with values of `bytes` bytes.
+/// `MSET` or `MSETNX` of `keys` keys with values of `bytes` bytes.
 fn set_many(s: &mut Session, command: &str, keys: usize, bytes: usize) -> String {
     let names: Vec<String> = (0..keys).map(|n| format!("key:{n}")).collect();
     let value = vec![b'v'; bytes];
@@ -57,8 +56,8 @@ fn delete_many(s: &mut Session, keys: usize) -> String {
     s.ask_bytes(&args)
 }
 
-/// MSET of twelve values of 1 MiB, and DEL of 60,000 keys, ended with an error when their segment
-/// was full; what they had done by then stayed.
+/// MSET of twelve values of 1 MiB, and DEL of 60,000 keys, once ended with an error when their
+/// segment was full; their changes up to then stayed.
 #[test]
 fn what_is_longer_than_a_segment_is_done_as_a_whole() {
     let mut s = logged(true);
@@ -81,8 +80,7 @@ fn what_is_longer_than_a_segment_is_done_as_a_whole() {
     );
 }
 
-/// The same where a group is one segment at most, as with a member of a cluster: then nothing is
-/// done.
+/// The same for groups of at most one segment, as for a member of a cluster: then nothing is done.
 #[test]
 fn what_may_not_be_longer_than_a_segment_is_refused_as_a_whole() {
     let mut s = logged(false);
@@ -114,7 +112,8 @@ fn what_may_not_be_longer_than_a_segment_is_refused_as_a_whole() {
     s.expect("STRLEN key:0", ":1\r\n");
 }
 
-/// A disk that was found full in the middle of a command left the part before done.
+/// When a disk became full in the middle of a command, the first part of the command once stayed
+/// done.
 #[test]
 fn a_full_disk_refuses_all_of_a_command() {
     let mut s = logged(true);
@@ -147,10 +146,10 @@ fn a_full_disk_refuses_all_of_a_command() {
     s.expect("RENAME a d", "+OK\r\n");
 }
 
-/// Of a model; with values of 200,000 bytes they are more than a store of 64 MiB has room for.
+/// Keys of the model; with values of 200,000 bytes they need more room than a store of 64 MiB has.
 const KEYS: usize = 500;
 
-/// A key's value: a letter and how often it comes.
+/// A key's value: a letter and its number of repetitions.
 type Model = BTreeMap<String, (u8, usize)>;
 
 fn next(seed: &mut u64, below: usize) -> usize {
@@ -164,7 +163,7 @@ fn value_of((letter, bytes): (u8, usize)) -> Vec<u8> {
     vec![letter; bytes]
 }
 
-/// One request, and what it makes of the model if it is not refused.
+/// One request, and the model after it unless it is refused.
 fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
     let mut after = model.clone();
     let key = |seed: &mut u64| format!("k{}", next(seed, KEYS));
@@ -218,7 +217,7 @@ fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
     (words, after)
 }
 
-/// An MSET without memory for all its keys had written the first of them.
+/// An MSET without memory for all its keys once wrote the first of them.
 #[test]
 fn without_memory_nothing_of_a_request_or_transaction_is_done() {
     let mut s = Server::session(2);

@@ -1,5 +1,5 @@
-//! Whose replies wait for the log, and at which level: engine and executor without any disk, so
-//! that the test is the disk.
+//! Replies that wait for the log, and their levels: engine and executor without a disk; the test
+//! plays the disk.
 
 use super::{Executor, START_MS};
 use crate::config::{Level, ServerConfig};
@@ -149,8 +149,8 @@ fn nobody_is_shown_what_can_vanish() {
     bench.one(&mut a, "SET gone 1\r\n");
     bench.commit(Level::Synced);
     bench.one(&mut a, "SET k v\r\nDEL gone\r\n");
-    // A hit, a miss, a condition that failed, a walk, a count: all of them tell of what is not
-    // durable.
+    // A hit, a miss, a condition that failed, a walk, a count: all of them depend on data that is
+    // not durable.
     for request in [
         "GET k",
         "GET gone",
@@ -192,15 +192,16 @@ fn a_transaction_waits_as_a_whole() {
     let script = "MULTI\r\nSET a 1\r\nDURAMEN.WRITE b 2 LEVEL synced\r\nEXEC\r\n";
     let (_, wait) = bench.one(&mut client, script);
     assert_eq!(wait.level(), Level::Synced);
-    // What one transaction asked for is not the next one's.
+    // A level that one transaction requested does not apply to the next.
     let (_, wait) = bench.one(&mut client, "MULTI\r\nSET a 1\r\nEXEC\r\n");
     assert_eq!(wait.level(), Level::Buffered);
     let (_, wait) = bench.one(&mut client, "MULTI\r\nSET a 1\r\nFLUSHALL\r\nEXEC\r\n");
     assert!(!wait.is_none());
 }
 
-/// An exchange of databases shows in every reply, though no entry that a reader looks at is new:
-/// what it says must wait for the exchange. Both ways: SWAPDB by itself, and within EXEC.
+/// An exchange of databases is visible in every reply, although it writes no entry that a reader
+/// looks at: such replies must wait for the exchange. Both variants: SWAPDB by itself, and within
+/// EXEC.
 #[test]
 fn an_exchange_of_databases_shows_only_when_it_is_kept() {
     for script in [
@@ -218,7 +219,7 @@ fn an_exchange_of_databases_shows_only_when_it_is_kept() {
         assert!(reply.contains("zero") && wait.is_none(), "{reply}");
         let (_, own) = bench.one(&mut a, script);
         assert!(!bench.is_over(&own), "{script}");
-        // A hit, a miss, and what needs the store for itself.
+        // A hit, a miss, and commands that need exclusive access to the store.
         for request in [
             "GET k",
             "GET x",
@@ -270,7 +271,7 @@ fn requests_and_tables_have_levels_of_their_own() {
         "DURAMEN.USE fast\r\nSET a 1\r\nGET a\r\nDEL a\r\nGET a\r\n",
     );
     assert!(wait.is_none(), "{reply}");
-    // Its reply may be asked to wait nevertheless.
+    // A request may nevertheless ask for its reply to wait.
     let (_, wait) = bench.one(&mut client, "DURAMEN.WRITE a 1 LEVEL synced\r\n");
     assert_eq!(wait.level(), Level::Synced);
     assert!(!bench.is_over(&wait));
@@ -293,7 +294,7 @@ fn a_disk_that_fails_turns_waiting_replies_into_errors() {
         state => panic!("{state:?}"),
     }
     bench.commit(Level::Synced);
-    // What was durable before it failed is true.
+    // Replies whose data was durable before the failure are true.
     let log = bench.shared.store().log().expect("a log");
     let state = wait.state(|position| log.reached(position), failure, START_MS);
     assert_eq!(state, WaitState::Over);

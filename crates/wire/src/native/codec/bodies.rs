@@ -1,4 +1,4 @@
-//! Bodies of all kinds: which bytes are which message.
+//! Bodies of all kinds, and their mapping to messages.
 //!
 //! **Layout** of `WriteReplica`:
 //!
@@ -29,7 +29,7 @@ use duramen_format::segment;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Anything that can be asked.
+/// Any question.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question<'a> {
     ToCoordinator(ToCoordinator),
@@ -38,7 +38,7 @@ pub enum Question<'a> {
     Client(Request<'a>),
 }
 
-/// Anything that can be answered.
+/// Any answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply<'a> {
     Coordinator(CoordinatorAnswer),
@@ -48,13 +48,14 @@ pub enum Reply<'a> {
     Trouble(Trouble<'a>),
 }
 
-/// Why a question was not even looked at. The answer to it, whatever it was.
+/// Reason why a question was not examined. May be the answer to any question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble<'a> {
-    /// A fault of the asker's program.
+    /// An error in the sender's program.
     #[error("not understood: {reason}")]
     Malformed { reason: &'a str },
-    /// It was for another server, or another life of this one: get list or map again.
+    /// It was for another server, or another life of this one: get the server list or the map
+    /// again.
     #[error("server {here} is here, not the addressee")]
     WrongServer { here: ServerId },
     /// See [`HelloError`](super::HelloError). The connection ends.
@@ -62,13 +63,13 @@ pub enum Trouble<'a> {
     WrongCluster { reason: &'a str },
     #[error("{reason}")]
     WrongProtocol { reason: &'a str },
-    /// Nobody of that role is here: no coordinator, no master, no backup.
+    /// No coordinator, master or backup is here that serves such a question.
     #[error("not served here: {reason}")]
     NotServing { reason: &'a str },
     /// Ask again after this time.
     #[error("overloaded: ask again in {after_ms} ms")]
     Busy { after_ms: u32 },
-    /// The hello's token is not right.
+    /// The hello's token is wrong.
     #[error("not permitted: {reason}")]
     NotPermitted { reason: &'a str },
 }
@@ -79,7 +80,7 @@ const CLOSE: u8 = 4;
 const PRIMARY: u8 = 8;
 
 /// # Panics
-/// Never with the messages of this crate: postcard fails only on types that it doesn't know.
+/// Never with the messages of this crate: postcard fails only on types that it does not support.
 fn append(out: &mut Vec<u8>, message: &impl Serialize) {
     struct Out<'o>(&'o mut Vec<u8>);
     impl Extend<u8> for Out<'_> {
@@ -115,9 +116,9 @@ pub fn encode_coordinator_answer(
     let builder = Builder::reply(out, Kind::ToCoordinator, envelope);
     match message {
         CoordinatorAnswer::MapStep(step) => {
-            const MAP_STEP: u32 = 11; // of the variants
+            const MAP_STEP: u32 = 11; // index among the variants
             append(builder.out, &MAP_STEP);
-            builder.out.extend_from_slice(step.encoded()); // the same for thousands
+            builder.out.extend_from_slice(step.encoded()); // encoded once for thousands of members
         }
         _ => append(builder.out, message),
     }
@@ -134,10 +135,10 @@ pub fn encode_from_coordinator(out: &mut Vec<u8>, envelope: &Envelope, message: 
     builder.finish(0);
 }
 
-/// What [`append`] makes of it: fields one after the other. The segments, the most of it and the
-/// same in all orders of a recovery, are encoded once.
+/// Encodes like [`append`]: fields one after another. The segments, which are most of it and equal
+/// in all orders of a recovery, are encoded once.
 fn append_order(out: &mut Vec<u8>, order: &Recover) {
-    const RECOVER: u32 = 5; // of the variants
+    const RECOVER: u32 = 5; // index among the variants
     let Recover {
         recovery,
         partition,
@@ -166,8 +167,8 @@ fn append_order(out: &mut Vec<u8>, order: &Recover) {
     append(out, passes);
 }
 
-/// Appends a server's answer to the coordinator, which the caller follows up with `payload_bytes`
-/// of payload.
+/// Appends a server's answer to the coordinator; the caller appends `payload_bytes` of payload
+/// after it.
 pub fn encode_server_answer(
     out: &mut Vec<u8>,
     envelope: &Envelope,
@@ -179,7 +180,7 @@ pub fn encode_server_answer(
     builder.finish(payload_bytes);
 }
 
-/// Appends a question between servers, which the caller follows up with `payload_bytes` of payload.
+/// Appends a question between servers; the caller appends `payload_bytes` of payload after it.
 pub fn encode_peer(out: &mut Vec<u8>, envelope: &Envelope, message: &Peer, payload_bytes: usize) {
     if let Peer::WriteReplica(write) = message {
         let builder = Builder::question(out, Kind::WriteReplica, envelope);
@@ -192,7 +193,7 @@ pub fn encode_peer(out: &mut Vec<u8>, envelope: &Envelope, message: &Peer, paylo
     builder.finish(payload_bytes);
 }
 
-/// Appends an answer between servers, which the caller follows up with `payload_bytes` of payload.
+/// Appends an answer between servers; the caller appends `payload_bytes` of payload after it.
 pub fn encode_peer_answer(
     out: &mut Vec<u8>,
     envelope: &Envelope,
@@ -269,7 +270,7 @@ fn read_write_replica(body: &[u8]) -> Result<WriteReplica, BodyError> {
     })
 }
 
-/// Appends the answer "not looked at" to a question of any kind.
+/// Appends a [`Trouble`] as the answer to a question of any kind.
 pub fn encode_trouble(out: &mut Vec<u8>, envelope: &Envelope, kind: u16, trouble: &Trouble<'_>) {
     let (code, after_ms, here, text) = match *trouble {
         Trouble::Malformed { reason } => (1u16, 0, ServerId::NONE, reason),
@@ -318,7 +319,7 @@ fn read_trouble(kind: Kind, body: &[u8]) -> Result<Trouble<'_>, BodyError> {
     Ok(trouble)
 }
 
-/// A frame's kind; kinds that only have a body must not have a payload.
+/// Returns a frame's kind. Refuses a payload for kinds that only have a body.
 #[inline]
 fn kind_of(frame: &Frame<'_>) -> Result<Kind, BodyError> {
     let found = frame.header.kind;
@@ -336,10 +337,10 @@ fn kind_of(frame: &Frame<'_>) -> Result<Kind, BodyError> {
     })
 }
 
-/// What a client asks of a master; `None`: the frame holds a question, but none of a client.
+/// A client's request to a master; `None`: the frame has a question of another kind.
 ///
 /// # Errors
-/// It holds none. Answer with [`Trouble::Malformed`].
+/// The frame has no valid question. Answer with [`Trouble::Malformed`].
 #[inline]
 pub fn decode_request<'a>(frame: &Frame<'a>) -> Result<Option<Request<'a>>, BodyError> {
     if frame.header.reply || frame.header.error {
@@ -369,7 +370,7 @@ pub fn decode_request<'a>(frame: &Frame<'a>) -> Result<Option<Request<'a>>, Body
 /// The question in a frame.
 ///
 /// # Errors
-/// It holds none. Answer with [`Trouble::Malformed`].
+/// The frame has no valid question. Answer with [`Trouble::Malformed`].
 pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError> {
     if let Some(request) = decode_request(frame)? {
         return Ok(Question::Client(request));
@@ -380,7 +381,7 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
         Kind::ToCoordinator => Question::ToCoordinator(postcard(kind, body)?),
         Kind::FromCoordinator => Question::FromCoordinator(postcard(kind, body)?),
         Kind::Peer => match postcard(kind, body)? {
-            // N4: it has a form of its own.
+            // N4: it has its own form.
             Peer::WriteReplica(_) => {
                 return Err(BodyError::Field {
                     kind,
@@ -399,7 +400,7 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
 /// The answer in a frame.
 ///
 /// # Errors
-/// It holds none: the other side's program is faulty, or newer than it says.
+/// The frame has no valid answer: the other side's program is faulty, or newer than declared.
 pub fn decode_reply<'a>(frame: &Frame<'a>) -> Result<Reply<'a>, BodyError> {
     if !frame.header.reply {
         return Err(BodyError::Direction);

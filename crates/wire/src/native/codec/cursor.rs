@@ -1,8 +1,8 @@
-//! Reading fixed fields from untrusted bytes.
+//! Reads fixed fields from untrusted bytes.
 
 use super::{BodyError, Kind};
 
-/// What is left of a body.
+/// The unread rest of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     kind: Kind,
@@ -75,7 +75,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(self.bytes(count, field)?).map_err(|_| wrong)
     }
 
-    /// The body ends here.
+    /// Checks that the body ends here.
     #[inline]
     pub fn end(&self) -> Result<(), BodyError> {
         if self.rest.is_empty() {

@@ -12,23 +12,23 @@ const CRC_AT: usize = 36;
 const REPLY: u16 = 1;
 const ERROR: u16 = 2;
 
-/// Who asks whom, and which question an answer belongs to.
+/// Sender and addressee of a frame, and the number that joins an answer to its question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
-    /// Chosen by the asker; the answer has the same.
+    /// Chosen by the sender of the question; the answer repeats it.
     pub request: u64,
-    /// For whom it is; [`ServerId::NONE`]: whoever gets it. A server drops what is for another life
-    /// of its slot.
+    /// The addressee; [`ServerId::NONE`]: any server that receives it. A server drops frames for
+    /// another life of its slot.
     pub target: ServerId,
-    /// Who sends it; [`ServerId::NONE`]: no member. A client that asks a master says here, as a
-    /// number, by which version of the map it found it: see [`Envelope::map_version`].
+    /// The sender; [`ServerId::NONE`]: no member. In a client's request to a master: the version of
+    /// the map by which the client found the master, as a number: see [`Envelope::map_version`].
     pub sender: ServerId,
 }
 
 impl Envelope {
-    /// Of a client's request: the version of the tablet map that led it here. A master that has
+    /// In a client's request: the version of the tablet map that led it here. A master that has
     /// owned the key only since a later version answers `UnknownTablet`: the request may be a late
-    /// copy of one that was executed elsewhere and is forgotten there.
+    /// copy of one that another server executed and has forgotten.
     pub fn map_version(&self) -> MapVersion {
         MapVersion(self.sender.number())
     }
@@ -46,7 +46,7 @@ impl Envelope {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// [`Kind`] as a number; unknown ones are left to the decoder of bodies.
+    /// The number of a [`Kind`]; the decoder of bodies handles unknown ones.
     pub kind: u16,
     pub reply: bool,
     /// The body is a [`Trouble`](super::Trouble).
@@ -54,7 +54,7 @@ pub struct Header {
     pub envelope: Envelope,
 }
 
-/// A whole frame whose checksum was right.
+/// A complete frame whose checksum is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     pub header: Header,
@@ -62,17 +62,18 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
 }
 
-/// What [`parse_frame`] found at the beginning of its input.
+/// The result of [`parse_frame`] for the beginning of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not before the input has this length. Only declared by the other side, but within the limit:
-    /// grow a buffer towards it as bytes arrive.
+    /// The input must have this length before it can be a frame. The length is only declared by the
+    /// other side, but within the limit: grow a buffer towards it as bytes arrive.
     Incomplete { needed: usize },
-    /// A frame of so many bytes in all.
+    /// A frame of this many bytes in total.
     Frame { frame: Frame<'a>, bytes: usize },
 }
 
-/// Why the input can't be a frame. Close the connection: where the next one begins is not known.
+/// Reason why the input is no frame. Close the connection: the start of the next frame is not
+/// known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {bytes} bytes; at most {limit} are allowed here")]
@@ -100,15 +101,15 @@ fn checksum(header: &[u8; HEADER_BYTES], body: &[u8]) -> u32 {
     checksum::crc32c_append(crc, body)
 }
 
-/// Takes the frame at the beginning of untrusted `input`. `limit`: the longest frame to wait for,
-/// header excluded.
+/// Parses the frame at the beginning of untrusted `input`. `limit`: length of the longest accepted
+/// frame, header excluded.
 ///
 /// # Errors
-/// The input is no frame, and no more input will make it one.
+/// The input is no frame, and more input will not make it one.
 #[inline]
 pub fn parse_frame(input: &[u8], limit: usize) -> Result<Parsed<'_>, FrameError> {
     let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else {
-        // What is too long is refused as early as it can be seen.
+        // A frame that is too long is refused as early as possible.
         if let Some(bytes) = input.first_chunk::<4>() {
             check_length(u32::from_le_bytes(*bytes) as usize, limit)?;
         }
@@ -157,8 +158,8 @@ pub fn parse_frame(input: &[u8], limit: usize) -> Result<Parsed<'_>, FrameError>
     })
 }
 
-/// Where the payload of the frame at the beginning of untrusted `input` begins, as soon as its
-/// header is there.
+/// Start of the payload in the frame at the beginning of untrusted `input`; known once the header
+/// has arrived.
 pub fn payload_at(input: &[u8]) -> Option<usize> {
     let head = input.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + u32_at(head, BODY_AT) as usize)
@@ -172,7 +173,7 @@ fn check_length(bytes: usize, limit: usize) -> Result<(), FrameError> {
     Ok(())
 }
 
-/// A frame that is being written to the end of a buffer.
+/// A frame that is being written at the end of a buffer.
 #[derive(Debug)]
 pub(super) struct Builder<'o> {
     pub out: &'o mut Vec<u8>,
@@ -190,7 +191,7 @@ impl<'o> Builder<'o> {
         Builder::begin(out, kind as u16, REPLY, envelope)
     }
 
-    /// Of a kind that is none of [`Kind`]'s: a proof.
+    /// Begins a proof, whose kind is not one of [`Kind`]'s.
     pub fn proof(out: &'o mut Vec<u8>, kind: u16, is_reply: bool) -> Builder<'o> {
         let flags = if is_reply { REPLY } else { 0 };
         Builder::begin(out, kind, flags, &Envelope::default())
@@ -213,7 +214,7 @@ impl<'o> Builder<'o> {
         Builder { out, start }
     }
 
-    /// Bytes of body so far.
+    /// Bytes of the body so far.
     pub fn body_bytes(&self) -> usize {
         self.out.len() - self.start - HEADER_BYTES
     }
@@ -223,10 +224,10 @@ impl<'o> Builder<'o> {
         &mut self.out[self.start + HEADER_BYTES + at..]
     }
 
-    /// Ends header and body; the caller sends `payload_bytes` of payload after them.
+    /// Completes header and body; the caller sends `payload_bytes` of payload after them.
     ///
     /// # Panics
-    /// If the frame is longer than 4 GiB: limits are checked before a message is made.
+    /// If the frame is longer than 4 GiB: callers check limits before they make a message.
     #[inline]
     pub fn finish(self, payload_bytes: usize) {
         let body = self.body_bytes();

@@ -1,8 +1,8 @@
-//! How two sides of a connection prove to each other that they know the cluster's token, without
-//! saying it.
+//! The handshake: the two sides of a connection prove to each other that they have the cluster's
+//! token, without sending it. The dialler opened the connection, the acceptor accepted it.
 //!
 //! ```text
-//! who connected                          who accepted
+//! dialler                                acceptor
 //!   opening (nonce)             →
 //!                               ←        opening (nonce)
 //!   proof, without a name       →
@@ -11,23 +11,22 @@
 //!   frames                      ↔        frames
 //! ```
 //!
-//! A proof is a frame of kind 5, an answer where who accepted sends it; request, target and sender
-//! are 0. Its body is a tag of 32 bytes and the name up to the end. The tag is HMAC-SHA-256 with
-//! the token as its key (empty if the cluster has none) over: a label, one for each of the three
-//! proofs; both openings, that of who connected first; the bodies of the proofs before it; the
-//! name.
+//! A proof is a frame of kind 5, an answer if the acceptor sends it; request, target and sender are
+//! 0. Its body is a tag of 32 bytes, followed by the name up to the end. The tag is HMAC-SHA-256
+//! with the token as its key (empty if the cluster has none) over: a label, one for each of the
+//! three proofs; both openings, the dialler's first; the bodies of the proofs before it; the name.
 //!
 //! **Invariants**
-//! - S1: the token is never sent, nor anything from which it could be computed but by guessing it.
-//!   The nonces are in every tag, so no tag serves twice, and no label is used by both sides, so no
-//!   tag can be sent back.
-//! - S2: who accepted sends no proof and no name before the other side's proof was right. Nobody
-//!   says the cluster's name to somebody who has not proved itself.
-//! - S3: [`HANDSHAKE_BYTES_MAX`] bounds what a side sends before it is known; tags are compared in
-//!   constant time.
+//! - S1: the token is never sent, nor any data from which it could be computed except by guessing.
+//!   The nonces are in every tag, so no tag is valid twice. The two sides use different labels, so
+//!   no tag can be sent back.
+//! - S2: the acceptor sends no proof and no name before the other side's proof was right. Neither
+//!   side sends the cluster's name to a side that has not proved itself.
+//! - S3: [`HANDSHAKE_BYTES_MAX`] bounds the bytes that a side sends before it is authenticated;
+//!   tags are compared in constant time.
 //!
-//! Not a goal: whoever sits between both sides passes the handshake on and then reads and changes
-//! frames. That takes encryption.
+//! Not a goal: an attacker between both sides can forward the handshake and then read and change
+//! frames. Preventing that needs encryption.
 
 use super::bodies::{Reply, Trouble, decode_reply};
 use super::frame::{Builder, Envelope, Parsed, parse_frame};
@@ -42,22 +41,22 @@ const TAG_BYTES: usize = 32;
 const NAME_BYTES_MAX: usize = 255;
 /// Longest frame within a handshake, header excluded: room for the text of a refusal.
 const FRAME_BYTES_MAX: usize = 1024;
-/// Most bytes that a side sends before it is known: an opening, and two frames, of which one is
-/// short.
+/// Maximum bytes that a side sends before it is authenticated: an opening, and two frames, one of
+/// which is short.
 pub const HANDSHAKE_BYTES_MAX: usize =
     OPENING_BYTES + 2 * HEADER_BYTES + TAG_BYTES + FRAME_BYTES_MAX;
 
-/// Labels of the three proofs (S1). None is the beginning of another.
+/// Labels of the three proofs (S1). None is a prefix of another.
 const DIALLER: &[u8] = b"DURAMENN proof of who connected";
 const ACCEPTOR: &[u8] = b"DURAMENN proof of who accepted";
 const CLUSTER: &[u8] = b"DURAMENN name of who connected";
 
-/// What both sides must have in common.
+/// Cluster and token, which both sides must have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
     /// Empty: any cluster (clients and tools only).
     pub cluster: &'a str,
-    /// Empty: the cluster has none.
+    /// Empty: the cluster has no token.
     pub token: &'a [u8],
 }
 
@@ -66,7 +65,7 @@ impl Credentials<'_> {
         hmac::Key::new(hmac::HMAC_SHA256, self.token)
     }
 
-    /// Whether a side of this role that names `theirs` is of the same cluster.
+    /// Whether a side with this role and the cluster name `theirs` is of the same cluster.
     fn agree(&self, role: Role, theirs: &str) -> Result<(), HelloError> {
         let any = self.cluster.is_empty() || (theirs.is_empty() && role == Role::Client);
         if !any && theirs != self.cluster {
@@ -79,7 +78,7 @@ impl Credentials<'_> {
     }
 }
 
-/// What this side waits for.
+/// The next part that this side waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Opening,
@@ -88,31 +87,31 @@ enum Stage {
     Done,
 }
 
-/// One side of it. See the file's head.
+/// One side of a handshake.
 #[derive(Debug)]
 pub struct Handshake {
     is_dialler: bool,
     ours: Opening,
-    /// The other side's, once its opening is there.
+    /// The other side's role, known after its opening.
     role: Option<Role>,
     stage: Stage,
-    /// Openings, and bodies of the proofs: what the next tag is over.
+    /// Openings, and bodies of the proofs: the input of the next tag.
     said: Vec<u8>,
 }
 
-/// How far it is.
+/// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many bytes of the input are used up, and more has to come.
+    /// This many bytes of the input are used, and more must come.
     Waiting { used: usize },
-    /// The other side has proved itself. What follows the used bytes are frames.
+    /// The other side has proved itself. The bytes after the used ones are frames.
     Done { used: usize, role: Role },
 }
 
 /// A new nonce from the system.
 ///
 /// # Errors
-/// It has none: [`HelloError::NoRandomness`].
+/// The system has no random numbers: [`HelloError::NoRandomness`].
 pub fn fresh_nonce() -> Result<Nonce, HelloError> {
     let mut nonce = Nonce::default();
     let filled = SystemRandom::new().fill(&mut nonce);
@@ -121,7 +120,7 @@ pub fn fresh_nonce() -> Result<Nonce, HelloError> {
 }
 
 impl Handshake {
-    /// Of who connected: appends its opening to `out`.
+    /// Begins the dialler's side: appends its opening to `out`.
     pub fn dial(role: Role, nonce: Nonce, out: &mut Vec<u8>) -> Handshake {
         let mut handshake = Handshake::accept(role, nonce);
         handshake.is_dialler = true;
@@ -129,7 +128,7 @@ impl Handshake {
         handshake
     }
 
-    /// Of who accepted: says nothing yet.
+    /// Begins the acceptor's side: sends nothing yet.
     pub fn accept(role: Role, nonce: Nonce) -> Handshake {
         Handshake {
             is_dialler: false,
@@ -140,12 +139,12 @@ impl Handshake {
         }
     }
 
-    /// Goes on with untrusted `input`, which begins where the last call stopped using it; appends
-    /// to `out` what is to be sent.
+    /// Continues with untrusted `input`, which begins after the bytes used so far; appends the
+    /// bytes to be sent to `out`.
     ///
     /// # Errors
-    /// The other side is not to be talked to. Who accepted sends `out` all the same, and then a
-    /// frame that says why.
+    /// The other side must not be served. The acceptor sends `out` nevertheless, followed by a
+    /// frame with the reason.
     pub fn advance(
         &mut self,
         ours: Credentials<'_>,
@@ -233,7 +232,7 @@ impl Handshake {
     /// Appends a proof of this side.
     ///
     /// # Panics
-    /// If the name is longer than 255 bytes: configuration is checked when it is read.
+    /// If the name is longer than 255 bytes: it is checked when the configuration is read.
     fn prove(&mut self, label: &[u8], ours: Credentials<'_>, name: &str, out: &mut Vec<u8>) {
         assert!(name.len() <= NAME_BYTES_MAX, "a cluster's name is short");
         let tag = hmac::sign(&ours.key(), &self.tagged(label, name));
@@ -280,8 +279,8 @@ impl Handshake {
         Ok(Some((name, bytes)))
     }
 
-    /// Goes through it on a stream that blocks, after `out` was sent: the other side's role, and
-    /// what it sent behind the handshake.
+    /// Performs the handshake on a blocking stream, after sending `out`. Returns the other side's
+    /// role, and the bytes received after the handshake.
     ///
     /// # Errors
     /// Those of the stream; [`HelloError`] as invalid data.

@@ -1,5 +1,5 @@
-//! The first bytes of each side of a connection: which protocol this is, and a nonce. They hold
-//! nothing that a stranger may not know; [`handshake`](super::handshake) says what follows.
+//! The first bytes of each side of a connection: the protocol's name and versions, and a nonce.
+//! They contain nothing secret; [`handshake`](super::handshake) describes the next steps.
 //!
 //! **Layout**
 //!
@@ -12,28 +12,28 @@
 //! ```
 //!
 //! Bytes 13 to 15 were lengths in version 1. As zeros they let a program of version 1 read the
-//! versions and say that none is common.
+//! versions and report that none is common.
 
 use super::{FrameError, PROTOCOL_MAX, PROTOCOL_MIN};
 
 const MAGIC: [u8; 8] = *b"DURAMENN";
 /// Bytes of an opening.
 pub const OPENING_BYTES: usize = 48;
-/// Long enough that no two are equal, and that nobody guesses one.
+/// Long enough that no two nonces are equal, and none can be guessed.
 pub const NONCE_BYTES: usize = 32;
 
-/// Drawn anew for every connection, by each side.
+/// Each side draws a new one for every connection.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// Who opens a connection, or answers on it.
+/// The role of a side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
     Client = 1,
     Server = 2,
     Coordinator = 3,
-    /// A server, on a connection for what waits for disks: replicas are written and read on it, and
-    /// nothing else. So no ping waits behind them.
+    /// A server, on a connection that may wait for disks: only replicas are written and read on it.
+    /// So no ping waits behind them.
     Replica = 4,
 }
 
@@ -41,17 +41,17 @@ impl Role {
     const ALL: [Role; 4] = [Role::Client, Role::Server, Role::Coordinator, Role::Replica];
 }
 
-/// See the file's head.
+/// The first bytes of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// The protocol versions that this side speaks.
+    /// The protocol versions that this side supports.
     pub min: u16,
     pub max: u16,
     pub role: Role,
     pub nonce: Nonce,
 }
 
-/// Why the other side can't be talked to.
+/// Reason why a connection with the other side is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     #[error("the other side does not speak Duramen's native protocol")]
@@ -78,7 +78,7 @@ pub enum HelloError {
     Token,
     #[error("the other side belongs to cluster `{theirs}`, this one to `{ours}`")]
     WrongCluster { ours: String, theirs: String },
-    /// The other side says why it does not want to talk.
+    /// The other side's reason for its refusal.
     #[error("refused: {0}")]
     Refused(String),
     #[error("the system has no random numbers")]
@@ -106,17 +106,17 @@ impl Opening {
     }
 }
 
-/// Takes the opening at the beginning of untrusted `input`. `None`: more has to come, up to
+/// Parses the opening at the beginning of untrusted `input`. `None`: more bytes must come, up to
 /// [`OPENING_BYTES`].
 ///
 /// # Errors
-/// The input is none that this program understands, and no more input will make it one.
+/// The input is no opening of a supported form, and more input will not make it one.
 pub fn parse_opening(input: &[u8]) -> Result<Option<Opening>, HelloError> {
     let common = input.len().min(MAGIC.len());
     if input.get(..common) != MAGIC.get(..common) {
         return Err(HelloError::Magic);
     }
-    // What follows the versions depends on the version: the opening of an old one may be shorter.
+    // The bytes after the versions depend on the version: an old opening may be shorter.
     let Some([min0, min1, max0, max1]) = input.get(8..).and_then(|rest| rest.first_chunk::<4>())
     else {
         return Ok(None);

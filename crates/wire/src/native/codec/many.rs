@@ -1,9 +1,9 @@
-//! Sequences in one body: several operations, their outcomes, objects of an enumeration. Read where
-//! they stand.
+//! Sequences in one body: several operations, their outcomes, objects of an enumeration. Read in
+//! place.
 //!
-//! **Layout** of several operations or outcomes: count u32, zero u32, then one after the other. Of
-//! objects: count u32, flags u16 (1: `cursor` is where to go on; 2: a problem's outcome follows
-//! instead of objects), zero u16, last u64, cursor u64, then per object:
+//! **Layout** of several operations or outcomes: count u32, zero u32, then one after another. Of
+//! objects: count u32, flags u16 (1: `cursor` is the position from which to continue; 2: a
+//! problem's outcome follows instead of objects), zero u16, last u64, cursor u64, then per object:
 //!
 //! ```text
 //! 0        2       4        8         16
@@ -14,7 +14,7 @@
 //! +--------+-------+--------+---------+----------+-----+-------+
 //! ```
 //!
-//! with flag 1: it has an expiry.
+//! Flag 1: it has an expiry.
 
 use super::cursor::Cursor;
 use super::frame::Builder;
@@ -24,15 +24,15 @@ use crate::native::message::{Answer, Object, Outcome, Single};
 use duramen_base::ids::RouteHash;
 use std::marker::PhantomData;
 
-/// Bytes in front of operations and outcomes.
+/// Bytes before operations and outcomes.
 const HEAD_BYTES: usize = 8;
-/// Bytes in front of objects.
+/// Bytes before objects.
 const OBJECTS_HEAD_BYTES: usize = 24;
 const FLAG_MORE: u16 = 1;
 pub(super) const FLAG_PROBLEM: u16 = 2;
 const FLAG_EXPIRY: u16 = 1;
 
-/// Something that stands in a sequence.
+/// An element of a sequence.
 pub trait Record<'a>: Sized {
     #[doc(hidden)]
     fn read(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), BodyError>;
@@ -77,7 +77,7 @@ impl<'a> Record<'a> for Object<'a> {
     }
 }
 
-/// A sequence of records that were all looked at once: iterating over it does not fail.
+/// A sequence of records that were all checked: iterating over it does not fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Records<'a, R> {
     count: usize,
@@ -175,14 +175,14 @@ pub(super) fn read_objects(body: &[u8]) -> Result<Answer<'_>, BodyError> {
     })
 }
 
-/// The head of objects: none yet.
+/// Appends the head of objects, without any object yet.
 pub(super) fn append_objects_head(out: &mut Vec<u8>, flags: u16) {
     let mut head = [0; OBJECTS_HEAD_BYTES];
     head[4..6].copy_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(&head);
 }
 
-/// Writes several operations as one request. Mind [`PARTS_MAX`] and
+/// Writes several operations as one request. The caller must observe [`PARTS_MAX`] and
 /// [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX).
 #[derive(Debug)]
 pub struct MultiRequest<'o> {
@@ -210,7 +210,7 @@ impl<'o> MultiRequest<'o> {
     }
 }
 
-/// Writes the outcomes of several operations, in the order in which they were asked.
+/// Writes the outcomes of several operations, in the order of the operations.
 #[derive(Debug)]
 pub struct MultiAnswer<'o> {
     frame: Builder<'o>,
@@ -230,8 +230,8 @@ impl<'o> MultiAnswer<'o> {
     }
 
     /// Bytes of the body so far. An answer must stay below
-    /// [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX): what would not fit is answered
-    /// with `Retry { after_ms: 0 }`.
+    /// [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX): an outcome that would not fit is
+    /// replaced by `Retry { after_ms: 0 }`.
     pub fn body_bytes(&self) -> usize {
         self.frame.body_bytes()
     }
@@ -284,8 +284,8 @@ impl<'o> ObjectsAnswer<'o> {
         self.frame.body_bytes()
     }
 
-    /// `last`: the end of the part that it is about. `cursor`: where to go on in it; `None`: that
-    /// was all of it.
+    /// `last`: the end of the part that this answer covers. `cursor`: the position from which to
+    /// continue in that part; `None`: the part is complete.
     pub fn finish(mut self, last: RouteHash, cursor: Option<u64>) {
         let flags = if cursor.is_some() { FLAG_MORE } else { 0 };
         let head = self.frame.body_mut(0);

@@ -1,7 +1,7 @@
 //! Frames, and messages in them.
 //!
-//! **Layout** (little endian). A connection begins with a [`Handshake`]; then frames follow each
-//! other without gaps:
+//! **Layout** (little endian). A connection begins with a [`Handshake`]; then frames follow one
+//! another without gaps:
 //!
 //! ```text
 //! 0       4      6       8         16        24        32      36      40
@@ -11,9 +11,9 @@
 //! +-------+------+-------+---------+---------+---------+-------+-------+------+---------+
 //! ```
 //!
-//! `bytes` counts what follows the header: body and payload. `target` and `sender` are server ids;
-//! a client's `sender` is the version of the map by which it found the server. An answer has its
-//! question's kind and request number, and flag REPLY (1); with flag ERROR (2) its body is a
+//! `bytes` counts the body and the payload, not the header. `target` and `sender` are server ids; a
+//! client's `sender` is the version of the map by which it found the server. An answer has its
+//! question's kind and request number, and flag REPLY (1). With flag ERROR (2) its body is a
 //! [`Trouble`].
 //!
 //! | kind | body |
@@ -29,13 +29,12 @@
 //! | 19 | enumeration / objects |
 //!
 //! **Invariants**
-//! - N1: nothing is allocated from a length before the bytes are there, or the length is below a
-//!   limit of the caller.
-//! - N2: no input panics; what is not a message is an error that says why.
-//! - N3: the CRC32C covers header (with the CRC itself as zero) and body. Payloads carry checksums
-//!   of their own: certificates, or those of entries.
-//! - N4: fixed bodies have one encoding: unused bits are zero, and a body that has others is
-//!   refused.
+//! - N1: nothing is allocated for a length before the bytes have arrived, unless the length is
+//!   below a limit of the caller.
+//! - N2: no input panics; an invalid message is an error with a reason.
+//! - N3: the CRC32C covers header (with the CRC itself as zero) and body. Payloads have their own
+//!   checksums: certificates, or those of entries.
+//! - N4: fixed bodies have one encoding: unused bits are zero, and other bodies are refused.
 
 mod bodies;
 mod cursor;
@@ -61,8 +60,8 @@ pub use operations::{
     encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
 };
 
-/// The protocol versions that this program speaks. In version 1 each side said its token to whoever
-/// listened.
+/// The protocol versions that this program supports. In version 1 each side sent its token to any
+/// listener.
 pub const PROTOCOL_MIN: u16 = 2;
 pub const PROTOCOL_MAX: u16 = 2;
 /// Longest frame between servers and coordinators, header excluded: a replica's bytes are sent in
@@ -70,10 +69,10 @@ pub const PROTOCOL_MAX: u16 = 2;
 pub const PEER_FRAME_BYTES_MAX: usize = 64 << 20;
 /// Longest frame from and to clients, header excluded.
 pub const CLIENT_FRAME_BYTES_MAX: usize = 16 << 20;
-/// Most operations in one request.
+/// Maximum operations in one request.
 pub const PARTS_MAX: usize = 65_536;
 
-/// What a frame's body is.
+/// The kind of a frame's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -106,7 +105,7 @@ impl Kind {
     }
 }
 
-/// Why a body is not a message. The frame around it is whole: the connection can go on.
+/// Reason why a body is no message. The frame around it is valid: the connection can continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     #[error("unknown kind of frame {found}")]

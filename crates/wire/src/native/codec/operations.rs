@@ -1,6 +1,6 @@
 //! Single operations, their outcomes, and the other small client messages.
 //!
-//! **Layout** of an operation; fields in brackets are there only if the ones before say so:
+//! **Layout** of an operation; the preceding fields say whether the fields in brackets exist:
 //!
 //! ```text
 //! 0    1       2           3        4       5   6       8       12      16
@@ -70,7 +70,7 @@ const PROBLEM_FULL: u16 = 9;
 const PROBLEM_FAILED: u16 = 10;
 const PROBLEM_IN_PROGRESS: u16 = 11;
 
-/// What follows an operation's first 16 bytes.
+/// The part of an operation after its first 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Optional<'a> {
     condition: Condition,
@@ -146,7 +146,7 @@ fn amount(flags: u8, word: u64) -> Amount {
     }
 }
 
-/// Bytes of an operation in a body: what a batch of them must be cut by.
+/// Bytes of an operation in a body: needed to divide a batch.
 pub fn single_bytes(single: &Single<'_>) -> usize {
     let (_, optional) = split(&single.operation);
     let words = usize::from(condition_parts(optional.condition).1.is_some())
@@ -202,7 +202,7 @@ pub(super) fn read_single<'a>(cursor: &mut Cursor<'a>) -> Result<Single<'a>, Bod
     let key_bytes = usize::from(cursor.u16("bytes of key")?);
     let table = TableId(cursor.u32("table")?);
     let value_bytes = cursor.u32("bytes of value")? as usize;
-    // N4: what the operation does not have is zero.
+    // N4: fields that the operation does not have are zero.
     let known_flags = match op {
         READ => 0,
         WRITE | REMOVE => FLAG_RPC,
@@ -298,10 +298,10 @@ pub fn outcome_bytes(outcome: &Outcome<'_>) -> usize {
     }
 }
 
-/// The outcome that [`append_outcome`] wrote, and nothing else.
+/// Reads an outcome that [`append_outcome`] wrote, with nothing after it.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are no outcome.
 #[inline]
 pub fn read_whole_outcome(bytes: &[u8]) -> Result<Outcome<'_>, BodyError> {
     let mut cursor = Cursor::new(Kind::Single, bytes);
@@ -382,7 +382,7 @@ pub(super) fn read_outcome<'a>(cursor: &mut Cursor<'a>) -> Result<Outcome<'a>, B
     let code = cursor.u16("code")?;
     let length = cursor.u32("bytes")? as usize;
     let version = cursor.u64("version")?;
-    // N4: what the kind does not have is zero.
+    // N4: fields that the kind does not have are zero.
     let (known_flags, has_bytes, has_version) = match kind {
         VALUE => (FLAG_EXPIRY, true, true),
         ABSENT => (0, false, false),
@@ -457,7 +457,7 @@ fn read_problem<'a>(
     Ok(problem)
 }
 
-/// Appends a request for a sign of life.
+/// Appends a ping.
 pub fn encode_ping(out: &mut Vec<u8>, envelope: &Envelope) {
     Builder::question(out, Kind::Ping, envelope).finish(0);
 }
@@ -523,7 +523,7 @@ pub(super) fn read_enumerate(body: &[u8]) -> Result<Request<'_>, BodyError> {
     })
 }
 
-/// Appends the answer to an enumeration that did not happen.
+/// Appends the answer to an enumeration that failed.
 pub fn encode_enumerate_problem(out: &mut Vec<u8>, envelope: &Envelope, problem: &Problem<'_>) {
     let builder = Builder::reply(out, Kind::Enumerate, envelope);
     super::many::append_objects_head(builder.out, super::many::FLAG_PROBLEM);

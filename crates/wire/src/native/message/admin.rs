@@ -1,4 +1,4 @@
-//! What people and tools ask the coordinator.
+//! Requests of people and tools to the coordinator.
 
 use super::{ClusterSettings, ServerEntry, TableEntry, TabletRoute};
 use duramen_base::ids::{
@@ -6,11 +6,11 @@ use duramen_base::ids::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What to do.
+/// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Admin {
-    /// A table of `servers` tablets of equal hash ranges. A table of that name: `Invalid`. →
-    /// `Table`
+    /// Creates a table of `servers` tablets with equal hash ranges. If a table has this name:
+    /// `Invalid`. → `Table`
     CreateTable {
         name: String,
         servers: u32,
@@ -18,52 +18,52 @@ pub enum Admin {
     },
     /// → `Done`
     DropTable { name: String },
-    /// Cuts the tablet that contains `at` in front of it. If it is cut there already, nothing
+    /// Splits the tablet that contains `at` before `at`. If it is split there already, nothing
     /// happens. → `Done`
     Split { table: TableId, at: RouteHash },
-    /// Moves what is owned by one server, splitting where needed. → `Migrating`
+    /// Moves a range that one server owns, splitting tablets where needed. → `Migrating`
     Migrate {
         table: TableId,
         range: KeyRange,
         to: ServerId,
     },
-    /// Gives up a migration. → `Done`
+    /// Aborts a migration. → `Done`
     AbortMigration { migration: MigrationId },
-    /// Moves everything off a server, so that it can be stopped. → `Done` when it has begun;
+    /// Moves everything off a server, so that it can be stopped. → `Done` when this has begun;
     /// [`Admin::Status`] shows the progress
     Drain { server: ServerId },
     /// → `Done`
     Undrain { server: ServerId },
-    /// → `Status`; of a cluster with more than [`STATUS_TABLETS_MAX`] tablets `Invalid`: ask for
+    /// → `Status`; in a cluster with more than [`STATUS_TABLETS_MAX`] tablets `Invalid`: use
     /// `Overview` and `Tablets`
     Status,
-    /// Recoveries under way and the last ones that ended. → `Recoveries`
+    /// Recoveries in progress and the last ones that ended. → `Recoveries`
     Recoveries,
-    /// Treat it as crashed, whatever it says. → `Done`
+    /// Treats the server as crashed, even if it answers. → `Done`
     CrashServer { server: ServerId },
     /// → `Overview`
     Overview,
-    /// Tablets in the order of table and hash, from this one on. → `Tablets`
+    /// Tablets in the order of table and hash, from `from` on. → `Tablets`
     Tablets {
-        /// Of this table alone.
+        /// Only tablets of this table.
         table: Option<TableId>,
-        /// The `next` of the answer before; none at first.
+        /// The `next` of the previous answer; None in the first request.
         from: Option<(TableId, RouteHash)>,
-        /// At most so many, and never more than [`PAGE_TABLETS_MAX`].
+        /// Maximum number, itself limited by [`PAGE_TABLETS_MAX`].
         most: u32,
     },
     /// → `Settings`
     Settings,
 }
 
-/// More tablets than this are not told in one [`Admin::Status`].
+/// Maximum tablets that one [`Admin::Status`] reports.
 pub const STATUS_TABLETS_MAX: usize = 1 << 16;
-/// More than this are not told in one [`Admin::Tablets`].
+/// Maximum tablets that one [`Admin::Tablets`] reports.
 pub const PAGE_TABLETS_MAX: usize = 1 << 13;
-/// More migrations under way are not listed in an [`Overview`].
+/// Maximum migrations in progress that an [`Overview`] lists.
 pub const MIGRATIONS_SHOWN: usize = 1 << 10;
 
-/// What comes of it; a refusal is
+/// The answer to an [`Admin`]; a refusal is
 /// [`CoordinatorAnswer::Refused`](super::CoordinatorAnswer::Refused).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminAnswer {
@@ -77,12 +77,12 @@ pub enum AdminAnswer {
     Settings(ClusterSettings),
 }
 
-/// The cluster at a glance, whose size does not depend on how many tablets there are.
+/// A summary of the cluster; its size does not depend on the number of tablets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
     /// Without tablets, and with no more than [`MIGRATIONS_SHOWN`] migrations.
     pub status: Status,
-    /// Of all tables, and those of them that nobody serves now.
+    /// Tablets of all tables, and those of them that no server serves now.
     pub tablets: u64,
     pub tablets_unserved: u64,
     pub migrations: u64,
@@ -92,51 +92,51 @@ pub struct Overview {
     pub servers: Vec<ServerShare>,
 }
 
-/// How a table is spread.
+/// The distribution of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableShare {
     pub table: TableId,
     pub tablets: u64,
-    /// Servers that own one.
+    /// Number of servers that own a tablet of it.
     pub owners: u64,
 }
 
-/// What a server has.
+/// The load of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerShare {
     pub server: ServerId,
     pub tablets: u64,
-    /// By its own word.
+    /// As reported by the server itself.
     pub room: Option<ServerRoom>,
-    /// Why it is not drained further, for people.
+    /// The reason why it is not drained further, for people.
     pub waits_for: Option<String>,
 }
 
-/// How much room a server has, and what it keeps for others.
+/// A server's memory for data, and its replicas for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRoom {
-    /// Live bytes of its own in memory, and how many there may be if it takes over more.
+    /// Its live bytes in memory, and their limit if it takes over more.
     pub used_bytes: u64,
     pub limit_bytes: u64,
     /// Replicas of other servers' segments.
     pub replicas: u64,
 }
 
-/// See [`Admin::Tablets`].
+/// One page of tablets: see [`Admin::Tablets`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TabletPage {
-    /// Pages of one version fit together.
+    /// Pages of the same version fit together.
     pub map_version: MapVersion,
     pub tablets: Vec<TabletRoute>,
     /// None: there are no more.
     pub next: Option<(TableId, RouteHash)>,
 }
 
-/// The cluster at a glance.
+/// A summary of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub cluster: String,
-    /// The coordinator's term, and `host:port` of it.
+    /// The coordinator's term, and its address `host:port`.
     pub term: u32,
     pub leader: String,
     pub list_version: ListVersion,
@@ -145,17 +145,17 @@ pub struct Status {
     pub tables: Vec<TableEntry>,
     pub tablets: Vec<TabletRoute>,
     pub recoveries: Vec<RecoveryStatus>,
-    /// Under way, by id.
+    /// Migrations in progress, ordered by id.
     pub migrations: Vec<MigrationStatus>,
     /// The last ones that ended, oldest first.
     pub migrations_ended: Vec<MigrationStatus>,
-    /// What all members agree on.
+    /// The settings that all members share.
     pub settings: ClusterSettings,
-    /// How much lies where, as the servers last said.
+    /// The amount of data per server, as the servers last reported.
     pub loads: Vec<ServerLoad>,
 }
 
-/// How much lies in a server's tablets, live and dead, by its own word.
+/// Bytes and records in a server's tablets, live and dead, as reported by the server itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerLoad {
     pub server: ServerId,
@@ -163,7 +163,7 @@ pub struct ServerLoad {
     pub records: u64,
 }
 
-/// How far a recovery is.
+/// Progress of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryStatus {
     pub recovery: RecoveryId,
@@ -174,26 +174,26 @@ pub struct RecoveryStatus {
     pub bytes: u64,
     pub bytes_total: u64,
     pub entries: u64,
-    /// Since the server was called crashed.
+    /// Time since the server was declared crashed.
     pub elapsed_ms: u64,
-    /// What it waits for, for people: segments without a replica, masters without space.
+    /// The reason for waiting, for people: segments without a replica, masters without space.
     pub waits_for: Option<String>,
 }
 
-/// What a recovery does now.
+/// The current phase of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecoveryPhase {
-    /// Backups are fenced and say what they have.
+    /// Backups are fenced and report their replicas.
     Collecting,
     /// Not every segment has a replica on a server that is UP.
     Incomplete,
     Replaying,
-    /// Everything is replayed; the dead server's read lease runs out.
+    /// Everything is replayed; the dead server's read lease must expire.
     WaitingForLease,
     Done,
 }
 
-/// How far a migration is.
+/// Progress of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrationStatus {
     pub migration: MigrationId,
@@ -202,28 +202,28 @@ pub struct MigrationStatus {
     pub from: ServerId,
     pub to: ServerId,
     pub phase: MigrationPhase,
-    /// Of entries that the target has, and about how many it will be; 0 as long as nobody knows.
+    /// Bytes of entries that the target has, and their estimated total; 0 while that is unknown.
     pub bytes: u64,
     pub bytes_total: u64,
     pub entries: u64,
-    /// Until its end.
+    /// Time until now, or until its end.
     pub elapsed_ms: u64,
-    /// Why it was given up, for people.
+    /// The reason why it was given up, for people.
     pub reason: Option<String>,
 }
 
-/// What a migration does now.
+/// The current phase of a migration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationPhase {
     /// Source and target have not begun.
     #[default]
     Waiting,
-    /// The source serves, and sends what it has.
+    /// The source serves, and sends its entries.
     Copying,
-    /// Nobody serves: the target makes the rest durable.
+    /// No server serves: the target makes the rest durable.
     Switching,
-    /// The target owns it.
+    /// The target owns the range.
     Done,
-    /// The source owns it as before.
+    /// The source owns the range as before.
     GivenUp,
 }

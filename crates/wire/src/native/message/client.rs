@@ -1,23 +1,23 @@
-//! What clients ask masters. Keys and values are borrowed from the frame: nothing is copied on the
-//! way in.
+//! Requests of clients to masters. Keys and values are borrowed from the frame: they are not copied
+//! when they are decoded.
 //!
-//! Each mutating request can carry an [`Rpc`]; then it takes effect exactly once, however often it
-//! is sent and through whatever crashes: the master, or whoever owns the key by then, answers a
-//! repetition with the first answer.
+//! Each mutating request can carry an [`Rpc`]. Then it takes effect exactly once, even if it is
+//! sent repeatedly and servers crash: the key's owner at that time, the same master or a later one,
+//! answers a repetition with the first answer.
 
 use crate::native::codec::{Objects, Outcomes, Parts};
 use duramen_base::ids::{ClientId, KeyRange, Level, RouteHash, RpcId, TableId};
 
-/// Names a request so that it takes effect once. Paper: RIFL Lee15.
+/// Identifies a request, so that it takes effect once. Paper: RIFL Lee15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rpc {
     pub client: ClientId,
     pub id: RpcId,
-    /// The client has the answers of all requests up to here: masters may forget them.
+    /// The client has the answers to all requests up to this one: masters may forget them.
     pub acknowledged: RpcId,
 }
 
-/// What must be true for a mutation to happen.
+/// The condition of a mutation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     #[default]
@@ -35,13 +35,13 @@ pub enum Condition {
 pub enum Expiry {
     #[default]
     Never,
-    /// As the object that is there; never if there is none.
+    /// As the existing object; never if there is none.
     Keep,
     /// Milliseconds since the Unix epoch.
     At(u64),
 }
 
-/// What is added.
+/// The amount of an increment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     Integer(i64),
@@ -66,49 +66,49 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether it can change something.
+    /// Whether it can change an object.
     pub fn mutates(&self) -> bool {
         !matches!(self, Operation::Read)
     }
 }
 
-/// An operation, its key, and what it promises.
+/// An operation with its key, its level and its RPC id.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Single<'a> {
     pub table: TableId,
     pub key: &'a [u8],
     pub operation: Operation<'a>,
-    /// What the answer waits for. `None`: the table's level.
+    /// The level that the answer waits for. `None`: the table's level.
     pub level: Option<Level>,
-    /// `None`: at most once per time it is sent.
+    /// `None`: each copy that is sent takes effect at most once.
     pub rpc: Option<Rpc>,
 }
 
-/// What a client asks a master. Several operations at once ([`Request::Multi`]) are independent of
-/// each other.
+/// A client's request to a master. Several operations at once ([`Request::Multi`]) are independent
+/// of each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Request<'a> {
     /// → `Pong`
     Ping,
     /// → `Single`
     Single(Single<'a>),
-    /// Several operations, in any order, not atomic; each mutating one has an RPC id of its own. →
+    /// Several operations, in any order, not atomic; each mutating one has its own RPC id. →
     /// `Multi`, in the same order
     Multi(Parts<'a>),
-    /// Objects of a table, of the part of the range that is owned here, from `range.first` on; in
-    /// the order of their 50-bit hashes (a route hash without the slot), as an index has them, from
-    /// `cursor` on. All keys of equal hash come in one answer. → `Objects`
+    /// Objects of a table, in the part of the range that is owned here, from `range.first` on. They
+    /// are in the order of their 50-bit hashes (a route hash without the slot), the order of an
+    /// index, from `cursor` on. All keys with equal hashes come in one answer. → `Objects`
     Enumerate {
         table: TableId,
         range: KeyRange,
         /// 0: from the beginning.
         cursor: u64,
-        /// The answer ends after this many bytes; it holds at least the keys of one hash.
+        /// The answer ends after this many bytes; it has at least the keys of one hash.
         bytes_max: u32,
     },
 }
 
-/// What became of one operation.
+/// Result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome<'a> {
     Value {
@@ -117,13 +117,13 @@ pub enum Outcome<'a> {
         expires_at_ms: Option<u64>,
         value: &'a [u8],
     },
-    /// There is no such object; a removal had nothing to do.
+    /// There is no such object; a removal had no effect.
     Absent,
     Written {
         version: u64,
     },
     Removed {
-        /// The version that is gone.
+        /// The removed version.
         version: u64,
     },
     Number {
@@ -131,60 +131,61 @@ pub enum Outcome<'a> {
         version: u64,
     },
     ConditionFailed {
-        /// The version that is there; `None`: absent.
+        /// The existing version; `None`: absent.
         current: Option<u64>,
     },
     Problem(Problem<'a>),
 }
 
-/// Why an operation did not happen, by what the client should do. Except for `Stale` and `Failed`,
+/// Reason why an operation failed, by the client's next step. Except for `Stale` and `Failed`,
 /// nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem<'a> {
     /// The key's tablet is not here: get the map again.
     UnknownTablet,
-    /// The table does not exist: get the map again once, then tell the user.
+    /// The table does not exist: get the map again once, then report an error to the user.
     UnknownTable,
-    /// Being recovered or moved, or nothing is known of the client's lease yet. This sending had no
-    /// effect: send the same again after this time.
+    /// The range is being recovered or moved, or the state of the client's lease is not known yet.
+    /// This copy had no effect: send the same request again after this time.
     Retry { after_ms: u32 },
     /// The client has acknowledged this RPC id: its answer is forgotten. A client that follows the
-    /// rules never sees it.
+    /// rules never gets this.
     Stale,
-    /// The client's lease has run out: get a new one. Whether earlier sendings of this RPC took
+    /// The client's lease has expired: get a new one. Whether earlier copies of this request took
     /// effect is not known.
     LeaseExpired,
     /// The value is not a number, or the result would not be one.
     NotANumber,
-    /// Beyond the range of integers.
+    /// The sum is beyond the range of integers.
     Overflow,
     /// Key or value is longer than allowed.
     TooLarge,
-    /// Memory or disk of the master is full of live data. Nothing was changed; later it may work.
+    /// Memory or disk of the master is full of live data. Nothing was changed; a later attempt may
+    /// succeed.
     Full { what: &'a str },
-    /// For people; sending it again does not help.
+    /// For people; sending the request again does not help.
     Failed { reason: &'a str },
-    /// An earlier sending, or an earlier copy of this one, is being executed, and what comes of it
-    /// is not durable yet: send the same again after this time. This says nothing of whether the
-    /// request has taken effect: the sending counts as not answered.
+    /// An earlier request, or an earlier copy of this one, is being executed, and its result is not
+    /// durable yet: send the same request again after this time. Whether the request has taken
+    /// effect is not known: this copy counts as not answered.
     InProgress { after_ms: u32 },
 }
 
-/// What a master answers.
+/// A master's answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Answer<'a> {
     Pong,
     Single(Outcome<'a>),
     Multi(Outcomes<'a>),
     Objects {
-        /// The end of the part that this is about. What the range has after it goes on with the
+        /// The end of the part that this answer covers. The rest of the range continues with the
         /// cursor of the request.
         last: RouteHash,
-        /// Go on from here in this part; `None`: that was all of it.
+        /// Continue from here in this part; `None`: the part is complete.
         cursor: Option<u64>,
         objects: Objects<'a>,
     },
-    /// To a request that is no single operation.
+    /// The answer to a request that is not a single operation.
     Problem(Problem<'a>),
 }
 

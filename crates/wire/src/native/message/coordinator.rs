@@ -10,64 +10,66 @@ use duramen_base::ids::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What servers, clients and tools ask the coordinator.
+/// A question of a server, client or tool to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToCoordinator {
-    /// A server wants to be a member. → `Enlisted`
+    /// A server asks to become a member. → `Enlisted`
     Enlist(Enlist),
-    /// `server` did not answer a ping, or its connection was refused. The coordinator asks it
-    /// itself and then decides. → `Noted`
+    /// `server` did not answer a ping, or refused the connection. The coordinator pings it itself
+    /// and then decides. → `Noted`
     Suspect {
         server: ServerId,
         list_version: ListVersion,
     },
-    /// From now on, open control segments of the sender's log below `min_open` don't count
-    /// (docs/protocols.md, Losing a backup). Only from a member that is UP, checked in the same
-    /// step as it is persisted. → `Noted`, after it is persisted
+    /// From now on, open control segments of the sender's log below `min_open` do not count
+    /// (docs/protocols.md, Losing a backup). Accepted only from a member that is UP, which is
+    /// checked in the same step in which it is persisted. → `Noted`, after it is persisted
     ControlHead {
         server: ServerId,
         min_open: SegmentId,
     },
-    /// How a partition of a recovery ended. → `Accepted` or `Stale`
+    /// The result of a recovery's partition. → `Accepted` or `Stale`
     PartitionDone {
         recovery: RecoveryId,
         partition: u32,
         server: ServerId,
         outcome: PartitionOutcome,
     },
-    /// For people who wait. → `Noted`
+    /// Progress, for people. → `Noted`
     PartitionProgress {
         recovery: RecoveryId,
         partition: u32,
         server: ServerId,
-        /// Of replicas read so far, and in all.
+        /// Bytes of replicas read so far, and in total.
         bytes: u64,
         bytes_total: u64,
         entries: u64,
     },
-    /// How a migration ended, by its target (`Failed` also by its source). → `Accepted` or `Stale`
+    /// The result of a migration, from its target (`Failed` also from its source). → `Accepted` or
+    /// `Stale`
     MigrationDone {
         migration: MigrationId,
         server: ServerId,
         outcome: MigrationOutcome,
     },
-    /// The sender has this server list and these tablets. Also what it says after it was told. →
+    /// The sender has this server list and these tablets. It is also sent after each update. →
     /// `Noted`
     Confirm {
         server: ServerId,
         list_version: ListVersion,
         tablets_version: TabletsVersion,
     },
-    /// How much lies in the sender's tablets, now and then. Not persisted. → `Noted`
+    /// The amount of data in the sender's tablets, sent periodically. Not persisted. → `Noted`
     Loads {
         server: ServerId,
         loads: Vec<RangeLoad>,
     },
-    /// A client wants a lease (`None`) or renews the one it has. → `Lease`
+    /// A client requests a lease (`None`) or renews its lease. → `Lease`
     ClientLease { client: Option<ClientId> },
-    /// May a master forget what it knows of these clients? → `ClientsAlive`
+    /// A master asks which of these clients have a lease, so that it can forget the others. →
+    /// `ClientsAlive`
     AreAlive { clients: Vec<ClientId> },
-    /// Where everything is; all tables, or one. → `Map`, or `MapIsCurrent` if `since` is the newest
+    /// The map of all tables, or of one. → `Map`, or `MapIsCurrent` if `since` is the newest
     /// version
     Map {
         table: Option<TableId>,
@@ -77,45 +79,46 @@ pub enum ToCoordinator {
     Servers,
     /// For people and tools. → `Admin`
     Admin(Admin),
-    /// For people who wait, by the target. → `Noted`
+    /// Progress, for people, from the target. → `Noted`
     MigrationProgress {
         migration: MigrationId,
         server: ServerId,
-        /// Of entries taken over so far, and about how many it will be.
+        /// Bytes of entries taken over so far, and their estimated total.
         bytes: u64,
         bytes_total: u64,
         entries: u64,
         phase: MigrationPhase,
     },
-    /// What changed of the map since a version that the asker has: for members, of which there may
-    /// be thousands. → `MapStep`, `MapIsCurrent`, or `Map` if what changed is not known any more
+    /// The changes of the map since a version that the sender has: for members, of which there may
+    /// be thousands. → `MapStep`, `MapIsCurrent`, or `Map` if the changes are not known any more
     MapChanges { since: MapVersion },
-    /// How much room the sender has, now and then. Not persisted. → `Noted`
+    /// The sender's room, sent periodically. Not persisted. → `Noted`
     Room { server: ServerId, room: ServerRoom },
 }
 
 /// See [`ToCoordinator::Enlist`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enlist {
-    /// Random, made once per process: when an answer was lost, the same question gets the same id.
+    /// Random, made once per process: if an answer was lost, the repeated question gets the same
+    /// id.
     pub nonce: u64,
     pub cluster: String,
     pub addresses: Addresses,
     pub rack: Option<String>,
     pub roles: Roles,
-    /// Its id in its last life, if its disk holds replicas from then. The list shows that id as
-    /// crashed before it shows the new one.
+    /// The server's id in its last life, if its disk has replicas from then. The list shows that id
+    /// as crashed before it shows the new one.
     pub replaces: Option<ServerId>,
-    /// Random id that the disk got when it was made: two servers with the same one are one disk,
-    /// copied.
+    /// Random id that the disk got when it was initialized: two servers with the same id use copies
+    /// of one disk.
     pub disk: u64,
     /// See [`ServerEntry`](super::ServerEntry).
     pub read_bytes_per_s: u64,
-    /// Bytes of its segments; must be those of [`ClusterSettings`].
+    /// Bytes of its segments; must equal those of [`ClusterSettings`].
     pub segment_bytes: u32,
 }
 
-/// How a partition ended.
+/// Result of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PartitionOutcome {
     /// Everything is replayed and durable. `creation` as in
@@ -125,7 +128,7 @@ pub enum PartitionOutcome {
         bytes: u64,
         entries: u64,
     },
-    /// Nothing is left of it on the sender. `retry_elsewhere`: it has no space; else replicas are
+    /// The sender has dropped all of it. `retry_elsewhere`: it has no space; otherwise replicas are
     /// missing or damaged.
     Failed {
         retry_elsewhere: bool,
@@ -133,10 +136,10 @@ pub enum PartitionOutcome {
     },
 }
 
-/// How a migration ended.
+/// Result of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationOutcome {
-    /// The target has everything, durably. `creation` as in
+    /// The target has all entries, durably. `creation` as in
     /// [`TabletState::Normal`](super::TabletState::Normal).
     Complete {
         creation: SegmentId,
@@ -146,26 +149,27 @@ pub enum MigrationOutcome {
     },
 }
 
-/// What the coordinator answers.
+/// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoordinatorAnswer {
     Enlisted(Box<Enlisted>),
     Noted,
-    /// It counts; the coordinator has persisted what follows from it. From this version on,
-    /// `Tablets` speaks about what was accepted; older ones don't know of it.
+    /// The report counts; the coordinator has persisted its consequences. `Tablets` of this version
+    /// or later include it; older ones do not.
     Accepted {
         since: TabletsVersion,
     },
-    /// It belongs to a recovery or migration that is over, or the sender is not UP: drop everything
-    /// of it.
+    /// The report is for a recovery or migration that is over, or the sender is not UP: drop all
+    /// data of it.
     Stale,
     Lease {
         client: ClientId,
-        /// From when the client sent its question.
+        /// Counted from the time when the client sent its question.
         ttl_ms: u32,
     },
-    /// Those of the asked ones whose lease lasts, and how many milliseconds are left of it at
-    /// least. The others have none, for ever. What is told lasts.
+    /// Those of the given clients that have a lease, with the least remaining time in milliseconds.
+    /// The others have none, for ever. A member can rely on the answer: leases never become
+    /// shorter.
     ClientsAlive {
         clients: Vec<(ClientId, u32)>,
     },

@@ -1,4 +1,4 @@
-//! Messages as plain Rust, by who asks whom.
+//! Messages as plain Rust, by sender and receiver.
 //!
 //! | question | answer | from → to |
 //! |---|---|---|
@@ -7,18 +7,18 @@
 //! | [`Peer`] | [`PeerAnswer`] | server → server |
 //! | [`Request`] | [`Answer`] | client → master |
 //!
-//! A message may be followed by a **payload**: raw bytes that are not part of the enum, so that
-//! nobody copies them (the bytes of a replica, the entries of a migration). Who has one says so in
-//! its documentation; for all others it is empty.
+//! A **payload** may follow a message: raw bytes that are not part of the enum, so that they are
+//! not copied (the bytes of a replica, the entries of a migration). A message with a payload says
+//! so in its documentation; all others have an empty one.
 //!
 //! **Invariants**
 //! - M1: the variants of an enum, and the fields of a variant, keep their order within a protocol
 //!   version: their numbers are on the wire. A new variant goes to the end.
-//! - M2: every question may come twice, late, and after its asker has given up. Answering it again
-//!   is harmless, or the message carries the number (version, epoch, recovery, sequence, RPC id) by
-//!   which the addressee knows that it is old.
+//! - M2: every question may arrive twice, late, and after its sender has given it up. A repeated
+//!   answer is harmless, or the message has a number (version, epoch, recovery, sequence, RPC id)
+//!   by which the receiver recognizes that it is old.
 //!
-//! Units stand in names: `_ms` milliseconds, `_bytes` bytes. Versions and ids are those of
+//! Names contain units: `_ms` milliseconds, `_bytes` bytes. Versions and ids are those of
 //! [`duramen_base::ids`].
 
 mod admin;

@@ -1,4 +1,4 @@
-//! What several messages speak of: servers, tables, tablets, settings.
+//! Types that several messages contain: servers, tables, tablets, settings.
 
 use duramen_base::ids::{
     KeyRange, Level, ListVersion, MapVersion, MigrationId, SegmentId, ServerId, TableId,
@@ -6,7 +6,7 @@ use duramen_base::ids::{
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 
-/// Where a server listens, each as `host:port`.
+/// The addresses at which a server listens, each as `host:port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Addresses {
     /// The native protocol: coordinator, peers, native clients.
@@ -17,12 +17,12 @@ pub struct Addresses {
     pub admin: Option<String>,
 }
 
-/// What a server does for the cluster. At least one of them.
+/// The roles of a server in the cluster; it has at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roles {
     /// Owns tablets and serves them.
     pub master: bool,
-    /// Keeps replicas of other masters' segments.
+    /// Stores replicas of other masters' segments.
     pub backup: bool,
 }
 
@@ -30,11 +30,11 @@ pub struct Roles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerStatus {
     Up,
-    /// For ever. It stays in the list until nothing of its log is needed any more.
+    /// Permanent. The server stays in the list until its log is not needed any more.
     Crashed,
 }
 
-/// A server as the server list has it.
+/// A server in the server list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerEntry {
     pub server: ServerId,
@@ -42,16 +42,16 @@ pub struct ServerEntry {
     /// Servers of one rack can fail together; `None`: a rack of its own.
     pub rack: Option<String>,
     pub roles: Roles,
-    /// Random id that the server's disk got when it was made.
+    /// Random id that the server's disk got when it was initialized.
     pub disk: u64,
-    /// Bytes a second that the backup measured when reading its disk: placement prefers fast disks.
-    /// 0 = unknown.
+    /// Speed of the backup's disk in bytes per second, as measured by reading: placement prefers
+    /// fast disks. 0 = unknown.
     pub read_bytes_per_s: u64,
     pub status: ServerStatus,
-    /// It gets no new tablets and no new replicas: somebody wants to stop it.
+    /// It gets no new tablets and no new replicas, because it is to be stopped.
     pub draining: bool,
-    /// Servers with the same number keep replicas of the same segments; `None`: replicas go
-    /// anywhere.
+    /// Servers with the same number store replicas of the same segments; `None`: replicas go to any
+    /// server.
     pub copyset: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ pub struct ServerList {
     pub servers: Vec<ServerEntry>,
 }
 
-/// A server list that many messages share: of a large cluster it is told to thousands at a time. On
+/// A server list that many messages share: in a large cluster it is sent to thousands at a time. On
 /// the wire as [`ServerList`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedList(Arc<ServerList>);
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for SharedList {
     }
 }
 
-/// What many messages share, and is encoded for all of them once. On the wire as `T`.
+/// A value that many messages share; it is encoded once for all of them. On the wire as `T`.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Encoded<T>>);
 
@@ -105,7 +105,7 @@ struct Encoded<T> {
 }
 
 impl<T: Serialize> Shared<T> {
-    /// As it is on the wire.
+    /// The encoded value.
     ///
     /// # Panics
     /// Never with the messages of this crate: plain data has a postcard form.
@@ -156,12 +156,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shared<T> {
     }
 }
 
-/// The server list, or what changed in it.
+/// The server list, or its changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerListUpdate {
     Full(SharedList),
-    /// What leads from `version - 1` to `version`, in this order. Who doesn't have `version - 1`
-    /// asks for the full list by answering with the version that it has.
+    /// The changes from `version - 1` to `version`, in this order. A server that does not have
+    /// `version - 1` answers with its version, which requests the full list.
     Step {
         version: ListVersion,
         changes: Vec<ServerChange>,
@@ -184,66 +184,65 @@ impl ServerListUpdate {
 pub enum ServerChange {
     Added(ServerEntry),
     Crashed(ServerId),
-    /// Nothing of its log is needed any more: backups free its replicas.
+    /// Its log is not needed any more: backups free its replicas.
     Removed(ServerId),
     /// Draining, copyset or disk speed of a member changed.
     Changed(ServerEntry),
 }
 
-/// What all members of a cluster must agree on. The coordinator keeps it; a member gets it when it
-/// enlists.
+/// Settings that all members of a cluster share. The coordinator stores them; a member gets them
+/// when it enlists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterSettings {
     /// Replicas of each segment, each on another server than the master.
     pub replicas: u32,
-    /// Bytes of a segment, a power of two: equal on all servers, or one could not keep another's
-    /// replicas.
+    /// Bytes of a segment, a power of two: equal on all servers; otherwise one could not store
+    /// another's replicas.
     pub segment_bytes: u32,
     /// Seed of the key hash. All members and clients route with it.
     pub hash_seed: u64,
-    /// How often each server pings another one.
+    /// Interval at which each server pings another server.
     pub ping_interval_ms: u32,
-    /// An answer that takes longer makes the pinged server suspect.
+    /// If the answer takes longer, the pinged server is suspected.
     pub ping_timeout_ms: u32,
-    /// How long the coordinator waits for a suspect before it calls it crashed.
+    /// How long the coordinator waits for a suspect before it declares it crashed.
     pub verdict_timeout_ms: u32,
-    /// How long an answer of a control segment's holder lets its master serve reads.
+    /// How long an answer from the holder of a control segment allows the master to serve reads.
     pub read_lease_ms: u32,
-    /// How long a client's lease lives without renewal.
+    /// How long a client's lease lasts without renewal.
     pub client_lease_ms: u32,
-    /// Most bytes and records of a partition, the share of one recovery master.
+    /// Maximum bytes and records of a partition, the share of one recovery master.
     pub partition_bytes: u64,
     pub partition_records: u64,
-    /// Most RPC ids per client that may be without acknowledgement.
+    /// Maximum RPC ids per client that are not acknowledged.
     pub rpc_window: u32,
-    /// Scatter width for copysets; `None`: replicas go anywhere.
+    /// Scatter width for copysets; `None`: replicas go to any server.
     pub copyset_scatter: Option<u32>,
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableEntry {
     pub table: TableId,
     pub name: String,
-    /// What acknowledged writes have reached, unless the request says otherwise; `None`: the
-    /// server's default.
+    /// The level of acknowledged writes, unless the request names another; `None`: the server's
+    /// default.
     pub level: Option<Level>,
 }
 
-/// What a tablet is doing, to its owner.
+/// The state of a tablet at its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TabletState {
-    /// Served. Entries of it in segments below `creation` are not its own: they are from a time
-    /// when it was owned before.
+    /// Served. Entries of the tablet in segments below `creation` do not belong to it: they are
+    /// from an earlier time of ownership.
     Normal { creation: SegmentId },
-    /// It comes back from the log of a dead server: nothing is served yet.
+    /// It is being recovered from the log of a dead server: nothing is served yet.
     Recovering,
     /// It comes from `from`: accept its entries, serve nothing yet.
     Incoming {
         migration: MigrationId,
         from: ServerId,
     },
-    /// Served, and sent to `to` meanwhile.
+    /// Served, and meanwhile sent to `to`.
     Outgoing {
         creation: SegmentId,
         migration: MigrationId,
@@ -261,7 +260,7 @@ impl TabletState {
     }
 }
 
-/// A tablet, as its owner is told.
+/// A tablet, as sent to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TabletEntry {
     pub table: TableId,
@@ -269,20 +268,20 @@ pub struct TabletEntry {
     pub state: TabletState,
 }
 
-/// Whom clients ask about a range of a table.
+/// The server for a range of a table, for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TabletRoute {
     pub table: TableId,
     pub range: KeyRange,
     pub owner: ServerId,
-    /// False: it is being recovered. Wait, and ask for the map again.
+    /// False: it is being recovered. Wait, and get the map again.
     pub served: bool,
-    /// It is moving there. Only of interest to `CLUSTER` commands: clients of the native protocol
-    /// go to the owner.
+    /// The destination of a moving range. Only `CLUSTER` commands use it: native clients use the
+    /// owner.
     pub moving_to: Option<ServerId>,
 }
 
-/// Where everything is, as clients cache it.
+/// The owners of all tablets, as clients cache them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TabletMap {
     pub version: MapVersion,
@@ -296,8 +295,8 @@ pub struct TabletMap {
     pub servers: Vec<(ServerId, Addresses)>,
 }
 
-/// What changed of the map: who has version `since` drops all tablets that overlap the ranges and
-/// takes these instead.
+/// Changes of the map: a receiver that has version `since` drops all tablets that overlap the
+/// ranges and adds these instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapStep {
     pub since: MapVersion,
@@ -307,11 +306,11 @@ pub struct MapStep {
     pub ranges: Vec<(TableId, KeyRange)>,
     /// All tablets that overlap the ranges; ordered by table and range.
     pub tablets: Vec<TabletRoute>,
-    /// The owners of these tablets, and who they move to.
+    /// The owners of these tablets, and the servers to which they move.
     pub servers: Vec<(ServerId, Addresses)>,
 }
 
-/// How much lies in a part of a tablet, live and dead; for cutting a dead server's tablets into
+/// Amount of data in a part of a tablet, live and dead; used to cut a dead server's tablets into
 /// partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeLoad {
@@ -321,26 +320,27 @@ pub struct RangeLoad {
     pub records: u64,
 }
 
-/// Why the addressee does not do what it was asked.
+/// Reason why the receiver does not do what was requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// Ask the leader.
     #[error("not the leading coordinator; it is {}", leader.as_deref().unwrap_or("not known"))]
     NotLeader { leader: Option<String> },
-    /// Ask again after this time: it has just begun, or something else must end first.
+    /// Ask again after this time: the coordinator has just started, or another operation must end
+    /// first.
     #[error("not ready: {reason}")]
     NotReady { after_ms: u32, reason: String },
-    /// The asker is not an UP member (any more). A server ends itself and enlists anew.
+    /// The sender is not an UP member (any more). A server ends its life and enlists again.
     #[error("server {0} is not a member of the cluster")]
     NotUp(ServerId),
     #[error("this is cluster `{expected}`, not `{found}`")]
     WrongCluster { expected: String, found: String },
     #[error("protocol {min} to {max} is spoken here")]
     WrongProtocol { min: u16, max: u16 },
-    /// Asking again doesn't help: a person must decide.
+    /// Asking again does not help: a person must decide.
     #[error("{0}")]
     Invalid(String),
-    /// The coordinator's store can't be reached or failed. Ask again later.
+    /// The coordinator's store failed or cannot be reached. Ask again later.
     #[error("the coordinator's store: {0}")]
     Store(String),
 }

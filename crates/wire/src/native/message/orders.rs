@@ -8,33 +8,34 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use serde::{Deserialize, Serialize};
 
-/// What the coordinator tells servers. The frame's sender is `ServerId::coordinator(term)`: who has
-/// heard a higher term refuses with [`Refusal::NotLeader`].
+/// A message of the coordinator to servers. The frame's sender is `ServerId::coordinator(term)`: a
+/// server that has seen a higher term refuses with [`Refusal::NotLeader`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromCoordinator {
     /// → `Pong`
     Ping { nonce: u64 },
-    /// → `Confirmed` with the version that it now has; if that is not the one sent, the coordinator
-    /// sends the full list
+    /// → `Confirmed` with the version that the server now has; if that is not the one sent, the
+    /// coordinator sends the full list
     Servers(ServerListUpdate),
-    /// Everything that the server owns. It makes this so: what is not listed it drops and purges
-    /// from its index at once. Older versions than the one it has change nothing. → `Confirmed`
+    /// All tablets that the server owns. The server applies this: it drops tablets that are not
+    /// listed, and purges them from its index, at once. Versions older than its current one change
+    /// nothing. → `Confirmed`
     Tablets(Tablets),
-    /// Settings that changed. → `Confirmed`
+    /// Changed settings. → `Confirmed`
     Settings(ClusterSettings),
-    /// Which replicas of this log are there? From now on opening, writing, closing and freeing
-    /// replicas of it is refused, for ever. → `Replicas`; payload: the valid bytes of the control
-    /// segment named in it
+    /// Asks for the replicas of this log. From now on the backup refuses for ever to open, write,
+    /// close and free replicas of it. → `Replicas`; payload: the valid bytes of the control segment
+    /// named in it
     StartRead {
         recovery: RecoveryId,
         log: ServerId,
-        /// Open control segments below are not eligible.
+        /// Open control segments below this one are not eligible.
         min_open: SegmentId,
     },
     /// Replay a partition of a dead server's log. → `Started`, and later `PartitionDone` to the
-    /// coordinator; the same recovery and partition again changes nothing
+    /// coordinator; repeating the same recovery and partition changes nothing
     Recover(Box<Recover>),
-    /// Forget a partition: drop what was replayed of it. → `Confirmed`
+    /// Forget a partition: drop all replayed data of it. → `Confirmed`
     AbortRecovery {
         recovery: RecoveryId,
         partition: u32,
@@ -61,12 +62,12 @@ pub struct Recover {
     pub tablets: Vec<RecoverTablet>,
     /// Entries of these tables below these versions are dead (tables that were cleared).
     pub floors: Vec<(TableId, u64)>,
-    /// No object version at or below this one is given again.
+    /// No object version up to this one is assigned again.
     pub safe_version: u64,
     pub tables: Vec<TableEntry>,
-    /// The log. Nothing else is replayed, and each of them is, wholly.
+    /// The segments of the log. Exactly these are replayed, completely.
     pub segments: SharedSegments,
-    /// Cleaning passes whose survivors stand for their victims in what names a segment.
+    /// Cleaning passes: a reference to a victim stands for the pass's survivors.
     pub passes: Vec<CleaningPass>,
 }
 
@@ -75,24 +76,24 @@ pub struct Recover {
 pub struct RecoverTablet {
     pub table: TableId,
     pub range: KeyRange,
-    /// Entries in segments below this one are not the tablet's (in the dead server's log).
+    /// Entries in segments below this one (in the dead server's log) do not belong to the tablet.
     pub creation: SegmentId,
 }
 
-/// A segment of a dead server, and who has it.
+/// A segment of a dead server, and the backups that have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoverSegment {
     pub segment: SegmentId,
     pub kind: Kind,
     pub epoch: u64,
-    /// What is valid of it. Of an open segment: the longest that a backup holds.
+    /// The valid part. Of an open segment: the longest that a backup has.
     pub certificate: Certificate,
     pub closed: bool,
-    /// Ask in this order.
+    /// Servers to ask, in this order.
     pub sources: Vec<ServerId>,
 }
 
-/// The segments of a dead server's log: of a long one there are many, and many orders.
+/// The segments of a dead server's log: a long log has many of them, and many orders contain them.
 pub type SharedSegments = Shared<Vec<RecoverSegment>>;
 
 /// As `duramen_format::control::Pass`.
@@ -103,7 +104,7 @@ pub struct CleaningPass {
     pub victims: Vec<SegmentId>,
 }
 
-/// What servers answer the coordinator.
+/// A server's answer to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerAnswer {
     Pong {
@@ -116,12 +117,12 @@ pub enum ServerAnswer {
     },
     Replicas(Box<Replicas>),
     Started,
-    /// No space, or too many partitions at once: give it to somebody else.
+    /// No space, or too many partitions at once: assign it to another server.
     Busy,
     Refused(Refusal),
 }
 
-/// What a backup has of a dead server's log. Payload: see `control`.
+/// The replicas of a dead server's log on a backup. Payload: see `control`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replicas {
     pub log: ServerId,
@@ -130,8 +131,8 @@ pub struct Replicas {
     pub segments: Vec<ReplicaEntry>,
     /// The newest eligible control segment; its valid bytes are the payload.
     pub control: Option<SegmentId>,
-    /// How long the dead server may still serve reads because of this backup's answers, from when
-    /// this was sent. 0 if it holds no control segment.
+    /// How long the dead server may still serve reads because of this backup's answers, counted
+    /// from when this was sent. 0 if the backup has no control segment.
     pub lease_left_ms: u32,
 }
 
@@ -143,6 +144,6 @@ pub struct ReplicaEntry {
     pub epoch: u64,
     pub certificate: Certificate,
     pub closed: bool,
-    /// The one that should be read first: it is spread evenly over the backups.
+    /// The replica to be read first: primaries are spread evenly over the backups.
     pub primary: bool,
 }

@@ -8,73 +8,74 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use serde::{Deserialize, Serialize};
 
-/// What servers ask each other.
+/// A question of one server to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
     /// → `Pong`
     Ping { nonce: u64 },
     /// Write a piece of a segment. Payload: its bytes. → `Stored`, `Fenced`, `OldEpoch`, `Full` or
-    /// `Busy`. The answer renews the master's read lease if the segment is a control segment
+    /// `Busy`. If the segment is a control segment, the answer renews the master's read lease
     WriteReplica(WriteReplica),
-    /// Make everything of this log reach stable storage. → `Synced`
+    /// Bring everything of this log to stable storage. → `Synced`
     SyncReplicas { log: ServerId },
     /// These segments are not needed any more. → `Freed`, or `Fenced`
     FreeReplicas {
         log: ServerId,
         segments: Vec<SegmentId>,
     },
-    /// Entries of a partition in a dead server's segment, from a backup. → `Entries` with them as
-    /// payload, `NotYet` or `Bad`
+    /// Entries of a partition in a dead server's segment, read from a backup. → `Entries` with them
+    /// as payload, `NotYet` or `Bad`
     ReadReplica(ReadReplica),
-    /// A backup asks a log's master which of these replicas it may free: those from before it was
-    /// restarted, and now and then all that it has. → `NotNeeded`
+    /// A backup asks a log's master which of these replicas it may free: those from before the
+    /// backup's restart, and periodically all that it has. → `NotNeeded`
     Needed {
         log: ServerId,
         replicas: Vec<ReplicaEntry>,
     },
-    /// Entries of a tablet that moves. Payload: whole entries, one after the other. → `Migrated`,
+    /// Entries of a tablet that moves. Payload: whole entries, one after another. → `Migrated`,
     /// `NotYet` or `MigrationRefused`
     MigrateEntries(MigrateEntries),
-    /// The holder of a control segment lets its master serve reads, when nothing is being written.
-    /// → `Leased`, or `Fenced`
+    /// The holder of a control segment extends the master's right to serve reads, when nothing is
+    /// being written. → `Leased`, or `Fenced`
     RenewLease { log: ServerId, control: SegmentId },
     /// The bytes of a whole closed segment, for its master, which does not have them any more and
     /// lacks a replica. → `Segment` with them as payload, `Bad`, or `Fenced`
     ReadSegment {
         log: ServerId,
         segment: SegmentId,
-        /// A replica that doesn't have just that is `Bad`.
+        /// A replica with another certificate is `Bad`.
         certificate: Certificate,
     },
-    /// What is read often at the server that says it, in place of what it said before: advice for
-    /// those that recover its data, to be kept until some time after that. Payload: blocks of
+    /// Hot keys of the sender, replacing its earlier ones: advice for the servers that recover its
+    /// data, to be kept until some time after a recovery. Payload: blocks of
     /// `duramen_format::heat`, at most `HINT_BYTES_MAX`. → `Heat`
     PutHeat,
-    /// What is known to have been read often at a server. → `Heat`
+    /// The stored hot keys of a server. → `Heat`
     GetHeat { server: ServerId },
 }
 
-/// See [`Peer::WriteReplica`]. Idempotent: bytes that are there already are not written again.
+/// See [`Peer::WriteReplica`]. Idempotent: bytes that are stored already are not written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteReplica {
     pub log: ServerId,
     pub segment: SegmentId,
     pub kind: Kind,
-    /// Replication epoch of the segment; an older one than the replica's is refused.
+    /// Replication epoch of the segment; an epoch older than the replica's is refused.
     pub epoch: u64,
-    /// Where the payload begins, in bytes from the segment's beginning.
+    /// Start of the payload, in bytes from the segment's beginning.
     pub offset: u32,
-    /// What is valid once these bytes are there. `None`: they only count with the next certificate.
+    /// The valid part once these bytes are stored. `None`: they count only with the next
+    /// certificate.
     pub certificate: Option<Certificate>,
-    /// Make the replica first. A backup that has no room to spare answers `Busy`.
+    /// Create the replica first. A backup that has no room to spare answers `Busy`.
     pub open: bool,
-    /// No bytes follow.
+    /// No more bytes follow.
     pub close: bool,
-    /// This replica is the one that recovery reads first.
+    /// Recovery reads this replica first.
     pub primary: bool,
-    /// What it must reach before the answer.
+    /// The level that the bytes must reach before the answer.
     pub level: Level,
-    /// Bytes that the segment may grow to; of interest with `open`.
+    /// Bytes to which the segment may grow; used with `open`.
     pub capacity: u32,
 }
 
@@ -85,13 +86,14 @@ pub struct ReadReplica {
     pub partition: u32,
     pub log: ServerId,
     pub segment: SegmentId,
-    /// What the asker knows to be valid: a replica that doesn't have just that is `Bad`.
+    /// The part that is valid by the sender's information: a replica with another certificate is
+    /// `Bad`.
     pub certificate: Certificate,
-    /// Only entries of these are wanted, and none from before their creation.
+    /// Only entries of these tablets are wanted, and none from before their creation.
     pub tablets: Vec<RecoverTablet>,
-    /// Go on from here: the `next` of the answer before; 0 first.
+    /// Continue from here: the `next` of the previous answer; 0 in the first request.
     pub offset: u32,
-    /// Most bytes of payload; at least one entry always fits.
+    /// Maximum bytes of payload; at least one entry always fits.
     pub bytes_max: u32,
 }
 
@@ -99,18 +101,18 @@ pub struct ReadReplica {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrateEntries {
     pub migration: MigrationId,
-    /// From 0, by one; in any order, and repeated until answered.
+    /// Starts at 0 and grows by one; sent in any order, and repeated until answered.
     pub sequence: u64,
-    /// No object version at or below this one is given again.
+    /// No object version up to this one is assigned again.
     pub safe_version: u64,
-    /// The source serves nothing any more, and this is the highest sequence: once all is durable,
-    /// the target reports `MigrationDone`.
+    /// The source serves nothing any more, and this is the highest sequence number: once everything
+    /// is durable, the target reports `MigrationDone`.
     pub last: bool,
-    /// About how many bytes of entries there are.
+    /// Estimated bytes of all entries.
     pub bytes_total: u64,
 }
 
-/// What servers answer each other.
+/// The answer of one server to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerAnswer {
     Pong {
@@ -118,7 +120,7 @@ pub enum PeerAnswer {
         list_version: ListVersion,
         tablets_version: TabletsVersion,
     },
-    /// The bytes, and all before them of that log, have reached this level. `leased`: the answer
+    /// The bytes, and all earlier bytes of that log, have reached this level. `leased`: the answer
     /// renews the read lease.
     Stored {
         level: Level,
@@ -126,9 +128,9 @@ pub enum PeerAnswer {
     },
     Synced,
     Freed,
-    /// The log belongs to a server that was called crashed: whoever writes it must stop at once.
+    /// The log belongs to a server that was declared crashed: its writer must stop at once.
     Fenced,
-    /// The replica has this epoch, which is higher.
+    /// The replica has this higher epoch.
     OldEpoch {
         has: u64,
     },
@@ -136,33 +138,33 @@ pub enum PeerAnswer {
     Full,
     /// No replica is opened now: choose another backup, or ask again later.
     Busy,
-    /// The backup doesn't have this replica, or not up to where the bytes begin: start it anew
-    /// elsewhere.
+    /// The backup does not have this replica, or not all bytes before these: start the replica anew
+    /// on another backup.
     Unknown,
-    /// Payload: entries. `next`: where to go on; `None`: that was all.
+    /// Payload: entries. `next`: the position from which to continue; `None`: these were the last.
     Entries {
         next: Option<u32>,
         entries: u32,
     },
-    /// The backup is still reading it from disk. Ask again after this time.
+    /// The backup is still reading the segment from disk. Ask again after this time.
     NotYet {
         after_ms: u32,
     },
-    /// Missing or damaged here: ask another one.
+    /// Missing or damaged here: ask another backup.
     Bad {
         reason: String,
     },
-    /// Those of the asked ones that may be freed, if they still are what was asked about; and those
-    /// that count. About the others ask again.
+    /// The given replicas that may be freed, if they have not changed since the question; and those
+    /// that count. Ask again about the others.
     NotNeeded {
         segments: Vec<SegmentId>,
         counted: Vec<SegmentId>,
     },
-    /// The target has these entries. That they are durable it tells the coordinator.
+    /// The target has these entries. It reports to the coordinator when they are durable.
     Migrated {
         sequence: u64,
     },
-    /// The target has no space: the source gives it up.
+    /// The target has no space: the source gives the migration up.
     MigrationRefused {
         reason: String,
     },
@@ -170,7 +172,7 @@ pub enum PeerAnswer {
     Refused(Refusal),
     /// Payload: all bytes of the segment, as certified.
     Segment,
-    /// Payload: what was asked for, as it was put; empty: nothing is known, or nothing was asked
-    /// for.
+    /// Payload: the stored hot keys, as they were sent; empty: none are stored, or none were
+    /// requested.
     Heat,
 }
