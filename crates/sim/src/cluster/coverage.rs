@@ -65,11 +65,11 @@ classes! {
     TableEmptied = "table emptied",
     FlashError = "error of a flash device",
     SlowFlash = "slow flash device",
-    /// A segment lies on flash alone.
+    /// A segment is on flash alone.
     Cold = "segment gone to flash",
 }
 
-/// How often each class of faults has happened.
+/// The number of faults of each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     counts: Vec<u64>,

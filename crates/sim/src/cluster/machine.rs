@@ -79,7 +79,7 @@ pub(super) struct Machine {
     backlog: VecDeque<Event>,
     drift_ppm: i64,
     offset_us: u64,
-    /// How far its wall clock is ahead.
+    /// The offset of its wall clock: positive if it is ahead.
     pub wall_offset_ms: i64,
     pub slow_us: u64,
     /// Longest time of one operation of its disk.

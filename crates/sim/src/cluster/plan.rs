@@ -168,7 +168,7 @@ pub struct Plan {
     /// Servers are spread over so many racks; 0: none.
     pub racks: usize,
     pub clients: usize,
-    /// So many clients follow redirections, as RESP clients do; the others are native.
+    /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
     /// Of the keys, so many are counters.
     pub keys: u64,
