@@ -220,7 +220,7 @@ pub struct LogDamage {
 /// A replica that was whole, and was found damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
-    /// Whose it is.
+    /// The log that it belongs to.
     pub log: u64,
     pub segment: SegmentId,
     pub kind: Kind,
