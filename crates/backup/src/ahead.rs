@@ -93,7 +93,7 @@ impl ReadAhead {
         })
     }
 
-    /// Where the memory for what is read comes from.
+    /// The source of memory for replicas.
     pub fn spare(&self) -> &Arc<Spare> {
         &self.spare
     }

@@ -9,8 +9,8 @@
 //! - M3: the entries from [`read_sorted`](Backup::read_sorted) were verified, as a whole and entry
 //!   by entry, before the first of them is given.
 //! - M4: closed replicas for whose frames the file system has no space take at most
-//!   [`SEGMENTS_WAITING`] segments beside the memory for copies, and each replica that was open by
-//!   then one segment more.
+//!   [`Options::memory_bytes`](crate::Options), or [`SEGMENTS_WAITING`] segments if that is more,
+//!   and each replica that was open by then one segment more.
 //!
 //! **Concurrency**: a fence is set under the locks `staging` and `state`, which every change of a
 //! replica takes too.
@@ -36,8 +36,8 @@ pub(crate) const FRAMES_KEPT: u32 = 2;
 const WAL_OPEN_PERCENT: u64 = 75;
 
 /// While the file system has no space for frames, openings are refused when the closed replicas
-/// that wait in memory take more than [`Options::memory_bytes`](crate::Options) and this many
-/// segments; openings of whole segments, when they take twice as much.
+/// that wait in memory take more than [`Options::memory_bytes`](crate::Options) and more than this
+/// many segments; openings of whole segments, when they take twice as much.
 const SEGMENTS_WAITING: u64 = 4;
 
 /// For the first estimate of the number of entries in a segment.
