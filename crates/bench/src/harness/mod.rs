@@ -1,4 +1,4 @@
-//! What every figure shares: key choosers, clocks, machine facts, alternation of peers, reports,
+//! Code shared by all figures: key choosers, clocks, machine facts, alternation of peers, reports,
 //! plots.
 
 pub mod alternate;
@@ -25,7 +25,7 @@ pub use report::{Bound, Report, Row};
 
 use std::path::PathBuf;
 
-/// What every figure is told.
+/// Options of every figure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// A small size that ends within minutes: good for a look, not for quoting.
@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-/// The command as a reader can repeat it: the program by its name, not by where it lay.
+/// The command in a form that a reader can repeat: the program by its name, without its path.
 fn command_line(mut args: impl Iterator<Item = String>) -> String {
     let program = args.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();
