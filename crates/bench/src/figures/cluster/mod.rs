@@ -1,8 +1,8 @@
-//! What a cluster costs and what it gives: replicated writes beside Redis with replicas, reads
-//! beside a single server.
+//! The costs and the gains of a cluster: replicated writes beside Redis with replicas, reads beside
+//! a single server.
 //!
-//! All processes of a run share one machine and one disk, whoever they belong to. Each row prints
-//! how many copies are durable, and how, when a write is acknowledged.
+//! All processes of a run, those of peers too, share one machine and one disk. Each row prints how
+//! many copies are durable, and how, when a write is acknowledged.
 
 mod alarms;
 mod migration;
@@ -13,7 +13,7 @@ use crate::harness::{Doing, Options, Report, Result};
 use crate::servers::{find_duramen, find_program};
 use std::path::PathBuf;
 
-/// What `duramen bench cluster` takes.
+/// Arguments of `duramen bench cluster`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ClusterArgs {
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub enum Part {
     Alarms,
 }
 
-/// The programs, and where they keep their data.
+/// The programs, and the parent of their data directories.
 struct Programs {
     duramen: PathBuf,
     /// `None` = not installed.

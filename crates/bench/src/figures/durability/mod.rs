@@ -1,9 +1,8 @@
-//! What acknowledged writes cost, what reads pay for them, how long a restart takes, what a
-//! snapshot disturbs: Duramen's server beside redis-server with its append-only file, in one run,
-//! on one disk.
+//! The costs of acknowledged writes, of reads beside them, of a restart, of a snapshot: Duramen's
+//! server beside redis-server with its append-only file, in one run, on one disk.
 //!
-//! Each row prints the level that it is acknowledged at. The raw figure of the disk (overwrite of
-//! preallocated 4 KiB and fdatasync) is taken in the same rounds, in the same directory.
+//! Each row prints its acknowledgement level. The raw figure of the disk (overwrite of preallocated
+//! 4 KiB and fdatasync) is measured in the same rounds, in the same directory.
 
 mod disk;
 mod reads;
@@ -17,7 +16,7 @@ use duramen_base::ids::Level;
 use duramen_base::units::MIB;
 use std::path::{Path, PathBuf};
 
-/// What `duramen bench durability` takes.
+/// Arguments of `duramen bench durability`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DurabilityArgs {
     #[command(flatten)]
@@ -58,7 +57,7 @@ pub enum Part {
     Snapshot,
 }
 
-/// The programs, and where they keep their data.
+/// The programs, and the parent of their data directories.
 struct Programs {
     duramen: PathBuf,
     /// `None` = not installed.
