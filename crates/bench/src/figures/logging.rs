@@ -49,7 +49,7 @@ const BLOCK: usize = 4096;
 pub struct LoggingArgs {
     #[command(flatten)]
     pub options: Options,
-    /// Where the files are made: on the disk to be measured
+    /// Parent of the files: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Only these parts

@@ -31,7 +31,7 @@ pub struct Options {
     /// A small size that ends within minutes: good for a look, not for quoting.
     #[arg(long)]
     pub quick: bool,
-    /// Where the JSON file and the plots go.
+    /// Directory of the JSON file and the plots.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub out: PathBuf,
     /// Rounds of A B A B; the median of them is shown.

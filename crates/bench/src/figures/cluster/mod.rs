@@ -24,7 +24,7 @@ pub struct ClusterArgs {
     /// The program `redis-server`; by default the one on PATH
     #[arg(long, value_name = "FILE")]
     pub redis: Option<PathBuf>,
-    /// Where data directories are made: on the disk to be measured
+    /// Parent of the data directories: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Reactor threads of each of Duramen's servers: 1 is like for like with redis-server
@@ -33,7 +33,7 @@ pub struct ClusterArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// How long false alarms are watched for [default: 10; with --quick a quarter]
+    /// Minutes of the watch for false alarms [default: 10; with --quick a quarter]
     #[arg(long, value_name = "N")]
     pub minutes: Option<f64>,
 }
@@ -47,7 +47,7 @@ pub enum Part {
     Reads,
     /// Latency of requests while a tablet moves to another server
     Migration,
-    /// Whether a server that lives is called crashed under full load
+    /// Whether a living server is declared crashed under full load
     Alarms,
 }
 

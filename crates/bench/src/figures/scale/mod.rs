@@ -24,7 +24,7 @@ use std::path::PathBuf;
 pub struct ScaleArgs {
     #[command(flatten)]
     pub options: Options,
-    /// Where the costs of a disk's side are measured
+    /// Directory in which the costs of a disk are measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Cores of each simulated server
