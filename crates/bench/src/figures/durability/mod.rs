@@ -27,13 +27,13 @@ pub struct DurabilityArgs {
     /// The program `redis-server`; by default the one on PATH
     #[arg(long, value_name = "FILE")]
     pub redis: Option<PathBuf>,
-    /// Where data directories are made: on the disk to be measured
+    /// Parent of the data directories: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Reactor threads of Duramen: 1 is like for like with redis-server
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// How Duramen writes its disk: buffered or direct
+    /// Disk mode of Duramen: buffered or direct
     #[arg(long, default_value = "buffered")]
     pub disk_mode: String,
     /// Of restart: only values of these sizes
