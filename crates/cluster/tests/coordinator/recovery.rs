@@ -662,7 +662,7 @@ fn a_busy_master_is_not_waited_for() {
     assert_ne!(again.to, asked.to);
 }
 
-/// Scenario 24: one master for many partitions. A log of `times` times the size of one partition.
+/// A log of `times` times the size of one partition.
 fn long(case: &Case, times: u64) -> Shelves {
     let bytes = crate::rig::settings().partition_bytes as u32;
     let segments: Vec<Record> = (1..=times)
@@ -675,6 +675,7 @@ fn long(case: &Case, times: u64) -> Shelves {
     case.left.iter().map(|s| (*s, shelf.clone())).collect()
 }
 
+/// Scenario 24: one master for many partitions.
 #[test]
 fn what_can_be_done_in_one_round_is_and_masters_share_it() {
     let mut case = crashed(Planted::default(), 5);
