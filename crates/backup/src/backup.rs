@@ -538,14 +538,16 @@ impl Backup {
         let mut batch = self.lock_committing();
         let mut sum = Committed::default();
         if !batch.is_empty() {
-            sum = self.commit_batch(&mut batch, level)?; // there was no space for it, and more was staged since
+            // There was no space for it, and more was staged since.
+            sum = self.commit_batch(&mut batch, level)?;
         }
         std::mem::swap(&mut *batch, &mut *self.lock_staging());
         if !batch.is_empty() {
             let committed = self.commit_batch(&mut batch, level);
             let mut staging = self.lock_staging();
             if committed.is_err() && staging.is_empty() {
-                std::mem::swap(&mut *batch, &mut *staging); // chunks staged before the next attempt join it
+                // Chunks staged before the next attempt join it.
+                std::mem::swap(&mut *batch, &mut *staging);
             }
             let committed = committed?;
             return Ok(Committed {

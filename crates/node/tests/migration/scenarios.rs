@@ -144,7 +144,8 @@ fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
             let is_locked = |net: &Net| net.owner() != Some(from);
             assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
         }
-        world.net.loses_ends = true; // with a report of the end, only the coordinator would know the owner
+        // With a report of the end, only the coordinator would know the owner.
+        world.net.loses_ends = true;
         world.net.lost_percent = 0; // each lost message is repeated only after seconds
         for n in 0..4 {
             world.net.cut(n, [COORDINATOR]);

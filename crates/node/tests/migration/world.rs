@@ -42,7 +42,7 @@ struct Waits {
 enum What {
     /// This change, of this version.
     Write(usize, u64),
-    /// This was found; it must not be older than what was known when it was asked for.
+    /// A read of this value; it must not be older than the floor at the time of the request.
     Read(Change, usize),
 }
 

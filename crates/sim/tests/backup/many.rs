@@ -275,7 +275,8 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let backup = open(&fresh_disk(3));
     let mut bytes = segment_of_entries(4, 50);
     let last = bytes.len() - 30;
-    bytes[last] ^= 4; // in an entry; the certificate matches the wrong bytes, as from a master with bad memory
+    // In an entry; the certificate matches the wrong bytes, as from a master with bad memory.
+    bytes[last] ^= 4;
     write_closed(&backup, 4, &bytes);
     let good = segment_of_entries(5, 50);
     write_closed(&backup, 5, &good);
