@@ -7,8 +7,8 @@ use duramen_wire::native::message::{
     Amount, Condition, Expiry, Operation, Outcome, Problem, Single,
 };
 
-/// Room in the log for an operation without its key, twice, and its value: headers, padding, a
-/// completion record, a number as text (a float has up to 330 digits).
+/// Room in the log for an operation, apart from its key (stored twice) and its value: headers,
+/// padding, a completion record, a number as text (a float has up to 330 digits).
 const ROOM_BYTES: usize = 1024;
 
 /// Applies a mutating operation. `Ok`: the result is final, with an effect or without. `Err`:
