@@ -53,7 +53,7 @@ use std::sync::Arc;
 pub(crate) use target::takes_over_max;
 use target::{Leftover, Target};
 
-/// A call or token belongs to a migration if its bits from this one on are 1.
+/// A call or token belongs to a migration if it is 1 after a right shift by this many bits.
 const LAST_CALL: u32 = 61;
 /// A request without an answer is repeated after this time.
 const PATIENCE_US: u64 = 2_000_000;
