@@ -26,7 +26,7 @@ const RETRY_US: u64 = 2_000_000;
 /// After an attempt without enough space the pause is longer each time, up to `RETRY_US` shifted by
 /// this: an attempt takes memory that clients' deletes need.
 const RESTS_LONGER: u32 = 3;
-/// So many first attempts are only cut finer, if the members report room.
+/// Number of first attempts that are only cut finer, if the members report room.
 const FINER_FIRST: u32 = 4;
 /// A recovery master that has started gets its order again after this time: if it had lost it, the
 /// recovery would hang.
