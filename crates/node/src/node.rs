@@ -118,7 +118,7 @@ impl Node {
         lives.flat_map(|life| life.warmth.held(now_us)).collect()
     }
 
-    /// The part of this member's log that is not on its backups yet, for people.
+    /// What of this member's log does not lie with its backups yet, for people.
     pub fn describe_log(&self) -> Option<String> {
         self.life.as_ref().map(|life| life.log().describe())
     }

@@ -157,9 +157,9 @@ impl World {
         healed_in_us
     }
 
-    /// Whether the cluster is well within the plan's patience. If the disks are full of dead
-    /// servers' replicas, no server can recover these. Then an operator adds as many servers as a
-    /// segment has replicas, at least one in each rack, and that must suffice.
+    /// Whether all is well within the plan's patience. Where the disks are full of what dead
+    /// servers left, nobody can recover it: then people add as many servers as a segment has
+    /// replicas, one in each rack at least, and that must do.
     fn becomes_well(&mut self) -> bool {
         let patience_us = self.plan.patience_us;
         if self.run(patience_us, LOOK_US, |world| world.is_well()) {
