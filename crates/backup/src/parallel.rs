@@ -7,7 +7,6 @@
 //! - Q2: the directory stays locked until the last request has ended, also when the process was
 //!   killed: the kernel frees a ring, and the files registered with it, after its requests. A
 //!   killed server's write cannot come after its successor's.
-//!   killed server's write cannot come after its successor's.
 
 use std::fs::File;
 use std::io;

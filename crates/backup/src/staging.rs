@@ -6,7 +6,6 @@
 //! - T2: `body_crc` is the CRC32C of everything after the commit's head: no byte of a payload is
 //!   read again for it.
 //! - T3: between commits a batch keeps at most [`KEPT_BYTES`] of memory.
-//! - T3: between commits a batch keeps at most [`KEPT_BYTES`] of memory.
 
 use std::sync::Arc;
 

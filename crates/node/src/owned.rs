@@ -14,7 +14,6 @@
 //! ranges waits for it.
 //!
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
-//! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
 
 use crate::member::{Order, Purge};
 use crate::planted::{Bug, Planted};

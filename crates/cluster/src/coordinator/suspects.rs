@@ -1,5 +1,5 @@
 //! Checks suspects: the coordinator itself asks a suspect before it declares it crashed, and asks
-//! other servers whether it is reachable at all.
+//! other servers for signs of life, to find out whether it can reach any.
 //!
 //! **Invariants** V1 to V3 of [`super::verdict`], and
 //! - U1: a server is declared crashed if there is enough evidence and the leader may judge, or if
@@ -11,7 +11,6 @@
 //!   are asked for a sign of life when the first of them misses a request. A new leader begins with
 //!   one.
 //! - U4: silences from a time in which the leader could not judge do not count: they were its own.
-//!   own.
 
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallKind, Coordinator, Output, Timer};
