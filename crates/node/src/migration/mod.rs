@@ -10,7 +10,7 @@
 //!   no silence and no time unlocks it.
 //! - M2: the state of a migration is that in the newest list: outgoing here, or incoming. One that
 //!   is not listed is over, whatever its outcome.
-//! - M3: what the target reports as complete is all messages up to the last one, durably part of
+//! - M3: the target reports complete only when all messages up to the last one are durably part of
 //!   its own log.
 //! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back
 //!   before an order of the list runs, before another migration and before a recovery of the range
