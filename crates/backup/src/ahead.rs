@@ -1,19 +1,19 @@
-//! Reads the replicas of a dead master's log ahead, in the order in which recovery masters will ask
-//! for them.
+//! Reads ahead the replicas of a dead master's log, in the order in which recovery masters will
+//! request them.
 //!
 //! Paper: [Ousterhout15 §7.3] backups read and divide their segments before they are asked;
-//! differs: entries are ordered by route hash, so any division of the key space finds its part as
-//! one slice, and memory is bounded.
+//! differs: entries are ordered by route hash, so each part of any division of the key space is one
+//! slice, and memory is bounded.
 //!
 //! **Invariants**
-//! - A1: what is kept takes at most what its owner allows at each read, and one segment more for a
-//!   request that nobody foresaw.
-//! - A3: what has been given wholly is forgotten, and its memory used again; who asks once more has
-//!   it read once more. Nothing is read while [`UNASKED_BYTES_MAX`] bytes lie here that nobody has
-//!   asked for.
-//! - A2: a replica that could not be read stays bad: nobody waits for it twice.
+//! - A1: segments kept in memory take at most the bytes that the owner allows at each read, and one
+//!   segment more for an unexpected request.
+//! - A3: a segment that has been given completely is dropped, and its memory reused; for another
+//!   request it is read again. Nothing is read while [`UNASKED_BYTES_MAX`] bytes are in memory that
+//!   no master has requested.
+//! - A2: a replica that could not be read stays bad: no master waits for it twice.
 //!
-//! **Concurrency**: none. Whoever drives it reads (without a lock on this) what
+//! **Concurrency**: none. The owner reads (without a lock on this) the replicas that
 //! [`wanted`](ReadAhead::wanted) names.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,27 +25,27 @@ use crate::error::Error;
 use crate::many::{Sorted, Spare};
 use crate::types::ReplicaId;
 
-/// Read ahead of the first question: enough that the disk is at work while entries are divided.
+/// Bytes read before the first request: enough that the disk is busy while entries are divided.
 const UNASKED_BYTES_MAX: usize = 32 << 20;
 
-/// What there is of a segment.
+/// The state of a segment.
 pub enum Lookup {
     /// Take the ranges from it.
     Ready(Arc<Sorted>),
-    /// Ask again.
+    /// Request it again later.
     NotYet,
-    /// This replica cannot be read: ask another backup.
+    /// This replica cannot be read: use another backup.
     Bad,
 }
 
-/// See the module.
+/// Replicas that are read ahead; see the module.
 pub struct ReadAhead {
     log: u64,
     queue: VecDeque<SegmentId>,
-    /// Asked for before its turn.
+    /// Requested before their turn.
     urgent: BTreeSet<SegmentId>,
     reading: BTreeSet<SegmentId>,
-    /// With the number of bytes that were given of it.
+    /// Each with the number of its bytes that were given.
     ready: BTreeMap<SegmentId, (Arc<Sorted>, usize)>,
     bad: BTreeSet<SegmentId>,
     bytes: usize,
@@ -67,8 +67,8 @@ impl ReadAhead {
         }
     }
 
-    /// What to read now; `None` while `bytes_max` bytes are kept in memory or nothing is left. Its
-    /// end is told by [`done`](Self::done).
+    /// The next replica to read; `None` while `bytes_max` bytes are kept in memory or nothing is
+    /// left. The caller reports the end of the read to [`done`](Self::done).
     pub fn wanted(&mut self, bytes_max: usize) -> Option<ReplicaId> {
         let segment = match self.urgent.pop_first() {
             Some(segment) => {
@@ -93,7 +93,7 @@ impl ReadAhead {
         })
     }
 
-    /// Where the memory for what is read comes from.
+    /// The source of memory for replicas.
     pub fn spare(&self) -> &Arc<Spare> {
         &self.spare
     }
@@ -109,7 +109,7 @@ impl ReadAhead {
             || self.bad.contains(&segment)
     }
 
-    /// The reading of a segment has ended.
+    /// The read of a segment has ended.
     pub fn done(&mut self, segment: SegmentId, result: Result<Sorted, Error>) {
         if !self.reading.remove(&segment) {
             return;
@@ -125,7 +125,7 @@ impl ReadAhead {
         }
     }
 
-    /// What is there of a segment. One that is not is read next.
+    /// The state of a segment. One that is not in memory is read next.
     pub fn get(&mut self, segment: SegmentId) -> Lookup {
         if let Some((sorted, _)) = self.ready.get(&segment) {
             return Lookup::Ready(sorted.clone());
@@ -139,7 +139,7 @@ impl ReadAhead {
         Lookup::NotYet
     }
 
-    /// So many bytes of a segment were given to somebody (A3).
+    /// Counts `bytes` bytes of a segment that were given to a master (A3).
     pub fn given(&mut self, segment: SegmentId, bytes: usize) {
         let Some((sorted, given)) = self.ready.get_mut(&segment) else {
             return;
@@ -151,7 +151,7 @@ impl ReadAhead {
         }
     }
 
-    /// All who want a segment have it.
+    /// Drops a segment that all masters have.
     pub fn drop_segment(&mut self, segment: SegmentId) {
         if let Some((sorted, _)) = self.ready.remove(&segment) {
             self.bytes -= sorted.memory_bytes();
@@ -163,8 +163,8 @@ impl ReadAhead {
         self.bytes
     }
 
-    /// What was given most often goes first: most of those who want it have it. It is read again if
-    /// somebody comes late.
+    /// Drops the segment of which most was given: most masters that need it have it. It is read
+    /// again for a late request.
     fn make_room(&mut self, bytes_max: usize) {
         while self.bytes >= bytes_max {
             let given = self.ready.iter().max_by_key(|(_, (_, given))| *given);

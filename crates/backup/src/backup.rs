@@ -1,20 +1,23 @@
 //! The backup: replicas of segments on one device.
 //!
 //! **Invariants**
-//! - V1: nothing is acknowledged that the write-ahead log does not hold (90-traps.md, trap 11):
+//! - V1: nothing is acknowledged before it is in the write-ahead log (90-traps.md, trap 11):
 //!   `commit` returns after its write, and at `Synced` after its sync.
 //! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is
-//!   written any more. What reached the device is then unknown, and the next opening finds out.
+//!   written any more. The state of the device is then unknown until the next opening.
 //! - V3: while buffers take more than `Options::memory_bytes`, a commit writes replicas to frames
-//!   before it is written itself, as it does when the write-ahead log is full. Above that there is
-//!   what one commit stages; more only while there is no frame.
+//!   before it is written itself, as it does when the write-ahead log is full. The memory exceeds
+//!   the limit by the bytes that one commit stages; by more only while there is no frame.
 //!
-//! **Concurrency**: five locks, taken in this order: `committing` (who commits, for a whole commit:
-//! commits are written one after another), `staging` (who stages, and a commit at its start, when
-//! it takes the batch: while it is written the next one is staged), `flushing` (the flusher, or a
-//! commit that waits for room), `straight` (who stages, while it writes to a frame, or a commit
-//! that waits for room), `state` (everybody, briefly; no write or sync is done under it, except
-//! that the file system may be asked for space).
+//! **Concurrency**: five locks, taken in this order:
+//! - `committing`: held for a whole commit; commits are written one after another.
+//! - `staging`: held while a chunk is staged, and by a commit at its start, when it takes the
+//!   batch: the next batch is staged while the commit is written.
+//! - `flushing`: held by the flusher, or by a commit that waits for room.
+//! - `straight`: held by a caller of `stage` while it writes to a frame, or by a commit that waits
+//!   for room.
+//! - `state`: taken by all, briefly; no write or sync is done under it, but the file system may be
+//!   asked to allocate space.
 //!
 //! Paper: [Beineke18 §IV]; differs: see the crate's documentation.
 
@@ -39,7 +42,8 @@ use crate::ring::Ring;
 use crate::staging::Batch;
 use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
-/// Segment replicas on one device. See the crate's documentation for who may call what.
+/// Segment replicas on one device. The crate's documentation lists the allowed callers of each
+/// method.
 pub struct Backup {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) place: String,
@@ -48,14 +52,14 @@ pub struct Backup {
     pub(crate) geometry: Geometry,
     pub(crate) wal: Region,
     pub(crate) frames: Region,
-    /// The batch that is being written, or that could not be for want of space.
+    /// The batch that is being written, or that could not be written for lack of space.
     pub(crate) committing: Mutex<Batch>,
-    /// The one that comes next.
+    /// The next batch.
     pub(crate) staging: Mutex<Batch>,
     pub(crate) flushing: Mutex<()>,
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
-    /// What its buffers take in memory.
+    /// The memory of its buffers.
     pub(crate) held: Arc<Held>,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Buffer>,
@@ -63,42 +67,42 @@ pub struct Backup {
     pub(crate) lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// Everything that is known about the device.
+/// The state of the device.
 pub(crate) struct State {
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
-    /// Replicas of which a restart would need commits, with the oldest such commit.
+    /// Replicas for which a restart would need commits, with the oldest such commit.
     pub(crate) needs: BTreeSet<(u64, ReplicaId)>,
     pub(crate) frames: Frames,
     pub(crate) ring: Ring,
-    /// Greatest stamp that a slot has.
+    /// Greatest stamp of any slot.
     pub(crate) stamp: u64,
     pub(crate) failed: Option<String>,
-    /// Replicas that were freed while the flusher had them.
+    /// Replicas that were freed while the flusher wrote them.
     pub(crate) doomed: BTreeMap<ReplicaId, Option<Decay>>,
-    /// Found since somebody asked.
+    /// Found since the last [`take_damaged`](Backup::take_damaged).
     pub(crate) damaged: Vec<Damaged>,
-    /// Buffers to be used again: fresh memory is slow to touch.
+    /// Buffers for reuse: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
     pub(crate) held: Arc<Held>,
-    /// Logs that take nothing any more.
+    /// Logs of which nothing is accepted any more.
     pub(crate) fenced: BTreeSet<u64>,
     /// The replica that was verified last in this round.
     pub(crate) scrub_after: ReplicaId,
     pub(crate) stats: Stats,
 }
 
-/// What a chunk adds, and how much was there before.
+/// The new bytes of a chunk, and the length staged before it.
 struct Fitting<'a> {
     staged: u32,
     new: &'a [u8],
 }
 
-/// From this many bytes on, writing from the caller's memory as well as from ours costs less than
-/// copying them here.
+/// From this many bytes on, a write from the caller's memory and another one from ours cost less
+/// than a copy here.
 const UNCOPIED_BYTES: usize = 512 << 10;
 
-/// Most buffers kept for reuse: a segment of each of two heads is commonly begun while others go to
-/// their frames.
+/// Most buffers kept for reuse: often each of two heads begins a segment while others go to their
+/// frames.
 const POOL_MAX: usize = 2;
 
 impl State {
@@ -115,7 +119,7 @@ impl State {
         }
     }
 
-    /// Keeps `needs` true to a replica that changed.
+    /// Updates `needs` for a replica that changed.
     pub(crate) fn need(&mut self, id: ReplicaId, before: Option<u64>) {
         let after = self.replicas.get(&id).and_then(|replica| replica.wal_from);
         if before != after {
@@ -140,24 +144,24 @@ impl Backup {
         Ok(())
     }
 
-    /// Who the store belongs to.
+    /// The owner of the store.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Its sizes.
+    /// The sizes of the store.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// What the owner's clock said when the store was written last, in milliseconds since the Unix
-    /// epoch; 0 = not known.
+    /// The owner's clock at the store's last write, in milliseconds since the Unix epoch; 0 = not
+    /// known.
     pub fn clock_ms(&self) -> u64 {
         self.state().ring.clock_ms
     }
 
-    /// Tells what the owner's clock says. It goes with the next commit, and with every header of
-    /// the write-ahead log; of both the greater counts, so after a step back a header is written at
+    /// Sets the owner's clock. It is written with the next commit, and with every header of the
+    /// write-ahead log; of both the greater counts, so after a step back a header is written at
     /// once.
     ///
     /// # Errors
@@ -170,7 +174,7 @@ impl Backup {
         if is_back { self.note_clock() } else { Ok(()) }
     }
 
-    /// Makes durable what the owner's clock said last.
+    /// Makes the last [`set_clock_ms`](Self::set_clock_ms) durable.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Failed`].
@@ -183,14 +187,14 @@ impl Backup {
         Ok(())
     }
 
-    /// The disk it is on.
+    /// The disk that the store is on.
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked under this lock failed an assertion; the others go on to report
-        // it.
+        // A thread that panicked under this lock failed an assertion; the others continue and
+        // report it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,7 +203,7 @@ impl Backup {
         self.options.planted == Some(bug)
     }
 
-    /// Takes no more writes from now on (V2).
+    /// Refuses all further writes (V2).
     pub(crate) fn fail(&self, doing: &'static str, error: &io::Error) -> Error {
         let mut state = self.state();
         state.stats.io_errors += 1;
@@ -214,8 +218,8 @@ impl Backup {
         }
     }
 
-    /// A write had an error. Without space nothing happened: it is written again later. Anything
-    /// else is final (V2).
+    /// Handles the error of a write. Without space nothing happened: it is written again later. Any
+    /// other error is final (V2).
     pub(crate) fn failed_write(&self, doing: &'static str, error: &io::Error) -> Error {
         if is_full(error) {
             self.state().stats.io_errors += 1;
@@ -225,7 +229,7 @@ impl Backup {
         }
     }
 
-    /// Refuses if the device has failed.
+    /// Returns an error if the device has failed.
     pub(crate) fn working(&self, state: &State) -> Result<(), Error> {
         match &state.failed {
             None => Ok(()),
@@ -242,17 +246,17 @@ impl Backup {
         }
     }
 
-    /// Takes a chunk into the next commit. Copies its bytes.
+    /// Adds a chunk to the next commit. Copies its bytes.
     ///
     /// # Errors
     /// [`Error::UnknownSegment`], [`Error::StaleEpoch`], [`Error::Gap`], [`Error::TooLong`],
-    /// [`Error::Certificate`], [`Error::CommitTooLarge`]: the chunk was not taken.
+    /// [`Error::Certificate`], [`Error::CommitTooLarge`]: the chunk was not accepted.
     pub fn stage(&self, chunk: Chunk<'_>) -> Result<(), Error> {
         self.stage_with(self.own(chunk.segment), chunk, false)
     }
 
     /// As [`stage`](Self::stage), for a certificate that the caller has just computed over this
-    /// very memory: the bytes are not gone over again to verify it.
+    /// memory: the bytes are not verified again.
     ///
     /// # Errors
     /// As [`stage`](Self::stage).
@@ -260,12 +264,12 @@ impl Backup {
         self.stage_with(self.own(chunk.segment), chunk, true)
     }
 
-    /// As [`stage`](Self::stage), for a segment of any log. One that is opened again at a higher
-    /// epoch begins anew: what was here of it is forgotten, and does not count until it is
-    /// certified again.
+    /// As [`stage`](Self::stage), for a segment of any log. A segment that is opened again at a
+    /// higher epoch begins anew: its old replica is dropped, and the new one does not count until
+    /// it is certified.
     ///
     /// # Errors
-    /// As there; [`Error::Fenced`]; [`Error::Busy`] for an opening: another backup should have it.
+    /// As there; [`Error::Fenced`]; [`Error::Busy`] for an opening: choose another backup.
     pub fn stage_of(&self, log: u64, chunk: Chunk<'_>) -> Result<(), Error> {
         let segment = chunk.segment;
         self.stage_with(ReplicaId { log, segment }, chunk, false)
@@ -355,12 +359,12 @@ impl Backup {
         let mut rest = new;
         if let Some(frame) = frame {
             drop(guard);
-            drop(batch); // commits go on
+            drop(batch); // commits continue meanwhile
             self.write_straight(id, frame, until, new)?;
             rest = &new[until.saturating_sub(staged) as usize..];
             batch = self.lock_staging();
             guard = self.state();
-            self.not_fenced(&guard, id.log)?; // it may have been raised meanwhile
+            self.not_fenced(&guard, id.log)?; // the fence may have been set meanwhile
             batch.straight = true;
         }
         let replica = guard.replicas.get_mut(&id);
@@ -370,7 +374,7 @@ impl Backup {
         let Data::Growing(buffer) = &mut replica.data else {
             return Err(Error::UnknownSegment {
                 segment: id.segment,
-            }); // sealed: closed, and excluded above
+            }); // a sealed one is closed, which was excluded above
         };
         buffer.extend(rest);
         let (offset, payload) = match frame {
@@ -408,7 +412,7 @@ impl Backup {
         Ok(())
     }
 
-    /// What of a chunk is new; `None`: nothing.
+    /// The new part of a chunk; `None`: nothing is new.
     fn fitting<'a>(
         &self,
         state: &State,
@@ -455,7 +459,7 @@ impl Backup {
         Ok((!replica.staged_closed && adds).then_some(Fitting { staged, new }))
     }
 
-    /// Writes everything staged of a replica and the start of `new`, up to `until`, to its frame:
+    /// Writes all staged bytes of a replica and the start of `new`, up to `until`, to its frame:
     /// from the caller's memory where that is aligned. Not durable until the commit has synced the
     /// frames.
     fn write_straight(
@@ -468,14 +472,14 @@ impl Backup {
         let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = self.state();
         let state = &mut *guard;
-        let rest = Buffer::counted(0, &self.held); // as a rule less than a block
+        let rest = Buffer::counted(0, &self.held); // usually less than a block
         let replica = state.replicas.get_mut(&id);
         let replica = replica.ok_or(Error::UnknownSegment {
             segment: id.segment,
         })?;
         let staged = replica.staged();
         let count = until.saturating_sub(staged) as usize;
-        // The rest of the block that is in memory in part; then whole blocks.
+        // The rest of the block of which a part is in memory; then whole blocks.
         let head = (staged.next_multiple_of(BLOCK_BYTES as u32) - staged) as usize;
         let blocks = new.get(head..count).unwrap_or_default();
         let aligned = blocks.as_ptr().addr().is_multiple_of(BLOCK_BYTES as usize);
@@ -525,23 +529,25 @@ impl Backup {
     }
 
     /// Commits everything staged in one write, all or nothing. Commits are written one after
-    /// another; what is staged by another thread meanwhile belongs to the next.
+    /// another; chunks that another thread stages meanwhile belong to the next one.
     ///
     /// # Errors
-    /// [`Error::Full`]: everything stays staged, try again. [`Error::Failed`]: nothing more will be
-    /// taken.
+    /// [`Error::Full`]: everything stays staged, try again. [`Error::Failed`]: nothing more is
+    /// accepted.
     pub fn commit(&self, level: Level) -> Result<Committed, Error> {
         let mut batch = self.lock_committing();
         let mut sum = Committed::default();
         if !batch.is_empty() {
-            sum = self.commit_batch(&mut batch, level)?; // there was no space for it, and others were staged since
+            // There was no space for it, and more was staged since.
+            sum = self.commit_batch(&mut batch, level)?;
         }
         std::mem::swap(&mut *batch, &mut *self.lock_staging());
         if !batch.is_empty() {
             let committed = self.commit_batch(&mut batch, level);
             let mut staging = self.lock_staging();
             if committed.is_err() && staging.is_empty() {
-                std::mem::swap(&mut *batch, &mut *staging); // what is staged before the next attempt joins it
+                // Chunks staged before the next attempt join it.
+                std::mem::swap(&mut *batch, &mut *staging);
             }
             let committed = committed?;
             return Ok(Committed {
@@ -569,7 +575,7 @@ impl Backup {
         let began = Instant::now();
         self.begin()?;
         if batch.straight {
-            // The commit that certifies them must not come before.
+            // The commit that certifies these bytes must not be written before them.
             if self.sync_frames().is_err() {
                 self.working(&self.state())?;
             }
@@ -615,7 +621,8 @@ impl Backup {
         Ok(committed)
     }
 
-    /// Finds room for a commit, emptying the write-ahead log if need be. Returns where it starts.
+    /// Finds room for a commit, and empties the write-ahead log if necessary. Returns the commit's
+    /// start.
     fn room(&self, bytes: u64) -> Result<u64, Error> {
         let mut stalled = false;
         loop {
@@ -635,13 +642,13 @@ impl Backup {
             let made = match place {
                 None => self.make_room()?,
                 Some(_) => match self.make_memory() {
-                    Err(Error::Full { .. }) => false, // the write-ahead log is all that is left
+                    Err(Error::Full { .. }) => false, // only the write-ahead log is left
                     made => made?,                    // V3
                 },
             };
             match place {
                 _ if made => {}
-                Some(start) => return Ok(start), // nothing more can go to a frame now
+                Some(start) => return Ok(start), // no more data can go to a frame now
                 None => {
                     return Err(Error::CommitTooLarge {
                         needed: bytes,
@@ -653,7 +660,7 @@ impl Backup {
     }
 
     /// Writes the head of the commit and pads it. Returns its place, and whether everything before
-    /// is durable.
+    /// it is durable.
     fn seal(&self, batch: &mut Batch, start: u64) -> Result<(u64, bool), Error> {
         let state = self.state();
         self.working(&state)?;
@@ -684,7 +691,7 @@ impl Backup {
     ) -> Result<(), Error> {
         let padded = bytes.blocks();
         let written = match level {
-            // The commit alone has to become durable: one call does it.
+            // Only the commit has to become durable: one call does it.
             Level::Synced if all_durable => self.wal.write_durably(at, padded),
             Level::Synced => {
                 let written = self.wal.write_at(at, padded);
@@ -697,23 +704,23 @@ impl Backup {
                 };
                 #[cfg(not(feature = "planted"))]
                 let sync = || self.wal.sync();
-                // What a failed sync lost is lost, whatever its reason (D3).
+                // The writes before a failed sync are lost, whatever its reason (D3).
                 written.and_then(|()| sync().map_err(|error| io::Error::other(error.to_string())))
             }
             Level::Memory | Level::Buffered => self.wal.write_at(at, padded),
         };
         match written {
             Ok(()) => Ok(()),
-            // Space was promised at creation, but some file systems copy on write.
+            // Space was allocated at creation, but some file systems copy on write.
             Err(error) => Err(self.failed_write("write the write-ahead log", &error)),
         }
     }
 
-    /// A commit that names a frame must not be written after that frame was given away: what is
-    /// staged for a replica that is to be freed is committed first.
+    /// A commit that names a frame must not be written after that frame was given away: chunks
+    /// staged for a replica that is to be freed are committed first.
     pub(crate) fn commit_before_free(&self, id: ReplicaId) -> Result<(), Error> {
         let has = |batch: &Batch| batch.staged.iter().any(|staged| staged.id == id);
-        // Waits for the commit that is being written.
+        // Waits for the commit in flight.
         let staged = has(&self.lock_committing()) || has(&self.lock_staging());
         if staged {
             self.commit(Level::Buffered)?;
@@ -737,15 +744,15 @@ impl Backup {
             .sync()
             .map_err(|error| self.fail("sync the write-ahead log", &error))?;
         let mut state = self.state();
-        // A failure meanwhile says that nothing is known (D3): this success must not be believed.
+        // After a failure in the meantime nothing is known (D3): this success does not count.
         self.working(&state)?;
         state.ring.durable_lsn = state.ring.durable_lsn.max(lsn);
         state.stats.syncs += 1;
         Ok(())
     }
 
-    /// Syncs if at least so many bytes of the write-ahead log are only buffered: whoever has to
-    /// sync later finds little to do. Beside commits, by another thread than theirs.
+    /// Syncs if at least `at_least` bytes of the write-ahead log are only buffered, so that a later
+    /// sync has little to do. Called beside commits, from another thread than theirs.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -756,12 +763,12 @@ impl Backup {
         self.sync()
     }
 
-    /// Writes what commits hold to frames, so that a restart needs nothing of the write-ahead log,
-    /// and notes its end, so that a restart need not search for it. Without room for frames the
-    /// commits stay.
+    /// Writes the data of all commits to frames, so that a restart needs nothing of the write-ahead
+    /// log, and records its end, so that a restart need not search for it. Without room for frames
+    /// the commits stay.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Failed`]: the end is not noted.
+    /// [`Error::Full`], [`Error::Failed`]: the end is not recorded.
     pub fn close(&self) -> Result<(), Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.sync()?;
@@ -779,8 +786,8 @@ impl Backup {
     }
 }
 
-/// The frame of a replica, taken if it has none yet. `None`: there is none, so the write-ahead log
-/// has to do.
+/// The frame of a replica, allocated if it has none yet. `None`: no frame is free, so the bytes go
+/// to the write-ahead log.
 fn straight_frame(replica: &mut Replica, frames: &mut Frames, region: &Region) -> Option<u32> {
     if replica.frame.is_none() {
         replica.frame = frames.take(region).ok().flatten();

@@ -1,11 +1,11 @@
-//! Bytes at an address that is a multiple of the block size, as O_DIRECT wants them.
+//! Buffers that start at a multiple of the block size in memory, as O_DIRECT requires.
 //!
 //! **Invariants**
-//! - A1: `start` was chosen for this very allocation, which never moves: the vector is never grown,
+//! - A1: `start` was computed for this allocation, which never moves: the vector is never grown,
 //!   only replaced.
 //! - A2: a counted buffer adds to [`Held`] each byte that it writes to for the first time, and
-//!   takes all of them back when it is dropped: `Held` is what all counted buffers can have
-//!   resident. (Large allocations are fresh from the system.)
+//!   subtracts all of them when it is dropped: `Held` is the most memory that all counted buffers
+//!   can have resident. (Large allocations are fresh from the system.)
 //!
 //! **Concurrency**: a buffer belongs to one owner. `Held` is shared by all buffers of a backup.
 
@@ -16,7 +16,7 @@ use crate::disk::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// A buffer with less memory than this keeps it when bytes at its front are forgotten.
+/// A buffer with less memory than this keeps it when bytes at its front are dropped.
 const SHRUNK_BYTES: usize = 128 << 10;
 
 /// Bytes of memory that the counted buffers of a backup take.
@@ -24,19 +24,19 @@ const SHRUNK_BYTES: usize = 128 << 10;
 /// Relaxed everywhere: the counters count, and order nothing.
 #[derive(Default)]
 pub(crate) struct Held {
-    /// Written to.
+    /// Bytes written to.
     touched: AtomicU64,
-    /// Allocated.
+    /// Bytes allocated.
     reserved: AtomicU64,
 }
 
 impl Held {
-    /// What they can have resident now.
+    /// Bytes that they can have resident now.
     pub(crate) fn bytes(&self) -> u64 {
         self.touched.load(Ordering::Relaxed)
     }
 
-    /// What was allocated for them.
+    /// Bytes allocated for them.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -48,9 +48,9 @@ pub(crate) struct Buffer {
     start: usize,
     length: usize,
     capacity: usize,
-    /// Bytes from `start` on that were ever written to: what is resident of a large allocation.
+    /// Bytes from `start` on that were ever written to: the resident part of a large allocation.
     touched: usize,
-    /// Who counts them (A2); `None`: nobody.
+    /// The counter (A2); `None`: not counted.
     held: Option<Arc<Held>>,
 }
 
@@ -61,8 +61,7 @@ impl Buffer {
         let capacity = bytes.next_multiple_of(BLOCK).max(BLOCK);
         let storage = vec![0; capacity + BLOCK];
         let start = storage.as_ptr().align_offset(BLOCK);
-        // `align_offset` may decline in theory; a start of 0 then costs a copy further down,
-        // nothing else.
+        // In theory `align_offset` may fail; a start of 0 then only costs a copy later.
         let start = if start < BLOCK { start } else { 0 };
         Buffer {
             storage,
@@ -81,7 +80,7 @@ impl Buffer {
         buffer
     }
 
-    /// From now on `held` counts it, if nobody does.
+    /// Makes `held` count it, if no other counter does.
     pub(crate) fn count(&mut self, held: &Arc<Held>) {
         if self.held.is_none() {
             held.touched
@@ -102,7 +101,7 @@ impl Buffer {
         }
     }
 
-    /// Goes on in a larger allocation.
+    /// Moves to a larger allocation.
     fn replace(&mut self, capacity: usize, keep: bool) {
         let mut larger = Buffer::with_capacity(capacity);
         if let Some(held) = &self.held {
@@ -134,7 +133,7 @@ impl Buffer {
         self.length = 0;
     }
 
-    /// Appends; the buffer is replaced by a larger one if need be.
+    /// Appends; the buffer is replaced by a larger one if necessary.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
         if end > self.capacity {
@@ -151,7 +150,7 @@ impl Buffer {
         self.extend(&[0; BLOCK][..missing]);
     }
 
-    /// Makes it so long, all zeros.
+    /// Sets the length, all bytes zero.
     pub(crate) fn resize_zeroed(&mut self, length: usize) {
         if length > self.capacity {
             self.replace(length, false);
@@ -161,7 +160,7 @@ impl Buffer {
         self.length = length;
     }
 
-    /// Makes it so long; what is in it is to be overwritten.
+    /// Sets the length; the contents are to be overwritten.
     pub(crate) fn resize(&mut self, length: usize) {
         if length > self.capacity {
             self.replace(length, false);
@@ -170,20 +169,20 @@ impl Buffer {
         self.length = length;
     }
 
-    /// Gives the memory back if it takes more than `most` bytes, with what is in it.
+    /// Frees the memory and the contents if it takes more than `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
         if self.touched > most {
             self.replace(BLOCK, false);
         }
     }
 
-    /// Forgets bytes at the end.
+    /// Drops bytes at the end.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
 
-    /// Forgets bytes at the front and moves the others there; into less memory, if most of it was
-    /// forgotten.
+    /// Drops bytes at the front and moves the others there; into less memory, if most of it was
+    /// dropped.
     pub(crate) fn drop_front(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "drops no more than there is");
         let rest = self.length - bytes;
@@ -201,14 +200,14 @@ impl Buffer {
         self.length -= bytes;
     }
 
-    /// Zeros from the end to the end of its block.
+    /// Writes zeros from the end to the end of its block.
     pub(crate) fn fill_last_block(&mut self) {
         let end = self.length.next_multiple_of(BLOCK);
         self.touch(end);
         self.storage[self.start + self.length..self.start + end].fill(0);
     }
 
-    /// All bytes up to the end of the last block: what is written to a device, after
+    /// All bytes up to the end of the last block: the bytes for a device, after
     /// [`fill_last_block`](Self::fill_last_block).
     pub(crate) fn blocks(&self) -> &[u8] {
         let end = self.length.next_multiple_of(BLOCK);

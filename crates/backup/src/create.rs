@@ -1,12 +1,12 @@
-//! Makes a store, and recognises one.
+//! Creates a store, and detects an existing one.
 //!
 //! **Invariants**
-//! - K1: nothing is ever overwritten that is not provably our own unfinished creation: the
+//! - K1: nothing is ever overwritten except our own unfinished creation, proven as such: the
 //!   superblock is written last, and until the store was opened once, the write-ahead log has no
 //!   header but its first.
-//! - K2: a copy of a store is none before its end: its superblock is written first, durably and
-//!   under a durable name, and says so until everything else is durable. Cut short at any time, it
-//!   is refused and never taken for an empty store.
+//! - K2: a copy of a store is not a store before its end: its superblock is written first, durably
+//!   and under a durable name, and is marked as unfinished until everything else is durable. A copy
+//!   cut short at any time is refused and never taken for an empty store.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,38 +21,38 @@ use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
 use crate::scan;
 use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MIN};
 
-/// Largest segment, in bytes: eight times what an engine makes of the largest memory. Bounds what a
-/// forged superblock can make us reserve.
+/// Largest segment, in bytes: eight times the engine's segments with the largest memory. Limits the
+/// space that a forged superblock can make us reserve.
 const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
 /// Sequence of the header block that creation writes; every opening writes a greater one.
 const FIRST_SEQUENCE: u64 = 1;
 
-/// Generation of the superblock of a store that was made, of a snapshot when it is finished, and of
-/// what was restored from one.
+/// Generation of the superblock of a created store, of a finished snapshot, and of a restored
+/// store.
 const FIRST_GENERATION: u64 = 1;
 const SNAPSHOT_GENERATION: u64 = FIRST_GENERATION + 1;
 pub(crate) const RESTORED_GENERATION: u64 = SNAPSHOT_GENERATION + 1;
-/// Generation of the write-ahead log in a snapshot that nobody has opened since: each opening adds
+/// Generation of the write-ahead log in a snapshot that was not opened since: each opening adds
 /// one.
 const SNAPSHOT_OPENINGS: u64 = 1;
 
-/// What a device writes as a whole or not at all.
+/// Bytes that a device writes as a whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// What is on a disk.
+/// The contents of a disk.
 #[derive(Debug)]
 pub(crate) enum Probe {
-    /// Nothing, or a creation that was interrupted.
+    /// Nothing, or an interrupted creation.
     Empty,
     /// A store.
     Store(Superblock),
 }
 
-/// Looks at a disk without writing.
+/// Detects the contents of a disk without writing.
 ///
 /// # Errors
-/// What is there is not a store, or one that this program can't open.
+/// The contents are not a store, or one that this program can't open.
 pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
     let place = disk.label();
     if disk.is_raw() {
@@ -68,7 +68,7 @@ pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
         return superblock_of(disk, &place, has(WAL) && is_unused(disk));
     }
     let ours = [LOCK, WAL, FRAMES];
-    // A file system puts `lost+found` into its root; nobody's data.
+    // A file system puts `lost+found` into its root; it holds no data.
     let foreign = names
         .iter()
         .find(|name| !ours.contains(&name.as_str()) && *name != "lost+found");
@@ -89,7 +89,7 @@ pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
 }
 
 /// Whether no opening ever wrote a header into the write-ahead log: there is none, or the one of
-/// its creation, or one that was torn while it was created (the other is blank then).
+/// its creation, or one that was torn during the creation (the other is blank then).
 fn is_unused(disk: &dyn Disk) -> bool {
     let Ok(wal) = region::wal(disk, OpenHow::Read) else {
         return false;
@@ -106,7 +106,7 @@ fn is_unused(disk: &dyn Disk) -> bool {
             Ok(header) if header.sequence > FIRST_SEQUENCE => return false,
             Ok(_) => {}
             Err(_) if block.iter().all(|byte| *byte == 0) => blank += 1,
-            // A file of somebody else's may have any name.
+            // A foreign file may have any name.
             Err(_) if !is_torn_header(&block) => return false,
             Err(_) => {}
         }
@@ -114,8 +114,8 @@ fn is_unused(disk: &dyn Disk) -> bool {
     blank > 0
 }
 
-/// Whether a block can be a header of which a power cut left some sectors: what it has is where a
-/// header has it.
+/// Whether a block can be a header of which a power cut left only some sectors: all its nonzero
+/// bytes are at places that a header uses.
 fn is_torn_header(block: &[u8]) -> bool {
     let is_zero = |part: Option<&[u8]>| part.is_none_or(|part| part.iter().all(|byte| *byte == 0));
     let begins =
@@ -152,7 +152,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
                 }
             }
             Err(Damage::Version { found }) => other = Some(found),
-            // The first sector was lost in a power cut, others were not.
+            // A power cut lost the first sector, but not the others.
             Err(Damage::Foreign) if block.iter().take(512).all(|byte| *byte == 0) => {
                 damages.push(Damage::Checksum);
             }
@@ -180,7 +180,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
         return Ok(Probe::Store(found));
     }
     if unused && !foreign {
-        return Ok(Probe::Empty); // K1: torn while it was created
+        return Ok(Probe::Empty); // K1: torn during the creation
     }
     // K2: only a copy has a superblock before it has a write-ahead log.
     let blank = damages.iter().all(|damage| *damage == Damage::Blank);
@@ -235,7 +235,7 @@ fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<()
             .map_err(|error| Error::io(&place, "measure the device", error))?;
         (region::raw_bytes(geometry), available)
     } else {
-        // Frames take their space as they are used; a first segment has to fit.
+        // Frames take their space when they are used; a first segment has to fit.
         let needed =
             SUPERBLOCK_BYTES + geometry.wal_bytes + frame::data_start(geometry.frames) + segment;
         let available = disk
@@ -253,20 +253,20 @@ fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<()
     Ok(())
 }
 
-/// What is made of an empty disk.
+/// The purpose of a format of an empty disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A store.
     Store,
-    /// A copy of one, which is a store when [`finish`] has been called (K2).
+    /// A copy of a store; it becomes a store by [`finish`] (K2).
     Copy,
 }
 
 /// Writes an empty store onto an empty disk. The caller holds the lock and has probed.
 ///
 /// # Errors
-/// The disk is too small, full or fails; what was written so far is recognised and overwritten by
-/// the next attempt.
+/// The disk is too small, full or fails; the next attempt detects the partial creation and
+/// overwrites it.
 pub(crate) fn format(
     disk: &dyn Disk,
     geometry: &Geometry,
@@ -329,7 +329,7 @@ pub(crate) fn format(
     }
 }
 
-/// Writes the superblock where there was none, durably and under a durable name.
+/// Writes the first superblock, durably and under a durable name.
 pub(crate) fn write_first(
     disk: &dyn Disk,
     place: &str,
@@ -352,11 +352,11 @@ pub(crate) fn write_first(
     disk.sync_dir().map_err(step)
 }
 
-/// Makes a store of a copy: both superblocks say so, one after the other. The caller holds the
-/// lock, and everything else of the copy is durable (K2).
+/// Turns a copy into a store: both superblocks are marked so, one after the other. The caller holds
+/// the lock, and everything else of the copy is durable (K2).
 ///
 /// # Errors
-/// What reached the disk is then unknown: it opens as the whole store, or is refused.
+/// The state of the disk is then unknown: it opens as the whole store, or is refused.
 pub(crate) fn finish(disk: &dyn Disk) -> Result<(), Error> {
     let place = disk.label();
     let Probe::Store(mut superblock) = probe(disk)? else {
@@ -373,7 +373,7 @@ pub(crate) fn finish(disk: &dyn Disk) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether there is a snapshot that no server has used as its data directory. Writes nothing.
+/// Whether the disk has a snapshot that no server has used as its data directory. Writes nothing.
 pub(crate) fn is_snapshot(disk: &dyn Disk) -> bool {
     let Ok(Probe::Store(found)) = probe(disk) else {
         return false;
@@ -393,7 +393,7 @@ fn now_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// What a superblock says, if it is the one that the caller expects and makes sense.
+/// The geometry and identity in a superblock, if it is valid and belongs to the expected owner.
 ///
 /// # Errors
 /// [`Error::Unfinished`], [`Error::OtherCluster`], [`Error::OtherServer`],

@@ -1,9 +1,9 @@
-//! What a backup asks of a device: a handful of files, read and written at given places.
+//! The interface of a device: a few files that are read and written at given places.
 //!
 //! The real device is [`os::OsDisk`](crate::os::OsDisk); the simulator puts its own under the same
 //! code.
 //!
-//! **Invariants** (what an implementation must keep, and all that callers rely on)
+//! **Invariants** (an implementation must keep them; callers rely on nothing else)
 //! - D1: a write is durable only after a `sync_data` that began after it returned `Ok`, or if it
 //!   was `write_durably`. Before that a power cut may keep any subset of its 512-byte sectors, in
 //!   any order.
@@ -16,43 +16,43 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-/// Smallest unit that a backup writes and aligns to, in bytes: what O_DIRECT accepts on every
-/// common device.
+/// Smallest unit that a backup writes and aligns to, in bytes: O_DIRECT accepts it on every common
+/// device.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// How to open a file.
+/// The way to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenHow {
     /// It must exist; it will not be written.
     Read,
     /// It must exist.
     ReadWrite,
-    /// It is created if need be; what is in it stays.
+    /// It is created if it does not exist; existing contents stay.
     Create,
 }
 
 /// A device, or a directory on one.
 pub trait Disk: Send + Sync {
-    /// Opens a file by its name. In raw mode there is one, whatever the name.
+    /// Opens a file by its name. In raw mode all names open the same file.
     ///
     /// # Errors
     /// As the operating system gives them.
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
 
-    /// Names of all files that are there.
+    /// Names of all existing files.
     ///
     /// # Errors
     /// As the operating system gives them.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Takes the lock that keeps a second server away, until the returned guard is dropped.
+    /// Takes the lock against a second server, until the returned guard is dropped.
     ///
     /// # Errors
     /// `WouldBlock` if another process holds it.
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>>;
 
     /// Locks the files that hold data as well, all of which exist, until the returned guard is
-    /// dropped: against those who take one of them for a file of another kind and know nothing of
+    /// dropped: against programs that use one of them as a file of another kind without
     /// [`lock`](Self::lock).
     ///
     /// # Errors
@@ -78,7 +78,7 @@ pub trait Disk: Send + Sync {
         false
     }
 
-    /// What to call this disk in messages.
+    /// The name of this disk in messages.
     fn label(&self) -> String;
 }
 
@@ -90,8 +90,8 @@ pub trait File: Send + Sync {
     /// `UnexpectedEof` if the file ends before; others as the device gives them.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// As [`read_at`](Self::read_at), from the medium itself as far as the system allows: what is
-    /// in a cache proves nothing.
+    /// As [`read_at`](Self::read_at), from the medium itself as far as the system allows: a cached
+    /// copy does not show damage of the medium.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
@@ -105,8 +105,8 @@ pub trait File: Send + Sync {
     /// As the device gives them; some of the bytes may have been written then.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Writes parts one after another, from `at` on, as [`write_at`](Self::write_at) does: for much
-    /// at once, past any cache. Their lengths are multiples of [`BLOCK_BYTES`].
+    /// Writes parts one after another, from `at` on, as [`write_at`](Self::write_at) does: for
+    /// large writes, past any cache. Their lengths are multiples of [`BLOCK_BYTES`].
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -135,11 +135,11 @@ pub trait File: Send + Sync {
     /// As the device gives them (D3).
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Reserves space, growing the file if need be; with `zero`, the range is written with zeros
-    /// (so that later overwrites change no metadata).
+    /// Reserves space, and grows the file if necessary; with `zero`, the range is written with
+    /// zeros (so that later overwrites change no metadata).
     ///
     /// # Errors
-    /// `StorageFull` if there is not that much.
+    /// `StorageFull` if there is not enough space.
     fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()>;
 
     /// Length in bytes.
@@ -157,7 +157,7 @@ pub trait File: Send + Sync {
     }
 }
 
-/// A file in front of another one: what it does not do in its own way, the one below does.
+/// A file in front of another one: methods that it does not override go to the one below.
 pub trait Front: Send + Sync {
     fn below(&self) -> &dyn File;
 
@@ -217,7 +217,7 @@ impl<F: Front> File for F {
     }
 }
 
-/// A disk whose files are all put behind a [`Front`].
+/// A disk with each file behind a [`Front`].
 pub struct Fronted<W> {
     below: Arc<dyn Disk>,
     wrap: W,

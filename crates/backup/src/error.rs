@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller should do.
+//! Errors, grouped by the action that they need from the caller.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use duramen_base::ids::SegmentId;
 
-/// Why a backup did not do what it was asked to.
+/// The reason why a backup did not do a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -110,18 +110,18 @@ pub enum Error {
     #[error("`{place}` takes no new segments now: it is short of {what}")]
     Busy { place: String, what: &'static str },
 
-    // The caller's log is being recovered by others: it must end.
+    // Other servers recover the caller's log: the caller must end.
     #[error("log {log:016x} is closed here: its server is taken for crashed")]
     Fenced { log: u64 },
 
-    // The device failed: no write will succeed any more, reads go on. Re-replicate, restart on
+    // The device failed: no write will succeed any more, reads continue. Re-replicate, restart on
     // another device.
     #[error(
         "`{place}` has failed and takes no more writes: {reason}. Replace the device, then restart"
     )]
     Failed { place: String, reason: String },
 
-    // One operation failed, the backup goes on.
+    // One operation failed; the backup continues.
     #[error("cannot {doing} in `{place}`: {source}")]
     Io {
         place: String,
@@ -161,8 +161,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What is damaged, without place and advice: for messages that have their own. (Of a segment
-    /// only what is wrong with it.)
+    /// The damage without place and advice, for messages that have their own. (For a segment, only
+    /// the reason.)
     pub fn damage(&self) -> String {
         match self {
             Error::DamagedSegment { reason, .. } => reason.clone(),
@@ -179,7 +179,7 @@ impl Error {
         }
     }
 
-    /// A file of a store could not be opened: one that is gone is damage.
+    /// A file of a store could not be opened: a missing file is damage.
     pub(crate) fn opening(place: &str, file: &'static str, source: io::Error) -> Error {
         if source.kind() == io::ErrorKind::NotFound {
             return Error::short(place, file, "it is gone".to_owned());
@@ -187,7 +187,7 @@ impl Error {
         Error::io(place, "open the files", source)
     }
 
-    /// A file of a store is not all there.
+    /// A file of a store is incomplete.
     pub(crate) fn short(place: &str, file: &'static str, reason: String) -> Error {
         let place = place.to_owned();
         Error::DamagedFile {
@@ -197,7 +197,7 @@ impl Error {
         }
     }
 
-    /// An operating system's error, sorted by what to do about it.
+    /// An error of the operating system, sorted by the action that it needs.
     pub fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
         let place = place.to_owned();
         match source.kind() {
@@ -222,7 +222,7 @@ impl Error {
     }
 }
 
-/// What a user who may not use a directory can do: often it was used by root before.
+/// Advice for a user without access to a directory: often root used it before.
 fn permission_advice(place: &Path) -> String {
     let own = rustix::process::geteuid().as_raw();
     let others = |path: &Path| {
@@ -243,7 +243,7 @@ fn permission_advice(place: &Path) -> String {
     }
 }
 
-/// Whether there was no space, as opposed to a failure.
+/// Whether the error is lack of space, and not a failure.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! What a backup tells of itself: its replicas, the memory that it takes, its counters.
+//! Statistics of a backup: its replicas, its memory, its counters.
 
 use crate::backup::Backup;
 use crate::error::Error;
@@ -16,7 +16,7 @@ impl Backup {
             .collect()
     }
 
-    /// Memory of what is on its way to frames.
+    /// Memory of copies that wait for frames.
     pub fn copies(&self) -> Copies {
         Copies {
             bytes: self.held.bytes(),
@@ -25,8 +25,8 @@ impl Backup {
         }
     }
 
-    /// Takes space on the disk for so many frames, before anybody needs them. Returns how many have
-    /// it: fewer on a full disk.
+    /// Allocates disk space for `wanted` frames ahead of their use. Returns the number of frames
+    /// with space: fewer on a full disk.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -38,7 +38,7 @@ impl Backup {
         secured.map_err(|error| self.fail("allocate frames", &error))
     }
 
-    /// Figures.
+    /// The counters.
     pub fn stats(&self) -> Stats {
         let state = self.state();
         Stats {

@@ -1,14 +1,14 @@
-//! From the write-ahead log to frames: closed replicas whole, the oldest open ones in part when
-//! room is short.
+//! The flusher: moves data from the write-ahead log to frames, closed replicas whole, and the
+//! oldest open ones in part when room is short.
 //!
 //! **Invariants**
 //! - H1: a slot is written after the data that it certifies are durable, and after every commit up
 //!   to its lsn is (format's P1, P3).
 //! - H2: the write-ahead log is trimmed after the slots are durable that make its commits unneeded.
-//! - H3: the last acknowledged block is never rewritten: what does not fill a block waits in the
+//! - H3: the last acknowledged block is never rewritten: bytes that do not fill a block wait in the
 //!   slot (format's P2).
 //!
-//! **Concurrency**: everything here holds the lock `flushing`. Replicas may be freed meanwhile:
+//! **Concurrency**: all functions here hold the lock `flushing`. Replicas may be freed meanwhile:
 //! then their frames are given back at the end (`doomed`).
 
 use std::io;
@@ -28,37 +28,37 @@ use crate::frames::slot_bytes;
 use crate::replica::{Data, Decay, Replica};
 use crate::types::ReplicaId;
 
-/// Frames to try before the device is given up.
+/// Frames to try before the device counts as failed.
 const ATTEMPTS: u32 = 3;
-/// A trim that frees less than this part of the write-ahead log waits: each costs a sync.
+/// A trim that frees less than this part of the write-ahead log is delayed: each trim costs a sync.
 const TRIM_PART: u64 = 8;
-/// The background writes no part of an open replica for less than this part of the memory for
+/// The background flush writes no part of an open replica for less than this part of the memory for
 /// copies: each part costs syncs.
 const AHEAD_PART: u64 = 16;
 /// Bytes written at once.
 const WRITE_BYTES: usize = (4 * MIB) as usize;
 
-/// A replica, or the part of one, that is on its way to its frame.
+/// A replica, or the part of one, that is being written to its frame.
 struct Flush {
     id: ReplicaId,
     slot: Slot,
     frame: u32,
-    /// Bytes of the replica before these are in the frame already.
+    /// Bytes of the replica before this offset are in the frame already.
     base: u32,
-    /// A later part was written straight to the frame: what is staged names it.
+    /// A later part was written directly to the frame: staged chunks name the frame.
     is_shared: bool,
-    /// What comes next, up to the end of a block; of a closed replica the last block is filled with
-    /// zeros.
+    /// The bytes from `base` on, up to the end of a block; of a closed replica the last block is
+    /// filled with zeros.
     data: Arc<Buffer>,
     tail: Vec<u8>,
 }
 
 impl Backup {
     /// Writes at most one replica (or part of one) to its frame and trims the write-ahead log.
-    /// Returns whether there was something to do. For one background thread, or the simulator.
+    /// Returns whether there was work. For one background thread, or the simulator.
     ///
     /// # Errors
-    /// [`Error::Full`]: later. [`Error::Failed`].
+    /// [`Error::Full`]: try again later. [`Error::Failed`].
     pub fn flush_step(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.working(&self.state())?;
@@ -79,9 +79,9 @@ impl Backup {
         self.trim(self.state_capacity() / TRIM_PART)
     }
 
-    /// Writes everything that commits hold alone to frames and forgets those commits: at an orderly
-    /// end, or as a commit can't be read any more. What waits for a certificate stays. The caller
-    /// holds `flushing`.
+    /// Writes all data that only commits have to frames and drops those commits: at an orderly
+    /// shutdown, or when a commit can't be read any more. Bytes without a certificate stay. The
+    /// caller holds `flushing`.
     ///
     /// # Errors
     /// [`Error::Full`]: the rest stays in the write-ahead log. [`Error::Failed`].
@@ -99,7 +99,7 @@ impl Backup {
         self.trim(1).map(|_| ())
     }
 
-    /// What the background writes before commits have to wait for memory.
+    /// The next replica for the background flush, so that commits need not wait for memory.
     fn ahead_of_memory(&self, mut state: MutexGuard<'_, State>) -> Option<ReplicaId> {
         let most = self.options.memory_bytes / 4 * 3;
         if self.held.bytes() > most {
@@ -113,12 +113,11 @@ impl Backup {
         self.state().ring.capacity
     }
 
-    /// Empties the write-ahead log a little, for a commit that waits. `false`: there is nothing to
-    /// be emptied.
+    /// Frees some of the write-ahead log, for a commit that waits. `false`: nothing can be freed.
     pub(crate) fn make_room(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing that counts is written again (H3): what is being staged straight to a frame has
-        // to be there first.
+        // No valid block is written again (H3): bytes that are being staged directly to a frame
+        // have to be there first.
         let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
         if self.trim(1)? {
             return Ok(true);
@@ -131,12 +130,12 @@ impl Backup {
         Ok(true)
     }
 
-    /// Writes to frames what takes most memory, for a commit that waits. `false`: nothing that can
-    /// go there does.
+    /// Writes to frames the replica that takes most memory, for a commit that waits. `false`: no
+    /// replica can go to a frame now.
     pub(crate) fn make_memory(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.held.bytes() <= self.options.memory_bytes {
-            return Ok(true); // the background was faster
+            return Ok(true); // the background flush was faster
         }
         let Some(id) = largest(&self.state(), BLOCK_BYTES) else {
             return Ok(false);
@@ -145,8 +144,8 @@ impl Backup {
         Ok(true)
     }
 
-    /// Writes what is certified of a replica to its frame. `in_commit`: the caller is the log
-    /// writer, so nothing that is staged is on its way to that frame at the same time.
+    /// Writes the certified bytes of a replica to its frame. `in_commit`: the caller is the log
+    /// writer, so no staged bytes are being written to that frame at the same time.
     fn flush(&self, id: ReplicaId, in_commit: bool) -> Result<(), Error> {
         self.sync()?; // H1
         for _ in 0..ATTEMPTS {
@@ -160,8 +159,8 @@ impl Backup {
                     return Err(self.full());
                 }
                 Err(error) if flush.base > 0 || flush.is_shared => {
-                    // A part lies in the same frame, or was written straight to it: no second copy
-                    // of it moves elsewhere.
+                    // A part is in the same frame, or was written directly to it: it cannot be
+                    // written again to another frame.
                     self.abandon(&flush, false);
                     return Err(self.fail("write a frame", &error));
                 }
@@ -181,7 +180,7 @@ impl Backup {
         Err(self.fail("write a frame", &error))
     }
 
-    /// Chooses a frame and takes what is to be written.
+    /// Chooses a frame and takes the bytes to be written.
     fn begin_flush(&self, id: ReplicaId, in_commit: bool) -> Result<Option<Flush>, Error> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -260,8 +259,8 @@ impl Backup {
         self.write_blocks(at, blocks)
     }
 
-    /// Writes blocks to frames, durably. Syncs even if there are none: a slot that said that the
-    /// frame was free must not be torn any more when the next one is written.
+    /// Writes blocks to frames, durably. Syncs even if there are none: a slot that marked the frame
+    /// as free must be complete before the next one is written.
     fn write_blocks(&self, at: u64, blocks: &[u8]) -> io::Result<()> {
         for (index, part) in blocks.chunks(WRITE_BYTES).enumerate() {
             let at = at + (index * WRITE_BYTES) as u64;
@@ -280,8 +279,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are
-    /// lost, nobody knows.
+    /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are lost
+    /// is unknown.
     pub(crate) fn sync_frames(&self) -> io::Result<()> {
         self.state().stats.syncs += 1;
         self.frames.sync().map_err(|error| {
@@ -318,7 +317,7 @@ impl Backup {
         Ok(())
     }
 
-    /// The slot is durable: the replica needs less of the write-ahead log.
+    /// Completes a flush after its slot is durable: the replica needs less of the write-ahead log.
     fn end_flush(&self, flush: Flush) -> Result<(), Error> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -342,8 +341,8 @@ impl Backup {
         } else {
             let base = flush.slot.data_bytes();
             let unused = replica.rebase(base);
-            // What was committed since the slot was made, or waits for its certificate, is still
-            // needed.
+            // Bytes that were committed since the slot was made, or have no certificate yet, are
+            // still needed.
             let newer = replica.received > flush.slot.certificate.length
                 || replica.closed
                 || replica.epoch != flush.slot.epoch
@@ -366,7 +365,7 @@ impl Backup {
         if retire {
             state.frames.retired += 1;
         }
-        // What has this name now may be another instance than that which was freed.
+        // A replica with this name may be another instance than the freed one.
         if let Some(decay) = state.doomed.remove(&flush.id) {
             if !retire {
                 state.frames.put_after(flush.frame, decay.as_ref());
@@ -379,7 +378,7 @@ impl Backup {
         }
     }
 
-    /// Moves the tail of the write-ahead log, if that frees at least so many bytes.
+    /// Moves the tail of the write-ahead log, if that frees at least `at_least` bytes.
     fn trim(&self, at_least: u64) -> Result<bool, Error> {
         let (header, tail) = {
             let state = self.state();
@@ -410,11 +409,12 @@ impl Backup {
         Ok(true)
     }
 
-    /// Writes a whole closed segment straight to a frame. Durable on return. A replica with this id
-    /// that is known to be damaged is replaced; one that is sound stays as it is.
+    /// Writes a whole closed segment directly to a frame. Durable on return. A replica with this id
+    /// that is known to be damaged is replaced; a sound one stays as it is.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Failed`]; [`Error::Certificate`] if it is not that of these bytes.
+    /// [`Error::Full`], [`Error::Failed`]; [`Error::Certificate`] if the certificate does not match
+    /// the bytes.
     pub fn write_frame(
         &self,
         segment: SegmentId,
@@ -552,8 +552,8 @@ impl Backup {
         Err(self.fail("write a frame", &error))
     }
 
-    /// Forgets a replica; its space is used again at once. It may reappear after a restart: only
-    /// what the control log lists is ever replayed.
+    /// Frees a replica; its space is used again at once. It may reappear after a restart: only
+    /// segments that the control log lists are ever replayed.
     ///
     /// # Errors
     /// [`Error::UnknownSegment`], [`Error::Failed`].
@@ -561,9 +561,10 @@ impl Backup {
         self.forget(self.own(segment))
     }
 
-    /// A restart rebuilds also what was freed, from commits that the write-ahead log still has: as
-    /// much as that log holds. Forgets what of it `is_listed` denies, so that its memory is there
-    /// for the data. Writes nothing: it may reappear, as what [`free`](Self::free) forgets.
+    /// A restart also rebuilds freed replicas, from commits that are still in the write-ahead log:
+    /// up to the size of that log. Drops those that are not listed, so that their memory is
+    /// available for the data. Writes nothing: like replicas freed by [`free`](Self::free), they
+    /// may reappear.
     pub fn forget_rebuilt(&self, is_listed: &dyn Fn(SegmentId) -> bool) {
         let own = self.own(SegmentId::NONE).log;
         let mut guard = self.state();
@@ -614,9 +615,9 @@ impl Backup {
         }
     }
 
-    /// Notes that a frame holds nothing, and gives it back. The note need not be durable: a freed
-    /// replica that reappears is listed nowhere. So nothing is written where the device has given
-    /// errors (N3 of `frames`).
+    /// Marks a frame as free, and gives it back. The mark need not be durable: a freed replica that
+    /// reappears is not listed anywhere. So nothing is written where the device has returned errors
+    /// (N3 of `frames`).
     fn release(
         &self,
         frame: u32,
@@ -699,14 +700,14 @@ fn oldest(state: &State, in_commit: bool) -> Option<ReplicaId> {
     helps(state, *id, in_commit).then_some(*id)
 }
 
-/// The next replica that needs a commit up to `until`, and would not if it were flushed.
+/// The next replica that needs a commit up to `until`, and would not need it after a flush.
 fn next_to_drain(state: &State, until: u64) -> Option<ReplicaId> {
     let needs = state.needs.iter().take_while(|(lsn, _)| *lsn <= until);
     let mut ids = needs.map(|(_, id)| *id);
     ids.find(|id| helps(state, *id, false))
 }
 
-/// Whether flushing a replica makes the oldest commit that it needs unneeded.
+/// Whether a flush of the replica makes the oldest commit that it needs unneeded.
 fn helps(state: &State, id: ReplicaId, in_commit: bool) -> bool {
     state.replicas.get(&id).is_some_and(|replica| {
         let certified = replica
@@ -716,8 +717,8 @@ fn helps(state: &State, id: ReplicaId, in_commit: bool) -> bool {
     })
 }
 
-/// The replica whose flush gives back most memory, if it is `least` bytes, or the replica is
-/// closed.
+/// The replica with the flush that frees most memory, if that is at least `least` bytes, or the
+/// replica is closed.
 fn largest(state: &State, least: u64) -> Option<ReplicaId> {
     let gain = |id: &ReplicaId| {
         let replica = state.replicas.get(id)?;

@@ -1,11 +1,11 @@
-//! Which frame holds what, and which are free.
+//! The owner of each frame, and the free frames.
 //!
 //! **Invariants**
-//! - N1: a frame belongs to one replica or is free; a free one is written again at any time, so it
-//!   is given back only when nothing that counts leads to it.
+//! - N1: a frame belongs to one replica or is free; a free one may be written at any time, so a
+//!   frame is given back only when no valid slot or commit leads to it.
 //! - N2: of a frame's two slots the one that is not `current` is written next (format's P1).
 //! - N3: a frame in which a replica went bad at rest is used again in this run only if there is no
-//!   other, and never if the device gave an error there.
+//!   other, and never if the device returned an error there.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,22 +17,21 @@ use crate::region::Region;
 use crate::replica::Decay;
 use crate::types::Geometry;
 
-/// Space for frames is taken from the file system in steps of at least this many bytes: few, large
-/// extents.
+/// Space for frames is allocated in steps of at least this many bytes: few, large extents.
 const STEP_BYTES: u64 = 64 << 20;
 
 pub(crate) struct Frames {
     geometry: Geometry,
     free: BTreeSet<u32>,
-    /// The slot of each frame that counts now.
+    /// The number of each frame's valid slot.
     current: Vec<u8>,
     /// Frames below this number have space.
     allocated: u32,
     /// Frames in which a replica went bad (N3).
     doubtful: BTreeSet<u32>,
-    /// Frames that a read or a write failed in; never used again.
+    /// Frames in which a read or a write failed; never used again.
     pub(crate) retired: u32,
-    /// The file system had no space for the frame that was wanted last.
+    /// Whether the file system had no space for the frame that was requested last.
     lacks_space: bool,
 }
 
@@ -74,7 +73,7 @@ impl Frames {
         self.retired + self.doubtful.len() as u32
     }
 
-    /// Takes a free frame, with space behind it. `None`: there is none.
+    /// Allocates a free frame, with disk space for it. `None`: no frame is free.
     ///
     /// # Errors
     /// `StorageFull` if the file system has no space for it.
@@ -96,7 +95,7 @@ impl Frames {
             let step = (STEP_BYTES / u64::from(self.geometry.segment_bytes)).max(1) as u32;
             let wanted = frame.saturating_add(step).min(self.geometry.frames);
             if self.grow(region, wanted).is_err() {
-                // The last bytes of a disk are worth using.
+                // The last bytes of a disk are used too.
                 let grown = self.grow(region, frame + 1);
                 self.lacks_space = grown.as_ref().is_err_and(is_full);
                 grown?;
@@ -107,8 +106,8 @@ impl Frames {
         Ok(Some(frame))
     }
 
-    /// Takes space for the first `wanted` frames, or for as many as the file system has space for.
-    /// Returns how many have it and can be used.
+    /// Allocates space for the first `wanted` frames, or for as many as the file system has space
+    /// for. Returns how many have space and can be used.
     pub(crate) fn secure(&mut self, region: &Region, wanted: u32) -> io::Result<u32> {
         let step = (STEP_BYTES / 4 / u64::from(self.geometry.segment_bytes)).max(1) as u32;
         let wanted = wanted.min(self.geometry.frames);
@@ -130,7 +129,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Gives a frame back in which a replica was as good as `decay` says (N3).
+    /// Gives a frame back after its replica decayed as `decay` describes (N3).
     pub(crate) fn put_after(&mut self, frame: u32, decay: Option<&Decay>) {
         match decay {
             None => self.put(frame),
@@ -149,28 +148,29 @@ impl Frames {
         assert!(self.free.insert(frame), "frame {frame} was free already"); // N1
     }
 
-    /// Where a frame's data lie.
+    /// Place of a frame's data.
     pub(crate) fn data_at(&self, frame: u32) -> u64 {
         data_at(frame, self.geometry.frames, self.geometry.segment_bytes)
     }
 
-    /// Where the next slot of this frame is to be written (N2).
+    /// Place where the next slot of this frame is to be written (N2).
     pub(crate) fn next_slot_at(&self, frame: u32) -> u64 {
         slot_at(frame, 1 - usize::from(self.current[frame as usize]))
     }
 
-    /// The number of the slot that counts now.
+    /// The number of the valid slot.
     pub(crate) fn current(&self, frame: u32) -> u8 {
         self.current[frame as usize]
     }
 
-    /// Where the slot lies that counts now.
+    /// Place of the valid slot.
     #[cfg(feature = "planted")]
     pub(crate) fn slot_at(&self, frame: u32) -> u64 {
         slot_at(frame, usize::from(self.current[frame as usize]))
     }
 
-    /// The slot at [`next_slot_at`](Self::next_slot_at) was written.
+    /// Makes the slot at [`next_slot_at`](Self::next_slot_at), which was just written, the valid
+    /// one.
     pub(crate) fn flip(&mut self, frame: u32) {
         self.current[frame as usize] ^= 1;
     }

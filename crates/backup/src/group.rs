@@ -1,15 +1,14 @@
-//! Group commit for the chunks of several masters: one write and one sync, then everybody is
-//! answered.
+//! Group commit for the chunks of several masters: one write and one sync, then all are answered.
 //!
-//! Paper: [Beineke18 §IV] the primary log, which takes what all masters send; differs: who sends
-//! waits for the sync, and the time that a group waits for company is found by looking at how it
-//! came together last time.
+//! Paper: [Beineke18 §IV] the primary log, which takes the data of all masters; differs: a master
+//! waits for the sync, and the time that a group waits for more chunks depends on how the last
+//! groups formed.
 //!
 //! **Invariants**
-//! - Y1: a chunk is answered after a commit that it was staged before has ended, at the level that
-//!   this one reached.
-//! - Y2: who is alone never waits: a group waits only for logs that were in the two before, and at
-//!   most for half of what a commit takes.
+//! - Y1: a chunk is answered after the end of a commit before which it was staged, at the level
+//!   that this commit reached.
+//! - Y2: a single master never waits: a group waits only for logs that were in the two groups
+//!   before, and at most for half the time of a commit.
 //!
 //! **Concurrency**: `submit` from any thread, `run` from one at a time. No lock is held during a
 //! commit but the backup's own.
@@ -23,10 +22,10 @@ use crate::backup::Backup;
 use crate::error::Error;
 use crate::types::Chunk;
 
-/// Longest that a group waits for company, in microseconds.
+/// Longest time that a group waits for more chunks, in microseconds.
 const WINDOW_MAX_MICROS: u64 = 1_000;
 
-/// Whom to answer, and what.
+/// A chunk to be answered.
 #[derive(Debug)]
 pub struct Answered<T> {
     pub tag: T,
@@ -34,27 +33,28 @@ pub struct Answered<T> {
     pub level: Level,
 }
 
-/// What waits for the next commit.
+/// The chunks that wait for the next commit.
 struct Waiting<T> {
     tags: Vec<T>,
     level: Level,
     logs: BTreeSet<u64>,
-    /// When the first of them came, in microseconds.
+    /// Arrival of the first of them, in microseconds.
     since: u64,
 }
 
 struct Inner<T> {
     waiting: Waiting<T>,
-    /// Logs in the last group and in the one before: with two groups that take turns, both.
+    /// Logs in the last group and in the one before: with two groups that take turns, both count.
     last: BTreeSet<u64>,
     before: BTreeSet<u64>,
-    /// When the last commit ended.
+    /// End of the last commit.
     ended: u64,
-    /// How long a commit takes, in microseconds, smoothed.
+    /// Duration of a commit, in microseconds, smoothed.
     commit_micros: u64,
 }
 
-/// Chunks on their way into one backup. Times are microseconds of any clock that does not go back.
+/// Chunks from several masters for one backup. Times are microseconds of any clock that does not go
+/// back.
 pub struct Group<T> {
     inner: Mutex<Inner<T>>,
 }
@@ -89,10 +89,10 @@ impl<T> Group<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stages a chunk; `tag` comes back from [`run`](Self::run) when it has reached `level`.
+    /// Stages a chunk; [`run`](Self::run) returns `tag` when the chunk has reached `level`.
     ///
     /// # Errors
-    /// As [`Backup::stage_of`]: the chunk was not taken, and its tag will not come back.
+    /// As [`Backup::stage_of`]: the chunk was not accepted, and its tag will not be returned.
     pub fn submit(
         &self,
         backup: &Backup,
@@ -103,7 +103,7 @@ impl<T> Group<T> {
         now: u64,
     ) -> Result<(), Error> {
         backup.stage_of(log, chunk)?;
-        // After the staging: a tag that is taken by `run` was staged before (Y1).
+        // After the staging: a tag that `run` takes was staged before (Y1).
         let mut inner = self.inner();
         let waiting = &mut inner.waiting;
         if waiting.tags.is_empty() {
@@ -115,8 +115,7 @@ impl<T> Group<T> {
         Ok(())
     }
 
-    /// When the next commit should begin: `None` if nobody waits, a time that has passed if at
-    /// once.
+    /// When the next commit should begin: `None` if no chunk waits, a time in the past for at once.
     pub fn due(&self) -> Option<u64> {
         let inner = self.inner();
         let waiting = &inner.waiting;
@@ -127,12 +126,13 @@ impl<T> Group<T> {
         if missing.into_iter().all(|log| waiting.logs.contains(log)) {
             return Some(waiting.since); // Y2
         }
-        // Whoever was answered by the last commit needs a moment to send again.
+        // A master that was answered by the last commit needs a moment to send again.
         let from = waiting.since.max(inner.ended);
         Some(from + (inner.commit_micros / 2).min(WINDOW_MAX_MICROS))
     }
 
-    /// Commits what waits. Returns whom to answer; nobody if nobody waits. `clock` gives the time.
+    /// Commits the waiting chunks. Returns their tags; none if no chunk waits. `clock` gives the
+    /// time.
     ///
     /// # Errors
     /// As [`Backup::commit`]; [`Error::Full`]: all stay in the group, run again later.

@@ -1,8 +1,8 @@
-//! Looks into a stopped store, piece by piece, and says what is wrong with each: for `duramen fsck`
-//! and `duramen log dump`.
+//! Checks a stopped store piece by piece, and reports the damage of each: for `duramen fsck` and
+//! `duramen log dump`.
 //!
-//! Reads only. Nothing here stops at the first problem. What a restart would make of the store is
-//! [`Backup::open_to_read`](crate::Backup::open_to_read)'s to say; this shows what is there.
+//! Reads only. No check stops at the first problem. This shows the contents of the store;
+//! [`Backup::open_to_read`](crate::Backup::open_to_read) shows the result of a restart.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -41,24 +41,24 @@ pub struct CommitView<'a> {
     pub records: &'a [Record<'a>],
 }
 
-/// Where the write-ahead log ended.
+/// The end of the write-ahead log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalEnd {
     /// The lsn of the first commit, and the one after the last.
     pub from_lsn: u64,
     pub to_lsn: u64,
     pub bytes: u64,
-    /// The server had noted this end when it stopped.
+    /// The server had recorded this end when it stopped.
     pub clean: bool,
 }
 
-/// What a frame's slots say.
+/// The contents of a frame's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
     pub frame: u32,
-    /// The slot that counts; `None` if the frame was never used, or both slots are damaged.
+    /// The valid slot; `None` if the frame was never used, or both slots are damaged.
     pub slot: Option<Slot>,
-    /// Slots that were written and don't match their CRC. One may be so by a power cut.
+    /// Slots that were written and don't match their CRC. A power cut may cause one.
     pub damaged: u32,
 }
 
@@ -66,12 +66,12 @@ pub struct SlotView {
 #[derive(Debug)]
 pub struct ReplicaCheck {
     pub info: ReplicaInfo,
-    /// What is wrong with it.
+    /// The damage of the replica, if there is any.
     pub problem: Option<Error>,
 }
 
 impl Inspector {
-    /// Looks at a disk.
+    /// Opens a disk for inspection.
     ///
     /// # Errors
     /// There is no store, or its superblock can't be read at all.
@@ -79,7 +79,7 @@ impl Inspector {
         Inspector::with_purpose(disk, Purpose::Store)
     }
 
-    /// Looks at a copy that may not be finished.
+    /// Opens a copy that may not be finished.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -122,7 +122,7 @@ impl Inspector {
         })
     }
 
-    /// The superblock that counts.
+    /// The valid superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -132,12 +132,12 @@ impl Inspector {
         &self.copies
     }
 
-    /// Who the store belongs to.
+    /// The owner of the store.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Its sizes.
+    /// The sizes of the store.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -196,7 +196,7 @@ impl Inspector {
         })
     }
 
-    /// What is wrong with the write-ahead log if its file is not all there.
+    /// The error for a write-ahead log with a file that is too short.
     fn short_wal(&self) -> Option<Error> {
         let (here, whole) = (self.wal.bytes().ok()?, self.geometry.wal_bytes);
         let reason = format!("it has {here} bytes of {whole}");
@@ -217,11 +217,11 @@ impl Inspector {
     }
 }
 
-/// Verifies every replica that a restart would find, with its bytes. `progress` gets bytes read so
-/// far and in total.
+/// Verifies every replica that a restart would find, with its bytes. `progress` gets the bytes read
+/// so far and in total.
 ///
 /// # Errors
-/// A restart would refuse: why.
+/// The reason why a restart would refuse the store.
 pub fn check_replicas(
     disk: Arc<dyn Disk>,
     progress: &mut dyn FnMut(u64, u64),
@@ -230,7 +230,7 @@ pub fn check_replicas(
     check_as(Purpose::Store, disk, progress, visit)
 }
 
-/// As [`check_replicas`], of a copy that may not be finished.
+/// As [`check_replicas`], for a copy that may not be finished.
 ///
 /// # Errors
 /// As there.
@@ -265,7 +265,7 @@ fn check_as(
     Ok(())
 }
 
-/// For people: what a record does.
+/// The record as a text for people.
 pub fn describe(record: &Record<'_>) -> String {
     let mut text = format!(
         "{} segment {} epoch {} bytes {}..{}",

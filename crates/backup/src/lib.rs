@@ -1,13 +1,13 @@
 //! One device's side of durability: segment replicas, behind a write-ahead log.
 //!
-//! Every byte arrives as a [`Chunk`] of a segment. What arrives together is committed together: one
-//! write and at most one sync of the write-ahead log. Full or closed segments are written once
-//! more, in large aligned writes, to their frame, and then leave the log. The master's side (what
-//! to send, what is listed, what is free) is not known here.
+//! Every byte arrives as a [`Chunk`] of a segment. Chunks that arrive together are committed
+//! together: one write and at most one sync of the write-ahead log. Full or closed segments are
+//! written once more, in large aligned writes, to their frame, and then leave the log. The master's
+//! decisions (the chunks to send, the segments that are listed or free) are not made here.
 //!
 //! **Concurrency**: `stage` and `commit` have one caller, the log writer; `flush_step` and
-//! `scrub_step` one each, a background thread; everything else may be called from anywhere. Nothing
-//! here starts a thread that outlives a call.
+//! `scrub_step` have one each, a background thread; any thread may call the other functions. No
+//! function here starts a thread that outlives the call.
 //!
 //! Paper: [Beineke18 §IV-V] two-level logging; differs: synchronous acknowledgement, certificates
 //! instead of zero terminators, nothing is rewritten in place (90-traps.md §G).

@@ -1,18 +1,19 @@
-//! Replicas of many masters' logs on one backup: fences, flow control, and reading for recovery.
+//! Replicas of many masters' logs on one backup: fences, flow control, and reads for a recovery.
 //!
 //! **Invariants**
 //! - M1: after [`fence`](Backup::fence) has returned, no replica of that log changes any more, and
-//!   nothing of it is acknowledged: what was staged before is committed, what comes later is
-//!   refused (90-traps.md §D 2, scenario 26).
+//!   no write to it is acknowledged: chunks staged before are committed, later ones are refused
+//!   (90-traps.md §D 2, scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are
 //!   free than replicas wait for one.
-//! - M3: what [`read_sorted`](Backup::read_sorted) gives was verified, as a whole and entry by
-//!   entry, before the first of it is given.
-//! - M4: closed replicas for whose frames the file system has no space take so much memory at most,
-//!   and each that was open by then a segment more.
+//! - M3: the entries from [`read_sorted`](Backup::read_sorted) were verified, as a whole and entry
+//!   by entry, before the first of them is given.
+//! - M4: closed replicas for whose frames the file system has no space take at most
+//!   [`Options::memory_bytes`](crate::Options), or [`SEGMENTS_WAITING`] segments if that is more,
+//!   and each replica that was open by then one segment more.
 //!
-//! **Concurrency**: a fence is raised under the locks `staging` and `state`, which every change of
-//! a replica takes too.
+//! **Concurrency**: a fence is set under the locks `staging` and `state`, which every change of a
+//! replica takes too.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,27 +28,27 @@ use crate::error::Error;
 use crate::replica::Data;
 use crate::types::{ReplicaId, ReplicaInfo};
 
-/// Frames that openings leave alone, but for those of whole segments that come in one piece: most
-/// of these are what a recovery or a cleaner has made, and free more than they take.
+/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
+/// these come from a recovery or a cleaner, and free more than they take.
 pub(crate) const FRAMES_KEPT: u32 = 2;
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of
-/// what is open come first.
+/// open replicas have priority.
 const WAL_OPEN_PERCENT: u64 = 75;
 
 /// While the file system has no space for frames, openings are refused when the closed replicas
-/// that wait in memory take more than [`Options::memory_bytes`](crate::Options) and so many
-/// segments; those of whole segments, when they take twice as much.
+/// that wait in memory take more than [`Options::memory_bytes`](crate::Options) and more than this
+/// many segments; openings of whole segments, when they take twice as much.
 const SEGMENTS_WAITING: u64 = 4;
 
-/// For the first guess of how many entries a segment has.
+/// For the first estimate of the number of entries in a segment.
 const USUAL_ENTRY_BYTES: usize = 128;
 
-/// Keys of one table that a recovery wants.
+/// The keys of one table that a recovery needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub table: u32,
     pub keys: KeyRange,
-    /// Entries in segments below this one are not the tablet's own: its owner had it before, and
+    /// Entries in segments below this one do not belong to the tablet: its owner had it before, and
     /// gave it away.
     pub since: SegmentId,
 }
@@ -55,7 +56,7 @@ pub struct Wanted {
 /// Table, route hash and place of an entry.
 type Located = (u32, RouteHash, u32);
 
-/// Memory of [`Sorted`] that is used again: fresh memory is slow to touch.
+/// Memory of [`Sorted`] for reuse: fresh memory is slow to touch.
 #[derive(Default)]
 pub struct Spare {
     free: Mutex<Vec<(Vec<u8>, Vec<Located>)>>,
@@ -78,12 +79,12 @@ impl Spare {
     }
 }
 
-/// A replica's entries, ordered by table and route hash: those of a range lie side by side.
+/// A replica's entries, ordered by table and route hash: those of a range follow each other.
 pub struct Sorted {
     pub info: ReplicaInfo,
     bytes: Vec<u8>,
     entries: Vec<Located>,
-    /// Where the memory goes.
+    /// The place where the memory is returned.
     spare: Weak<Spare>,
 }
 
@@ -103,12 +104,12 @@ impl AsRef<[u8]> for Sorted {
 }
 
 impl Sorted {
-    /// Bytes it takes in memory.
+    /// Bytes of its memory.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.entries.len() * size_of::<Located>()
     }
 
-    /// Entries of one range, whole ones as they lie in the log, one after another.
+    /// Entries of one range, whole ones in the form of the log, one after another.
     pub fn range(&self, wanted: &Wanted) -> &[u8] {
         let (first, end) = self.places(wanted);
         self.bytes
@@ -116,9 +117,9 @@ impl Sorted {
             .unwrap_or(&[])
     }
 
-    /// Of [`range`](Self::range) the entries from byte `from` on, as many whole ones as `bytes_max`
-    /// bytes hold, but one at least: where they lie in [`as_ref`](Self::as_ref), and their number.
-    /// `None`: no entry begins there.
+    /// The whole entries of [`range`](Self::range) from byte `from` on that fit into `bytes_max`
+    /// bytes, but at least one: their place in [`as_ref`](Self::as_ref), and their number. `None`:
+    /// no entry begins there.
     pub fn piece(
         &self,
         wanted: &Wanted,
@@ -132,7 +133,7 @@ impl Sorted {
             .binary_search_by_key(&start, |(_, _, at)| *at as usize)
             .ok()?;
         let limit = start.saturating_add(bytes_max);
-        // The end of an entry is where the next one begins.
+        // The end of an entry is the start of the next one.
         let count = of[at + 1..].partition_point(|(_, _, at)| *at as usize <= limit);
         let is_last_whole = self.offset(end) <= limit;
         let count = (count + usize::from(is_last_whole)).max(1);
@@ -152,14 +153,14 @@ impl Sorted {
         )
     }
 
-    /// Where an entry begins.
+    /// The start of an entry.
     fn offset(&self, index: usize) -> usize {
         let place = self.entries.get(index);
         place.map_or(self.bytes.len(), |(_, _, at)| *at as usize)
     }
 }
 
-/// What entries are ordered by: table, route hash, place in the segment.
+/// The sort key of an entry: table, route hash, place in the segment.
 fn rank(table: u32, route: RouteHash, at: usize) -> u128 {
     u128::from(table) << 96 | u128::from(route.0) << 32 | at as u128
 }
@@ -168,11 +169,11 @@ fn route_of(rank: u128) -> u64 {
     (rank >> 32) as u64
 }
 
-/// Most ranks that one bucket is expected to have: as many as insertion sorts best.
+/// Most ranks expected in one bucket: insertion sort is fastest for so many.
 const BUCKET_RANKS: usize = 8;
 
-/// Ranks in order. Routes are hashes: where the place in the order of one follows from its value,
-/// sorting takes one pass and a little work within each bucket.
+/// Sorts ranks. Routes are hashes, so a rank's place in the order follows from its value: sorting
+/// takes one pass and a little work within each bucket.
 fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
     let extremes = ranks.iter().fold(None, |found, &rank| {
         let (least, most) = found.unwrap_or((rank, rank));
@@ -188,7 +189,7 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
         return ranks;
     }
     let span = route_of(most) - route_of(least);
-    // So many low bits of a difference say nothing of the bucket.
+    // The bucket does not depend on this many low bits of a difference.
     let shift = (64 - span.leading_zeros()).saturating_sub(wanted.trailing_zeros());
     let bucket = |rank: u128| ((route_of(rank) - route_of(least)) >> shift) as usize;
     let mut ends = vec![0u32; bucket(most) + 2];
@@ -198,7 +199,7 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
     for n in 1..ends.len() {
         ends[n] += ends[n - 1];
     }
-    // Each end begins as its bucket's start, and moves on as the bucket fills.
+    // Each end begins as its bucket's start, and moves as the bucket fills.
     let mut ordered = vec![0; ranks.len()];
     for &rank in &ranks {
         let end = &mut ends[bucket(rank)];
@@ -214,19 +215,19 @@ fn sorted(mut ranks: Vec<u128>) -> Vec<u128> {
 }
 
 impl Backup {
-    /// Refuses writes, openings, closings and freeings of this log from now on, as long as the
-    /// process lives. Everything acknowledged before shows in [`replicas_of`](Self::replicas_of),
-    /// and nothing is acknowledged later (M1).
+    /// Refuses writes, openings, closings and freeings of this log from now on, until the process
+    /// ends. Everything acknowledged before is in [`replicas_of`](Self::replicas_of), and nothing
+    /// is acknowledged later (M1).
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Failed`]: the fence is up, but what was staged before is not
-    /// settled: ask again.
+    /// [`Error::Full`], [`Error::Failed`]: the fence is set, but the chunks staged before are not
+    /// settled: call this again.
     pub fn fence(&self, log: u64) -> Result<(), Error> {
         {
             let _staging = self.lock_staging();
             self.state().fenced.insert(log);
         }
-        // A frame that is being written whole for this log sees the fence before it is taken in.
+        // A frame that is being written whole for this log sees the fence before it is added.
         drop(
             self.flushing
                 .lock()
@@ -240,7 +241,7 @@ impl Backup {
         self.state().fenced.contains(&log)
     }
 
-    /// Logs of which something is here, in order.
+    /// Logs with at least one replica here, in order.
     pub fn logs(&self) -> Vec<u64> {
         let mut logs: Vec<u64> = self.state().replicas.keys().map(|id| id.log).collect();
         logs.dedup(); // they are ordered
@@ -274,9 +275,8 @@ impl Backup {
         self.forget(id)
     }
 
-    /// Forgets all replicas of a log that has been recovered, or whose server was removed. Returns
-    /// how many there were. A fence stays: that server may still write, not knowing that it is
-    /// dead.
+    /// Frees all replicas of a log that has been recovered, or of a removed server. Returns their
+    /// number. A fence stays: that server may be a zombie that still writes.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -296,11 +296,11 @@ impl Backup {
         Ok(freed)
     }
 
-    /// Reads a replica, verifies it, and orders its entries for recovery masters. `scratch` is
-    /// grown to the size of a segment; `spare` gives what is kept, and gets it back.
+    /// Reads a replica, verifies it, and orders its entries for recovery masters. `scratch` grows
+    /// to the size of a segment; `spare` provides the result's memory, and gets it back.
     ///
     /// # Errors
-    /// [`Error::UnknownSegment`]; [`Error::DamagedSegment`] (M3): another replica has to do.
+    /// [`Error::UnknownSegment`]; [`Error::DamagedSegment`] (M3): use another replica.
     pub fn read_sorted(
         &self,
         id: ReplicaId,
@@ -357,7 +357,7 @@ impl Backup {
         Ok(sorted.info)
     }
 
-    /// Every entry of a data segment.
+    /// Visits every entry of a data segment.
     fn walk(
         &self,
         id: ReplicaId,
@@ -394,7 +394,7 @@ impl Backup {
         Ok(())
     }
 
-    /// Whether an opening begins a replica anew that is here at a lower epoch.
+    /// Whether an opening replaces a replica with a lower epoch.
     pub(crate) fn is_superseded(&self, id: ReplicaId, epoch: u64) -> Result<bool, Error> {
         let state = self.state();
         self.not_fenced(&state, id.log)?;
@@ -416,7 +416,7 @@ impl Backup {
         bytes > most.saturating_mul(1 + u64::from(whole))
     }
 
-    /// M2. The own log of a single server is never refused: nobody else would have it.
+    /// M2. The own log of a single server is never refused: there is no other backup for it.
     pub(crate) fn has_room(&self, state: &State, log: u64, kept: u32) -> Result<(), Error> {
         if log == self.identity.server {
             return Ok(());
@@ -446,8 +446,8 @@ impl Backup {
 mod tests {
     use super::*;
 
-    /// As sorting by comparison does it: routes of the whole ring, of a part of it, of one key,
-    /// near each other, of two tables.
+    /// The same order as by a comparison sort: routes of the whole ring, of a part of it, of one
+    /// key, near each other, of two tables.
     #[test]
     fn ranks_come_out_in_order() {
         let hash = |n: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

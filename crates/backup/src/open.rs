@@ -1,4 +1,4 @@
-//! Opens a store: from superblock, write-ahead log and slots to a backup that takes writes.
+//! Opens a store: from superblock, write-ahead log and slots to a backup that accepts writes.
 
 use std::any::Any;
 use std::collections::hash_map::RandomState;
@@ -27,16 +27,15 @@ impl Backup {
     /// Whether there is a store on this disk. Writes nothing.
     ///
     /// # Errors
-    /// What is there is something else, or damaged; each error says what to do.
+    /// The contents are not a store, or damaged; each error says what to do.
     pub fn exists(disk: &dyn Disk) -> Result<bool, Error> {
         Ok(matches!(create::probe(disk)?, Probe::Store(_)))
     }
 
-    /// Creates an empty store on an empty disk (or goes on where a creation was interrupted) and
-    /// opens it.
+    /// Creates an empty store on an empty disk (or continues an interrupted creation) and opens it.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a store, [`Error::NotDuramen`] if there is something else:
+    /// [`Error::Exists`] if there is a store, [`Error::NotDuramen`] if there are other contents:
     /// nothing is overwritten.
     pub fn create(
         disk: Arc<dyn Disk>,
@@ -47,11 +46,11 @@ impl Backup {
         Backup::create_for(Purpose::Store, disk, options, geometry, identity)
     }
 
-    /// Creates what a store is copied into, on an empty disk. Until
-    /// [`finish_copy`](Self::finish_copy) nobody can open it.
+    /// Creates the target of a copy on an empty disk. It can't be opened before
+    /// [`finish_copy`](Self::finish_copy).
     ///
     /// # Errors
-    /// As [`create`](Self::create); an interrupted copy is not gone on with: [`Error::Unfinished`].
+    /// As [`create`](Self::create); an interrupted copy is not continued: [`Error::Unfinished`].
     pub fn create_copy(
         disk: Arc<dyn Disk>,
         options: &Options,
@@ -79,11 +78,11 @@ impl Backup {
         let expected = Expected::default();
         let how = OpenHow::ReadWrite;
         let (backup, _) = Backup::open_locked(disk, options, &expected, lock, how, purpose)?;
-        backup.begin()?; // from now on it is no creation that was interrupted (K1)
+        backup.begin()?; // from now on it is no interrupted creation (K1)
         Ok(backup)
     }
 
-    /// As [`close`](Self::close); then what was copied here is a store.
+    /// As [`close`](Self::close); then the copy is a store.
     ///
     /// # Errors
     /// As [`close`](Self::close), [`Error::Io`]: it can be opened, or is refused as unfinished.
@@ -92,10 +91,10 @@ impl Backup {
         create::finish(&*self.disk)
     }
 
-    /// Opens a store: the write-ahead log is read, replicas that were open are rebuilt.
+    /// Opens a store: reads the write-ahead log and rebuilds replicas that were open.
     ///
     /// # Errors
-    /// [`Error::Absent`] if the disk is empty; otherwise each says what is wrong and what to do.
+    /// [`Error::Absent`] if the disk is empty; each other error says what is wrong and what to do.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: &Options,
@@ -116,7 +115,7 @@ impl Backup {
         )
     }
 
-    /// Opens a store that no server has open, to look at it: nothing is written, no lock is taken,
+    /// Opens a store that no server has open, for inspection: nothing is written, no lock is taken,
     /// every write is refused.
     ///
     /// # Errors
@@ -128,8 +127,8 @@ impl Backup {
         Backup::open_to_read_as(Purpose::Store, disk, options)
     }
 
-    /// As [`open_to_read`](Self::open_to_read), also of a copy that is not finished, if that is the
-    /// purpose.
+    /// As [`open_to_read`](Self::open_to_read); with the purpose `Copy`, also for an unfinished
+    /// copy.
     pub(crate) fn open_to_read_as(
         purpose: Purpose,
         disk: Arc<dyn Disk>,
@@ -199,9 +198,8 @@ impl Backup {
         Ok((backup, replicas))
     }
 
-    /// Lets go of the directory: another process may open it as soon as this returns. Waits for
-    /// writes that are under way; everything that comes later is refused as by a device that
-    /// failed.
+    /// Releases the directory: another process may open it as soon as this returns. Waits for
+    /// writes in flight; later ones are refused as by a failed device.
     pub fn leave(&self) {
         let committing = self.lock_committing();
         let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,8 +217,8 @@ impl Backup {
         );
     }
 
-    /// Notes the new generation, and its salt, in both header blocks (G3): if one of them goes bad,
-    /// the commits of this generation are known by the other.
+    /// Writes the new generation, and its salt, into both header blocks (G3): if one of them goes
+    /// bad, the other identifies the commits of this generation.
     pub(crate) fn begin(&self) -> Result<(), Error> {
         if self.state().ring.begun {
             return Ok(());
@@ -236,8 +234,8 @@ impl Backup {
     }
 }
 
-/// What a process that was killed left in the page cache alone becomes durable before anything
-/// builds on it: commits, slots, and of a creation the superblock and the names.
+/// Makes the data of a killed process that are in the page cache alone durable, before new data
+/// depend on them: commits, slots, and of a creation the superblock and the names.
 fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Result<(), Error> {
     region::superblock(disk, OpenHow::ReadWrite)
         .and_then(|superblock| superblock.sync())
@@ -260,13 +258,13 @@ fn lock_error(place: &str) -> impl Fn(io::Error) -> Error + '_ {
     }
 }
 
-/// A number that nobody can guess or repeat, and not 0, which is in every blank block.
+/// A number that cannot be guessed and does not repeat, and not 0, which is in every blank block.
 fn random() -> u64 {
-    // The standard library's map keys are seeded by the operating system's randomness.
+    // The operating system's randomness seeds the standard library's map keys.
     RandomState::new().build_hasher().finish().max(1)
 }
 
-/// No store lives long enough to count so far; numbers that are added to stay below it.
+/// No store lives long enough to count this far; sums with such numbers do not overflow.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// Reads slots and the write-ahead log.

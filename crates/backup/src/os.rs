@@ -5,9 +5,9 @@
 //!   in the page cache while it is written past it, as the kernel writes back and drops such pages
 //!   first.
 //!
-//! Commits that have to be durable go past the page cache with `RWF_DSYNC` in every mode: one call,
-//! and the shortest way to the medium (here 90 µs, where `pwrite` and `fdatasync` take 117). Large
-//! reads and writes past the page cache are split and have several parts under way (`parallel`).
+//! Durable commits go past the page cache with `RWF_DSYNC` in every mode: one call, and the
+//! shortest way to the medium (measured: 90 µs, where `pwrite` and `fdatasync` take 117). Large
+//! reads and writes past the page cache are split and have several parts in flight (`parallel`).
 
 use std::any::Any;
 use std::fs::{self, OpenOptions, TryLockError};
@@ -30,9 +30,9 @@ use crate::region::{FRAMES, LOCK, WAL};
 use crate::types::Mode;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Bytes copied at once where memory is not aligned as the device wants it.
+/// Bytes copied at once where the caller's memory is not aligned for the device.
 const BOUNCE_BYTES: usize = 1 << 20;
-/// Buffers for that, kept for reuse: one for each of the few threads that read at restart.
+/// Aligned buffers kept for reuse: one for each of the few threads that read at restart.
 const BOUNCES_MAX: usize = 4;
 
 /// A directory on a file system, or a raw device.
@@ -43,8 +43,8 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
-    /// The directory `path` (created if need be when a store is), or in raw mode the file or
-    /// partition `path`.
+    /// The directory `path` (created with the store if it does not exist), or in raw mode the file
+    /// or partition `path`.
     pub fn new(path: &Path, mode: Mode) -> OsDisk {
         OsDisk {
             path: path.to_path_buf(),
@@ -78,7 +78,7 @@ impl OsDisk {
     }
 }
 
-/// Files that are locked until this is dropped: rings refer to them for longer.
+/// Files that stay locked until this is dropped: io_uring rings may use them for longer.
 struct Locked(Vec<fs::File>);
 
 impl Drop for Locked {
@@ -100,7 +100,7 @@ impl Disk for OsDisk {
         let direct = self.open_with(&path, how, OFlags::DIRECT);
         let direct = match (self.mode, direct) {
             (_, Ok(file)) => Some(file),
-            // The file system can't (tmpfs): only commits are a little slower then.
+            // The file system does not support it (tmpfs): then only commits are a little slower.
             (Mode::Buffered, Err(_)) => None,
             (_, Err(error)) => return Err(error),
         };
@@ -132,10 +132,11 @@ impl Disk for OsDisk {
         fs::create_dir_all(&self.path)?;
         let file = self.open_with(&self.path.join(LOCK), OpenHow::Create, OFlags::empty())?;
         lock_alone(&file)?;
-        // For people who wonder which process it is; on a full disk they have to look elsewhere.
+        // The process id is for people; on a full disk it is not written.
         let _ = write_process_id(&file);
         let mut files = vec![file];
-        // The directory as well: somebody may delete the file. Not every file system can.
+        // Locks the directory as well, since the file may be deleted. Not every file system
+        // supports it.
         let dir = fs::File::open(&self.path)?;
         match lock_alone(&dir) {
             Ok(()) => files.push(dir),
@@ -154,7 +155,7 @@ impl Disk for OsDisk {
             match lock_alone(&file) {
                 Ok(()) => files.push(file),
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(TryLockError::Error(_)) => {} // not every file system can
+                Err(TryLockError::Error(_)) => {} // not every file system supports it
             }
         }
         Ok(Box::new(Locked(files)))
@@ -168,8 +169,8 @@ impl Disk for OsDisk {
         let dir = fs::File::open(&path)?;
         let device = dir.metadata()?.dev();
         dir.sync_all()?;
-        // The directory itself may be new, and so may those above it. What is on another file
-        // system, or is not ours to open, was there before.
+        // The directory itself may be new, and so may those above it. A directory on another file
+        // system, or one without permission, existed before.
         for parent in path.ancestors().skip(1) {
             match fs::File::open(parent) {
                 Ok(parent) if parent.metadata()?.dev() == device => parent.sync_all()?,
@@ -205,7 +206,7 @@ impl Disk for OsDisk {
     }
 }
 
-/// Puts this process's id into the lock's file, unless that holds something else than such an id.
+/// Writes this process's id into the lock's file, unless the file has other contents.
 fn write_process_id(mut file: &fs::File) -> io::Result<()> {
     let mut known = String::new();
     file.read_to_string(&mut known)?;
@@ -219,11 +220,11 @@ fn write_process_id(mut file: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether there is a store, or the beginning of one, in this directory, or it is empty; false:
-/// there is no such directory.
+/// Whether the directory is empty or has a store or the beginning of one; false if there is no such
+/// directory.
 ///
 /// # Errors
-/// It holds something else.
+/// The directory has other contents.
 pub fn is_store(dir: &Path) -> io::Result<bool> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -248,11 +249,11 @@ pub fn is_snapshot(dir: &Path) -> bool {
     create::is_snapshot(&OsDisk::new(dir, Mode::Buffered))
 }
 
-/// Removes a store, or the beginning of one, with its directory; nothing, if there is no such
+/// Removes a store, or the beginning of one, with its directory; does nothing if there is no such
 /// directory.
 ///
 /// # Errors
-/// It holds something else, or a server has it open: everything is left as it is.
+/// The directory has other contents, or a server has it open: nothing is changed.
 pub fn remove_store(dir: &Path) -> io::Result<()> {
     if !is_store(dir)? {
         return Ok(());
@@ -284,9 +285,9 @@ impl OsFile {
     }
 
     /// The descriptor past the page cache, if a large read of this range goes that way in mode
-    /// buffered too: what is not in the cache (a restart after a power cut) is read without a copy
-    /// and without filling the cache with what nobody reads again. Its last page is looked at: the
-    /// system may have read the first ones ahead.
+    /// buffered too: data that is not in the cache (a restart after a power cut) is read without a
+    /// copy and without filling the cache with data that is not read again. The check uses the
+    /// range's last page, since the system may have read the first ones ahead.
     fn past_cold_cache(&self, at: u64, into: &[u8]) -> Option<&fs::File> {
         let large = Parallel::pays(into.len()) && is_aligned(at, &into[..BLOCK]);
         self.direct
@@ -319,7 +320,7 @@ impl OsFile {
                 let lead = (from % BLOCK_BYTES) as usize;
                 let count = (into.len() - done).min(BOUNCE_BYTES - lead);
                 bounce.resize_zeroed((lead + count).next_multiple_of(BLOCK));
-                // The last block may be the end of the file, and of no full length.
+                // The last block may be a partial one at the end of the file.
                 read_most(file, from - lead as u64, bounce.bytes_mut(), lead + count)?;
                 into[done..done + count].copy_from_slice(&bounce.bytes()[lead..lead + count]);
                 done += count;
@@ -458,7 +459,7 @@ impl File for OsFile {
             self.cached.write_all_at(&zeros[..part], at + done)?;
             done += part as u64;
         }
-        // What is written past the page cache from now on must not meet dirty pages in it (O1).
+        // Later writes past the page cache must not meet dirty pages in it (O1).
         self.cached.sync_data()
     }
 
@@ -469,7 +470,7 @@ impl File for OsFile {
     }
 }
 
-/// Whether the page at this place is in the page cache; also true where the file system can't tell.
+/// Whether the page at this place is in the page cache; also true if the file system does not tell.
 fn is_cached(file: &fs::File, at: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
@@ -502,7 +503,7 @@ fn write_all(
     Ok(())
 }
 
-/// Reads until at least `needed` bytes are there.
+/// Reads until at least `needed` bytes are read.
 fn read_most(file: &fs::File, at: u64, into: &mut [u8], needed: usize) -> io::Result<()> {
     let mut done = 0;
     while done < needed {
@@ -539,7 +540,7 @@ mod tests {
         assert_eq!(refused, Some(io::ErrorKind::WouldBlock));
         drop(killed);
         drop(disk().lock().unwrap());
-        // Dropped while its rings live on.
+        // Dropped while its rings still exist.
         let (first, second) = (disk(), disk());
         drop(first.lock().unwrap());
         drop(second.lock().unwrap());

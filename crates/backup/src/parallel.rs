@@ -2,8 +2,8 @@
 //! offers none.
 //!
 //! **Invariants**
-//! - Q1: a call returns only after every part that was handed to the kernel has completed, whatever
-//!   failed: the kernel never holds a pointer into memory that the caller has back.
+//! - Q1: a call returns only after every part that was handed to the kernel has completed, even
+//!   after a failure: the kernel never holds a pointer into memory that the caller has back.
 //! - Q2: the directory stays locked until the last request has ended, also when the process was
 //!   killed: the kernel frees a ring, and the files registered with it, after its requests. A
 //!   killed server's write cannot come after its successor's.
@@ -18,12 +18,12 @@ use io_uring::{IoUring, opcode, types};
 
 /// Bytes of a part: large enough for full bandwidth, small enough that a segment has several.
 const PART_BYTES: usize = 512 << 10;
-/// Parts under way at once; anchors: the device's bandwidth is reached well below.
+/// Parts in flight at once; measured: fewer already reach the device's bandwidth.
 const DEPTH: usize = 16;
 /// Threads where there is no io_uring.
 const THREADS: usize = 4;
 
-/// Does it.
+/// Reads and writes in parts; see the module.
 pub(crate) struct Parallel {
     /// Rings that are not in use now.
     rings: Mutex<Vec<IoUring>>,
@@ -32,14 +32,14 @@ pub(crate) struct Parallel {
     uring: bool,
 }
 
-/// What to do with the parts.
+/// The direction of a transfer.
 #[derive(Clone, Copy)]
 enum Direction {
     Read,
     Write,
 }
 
-/// Some bytes in memory and where they belong in the file.
+/// Some bytes in memory and their place in the file.
 #[derive(Clone, Copy)]
 struct Part {
     at: u64,
@@ -48,7 +48,7 @@ struct Part {
 }
 
 impl Part {
-    /// What is left when so many bytes, fewer than there are, have been transferred.
+    /// The rest of the part after `done` bytes, fewer than it has, have been transferred.
     fn after(self, done: u32) -> Part {
         assert!(done < self.bytes, "something is left");
         Part {
@@ -78,7 +78,7 @@ impl Parallel {
         let ring = if uring {
             IoUring::new(DEPTH as u32).ok()
         } else {
-            None // asked for threads
+            None // the caller wants threads
         };
         Parallel {
             uring: ring.is_some(),
@@ -87,10 +87,11 @@ impl Parallel {
         }
     }
 
-    /// Q2: from now on every ring refers to these locked files. For a disk that does nothing yet.
+    /// Q2: from now on every ring refers to these locked files. To be called before the disk is
+    /// used.
     ///
     /// # Errors
-    /// The kernel cannot.
+    /// The kernel does not support it.
     pub(crate) fn hold(&self, locked: Vec<File>) -> io::Result<()> {
         for ring in &*lock(&self.rings) {
             refer(ring, &locked)?;
@@ -110,7 +111,7 @@ impl Parallel {
         self.uring
     }
 
-    /// Whether so many bytes are worth being split.
+    /// Whether a transfer of so many bytes is worth splitting.
     pub(crate) fn pays(bytes: usize) -> bool {
         bytes > PART_BYTES
     }
@@ -145,8 +146,8 @@ impl Parallel {
         self.by_ring(file, waiting, Direction::Write)
     }
 
-    /// Does all that waits. When writing, memory is only read from. The memory of all parts is
-    /// borrowed by the caller for as long as this takes.
+    /// Transfers all waiting parts. A write only reads from the memory. The caller borrows the
+    /// memory of all parts until this returns.
     fn by_ring(&self, file: &File, mut waiting: Vec<Part>, direction: Direction) -> io::Result<()> {
         if waiting.is_empty() {
             return Ok(());
@@ -186,8 +187,8 @@ impl Parallel {
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel is short of memory for the moment: what it took completes, the rest is
-                // submitted again.
+                // The kernel is short of memory for the moment: parts that it accepted complete,
+                // the rest is submitted again.
                 Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.0) => {}
                 Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.1) => {}
                 Err(error) => panic!("io_uring can't be waited on: {error}"), // Q1 could not be kept
@@ -225,7 +226,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers the files with the ring, in place of those that were.
+/// Registers the files with the ring, in place of the previous ones.
 fn refer(ring: &IoUring, files: &[File]) -> io::Result<()> {
     let _ = ring.submitter().unregister_files(); // an error if there were none
     let files: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();

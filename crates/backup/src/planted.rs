@@ -1,6 +1,6 @@
-//! Bugs that tests plant to see whether they would be found. Compiled with feature `planted` alone.
+//! Bugs that tests plant to check that they are found. Compiled with feature `planted` alone.
 
-/// A way to get it wrong that a paper or its code has been caught with.
+/// A bug that was found in a paper or its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Trap 10: the frame's certificate is overwritten in place instead of alternating between two
@@ -10,16 +10,16 @@ pub enum Bug {
     SlotBeforeData,
     /// Trap 11: a close is acknowledged from memory.
     CloseFromMemory,
-    /// Trap 8: what does not match its certificate is given out all the same.
+    /// Trap 8: bytes that do not match their certificate are returned all the same.
     DamageIsSkipped,
     /// Space of the write-ahead log is used again before the new tail is durable.
     TrimBeforeHeader,
-    /// A failed sync is tried again, and the second success is believed.
+    /// A failed sync is tried again, and the second success counts.
     SyncAgain,
-    /// What follows a commit that can't be read is never looked at.
+    /// Commits after one that can't be read are never searched.
     NoLookAhead,
     /// A commit for which the disk had no room counts as done.
     FullIsStored,
-    /// The fence of a log goes with the last of its replicas.
+    /// The fence of a log is dropped with the last of its replicas.
     FenceForgotten,
 }

@@ -11,21 +11,21 @@ use crate::rebuild;
 use crate::replica::{Data, Decay};
 use crate::types::{Damaged, Place, ReplicaId, ReplicaInfo};
 
-/// Times to look again when a replica moved while it was read.
+/// Attempts to read a replica that moves meanwhile.
 const ATTEMPTS: u32 = 8;
 
-/// What has to be read from the device.
+/// The part of a replica that has to be read from the device.
 struct Source {
     info: ReplicaInfo,
-    /// Where in the frames' region its first bytes lie.
+    /// Place of its first byte in the frames' region.
     at: u64,
-    /// How many of them lie there.
+    /// Number of its bytes there.
     in_frame: usize,
     base: u32,
     frame: Option<u32>,
 }
 
-/// How the bytes of a frame are read.
+/// The way to read the bytes of a frame.
 #[derive(Clone, Copy)]
 pub(crate) enum How<'a> {
     Usual,
@@ -53,7 +53,7 @@ impl Backup {
         self.read_from(id, into, How::Usual)
     }
 
-    /// As [`read`](Self::read), in steps of at most so many bytes; `before` is called before each,
+    /// As [`read`](Self::read), in steps of at most `step_bytes`; `before` is called before each,
     /// and may wait.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Backup {
                 None => return Ok(source.info),
                 Some(decay) => decay,
             };
-            // The same twice in one place is no accident.
+            // The same error twice in one place is no accident.
             if !self.moved(id, &source)? && found.replace(decay).is_some() {
                 break;
             }
@@ -90,7 +90,7 @@ impl Backup {
         Err(self.note_decay(id, decay))
     }
 
-    /// What is wrong with a replica, if anything.
+    /// The damage of a replica, if there is any.
     fn verify(
         &self,
         id: ReplicaId,
@@ -128,9 +128,9 @@ impl Backup {
         }
     }
 
-    /// What is wrong with the slot that says where the replica is, if anything.
+    /// The damage of the replica's slot, if there is any.
     fn verify_slot(&self, id: ReplicaId) -> Option<Decay> {
-        // Nobody writes this replica's slots meanwhile, unless it is freed.
+        // This replica's slots do not change meanwhile, unless it is freed.
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let (frame, current, closed, certificate) = {
             let state = self.state();
@@ -155,13 +155,13 @@ impl Backup {
                     && slot.log == id.log
                     && (!closed || slot.certificate == certificate)
             });
-        // One that was freed meanwhile may have any slot.
+        // A replica that was freed meanwhile may have any slot.
         let state = self.state();
         let is_there = state.replicas.get(&id).and_then(|r| r.frame) == Some(frame);
         (!is_whole && is_there).then(|| Decay::wrong("its frame's slot is not what was written"))
     }
 
-    /// A replica that was whole is so no more. Its master asks for it with
+    /// Notes that a sound replica has become damaged. Its master fetches it with
     /// [`take_damaged`](Self::take_damaged).
     fn note_decay(&self, id: ReplicaId, decay: Decay) -> Error {
         let mut guard = self.state();
@@ -189,9 +189,8 @@ impl Backup {
         self.state().replicas.contains_key(&self.own(segment))
     }
 
-    /// Replicas that were found damaged since the last call, by scrubbing or by who read them. They
-    /// stay as they are until they are freed, or written again with
-    /// [`write_frame`](Self::write_frame).
+    /// Replicas that were found damaged since the last call, by scrubbing or by a reader. They stay
+    /// as they are until they are freed, or written again with [`write_frame`](Self::write_frame).
     pub fn take_damaged(&self) -> Vec<Damaged> {
         std::mem::take(&mut self.state().damaged)
     }
@@ -204,7 +203,7 @@ impl Backup {
         }
     }
 
-    /// Copies what is in memory, and says where the rest is.
+    /// Copies the bytes that are in memory, and returns the place of the rest.
     fn source(&self, id: ReplicaId, into: &mut [u8]) -> Result<Source, Error> {
         let state = self.state();
         let replica = state
@@ -242,7 +241,7 @@ impl Backup {
         })
     }
 
-    /// Whether a replica lies elsewhere than when it was looked up.
+    /// Whether a replica has moved since it was looked up.
     fn moved(&self, id: ReplicaId, source: &Source) -> Result<bool, Error> {
         let state = self.state();
         let replica = state.replicas.get(&id).ok_or(Error::UnknownSegment {

@@ -1,16 +1,15 @@
-//! Restart: from slots and the write-ahead log to replicas, as they were when the last commit was
-//! written.
+//! Restart: rebuilds the replicas, as of the last commit, from slots and the write-ahead log.
 //!
 //! **Invariants**
-//! - U1: slots are read first; a commit changes a replica only beyond what its slot holds. So
+//! - U1: slots are read first; a commit changes a replica only beyond the bytes in its slot. So
 //!   replay may be repeated.
 //! - U2: a frame that a commit names belongs to that commit's segment unless a slot or a later
 //!   commit says otherwise.
 //! - U4: of two instances of a replica (it was given up and opened again) the one with the higher
 //!   replication epoch counts: an id is opened again at a higher epoch only.
-//! - U3: what can't be put together again becomes a damaged replica, never a shorter one. Whether
-//!   it matters, the control log knows: freed replicas may reappear, whole or in part (90-traps.md,
-//!   trap 1).
+//! - U3: a replica that can't be rebuilt becomes a damaged replica, never a shorter one. Whether it
+//!   matters depends on the control log: freed replicas may reappear, whole or in part
+//!   (90-traps.md, trap 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,23 +27,23 @@ use crate::types::{Geometry, ReplicaId};
 /// Slots read at once: 4 MiB, in parts side by side.
 const SLOTS_AT_ONCE: u32 = 256;
 
-/// One frame's slots, as they were found.
+/// The slots of one frame, as found.
 pub(crate) struct FoundSlot {
     pub(crate) frame: u32,
-    /// The one that counts.
+    /// The valid one.
     pub(crate) slot: Option<Slot>,
-    /// Its number; of a frame without one, the number of the slot not to be written next.
+    /// Its number; for a frame without a valid slot, the number of the slot not to be written next.
     pub(crate) current: u8,
-    /// Slots that were written but don't match their CRC.
+    /// Number of slots that were written but don't match their CRC.
     pub(crate) broken: u32,
-    /// The tail of the one that counts.
+    /// The tail of the valid one.
     pub(crate) tail: Vec<u8>,
 }
 
 /// Reads all slots, in order of frames.
 ///
 /// # Errors
-/// The visitor's. Slots that can't be read count as broken.
+/// The visitor's. Unreadable slots count as broken.
 pub(crate) fn slots(
     region: &Region,
     geometry: &Geometry,
@@ -113,10 +112,10 @@ pub(crate) fn decode(frame: u32, pair: &[u8]) -> FoundSlot {
     found
 }
 
-/// What is known of a replica's slot.
+/// The part of a replica that its slot covers.
 #[derive(Clone, Copy, Default)]
 struct Covered {
-    /// Commits up to here are in it.
+    /// Commits up to this lsn are in the slot.
     lsn: u64,
     /// The frame's other slot was written and does not match its CRC.
     broken: bool,
@@ -129,21 +128,21 @@ fn tail_of(slot: &[u8]) -> &[u8] {
     slot.get(frame::BLOCK_BYTES..).unwrap_or(&[])
 }
 
-/// Replicas in the making.
+/// Replicas that are being rebuilt.
 pub(crate) struct Rebuild<'a> {
     geometry: &'a Geometry,
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
-    /// Per frame: its owner, and the lsn of what says so.
+    /// Per frame: its owner, and the lsn of the record that names it.
     owners: Vec<Option<(ReplicaId, u64)>>,
     /// Per segment in a frame.
     covered: BTreeMap<ReplicaId, Covered>,
     pub(crate) current: Vec<u8>,
-    /// Frames with two broken slots: nobody knows what is in them, so nothing overwrites them.
+    /// Frames with two broken slots: their contents are unknown, so nothing overwrites them.
     unknown: BTreeSet<u32>,
     pub(crate) stamp: u64,
     stamps: BTreeMap<ReplicaId, u64>,
-    /// Replicas that a slot says were freed, with their epochs: whatever commits say of them up to
-    /// that epoch is over (U4).
+    /// Replicas that were freed according to a slot, with their epochs: commits of such a replica
+    /// up to that epoch do not count (U4).
     freed: BTreeMap<ReplicaId, u64>,
 }
 
@@ -162,7 +161,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// Takes what was found in a frame's slots.
+    /// Adds the slots of a frame.
     pub(crate) fn slot(&mut self, found: FoundSlot) {
         self.current[found.frame as usize] = found.current;
         let Some(slot) = found.slot else {
@@ -219,7 +218,7 @@ impl<'a> Rebuild<'a> {
         let fits = slot.certificate.length <= self.geometry.segment_bytes
             && (closed || u64::from(slot.data_bytes()).is_multiple_of(BLOCK_BYTES));
         if !fits {
-            // Nobody takes memory for a length that was never true.
+            // No memory is allocated for a false length.
             replica.certificate = Certificate::EMPTY;
             (replica.received, replica.base) = (0, 0);
             replica.damaged = Some("its slot has lengths that make no sense".to_owned());
@@ -227,7 +226,7 @@ impl<'a> Rebuild<'a> {
         replica
     }
 
-    /// Takes one record of a commit.
+    /// Adds one record of a commit.
     pub(crate) fn record(&mut self, lsn: u64, record: &Record<'_>) {
         let id = id_of(record);
         if self
@@ -279,7 +278,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// An older instance of a replica does not count any more; its frame may be used again.
+    /// Drops an older instance of a replica; its frame may be used again.
     fn forget(&mut self, id: &ReplicaId) {
         if let Some(frame) = self.replicas.remove(id).and_then(|replica| replica.frame) {
             self.owners[frame as usize] = None;
@@ -287,7 +286,7 @@ impl<'a> Rebuild<'a> {
         self.covered.remove(id);
     }
 
-    /// A record that says: everything before my payload is in this frame.
+    /// A record that places all bytes before its payload in this frame.
     fn claim(&mut self, lsn: u64, record: &Record<'_>, frame: u32) -> Option<&'static str> {
         if let Some((owner, since)) = self.owners[frame as usize]
             && owner != id_of(record)
@@ -295,7 +294,7 @@ impl<'a> Rebuild<'a> {
             if since >= lsn {
                 return Some("its frame was used again");
             }
-            // U2: whoever had the frame before was freed.
+            // U2: the previous owner of the frame was freed.
             self.replicas.remove(&owner);
             self.covered.remove(&owner);
         }
@@ -316,11 +315,11 @@ impl<'a> Rebuild<'a> {
         replica.frame = Some(frame);
         replica.received = record.offset + record.payload.len() as u32;
         replica.wal_from = Some(lsn);
-        replica.damaged = None; // whatever was missing before is in the frame
+        replica.damaged = None; // bytes that were missing before are in the frame
         None
     }
 
-    /// A record whose payload goes on where the last one ended.
+    /// A record with a payload that continues where the last one ended.
     fn append(&mut self, lsn: u64, record: &Record<'_>) -> Option<&'static str> {
         let capacity = self.geometry.segment_bytes as usize;
         let begins = record.open && record.offset == 0;
@@ -344,20 +343,20 @@ impl<'a> Rebuild<'a> {
         None
     }
 
-    /// Everything was read. Returns the frames in use.
+    /// Completes the replicas after all input was read. Returns the frames in use.
     pub(crate) fn finish(&mut self) -> BTreeSet<u32> {
         for (id, replica) in &mut self.replicas {
             let covered = self.covered.get(id).copied().unwrap_or_default();
             // The newest slot of an open replica is lost. If a power cut tore it, then the commits
             // that made it necessary are still in the log, as trimming comes after. If there are
-            // none, it had counted, and was damaged later.
+            // none, the slot had been complete, and was damaged later.
             if covered.broken && !replica.closed && !covered.later {
                 replica
                     .damaged
                     .get_or_insert_with(|| "its newest slot does not match its CRC".to_owned());
             }
             replica.committed = true;
-            // Uncertified bytes belong to a batch that was not completed; its sender is gone.
+            // Uncertified bytes belong to an incomplete batch; its sender is gone.
             if let Data::Growing(buffer) = &mut replica.data {
                 let certified = replica.certificate.length.saturating_sub(replica.base);
                 buffer.truncate(certified as usize);
@@ -398,7 +397,7 @@ fn contained(replica: &Replica, record: &Record<'_>) -> bool {
     end <= u64::from(replica.received) && !record.close
 }
 
-/// What a record says about its replica, apart from bytes.
+/// Applies a record to its replica, apart from the bytes.
 fn settle(replica: &mut Replica, lsn: u64, record: &Record<'_>) {
     replica.epoch = replica.epoch.max(record.epoch);
     match record.certificate {

@@ -27,7 +27,7 @@ pub(crate) const LOCK: &str = "LOCK";
 
 /// Bytes of the superblock's region: two copies, 64 KiB apart.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 68 << 10;
-/// Where the write-ahead log starts in raw mode.
+/// Start of the write-ahead log in raw mode.
 const RAW_WAL_AT: u64 = MIB;
 
 /// A file, or a part of one.
@@ -104,7 +104,7 @@ fn raw_frames_at(wal_bytes: u64) -> u64 {
     RAW_WAL_AT + wal_bytes.next_multiple_of(MIB)
 }
 
-/// Bytes a raw device must have.
+/// Minimum size of a raw device, in bytes.
 pub(crate) fn raw_bytes(geometry: &Geometry) -> u64 {
     raw_frames_at(geometry.wal_bytes)
         + frame::data_start(geometry.frames)

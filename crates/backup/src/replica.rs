@@ -1,11 +1,11 @@
 //! One segment replica, as the backup keeps it in memory.
 //!
 //! **Invariants**
-//! - R1: bytes `[0, base)` lie in the frame, durably; `base` is a multiple of 4096 unless the
+//! - R1: bytes `[0, base)` are in the frame, durably; `base` is a multiple of 4096 unless the
 //!   replica is closed and flushed. Bytes `[base, received)` before `staged_base` are in `lent`, in
-//!   order; bytes `[staged_base, staged)` in `data`. What is neither was written straight to the
-//!   frame and not yet committed.
-//! - R2: `certificate.length <= received <= staged`: certified and committed, committed, taken into
+//!   order; bytes `[staged_base, staged)` in `data`. Bytes in neither were written directly to the
+//!   frame and are not yet committed.
+//! - R2: `certificate.length <= received <= staged`: certified and committed, committed, added to
 //!   the next commit.
 //! - R3: every committed byte at or beyond `base` is in a commit of the write-ahead log not older
 //!   than `wal_from`.
@@ -21,11 +21,11 @@ use duramen_format::segment::Kind;
 use crate::buffer::Buffer;
 use crate::types::{Place, ReplicaId, ReplicaInfo};
 
-/// What reading a replica found that had been whole.
+/// Damage found in a replica that had been whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Decay {
     pub(crate) reason: String,
-    /// The device gave an error, rather than other bytes.
+    /// The device returned an error, rather than other bytes.
     pub(crate) unreadable: bool,
 }
 
@@ -49,7 +49,7 @@ impl Decay {
 pub(crate) enum Data {
     /// It may grow.
     Growing(Buffer),
-    /// It is closed and on its way to its frame.
+    /// It is closed and being written to its frame.
     Sealed(Arc<Buffer>),
     /// All of it is in its frame.
     InFrame,
@@ -60,13 +60,13 @@ pub(crate) struct Replica {
     pub(crate) epoch: u64,
     pub(crate) certificate: Certificate,
     pub(crate) closed: bool,
-    /// Its opening was committed.
+    /// Whether its opening was committed.
     pub(crate) committed: bool,
     pub(crate) received: u32,
     pub(crate) base: u32,
     pub(crate) data: Data,
-    /// Bytes that were written to the frame with what came straight after them, until that is
-    /// committed; and where they begin.
+    /// Bytes that were written to the frame together with the bytes written directly after them,
+    /// until these are committed; each with its offset.
     pub(crate) lent: VecDeque<(u32, Arc<Buffer>)>,
     pub(crate) frame: Option<u32>,
     /// Oldest commit that a restart would need for it (R3).
@@ -74,20 +74,20 @@ pub(crate) struct Replica {
     /// Oldest commit with bytes that no certificate covers yet.
     pub(crate) uncertified_from: Option<u64>,
     pub(crate) flushing: bool,
-    /// Why its bytes can't be had any more, as found at the restart.
+    /// The reason why its bytes are lost, as found at the restart.
     pub(crate) damaged: Option<String>,
-    /// What its frame has become at rest. The replica goes on as before: its master alone knows how
-    /// to replace it.
+    /// Damage of its frame found at rest. The replica is used as before: only its master can
+    /// replace it.
     pub(crate) decay: Option<Decay>,
-    /// The frame's slot is this replica's.
+    /// Whether the frame's slot is this replica's.
     pub(crate) in_slot: bool,
 
-    /// Certificate of everything staged, rolled along.
+    /// Certificate of everything staged, updated with each chunk.
     pub(crate) rolling: Certificate,
     /// Length of the part of `rolling` that a staged or committed certificate covers.
     pub(crate) staged_certified: u32,
     pub(crate) staged_closed: bool,
-    /// What `base` will be when everything staged is committed.
+    /// The value of `base` after everything staged is committed.
     pub(crate) staged_base: u32,
 }
 
@@ -122,18 +122,18 @@ impl Replica {
         self.rolling.length
     }
 
-    /// Why its bytes can't be had any more.
+    /// The reason why its bytes are lost.
     pub(crate) fn damage(&self) -> Option<&str> {
         let decay = self.decay.as_ref().map(|decay| decay.reason.as_str());
         self.damaged.as_deref().or(decay)
     }
 
-    /// Everything up to `until` goes to the frame now: `more` completes the bytes in memory to
-    /// whole blocks, or to `until`. Returns these, and where they begin; what comes after `until`
-    /// goes on in `rest`.
+    /// Takes the bytes up to `until` for a write to the frame: `more` completes the bytes in memory
+    /// to whole blocks, or to `until`. Returns these bytes and their offset; bytes after `until`
+    /// will be in `rest`.
     ///
     /// # Panics
-    /// If it does not grow.
+    /// If the replica is not growing.
     pub(crate) fn lend(&mut self, more: &[u8], until: u32, mut rest: Buffer) -> (u32, Arc<Buffer>) {
         let from = self.staged_base;
         let Data::Growing(buffer) = &mut self.data else {
@@ -150,10 +150,10 @@ impl Replica {
         (from, given)
     }
 
-    /// Takes back what [`lend`](Self::lend) gave last: it could not be written. `length`: how many
-    /// bytes were in memory before.
+    /// Undoes the last [`lend`](Self::lend) after a failed write. `length`: number of bytes that
+    /// were in memory before.
     pub(crate) fn take_back(&mut self, from: u32, given: Arc<Buffer>, length: usize) {
-        // Of no bytes, it may be gone.
+        // An empty part may be gone.
         if self.lent.back().is_some_and(|(begins, _)| *begins == from) {
             self.lent.pop_back();
         }
@@ -173,7 +173,7 @@ impl Replica {
         }
     }
 
-    /// Copies bytes from `from >= base` on; returns how many there were.
+    /// Copies bytes from `from >= base` on; returns their number.
     pub(crate) fn copy_from(&self, from: u32, into: &mut [u8]) -> usize {
         let lent = self.lent.iter().map(|(at, part)| (*at, part.bytes()));
         let parts = lent.chain([(self.staged_base, self.unlent())]);
@@ -193,8 +193,8 @@ impl Replica {
         done
     }
 
-    /// Bytes before `base` lie in the frame now, durably. Returns memory that is not needed any
-    /// more.
+    /// Notes that bytes before `base` are in the frame, durably. Returns memory that is not needed
+    /// any more.
     pub(crate) fn rebase(&mut self, base: u32) -> Option<Buffer> {
         if let Some(more) = base.checked_sub(self.staged_base)
             && let Data::Growing(buffer) = &mut self.data
@@ -234,8 +234,8 @@ impl Replica {
         }
     }
 
-    /// Takes the effect of one staged chunk, now that its commit is written. Returns memory that is
-    /// not needed any more.
+    /// Applies one staged chunk after its commit is written. Returns memory that is not needed any
+    /// more.
     pub(crate) fn commit(&mut self, staged: &Staged, lsn: u64) -> Option<Buffer> {
         self.committed = true;
         self.received = self.received.max(staged.end);
@@ -250,20 +250,20 @@ impl Replica {
         let mut unused = None;
         if let Some(base) = staged.base.filter(|base| *base > self.base) {
             unused = self.rebase(base);
-            self.wal_from = Some(lsn); // what was before is in the frame, durably
+            self.wal_from = Some(lsn); // earlier bytes are in the frame, durably
         }
         self.wal_from.get_or_insert(lsn);
         unused
     }
 }
 
-/// What a staged chunk will do to its replica once the commit is written.
+/// The effect of a staged chunk on its replica once the commit is written.
 pub(crate) struct Staged {
     pub(crate) id: ReplicaId,
     pub(crate) epoch: u64,
     pub(crate) end: u32,
     pub(crate) certificate: Option<Certificate>,
     pub(crate) close: bool,
-    /// The chunk went straight to the frame: bytes before this lie there.
+    /// The chunk went directly to the frame: bytes before this offset are there.
     pub(crate) base: Option<u32>,
 }

@@ -1,8 +1,8 @@
 //! Copies a stopped store, file by file, onto another disk: for `duramen restore`.
 //!
-//! The copy becomes a store by its last step, as a snapshot does (K2 of `create`). Cut short
-//! anywhere before, it is refused by servers; the next restore begins anew over it. Nothing else is
-//! ever written over.
+//! The last step turns the copy into a store, as for a snapshot (K2 of `create`). If the copy was
+//! cut short before, servers refuse it, and the next restore overwrites it. Nothing else is ever
+//! overwritten.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::open::lock;
 use crate::region::{self, Region, SUPERBLOCK_BYTES};
 use crate::types::Expected;
 
-/// Bytes that are read and written at once: what disks like, and a progress that moves.
+/// Bytes read and written at once: large enough for disks, small enough for a steady progress
+/// display.
 const STEP_BYTES: u64 = 4 * MIB;
 
-/// A restore under way.
+/// A running restore.
 pub struct Restore {
     from: Parts,
     to: Arc<dyn Disk>,
@@ -30,7 +31,7 @@ pub struct Restore {
     _lock: Box<dyn Any + Send + Sync>,
 }
 
-/// What of a store is copied as it is.
+/// The parts of a store that are copied unchanged.
 struct Parts {
     place: String,
     wal: Region,
@@ -72,13 +73,13 @@ impl Parts {
 }
 
 impl Restore {
-    /// Looks at both disks, and marks `to` as the beginning of a copy. No server may use `from`
+    /// Checks both disks, and marks `to` as the beginning of a copy. No server may use `from`
     /// meanwhile.
     ///
     /// # Errors
     /// [`Error::Absent`], [`Error::NotDuramen`], [`Error::Unfinished`], damaged files: of `from`.
     /// [`Error::Exists`], [`Error::NotDuramen`], [`Error::Locked`], [`Error::TooSmall`],
-    /// [`Error::Permission`]: of `to`, which is as it was.
+    /// [`Error::Permission`]: of `to`, which is unchanged.
     pub fn begin(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<Restore, Error> {
         let place = from.label();
         let Probe::Store(found) = create::probe(from)? else {
@@ -121,7 +122,7 @@ impl Restore {
         self.from.bytes()
     }
 
-    /// Whether there was the beginning of a copy, which is begun anew.
+    /// Whether there was the beginning of a copy, which is overwritten.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
@@ -129,7 +130,7 @@ impl Restore {
     /// Copies everything, durably. `progress` gets the bytes so far.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Full`]: the copy can be begun anew.
+    /// [`Error::Io`] and [`Error::Full`]: the copy can be started again.
     pub fn copy(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         let place = self.to.label();
         let creating = |error| Error::io(&place, "create the files", error);
@@ -165,13 +166,13 @@ impl Restore {
         written.map_err(|error| Error::io(&self.to.label(), "write the files", error))
     }
 
-    /// The copy, to be looked at by [`Inspector::of_copy`](crate::inspect::Inspector::of_copy)
-    /// before it is finished.
+    /// The copy, for a check by [`Inspector::of_copy`](crate::inspect::Inspector::of_copy) before
+    /// it is finished.
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.to
     }
 
-    /// Makes a store of the copy.
+    /// Turns the copy into a store.
     ///
     /// # Errors
     /// [`Error::Io`]: it can be opened, or is refused as unfinished.
@@ -180,7 +181,7 @@ impl Restore {
     }
 }
 
-/// Whether there is the beginning of a copy; false: nothing.
+/// Whether there is the beginning of a copy; false: the disk is empty.
 fn is_free(disk: &dyn Disk) -> Result<bool, Error> {
     match create::probe(disk) {
         Ok(Probe::Empty) => Ok(false),

@@ -1,16 +1,17 @@
-//! Positions in the write-ahead log: what is live, where the next commit goes, what a restart
-//! begins with.
+//! Positions in the write-ahead log: live commits, the place of the next commit, the start for a
+//! restart.
 //!
 //! **Invariants**
 //! - G1: bytes between `tail` and `head` are never written again; `tail` moves only after the
-//!   header block that says so is durable. So the blocks that any valid header leads to are intact.
+//!   header block with the new tail is durable. So the blocks that any valid header leads to are
+//!   intact.
 //! - G2: `durable_lsn <= committed_lsn`; a slot is only written with an lsn that is durable
 //!   (format's P3).
 //! - G3: no commit is written before both header blocks have its generation with its salt (format's
-//!   W4, W5). Until then nothing is written here: a store that was only opened is as it was.
+//!   W4, W5). Until then nothing is written here: a store that was only opened is unchanged.
 //!
-//! **Layout**: `head` and `tail` count bytes from the beginning of time; the place in the ring is
-//! their remainder.
+//! **Layout**: `head` and `tail` count bytes from the creation on; the place in the ring is their
+//! remainder by the capacity.
 
 use std::collections::VecDeque;
 
@@ -29,9 +30,9 @@ pub(crate) struct Ring {
     pub(crate) server: u64,
     pub(crate) capacity: u64,
     pub(crate) generation: u64,
-    /// Of this generation, and of those whose commits are live.
+    /// Salts of this generation, and of those with live commits.
     pub(crate) salts: Salts,
-    /// Whether both header blocks know of this generation (G3).
+    /// Whether both header blocks have this generation (G3).
     pub(crate) begun: bool,
     pub(crate) head: u64,
     pub(crate) tail: u64,
@@ -40,21 +41,20 @@ pub(crate) struct Ring {
     /// Sequence of the newest header block.
     pub(crate) sequence: u64,
     pub(crate) live: VecDeque<Live>,
-    /// What the owner's clock said last, in milliseconds since the Unix epoch.
+    /// The owner's clock, in milliseconds since the Unix epoch.
     pub(crate) clock_ms: u64,
-    /// What the newest header says of it.
+    /// The owner's clock in the newest header.
     pub(crate) header_clock_ms: u64,
 }
 
 impl Ring {
-    /// What marks the commits of this generation.
+    /// The mark of this generation's commits.
     pub(crate) fn salt(&self) -> u64 {
         let salt = self.salts.of(self.generation);
         salt.expect("an opening adds its salt")
     }
 
-    /// Where a commit of this size would start, counted from the beginning of time; `None` if it
-    /// doesn't fit now (G1).
+    /// The start of a commit of this size, as a position; `None` if it doesn't fit now (G1).
     pub(crate) fn place(&self, bytes: u64) -> Option<u64> {
         let left = self.capacity - self.head % self.capacity;
         let start = if left < bytes {
@@ -65,12 +65,12 @@ impl Ring {
         (start + bytes - self.tail <= self.capacity).then_some(start)
     }
 
-    /// Where a position lies in the region.
+    /// The place of a position in the region.
     pub(crate) fn at(&self, position: u64) -> u64 {
         RING_AT + position % self.capacity
     }
 
-    /// Bytes that a restart would read, and those skipped between.
+    /// Bytes that a restart would read, with those skipped between.
     pub(crate) fn used(&self) -> u64 {
         self.head - self.tail
     }
@@ -84,7 +84,7 @@ impl Ring {
         self.head - start
     }
 
-    /// Takes note of a commit that was written.
+    /// Adds a commit that was written.
     pub(crate) fn written(&mut self, start: u64, bytes: u64) {
         self.committed_lsn += 1;
         self.live.push_back(Live {
@@ -95,8 +95,7 @@ impl Ring {
         self.head = start + bytes;
     }
 
-    /// The header block that makes `lsn` the first one a restart reads, and the tail that goes with
-    /// it.
+    /// The header block that makes `lsn` the first one for a restart, and the new tail.
     pub(crate) fn header_from(&self, lsn: u64) -> (Header, u64) {
         let first = self.live.iter().find(|live| live.lsn >= lsn);
         let tail = first.map_or(self.head, |live| live.start);
@@ -117,7 +116,7 @@ impl Ring {
         (header, tail)
     }
 
-    /// The header with the tail as it is.
+    /// The header with the present tail.
     pub(crate) fn header(&self) -> Header {
         let tail_lsn = self
             .live
@@ -126,8 +125,8 @@ impl Ring {
         self.header_from(tail_lsn).0
     }
 
-    /// A header that [`header_from`](Self::header_from) gave is durable: what is before its tail
-    /// may be used again (G1).
+    /// A header from [`header_from`](Self::header_from) is durable: bytes before its tail may be
+    /// used again (G1).
     pub(crate) fn trimmed(&mut self, header: &Header, tail: u64) {
         self.sequence = header.sequence;
         self.tail = tail;
@@ -179,7 +178,7 @@ mod tests {
         let start = ring.place(8192).unwrap();
         assert_eq!(ring.at(start), RING_AT);
         ring.durable_lsn = 2;
-        assert_eq!(ring.unsynced(), 12_288); // what was trimmed is durable
+        assert_eq!(ring.unsynced(), 12_288); // trimmed commits are durable
         ring.durable_lsn = 3;
         assert_eq!(ring.unsynced(), 0);
         ring.written(start, 8192);

@@ -1,11 +1,11 @@
-//! What can still be read of the segments of a stopped store that a restart refuses, byte by byte:
-//! for `duramen fsck --repair`.
+//! Reads as many bytes as possible of the segments in a stopped store that a restart refuses: for
+//! `duramen fsck --repair`.
 //!
-//! Reads only. Nothing here is certified any more: the caller believes an entry's own checksum and
-//! nothing else.
+//! Reads only. No certificate counts here any more: the caller trusts only the checksum of each
+//! entry.
 //! - A segment's bytes come from its frame, from that frame's tail, and from every sound commit
-//!   that names it, later ones over earlier ones. What none of them has is missing.
-//! - A frame whose slots are both damaged is known by the header of the segment in it.
+//!   that names it, later ones over earlier ones. Bytes in none of them are missing.
+//! - A frame with two damaged slots is identified by the header of the segment in it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,34 +23,34 @@ use crate::region::{self, Region};
 use crate::scan::{self, Reader};
 use crate::types::{Expected, Geometry, Identity};
 
-/// A stopped store of which not everything can be read.
+/// A stopped store that can be read only in part.
 pub struct Salvage {
     identity: Identity,
     geometry: Geometry,
     frames: Option<Region>,
     sources: BTreeMap<SegmentId, Source>,
-    /// The last commit that a frame says was durable.
+    /// The last commit that was durable according to a frame.
     durable_lsn: u64,
-    /// What is wrong with the write-ahead log: commits are missing.
+    /// Damage of the write-ahead log: commits are missing.
     pub wal_damage: Option<String>,
 }
 
-/// Where the bytes of a segment are.
+/// The sources of a segment's bytes.
 struct Source {
     kind: Kind,
     frame: Option<u32>,
-    /// Bytes from the start that lie in the frame; then come the tail's.
+    /// Bytes from the start that are in the frame; the tail's follow.
     in_frame: u32,
     tail: Vec<u8>,
-    /// From commits, in their order: where each begins.
+    /// Pieces from commits, in their order: offset and bytes.
     pieces: Vec<(u32, Vec<u8>)>,
 }
 
-/// What there is of a segment.
+/// The readable bytes of a segment.
 pub struct Remains {
-    /// Zeros where nothing is known.
+    /// Zeros where a byte is missing.
     pub bytes: Vec<u8>,
-    /// What is missing; in order.
+    /// The missing ranges, in order.
     pub missing: Vec<Range<usize>>,
 }
 
@@ -74,7 +74,7 @@ impl Source {
 }
 
 impl Salvage {
-    /// Looks for segments on a disk.
+    /// Searches a disk for segments.
     ///
     /// # Errors
     /// There is no store, or neither copy of its superblock can be read.
@@ -101,17 +101,17 @@ impl Salvage {
         Ok(salvage)
     }
 
-    /// Who the store belonged to.
+    /// The owner of the store.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Its sizes.
+    /// The sizes of the store.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// Segments of which there is something, listed or not.
+    /// Segments with at least some bytes, listed or not.
     pub fn segments(&self) -> impl Iterator<Item = (SegmentId, Kind)> {
         self.sources.iter().map(|(id, source)| (*id, source.kind))
     }
@@ -154,7 +154,7 @@ impl Salvage {
         }
     }
 
-    /// A frame of which both slots are damaged.
+    /// Adds a frame with two damaged slots.
     fn take_header(&mut self, frames: &Region, frame: u32) {
         let Geometry {
             frames: count,
@@ -174,8 +174,8 @@ impl Salvage {
         }
     }
 
-    /// Every sound commit in the ring that is not known to be unneeded, in order, whatever is
-    /// missing between them.
+    /// Adds every sound commit in the ring that is not known to be unneeded, in order, even if
+    /// others between them are missing.
     fn take_commits(&mut self, wal: &Region, place: &str) {
         let (header, _) = scan::headers(wal, self.identity.server);
         let mut reader = Reader::new(wal, self.geometry.wal_bytes);
@@ -224,7 +224,7 @@ impl Salvage {
         }
     }
 
-    /// What there is of a segment, `length` bytes of it if that is known.
+    /// The bytes of a segment, `length` of them if that is known.
     pub fn read(&self, segment: SegmentId, length: Option<u32>) -> Remains {
         let Some(source) = self.sources.get(&segment) else {
             let length = length.unwrap_or(0) as usize;
@@ -260,7 +260,7 @@ impl Salvage {
     }
 }
 
-/// Reads block by block where it can't be read at once; returns what was read.
+/// Reads block by block if one read fails; returns the ranges that were read.
 fn read_what_can_be(frames: &Region, at: u64, into: &mut [u8]) -> Vec<Range<usize>> {
     if frames.read_at(at, into).is_ok() {
         return std::iter::once(0..into.len()).collect();
@@ -277,7 +277,7 @@ fn read_what_can_be(frames: &Region, at: u64, into: &mut [u8]) -> Vec<Range<usiz
     known
 }
 
-/// What of `0..length` no range has.
+/// The parts of `0..length` that no range covers.
 fn gaps(mut known: Vec<Range<usize>>, length: usize) -> Vec<Range<usize>> {
     known.sort_by_key(|range| range.start);
     let (mut at, mut gaps) = (0, Vec::new());

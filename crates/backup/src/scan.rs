@@ -1,10 +1,10 @@
-//! Reads the write-ahead log, from its tail to its end, and tells its end from damage.
+//! Reads the write-ahead log, from its tail to its end, and distinguishes its end from damage.
 //!
-//! The log ends where the next commit is not: neither behind the last one nor at the start of the
-//! ring. If a later commit, or a clean shutdown, says that this one had been durable, the log did
-//! not end here: it was damaged (format's W3). Clients' bytes are in the ring too, at the start of
-//! blocks as well: nothing counts as a commit without its generation's salt (W5). Used by restart
-//! and by the offline tools alike; writes nothing.
+//! The log ends where the next commit is missing, both behind the last one and at the start of the
+//! ring. If a later commit, or a clean shutdown, proves that the missing commit had been durable,
+//! the log did not end here: it was damaged (format's W3). Clients' bytes are in the ring too, also
+//! at the start of blocks: a block counts as a commit only with the salt of its generation (W5).
+//! Used by restart and by the offline tools; writes nothing.
 
 use duramen_format::wal::{
     BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record, Salts,
@@ -15,11 +15,11 @@ use crate::disk::BLOCK_BYTES as BLOCK;
 use crate::error::Error;
 use crate::region::Region;
 
-/// Bytes read at once: several parts that are under way together, as after a kill the whole ring is
-/// looked over.
+/// Bytes read at once: several parts in flight together, since after a kill the whole ring is
+/// searched.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// Where the log ended.
+/// The end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     /// The lsn that the next commit gets.
@@ -30,7 +30,7 @@ pub(crate) struct End {
     pub(crate) generation: u64,
 }
 
-/// A commit, as the visitor sees it.
+/// A commit for the visitor.
 pub(crate) struct Found<'a> {
     pub(crate) commit: Commit,
     /// Bytes from the tail to its start.
@@ -38,7 +38,7 @@ pub(crate) struct Found<'a> {
     pub(crate) records: Vec<Record<'a>>,
 }
 
-/// Reads the header blocks: the newer valid one, and how many were damaged (written, but not
+/// Reads the header blocks: the newer valid one, and the number of damaged ones (written, but not
 /// valid).
 ///
 /// # Errors
@@ -66,12 +66,12 @@ pub(crate) fn headers(wal: &Region, server: u64) -> (Option<Header>, u32) {
     (best, damaged)
 }
 
-/// A window of the ring that follows what is asked for.
+/// A window of the ring that moves to the requested range.
 pub(crate) struct Reader<'a> {
     wal: &'a Region,
     ring_bytes: u64,
     start: u64,
-    /// Aligned: so what no cache has is read past it, in parts side by side.
+    /// Aligned: so bytes that are in no cache are read past it, in parts side by side.
     window: Buffer,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
                 .next_multiple_of(BLOCK)
                 .min(self.ring_bytes - at);
             self.start = at;
-            // A block that can't be read must not hide those before it.
+            // An unreadable block must not hide those before it.
             let needed = (length as u64).next_multiple_of(BLOCK);
             if self.fill(at, wanted).is_err() {
                 self.fill(at, needed.min(wanted))?;
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         read
     }
 
-    /// The head of a commit at `at` of the ring, if one stands there.
+    /// The head of a commit at `at` of the ring, if there is one.
     fn head(&mut self, at: u64) -> std::io::Result<Option<Commit>> {
         let block = self.get(at, COMMIT_BYTES)?;
         Ok(block.and_then(|block| Commit::decode(block).ok()))
@@ -221,7 +221,7 @@ fn next(
     Ok(None)
 }
 
-/// Whether any commit in the ring says that the one at the end had been durable.
+/// Whether any commit in the ring proves that the one at the end had been durable.
 fn was_durable(reader: &mut Reader<'_>, salts: &Salts, end: &End) -> std::io::Result<bool> {
     let mut at = 0;
     while at < reader.ring_bytes {
@@ -238,9 +238,9 @@ fn was_durable(reader: &mut Reader<'_>, salts: &Salts, end: &End) -> std::io::Re
     Ok(false)
 }
 
-/// Every commit in the ring that is sound by itself and not older than `from`, with its body,
-/// wherever it stands. For what is beyond a restart. If `salts` are not known, whatever looks like
-/// a commit is one.
+/// Every commit in the ring that is sound by itself and not older than `from`, with its body, at
+/// any place. For damage that a restart cannot handle. Without `salts`, every block with the form
+/// of a commit counts as one.
 pub(crate) fn sound_commits(
     reader: &mut Reader<'_>,
     salts: Option<&Salts>,

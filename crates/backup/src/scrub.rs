@@ -1,13 +1,13 @@
-//! Verifies, without being asked to, what a restart would read: replicas in frames, one a step,
-//! then the write-ahead log.
+//! The scrubber: verifies in the background the data that a restart would read: replicas in frames,
+//! one a step, then the write-ahead log.
 //!
 //! **Invariants**
-//! - What a commit holds is in memory as well until it is in a frame (R3 of `replica`). So a commit
-//!   that went bad is mended: everything goes to frames, and the commit is needed no more. Nothing
-//!   is written over in place.
+//! - The data of a commit are in memory as well until they are in a frame (R3 of `replica`). So a
+//!   damaged commit is repaired: everything goes to frames, and the commit is not needed any more.
+//!   Nothing is overwritten in place.
 //!
-//! **Concurrency**: one caller. `flushing` is held while a part of the log is read: nobody trims it
-//! meanwhile, so nothing writes there.
+//! **Concurrency**: one caller. `flushing` is held while a part of the log is read: the log is not
+//! trimmed meanwhile, so nothing is written there.
 
 use std::ops::Bound;
 use std::sync::PoisonError;
@@ -22,30 +22,30 @@ use crate::read::How;
 use crate::replica::Replica;
 use crate::types::{LogDamage, Place, ReplicaId, ScrubStep};
 
-/// Bytes of the write-ahead log that are read at once: a commit that has to wait for room waits no
-/// longer than for these.
+/// Bytes of the write-ahead log that are read at once: a commit that has to wait for room waits at
+/// most for this read.
 const PART_BYTES: u64 = 4 << 20;
 
 /// Commits that follow each other on the device.
 struct Part {
-    /// Where it begins, in the region.
+    /// Its start in the region.
     at: u64,
     bytes: u64,
-    /// Each with its lsn, and where in the part it lies.
+    /// The lsn of each commit, and its place in the part.
     commits: Vec<(u64, std::ops::Range<usize>)>,
 }
 
 impl Backup {
-    /// What scrubbing would look at now: replicas, and the write-ahead log.
+    /// The number of things that scrubbing would verify now: replicas, and the write-ahead log.
     pub fn scrubbable(&self) -> u64 {
         in_frames(&self.state()) + 1
     }
 
-    /// Verifies one replica, as far as it lies in a frame; after all of them the write-ahead log.
-    /// For one background thread, or the simulator.
+    /// Verifies one replica, as far as it is in a frame; after all of them the write-ahead log. For
+    /// one background thread, or the simulator.
     ///
     /// # Errors
-    /// [`Error::Failed`]: a commit went bad and the device takes no writes. What else is found is
+    /// [`Error::Failed`]: a commit is damaged and the device accepts no writes. All other damage is
     /// in the result.
     pub fn scrub_step(&self) -> Result<ScrubStep, Error> {
         let next = next_replica(&mut self.state());
@@ -85,7 +85,7 @@ impl Backup {
                     false => ScrubStep::GoodLog { bytes },
                 });
             };
-            // The same twice is no accident.
+            // The same error twice is no accident.
             let found = self
                 .verify_part(&part)
                 .and_then(|_| self.verify_part(&part));
@@ -110,7 +110,7 @@ impl Backup {
         }
     }
 
-    /// The first commit of a part that is not as it was written, and what is wrong with it.
+    /// The first damaged commit of a part, and its damage.
     fn verify_part(&self, part: &Part) -> Option<(u64, String)> {
         let mut bytes = vec![0; part.bytes as usize];
         let first = part.commits.first()?.0;
@@ -133,7 +133,7 @@ impl Backup {
     }
 }
 
-/// Durable commits from an lsn on that lie behind each other on the device, at least one.
+/// Durable commits from an lsn on that follow each other on the device, at least one.
 fn next_part(state: &State, from: u64) -> Option<Part> {
     let ring = &state.ring;
     let first = ring.live.partition_point(|live| live.lsn < from);
@@ -161,8 +161,8 @@ fn next_part(state: &State, from: u64) -> Option<Part> {
     (!part.commits.is_empty()).then_some(part)
 }
 
-/// The replica after the one that was looked at last. `None`: that was the last of all, and the
-/// next call begins with the first. So each round has every replica once, however many drop out of
+/// The replica after the one that was verified last. `None`: that was the last one, and the next
+/// call begins with the first. So each round has every replica once, even if some are freed during
 /// it.
 fn next_replica(state: &mut State) -> Option<(ReplicaId, u32)> {
     let range = (Bound::Excluded(state.scrub_after), Bound::Unbounded);
@@ -179,7 +179,7 @@ fn in_frames(state: &State) -> u64 {
     replicas.filter(|replica| scrubs(replica)).count() as u64
 }
 
-/// Whether there is something to verify: in a frame, and not known to be damaged.
+/// Whether there is data to verify: in a frame, and not known to be damaged.
 fn scrubs(replica: &Replica) -> bool {
     let in_frame = replica.place() == Place::Frame || replica.base > 0 || replica.in_slot;
     replica.committed && in_frame && replica.damage().is_none()

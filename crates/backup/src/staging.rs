@@ -1,8 +1,8 @@
-//! What is staged and not yet committed.
+//! Staged chunks that are not yet committed.
 //!
 //! **Invariants**
-//! - T1: a batch is written as one commit, in the order of its being staged; while it is written,
-//!   the next one grows beside it.
+//! - T1: a batch is written as one commit, with its chunks in the order of staging; while it is
+//!   written, the next batch grows beside it.
 //! - T2: `body_crc` is the CRC32C of everything after the commit's head: no byte of a payload is
 //!   read again for it.
 //! - T3: between commits a batch keeps at most [`KEPT_BYTES`] of memory.
@@ -15,24 +15,23 @@ use duramen_format::wal::{COMMIT_BYTES, Record};
 use crate::buffer::{Buffer, Held};
 use crate::replica::Staged;
 
-/// From this many bytes on, deriving a CRC from others costs less than going over the bytes once
-/// more.
+/// From this many bytes on, deriving a CRC from others costs less than reading the bytes once more.
 const DERIVE_BYTES: usize = 16 << 10;
 
-/// Memory that a batch leaves to the next one: most commits are smaller, so that they need no fresh
+/// Memory that a batch leaves to the next one: most commits are smaller, so they need no fresh
 /// memory.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// What one commit will hold.
+/// The contents of the next commit.
 pub(crate) struct Batch {
-    /// The commit as it will be written; its first bytes wait for the head.
+    /// The commit as it will be written; its first bytes are reserved for the head.
     pub(crate) bytes: Buffer,
     pub(crate) body_crc: u32,
     pub(crate) records: u32,
     pub(crate) payload_bytes: u64,
     pub(crate) staged: Vec<Staged>,
-    /// Something of it was written straight to a frame, and is to be synced before the commit that
-    /// certifies it is written.
+    /// Some bytes were written directly to a frame, and are to be synced before the commit that
+    /// certifies them is written.
     pub(crate) straight: bool,
 }
 
@@ -52,8 +51,7 @@ impl Batch {
         self.staged.is_empty()
     }
 
-    /// Takes a record. `rolling`: the segment's certificate before and after the payload, if they
-    /// are known.
+    /// Adds a record. `rolling`: the segment's certificate before and after the payload, if known.
     pub(crate) fn append(
         &mut self,
         record: &Record<'_>,

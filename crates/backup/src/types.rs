@@ -1,23 +1,23 @@
-//! What goes into a backup and comes out of it.
+//! Input and output types of a backup.
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::units::{KIB, MIB};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
-/// How files are written.
+/// The write mode of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Through the page cache.
     #[default]
     Buffered,
-    /// Past it (`O_DIRECT`).
+    /// Past the page cache (`O_DIRECT`).
     Direct,
     /// One preallocated file or partition that holds everything, past the page cache.
     Raw,
 }
 
-/// Who a store belongs to. Written once, at its creation.
+/// The owner of a store. Written once, at its creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Name of the cluster; at most 64 bytes.
@@ -28,7 +28,7 @@ pub struct Identity {
     pub hash_seed: u64,
 }
 
-/// Whom a caller expects a store to belong to; `None` accepts anybody.
+/// The owner that a caller expects; `None` accepts any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     pub cluster: Option<String>,
@@ -42,7 +42,7 @@ pub struct Geometry {
     pub segment_bytes: u32,
     /// Bytes of the write-ahead log: a multiple of 4 KiB, at least [`WAL_BYTES_MIN`].
     pub wal_bytes: u64,
-    /// Frames there may be; space for them is taken as they are used.
+    /// Maximum number of frames; their space is allocated when they are used.
     pub frames: u32,
 }
 
@@ -60,22 +60,21 @@ impl Default for Geometry {
     }
 }
 
-/// How a backup behaves; may differ from one start to the next.
+/// Settings of a backup; may differ from one start to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A chunk of at least this many bytes goes straight to its frame, and only its certificate
-    /// into the write-ahead log. `u32::MAX`: never. 90-traps.md §G: 128 KiB is where writing twice
-    /// costs more than a second write.
+    /// A chunk of at least this many bytes goes directly to its frame, and only its certificate
+    /// into the write-ahead log. `u32::MAX`: never. 90-traps.md §G: from 128 KiB on, writing the
+    /// bytes twice costs more than a second write.
     pub bypass_bytes: u32,
     /// The background flush empties the write-ahead log down to this part of it, in percent.
     pub wal_fill_percent: u8,
-    /// Most memory for copies of what is staged, or committed and not yet in a frame; above it
-    /// commits wait for frames. The background flush begins at three quarters of it. `u64::MAX`: as
-    /// much as the write-ahead log holds.
+    /// Maximum memory for copies of chunks that are staged, or committed and not yet in a frame;
+    /// above it commits wait for frames. The background flush begins at three quarters of it.
+    /// `u64::MAX`: the size of the write-ahead log.
     pub memory_bytes: u64,
-    /// Closed segments go to their frames past the page cache in mode buffered too: nobody reads
-    /// them again but a recovery, and copying them costs the processor several times what the
-    /// device needs for them.
+    /// Closed segments go to their frames past the page cache in mode buffered too: only a recovery
+    /// reads them again, and copying them costs the processor several times the device's time.
     pub frames_past_cache: bool,
     /// A bug to be found by tests.
     #[cfg(feature = "planted")]
@@ -83,10 +82,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Memory for copies beside a budget of so many bytes: a thirty-second part, as the process
-    /// stays within a tenth above its budget by it; at least four segments of the smallest size, as
-    /// two heads fill one each while two are written; no more than the fastest devices take in a
-    /// tenth of a second.
+    /// Memory for copies beside a memory budget of `budget_bytes`: a thirty-second part, so that
+    /// the process stays within a tenth above its budget; at least four segments of the smallest
+    /// size, since two heads fill one each while two are written; at most the bytes that the
+    /// fastest devices write in a tenth of a second.
     pub fn copies_of(budget_bytes: u64) -> u64 {
         (budget_bytes / 32).clamp(8 * MIB, 512 * MIB)
     }
@@ -105,28 +104,28 @@ impl Default for Options {
     }
 }
 
-/// Some bytes of a segment on their way to a replica.
+/// Bytes of a segment, to be added to its replica.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     pub segment: SegmentId,
     /// Replication epoch of the segment; a lower one than the replica's is rejected.
     pub epoch: u64,
     pub kind: Kind,
-    /// Where in the segment `bytes` start: what was staged before ends there. A repeated chunk
-    /// changes nothing.
+    /// Offset in the segment where `bytes` start: the end of the bytes staged before. A repeated
+    /// chunk changes nothing.
     pub offset: u32,
     pub bytes: &'a [u8],
-    /// Makes everything up to here valid, in one step. Without one, the bytes wait for a later
-    /// chunk's, and hold on to their place in the write-ahead log: certify them before it has gone
-    /// round, or commits find no room.
+    /// Makes all bytes up to its length valid, in one step. Bytes without a certificate wait for a
+    /// later chunk's, and keep their place in the write-ahead log: certify them before the log has
+    /// gone round, or commits find no room.
     pub certificate: Option<Certificate>,
     /// Creates the replica.
     pub open: bool,
-    /// Nothing follows; needs a certificate, here or before, over all bytes.
+    /// No chunk follows; needs a certificate, here or before, over all bytes.
     pub close: bool,
 }
 
-/// What a commit did.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     /// Number of the commit in the write-ahead log; 0 if nothing was staged.
@@ -135,11 +134,11 @@ pub struct Committed {
     pub chunks: u32,
     /// Bytes of chunks in it.
     pub bytes: u64,
-    /// Level that everything committed so far has reached.
+    /// Level that all commits so far have reached.
     pub level: Level,
 }
 
-/// Names a replica. A backup keeps those of many logs; segment ids are unique within one.
+/// Names a replica. A backup keeps replicas of many logs; segment ids are unique within one log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId {
     /// The log id in the segment's header.
@@ -147,7 +146,7 @@ pub struct ReplicaId {
     pub segment: SegmentId,
 }
 
-/// Where a replica's bytes lie.
+/// The place of a replica's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the write-ahead log, perhaps with a first part in a frame.
@@ -156,10 +155,10 @@ pub enum Place {
     Frame,
 }
 
-/// A segment replica as this backup holds it.
+/// A segment replica in this backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaInfo {
-    /// Whose it is.
+    /// The log that it belongs to.
     pub log: u64,
     pub segment: SegmentId,
     pub kind: Kind,
@@ -170,13 +169,13 @@ pub struct ReplicaInfo {
     pub crc: u32,
     pub closed: bool,
     pub place: Place,
-    /// It is known that its bytes can't be read any more: `read` gives an error. Whether that
-    /// matters depends on whether the control log lists the segment.
+    /// Its bytes are known to be unreadable: `read` gives an error. Whether that matters depends on
+    /// whether the control log lists the segment.
     pub damaged: bool,
 }
 
 impl ReplicaInfo {
-    /// Its name.
+    /// The name of the replica.
     pub fn id(&self) -> ReplicaId {
         ReplicaId {
             log: self.log,
@@ -193,18 +192,18 @@ impl ReplicaInfo {
     }
 }
 
-/// What one step of scrubbing found.
+/// The result of one scrub step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScrubStep {
-    /// Nothing is on the device.
+    /// No data is on the device.
     Idle,
-    /// This one is as it was written.
+    /// This replica is as it was written.
     Good { segment: SegmentId, bytes: u32 },
-    /// This one isn't: see [`take_damaged`](crate::Backup::take_damaged).
+    /// This replica differs: see [`take_damaged`](crate::Backup::take_damaged).
     Damaged { segment: SegmentId },
-    /// All of the write-ahead log that a restart would read is as it was written.
+    /// All bytes of the write-ahead log that a restart would read are as they were written.
     GoodLog { bytes: u64 },
-    /// A commit isn't.
+    /// A commit differs.
     DamagedLog(LogDamage),
 }
 
@@ -213,33 +212,34 @@ pub enum ScrubStep {
 pub struct LogDamage {
     pub lsn: u64,
     pub reason: String,
-    /// What it held is in frames now, and no restart reads it. False: it will be tried again.
+    /// Its data are in frames now, and no restart reads the commit. False: the repair will be tried
+    /// again.
     pub is_mended: bool,
 }
 
-/// A replica that was whole, and was found not to be any more.
+/// A replica that was whole, and was found damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
-    /// Whose it is.
+    /// The log that it belongs to.
     pub log: u64,
     pub segment: SegmentId,
     pub kind: Kind,
-    /// Where it lies.
+    /// The frame of its bytes.
     pub frame: Option<u32>,
-    /// The device gave an error: when the replica is freed, its frame is not used again in this
+    /// The device returned an error: when the replica is freed, its frame is not used again in this
     /// run.
     pub unreadable: bool,
     pub reason: String,
 }
 
-/// Memory for copies of what is staged, or committed and not yet in a frame.
+/// Memory for copies of chunks that are staged, or committed and not yet in a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// What they take now.
+    /// Bytes in use.
     pub bytes: u64,
-    /// What was allocated for them: a part may not have been touched yet.
+    /// Bytes allocated: a part may not have been touched yet.
     pub reserved_bytes: u64,
-    /// What `bytes` is kept below: [`Options::memory_bytes`].
+    /// Maximum of `bytes`: [`Options::memory_bytes`].
     pub bytes_max: u64,
 }
 
@@ -253,7 +253,7 @@ impl std::iter::Sum for Copies {
     }
 }
 
-/// Figures of a backup since it was opened, unless said otherwise.
+/// Statistics of a backup since it was opened, unless a field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub commits: u64,
@@ -266,7 +266,7 @@ pub struct Stats {
     pub frame_written_bytes: u64,
     pub syncs: u64,
     /// Duration of commits: bucket n counts those of at least 2^n and less than 2^(n+1)
-    /// microseconds; the last has no end.
+    /// microseconds; the last bucket has no end.
     pub commit_micros: [u64; 24],
     pub wal_bytes: u64,
     /// Bytes of the write-ahead log that a restart would read, now.
@@ -276,19 +276,18 @@ pub struct Stats {
     pub frame_bytes: u32,
     /// Replicas that are kept now, in frames or not.
     pub replicas: u32,
-    /// Replicas of which not everything is in a frame, now.
+    /// Replicas that are not completely in a frame now.
     pub unflushed: u32,
     /// Closed replicas and parts of open ones written to frames.
     pub flushes: u64,
-    /// Times that a commit had to wait for the write-ahead log, or the memory of what waits for
-    /// frames, to be emptied.
+    /// Times that a commit had to wait for room in the write-ahead log or in the memory for copies.
     pub stalls: u64,
     pub scrubbed: u64,
     pub damaged: u64,
-    /// Frames that are used no more, or only if there is no other: reads or writes in them went
-    /// wrong.
+    /// Frames that are no longer used, or only if there is no other: reads or writes in them
+    /// failed.
     pub quarantined: u32,
     pub io_errors: u64,
-    /// The reason why the device takes no more writes; empty while it does.
+    /// The reason why the device accepts no more writes; empty while it does.
     pub failed: String,
 }

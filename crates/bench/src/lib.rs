@@ -1,8 +1,8 @@
-//! The papers' tables and figures, peers side by side; `docs/benchmarks.md` shows the results.
+//! The papers' tables and figures, with peers side by side; `docs/benchmarks.md` shows the results.
 //!
-//! One file per figure in `figures`; what they share is in `harness`; the load generator for
-//! servers is in `load`. The binary `duramen-bench` and the subcommand `duramen bench` both come in
-//! through [`BenchArgs`].
+//! One file per figure is in `figures`; shared code is in `harness`; the load generator for servers
+//! is in `load`. The binary `duramen-bench` and the subcommand `duramen bench` both use
+//! [`BenchArgs`].
 
 pub mod figures;
 pub mod harness;

@@ -1,8 +1,8 @@
-//! The control log: what is listed is the log, and nothing else is ever replayed.
+//! The control log: the segments that it lists are the log, and nothing else is ever replayed.
 //!
 //! **Invariants**
 //! - C1: the state after a record depends only on the state before and the record; a snapshot's
-//!   records, applied to nothing, give the state they were made from.
+//!   records, applied to an empty state, give the state they were made from.
 //! - C2: a segment id is listed at most once in the life of a log, and closed at most once.
 //! - C3: only a control segment that begins with a whole snapshot is eligible; of several, the one
 //!   with the highest id counts.
@@ -21,8 +21,8 @@ use duramen_format::control::{
 use duramen_format::segment::{self, HEADER_BYTES, Header, Kind};
 use std::collections::BTreeMap;
 
-/// Most segments that a log may have whose control segments are so long: a snapshot must fit into
-/// one, with all tables, and leave a quarter to the records after it.
+/// Most segments of a log with control segments of this capacity: a snapshot must fit into one,
+/// with all tables, and leave a quarter to the records after it.
 pub fn segments_max(control_capacity: u64) -> u64 {
     let tables = (TABLES_MAX as u64 * TABLE_RECORD_BYTES_MAX).min(control_capacity / 4);
     let room = (control_capacity / 4 * 3).saturating_sub(HEADER_BYTES as u64 + tables);
@@ -37,7 +37,7 @@ pub struct Listed {
     pub head: u32,
     /// Replicas at a lower replication epoch don't count while the segment is open.
     pub epoch: u64,
-    /// What it contains, once it is closed.
+    /// Its certificate, once it is closed.
     pub closed: Option<Certificate>,
     /// Raised when it is rewritten in place of its older image.
     pub generation: u64,
@@ -48,26 +48,27 @@ pub struct Listed {
 pub struct Table {
     pub name: String,
     pub level: Option<Level>,
-    /// Entries below this version are not its own, or were cleared.
+    /// Entries below this version do not belong to the table, or were cleared.
     pub floor: u64,
 }
 
-/// What a control log says.
+/// The state that a control log describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub segments: BTreeMap<SegmentId, Listed>,
     pub tables: BTreeMap<u32, Table>,
-    /// Cleaning passes whose victims are not all out of the log yet, in the order of their begin.
+    /// Cleaning passes with victims that are still in the log, in the order of their start.
     pub passes: Vec<Pass>,
     /// No object version at or below this one is given again.
     pub safe_version: u64,
     /// No id at or above this one was given.
     pub next_segment: SegmentId,
-    /// The last record says that the server ended in order.
+    /// The last record marks an orderly shutdown.
     pub clean: bool,
 }
 
-/// Why a control segment cannot be read. The directory is damaged: nothing of it may be served.
+/// The reason why a control segment cannot be read. The directory is damaged: nothing of it may be
+/// served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("control segment {segment}: {damage}")]
@@ -99,7 +100,7 @@ impl State {
     /// Applies one record.
     ///
     /// # Errors
-    /// Why the record does not fit (C4); the state is unchanged then.
+    /// The reason why the record does not fit (C4); the state is unchanged then.
     pub fn apply(&mut self, record: &Record) -> Result<(), &'static str> {
         self.apply_inner(record)?;
         self.clean = matches!(record, Record::CleanShutdown { .. });
@@ -306,7 +307,7 @@ impl State {
         self.safe_version = self.safe_version.max(safe_version);
     }
 
-    /// A floor says that versions below it were given.
+    /// A floor implies that versions below it were given.
     fn raise_below(&mut self, floor: u64) {
         self.raise(SegmentId::NONE, floor.saturating_sub(1));
     }

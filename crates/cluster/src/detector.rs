@@ -1,17 +1,18 @@
-//! How a server notices that another one is gone: it asks a random one every now and then.
+//! The failure detector: a server pings a random other one at each interval.
 //!
-//! With n servers each one is asked about once per interval, whatever n is, and nobody has to know
-//! all about all. A suspicion is no verdict: the coordinator asks the suspect itself.
+//! With n servers each one is pinged about once per interval, for any n, and no server needs the
+//! state of all. A suspicion is no verdict: the coordinator asks the suspect itself.
 //!
 //! **Invariants**
 //! - F1: a server is suspected if it does not answer within the timeout, or its connection is
 //!   refused or reset.
-//! - F2: time in which this process stood still does not count: what is under way gets it on top.
-//! - F3: the timeout follows the answers that come: it is at least the configured one, and at most
-//!   ten times that.
-//! - F4: a server whose list stays behind those of others, or that knows no others, asks the
-//!   coordinator: it may have been called crashed while nobody reached it, and nobody tells the
-//!   dead anything.
+//! - F2: time in which this process stood still does not count: it is added to the deadlines of
+//!   pings in flight.
+//! - F3: the timeout follows the answer times: it is at least the configured one, and at most ten
+//!   times that.
+//! - F4: a server whose list stays behind those of others, or that has no others in its list, asks
+//!   the coordinator: it may have been declared crashed while it was unreachable, and dead servers
+//!   are told nothing.
 //!
 //! Paper: [Ousterhout15 §7.2]; differs: a refused connection is noticed at once, and the timeout
 //! adapts.
@@ -24,15 +25,16 @@ use std::collections::BTreeMap;
 /// The timeout is never more than this many times the configured one (F3).
 const TIMEOUT_FACTOR_MAX: u64 = 10;
 
-/// A list may be behind for this long before it is asked for: most often it is on its way.
+/// A list may be behind for this long before the coordinator is asked: usually the update is in
+/// flight.
 const BEHIND_US: u64 = 1_000_000;
 
-/// What to do.
+/// An action of the detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Ask it; its answer carries the nonce.
+    /// Ping it; its answer has the nonce.
     Ping { to: ServerId, nonce: u64 },
-    /// Tell the coordinator.
+    /// Report it to the coordinator.
     Suspect(ServerId),
 }
 
@@ -42,7 +44,7 @@ struct Asked {
     deadline_us: u64,
 }
 
-/// See the module.
+/// The failure detector; see the module.
 pub struct Detector {
     me: ServerId,
     interval_us: u64,
@@ -51,7 +53,7 @@ pub struct Detector {
     others: Vec<ServerId>,
     under_way: BTreeMap<u64, Asked>,
     next_us: u64,
-    /// Round trips: smoothed, and how far they are from that (as TCP does it).
+    /// Round trips: smoothed, and their mean deviation (as in TCP).
     smoothed_us: u64,
     deviation_us: u64,
     version: ListVersion,
@@ -59,7 +61,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Of server `me`; times as in `ClusterSettings`.
+    /// The detector of server `me`; times as in `ClusterSettings`.
     pub fn new(
         me: ServerId,
         interval_ms: u32,
@@ -100,7 +102,7 @@ impl Detector {
         deadlines.min().unwrap_or(u64::MAX).min(self.next_us)
     }
 
-    /// Time has passed.
+    /// Handles the time.
     pub fn tick(&mut self, now_us: u64) -> Vec<Act> {
         let late_us = now_us.saturating_sub(self.due_us());
         if late_us > self.timeout_us {
@@ -132,7 +134,7 @@ impl Detector {
         acts
     }
 
-    /// How long an answer is waited for, in microseconds (F3).
+    /// Timeout of an answer, in microseconds (F3).
     pub fn patience_us(&self) -> u64 {
         let adapted_us = self.smoothed_us + 4 * self.deviation_us;
         adapted_us.clamp(self.timeout_us, self.timeout_us * TIMEOUT_FACTOR_MAX)
@@ -163,13 +165,13 @@ impl Detector {
         is_long
     }
 
-    /// Nobody else is UP as far as this server knows: then too a `Confirm` now and then says
-    /// whether it is a member still (F4).
+    /// No other server is UP according to this server's list: then too a `Confirm` from time to
+    /// time tells whether it still is a member (F4).
     pub fn is_alone(&self) -> bool {
         self.others.is_empty()
     }
 
-    /// A connection to a server was refused or reset, whoever needed it (F1).
+    /// A connection to a server was refused or reset, whatever its purpose (F1).
     pub fn unreachable(&mut self, server: ServerId) -> Option<Act> {
         self.under_way.retain(|_, asked| asked.to != server);
         self.others
@@ -219,7 +221,7 @@ mod tests {
         detector
     }
 
-    /// Runs until a time; each answer takes `took_us`. Whom it suspected.
+    /// Runs until a time; each answer takes `took_us`. Returns the suspects.
     fn run(detector: &mut Detector, until_us: u64, took_us: impl Fn(u64) -> u64) -> Vec<ServerId> {
         let mut suspects = Vec::new();
         let mut answers: BTreeMap<u64, u64> = BTreeMap::new();
@@ -275,12 +277,12 @@ mod tests {
         let mut detector = detector(3);
         assert_eq!(run(&mut detector, 10_000_000, |_| 2_000), []);
         assert_eq!(detector.patience_us(), 50_000);
-        // A machine under load: answers grow slower, and stay so. Nobody is suspected, as the
+        // A machine under load: answers become slower, and stay so. No server is suspected, as the
         // timeout follows.
         let slower = |at_us: u64| ((at_us - 10_000_000) / 50).min(120_000);
         assert_eq!(run(&mut detector, 40_000_000, slower), []);
         assert!(detector.patience_us() > 120_000);
-        // Never answers that take longer than ten timeouts.
+        // Answers that always take longer than ten timeouts.
         assert!(!run(&mut detector, 60_000_000, |_| 600_000).is_empty());
         assert!(detector.patience_us() <= 500_000);
     }

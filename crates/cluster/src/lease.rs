@@ -1,18 +1,19 @@
-//! Read leases: a master reads as long as everybody who holds a control segment of its log lets it.
+//! Read leases: a master reads as long as all holders of control segments of its log grant it
+//! leases.
 //!
-//! A recovery has to reach one of those holders, because only they can say what the log is. So when
-//! the leases that they gave have run out, the old master has stopped serving, although nobody
-//! could tell it to (docs/protocols.md, "Leases").
+//! A recovery has to reach one of those holders, because only they have the list of the log. So
+//! when the leases that they gave have run out, the old master has stopped serving, even if it
+//! cannot be told (docs/protocols.md, "Leases").
 //!
 //! **Rules**
-//! - E1: a master counts a lease from when it *sent* what was answered, a holder from when it
+//! - E1: a master counts a lease from when it *sent* the answered request, a holder from when it
 //!   *received* it.
 //! - E2: a master serves a read only if, after it was executed, the leases of all holders of all
 //!   eligible control segments run.
-//! - E3: the holder's clock may run faster than the master's by a tenth: the master's lease is so
-//!   much shorter.
-//! - E4: a holder that was restarted does not know what it gave: for one lease from its start it is
-//!   taken to have given all.
+//! - E3: the holder's clock may run faster than the master's by a tenth: the master's lease is
+//!   shorter by that.
+//! - E4: a holder that was restarted has lost its grants: for one lease from its start it counts as
+//!   having granted all.
 //!
 //! Times are microseconds of a monotonic clock of the process, from any origin.
 //!
@@ -22,19 +23,19 @@
 use crate::replication::BackupId;
 use std::collections::BTreeMap;
 
-/// How much faster than the master's a holder's clock may run (E3), in percent.
+/// The rate of a holder's clock relative to the master's, at most (E3), in percent.
 const DRIFT_PERCENT: u64 = 110;
 
-/// What a master was granted.
+/// The leases of a master.
 #[derive(Clone, Debug)]
 pub struct MasterLease {
     lease_us: u64,
-    /// Until when each holder lets it read.
+    /// The end of each holder's lease.
     until: BTreeMap<BackupId, u64>,
 }
 
 impl MasterLease {
-    /// `lease_us`: how long a holder lets the master read after an answer.
+    /// `lease_us`: the lease of a holder after an answer.
     pub fn new(lease_us: u64) -> MasterLease {
         MasterLease {
             lease_us: lease_us * 100 / DRIFT_PERCENT,
@@ -42,14 +43,14 @@ impl MasterLease {
         }
     }
 
-    /// A holder has answered what was sent at `sent_us` (E1).
+    /// A holder has answered a request that was sent at `sent_us` (E1).
     pub fn granted(&mut self, holder: BackupId, sent_us: u64) {
         let until = self.until.entry(holder).or_default();
         *until = (*until).max(sent_us + self.lease_us);
     }
 
-    /// Until when reads are served; 0 if some holder has granted nothing. Nobody holds anything:
-    /// nobody can recover it.
+    /// The time until which reads are served; 0 if some holder has granted nothing. Without
+    /// holders: no server can recover the log.
     pub fn until(&self, holders: impl IntoIterator<Item = BackupId>) -> u64 {
         holders
             .into_iter()
@@ -63,7 +64,7 @@ impl MasterLease {
         now_us < self.until(holders)
     }
 
-    /// Whom to ask now, because less than half of the lease is left.
+    /// The holders to ask now, because less than half of the lease is left.
     pub fn due(&self, now_us: u64, holders: impl IntoIterator<Item = BackupId>) -> Vec<BackupId> {
         let left = |holder: &BackupId| {
             let until = self.until.get(holder).copied().unwrap_or(0);
@@ -75,13 +76,13 @@ impl MasterLease {
             .collect()
     }
 
-    /// Forgets everybody but these.
+    /// Drops all holders except these.
     pub fn keep(&mut self, holders: &[BackupId]) {
         self.until.retain(|holder, _| holders.contains(holder));
     }
 }
 
-/// What a backup has granted to the masters of logs.
+/// The leases that a backup has granted to the masters of logs.
 #[derive(Clone, Debug)]
 pub struct HolderLease {
     lease_us: u64,
@@ -99,20 +100,20 @@ impl HolderLease {
         }
     }
 
-    /// Something of this log was received at `received_us` and is answered. Never for a fenced log.
+    /// A request of this log was received at `received_us` and is answered. Never for a fenced log.
     pub fn grant(&mut self, log: u64, received_us: u64) {
         let answered = self.answered.entry(log).or_default();
         *answered = (*answered).max(received_us);
     }
 
-    /// For how long the log's master may still read because of this holder, in microseconds.
+    /// The time for which the log's master may still read because of this holder, in microseconds.
     pub fn left(&self, log: u64, now_us: u64) -> u64 {
         let last = self.answered.get(&log).copied().unwrap_or(0);
         let from = last.max(self.started_us); // E4
         (from + self.lease_us).saturating_sub(now_us)
     }
 
-    /// The log is recovered: nobody reads from it.
+    /// The log is recovered: no master reads from it.
     pub fn forget(&mut self, log: u64) {
         self.answered.remove(&log);
     }
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(lease.until(HOLDERS), 102_000);
         assert!(lease.is_valid(101_999, HOLDERS) && !lease.is_valid(102_000, HOLDERS));
         assert_eq!(lease.due(53_000, HOLDERS), [BackupId(2)]);
-        lease.granted(BackupId(2), 1_000); // late, and of something older
+        lease.granted(BackupId(2), 1_000); // late, and for an older request
         assert_eq!(lease.until(HOLDERS), 102_000);
         lease.keep(&[BackupId(1)]);
         assert!(!lease.is_valid(6_000, HOLDERS));
@@ -144,8 +145,8 @@ mod tests {
         );
     }
 
-    /// Whatever the delays and, within a tenth, the clocks: while the master reads, the holder says
-    /// that it may.
+    /// With any delays and, within a tenth, any clocks: while the master reads, the holder's lease
+    /// runs.
     #[test]
     fn scenario_27_a_holder_never_says_less_than_the_master_believes() {
         let (mut master, mut holder) = (MasterLease::new(1_000), HolderLease::new(1_000, 0));

@@ -1,12 +1,11 @@
-//! The rules by which servers are one cluster, as state machines: no thread, clock, socket or file
-//! in here.
+//! The rules of a cluster, as state machines: no thread, clock, socket or file in here.
 //!
-//! [`control`] is what the control log says; [`replication`] in which order everything reaches the
-//! backups; [`rifl`] how each request takes effect once. [`coordinator`] says who is a member and
-//! who owns what, and has the dead's tablets recovered (`recovery`); [`membership`] and
-//! [`detector`] are a server's side of that. Whoever drives them (the durable store, a node, the
-//! simulator) feeds events and executes effects. docs/protocols.md shows the protocols as wholes.
-//! Times are microseconds of a monotonic clock of any origin.
+//! [`control`] is the state of the control log; [`replication`] the order in which everything
+//! reaches the backups; [`rifl`] makes each request take effect once. [`coordinator`] manages
+//! membership and the ownership of tablets, and has dead servers' tablets recovered (`recovery`);
+//! [`membership`] and [`detector`] are a server's side of that. Their driver (the durable store, a
+//! node, the simulator) passes in events and executes effects. docs/protocols.md shows the
+//! protocols as wholes. Times are microseconds of a monotonic clock of any origin.
 
 pub mod control;
 pub mod coordinator;

@@ -1,15 +1,15 @@
-//! The server list as a member has it: whole first, then strictly the next version.
+//! The server list of a member: first whole, then strictly step by step.
 //!
 //! **Invariants**
 //! - V1: the list of version v is what the coordinator persisted as v: a step is applied to v - 1
 //!   and to nothing else.
 //! - V2: versions only grow; an update that is not newer changes nothing.
-//! - V3: a crashed server never is UP again, and one that is gone never comes back.
+//! - V3: a crashed server is never UP again, and one that is gone never comes back.
 //! - V4: a server counts as gone only if it was in the list before. One that was never in it may be
 //!   too new for this list: its replicas stay. (Replicas that a disk held before its backup
-//!   enlisted are older than the list it got then: what that list does not name is gone. And a
-//!   backup that has replicas of a log that its list does not know asks the coordinator for the
-//!   list: what was asked for after the log's first write names it, or it is gone.)
+//!   enlisted are older than the list it got then: a log that is not in that list is gone. And a
+//!   backup with replicas of a log that is not in its list asks the coordinator for the list: the
+//!   log is in a list requested after the log's first write, or it is gone.)
 //!
 //! Paper: [Ousterhout15 §3]; 90-traps.md §D, §I.28.
 
@@ -21,35 +21,35 @@ use duramen_wire::native::message::{
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// See the module.
+/// The server list of a member; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     version: ListVersion,
     servers: BTreeMap<ServerId, ServerEntry>,
-    /// As a message, once it was asked for.
+    /// As a message, once it was requested.
     listed: OnceLock<SharedList>,
     planted: Planted,
 }
 
-/// What an update did.
+/// The effect of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// What changed, in this order: what was there before crashes and goes before anything is
-    /// added. An added server may be crashed already: look at its status.
+    /// The changes, in this order: existing servers crash and go before any is added. An added
+    /// server may be crashed already: check its status.
     Changed(Vec<ServerChange>),
-    /// V2: nothing.
+    /// V2: no effect.
     Old,
-    /// V1: nothing; the answer with the version that is here brings the full list.
+    /// V1: no effect; the answer with the present version brings the full list.
     NeedsFull,
 }
 
 impl Members {
-    /// Nobody, version 0: any full list is newer.
+    /// No servers, version 0: any full list is newer.
     pub fn new() -> Members {
         Members::default()
     }
 
-    /// Makes it wrong in this way.
+    /// Plants this bug.
     #[cfg(feature = "planted")]
     pub fn plant(&mut self, bug: Bug) {
         self.planted = Planted::one(bug);
@@ -69,12 +69,12 @@ impl Members {
             .is_some_and(|entry| entry.status == ServerStatus::Up)
     }
 
-    /// All, by id.
+    /// All servers, by id.
     pub fn iter(&self) -> impl Iterator<Item = &ServerEntry> {
         self.servers.values()
     }
 
-    /// How many there are.
+    /// The number of servers.
     pub fn count(&self) -> usize {
         self.servers.len()
     }
@@ -95,7 +95,7 @@ impl Members {
         self.listed.get_or_init(list).clone()
     }
 
-    /// Takes an update of the coordinator's.
+    /// Applies an update of the coordinator.
     pub fn apply(&mut self, update: &ServerListUpdate) -> Applied {
         if update.version() <= self.version {
             return Applied::Old; // V2
@@ -137,7 +137,7 @@ impl Members {
         Applied::Changed(changes.to_vec())
     }
 
-    /// Whether each change finds what it changes, and adds only what is new (V3).
+    /// Whether each change applies to an existing server, and adds only new ones (V3).
     fn fits(&self, changes: &[ServerChange]) -> bool {
         let mut there: BTreeMap<ServerId, bool> = BTreeMap::new();
         changes.iter().all(|change| {

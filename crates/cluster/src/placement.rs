@@ -28,13 +28,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Random candidates of which the best is taken (L2).
 const CANDIDATES: usize = 5;
 
-/// How a master places replicas.
+/// The layout of a master's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// Anywhere: a recovery reads from all disks at once.
     #[default]
     Scatter,
-    /// In copysets, each server in so many: fewer sets of servers whose loss loses data.
+    /// In copysets, each server in `groups` of them: fewer sets of servers that lose data if all of
+    /// a set fail.
     Copysets { groups: u32 },
 }
 
@@ -55,9 +56,9 @@ pub struct Member {
     pub backup: BackupId,
     /// Servers of one rack fail together.
     pub rack: Option<String>,
-    /// Where it answers: two lives at one address are one machine. Empty: nobody knows.
+    /// Its address: two lives at one address are one machine. Empty: unknown.
     pub address: String,
-    /// Its data directory; 0: nobody knows.
+    /// Its data directory; 0: unknown.
     pub disk: u64,
     /// Microseconds in which it reads one segment.
     pub read_us: u32,
@@ -94,11 +95,11 @@ impl Member {
 pub struct Placement {
     layout: Layout,
     replicas: usize,
-    /// The master itself, as others know it; `None`: nobody has said.
+    /// The master itself; `None`: unknown.
     master: Option<Member>,
     members: BTreeMap<BackupId, Member>,
-    /// They keep what they have, and get nothing more but by L5; `true`: as long as there is
-    /// another life of the same machine.
+    /// They keep their replicas, and get new ones only by L5; `true`: as long as there is another
+    /// life of the same machine.
     retired: BTreeMap<BackupId, (Member, bool)>,
     /// Replicas of this master that a recovery would read there.
     load: BTreeMap<BackupId, u32>,
@@ -124,7 +125,7 @@ impl Placement {
         }
     }
 
-    /// Where the master itself is, to be told before there are members (L1, L4).
+    /// Sets the place of the master itself, before there are members (L1, L4).
     pub fn set_master(&mut self, master: Member) {
         self.master = Some(master);
     }
@@ -135,7 +136,8 @@ impl Placement {
         known.is_some_and(|(member, master)| !master.goes_with(member))
     }
 
-    /// It may be chosen from now on, and an older life of the same machine no more: it may be over.
+    /// It may be chosen from now on, and an older life of the same machine not any more: it may be
+    /// over.
     pub fn add(&mut self, member: Member) {
         let master = self.master.as_ref();
         if master.is_some_and(|master| master.is_one_machine_with(&member)) {
@@ -156,7 +158,7 @@ impl Placement {
         self.stale = true;
     }
 
-    /// It is not chosen any more, and keeps what it has.
+    /// It is not chosen any more, and keeps its replicas.
     pub fn retire(&mut self, backup: BackupId) {
         if let Some(member) = self.members.remove(&backup) {
             self.retired.insert(backup, (member, false));
@@ -165,7 +167,7 @@ impl Placement {
         self.stale = true;
     }
 
-    /// It is gone, with what it had.
+    /// It is gone, with its replicas.
     pub fn remove(&mut self, backup: BackupId) {
         self.retire(backup);
         let Some((gone, _)) = self.retired.remove(&backup) else {
@@ -175,7 +177,7 @@ impl Placement {
         let other = others
             .find(|(other, is_superseded)| *is_superseded && other.is_one_machine_with(&gone));
         if let Some((other, _)) = other.cloned() {
-            self.add(other); // whichever was heard of last was over
+            self.add(other); // the last added life was over
         }
     }
 
@@ -183,9 +185,8 @@ impl Placement {
         self.members.contains_key(&backup)
     }
 
-    /// Chooses a backup for one more replica of a segment that `holding` have already, none of
-    /// `refusing`; the first replica of a segment is the one that a recovery reads. `None`: there
-    /// is nobody.
+    /// Chooses a backup for one more replica of a segment that is on `holding` already, none of
+    /// `refusing`; a recovery reads the first replica of a segment. `None`: there is none.
     pub fn choose(
         &mut self,
         holding: &[BackupId],
@@ -199,7 +200,7 @@ impl Placement {
         Some(chosen)
     }
 
-    /// Whether [`choose`](Self::choose) would find somebody.
+    /// Whether [`choose`](Self::choose) would find a backup.
     pub fn can_choose(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> bool {
         !self.willing(holding, refusing).is_empty()
     }
@@ -322,7 +323,7 @@ pub fn copysets<'a>(
     let mut stride = 1;
     for _ in 0..groups.max(1) {
         let block = stride * base;
-        // Blocks whose slots have all been given.
+        // Blocks in which all slots have been given.
         for start in (0..slots / block).map(|n| n * block) {
             for first in start..start + stride {
                 let group: Vec<u64> = (0..base).map(|n| first + n * stride).collect();

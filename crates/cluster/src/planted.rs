@@ -1,26 +1,25 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
-//! none.
+//! Bugs that tests plant to check that they are found. Without feature `planted` there are none.
 
-/// A way to get it wrong that a paper or its code has been caught with, or that we were close to.
+/// A bug that was found in a paper or its code, or that we nearly made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Trap 6: the head of a control log is recorded for a server that is not UP.
     HeadOfTheDead,
     /// Trap 7: tablets go to a recovery master that is not UP.
     OwnerNotUp,
-    /// Trap 7: what an earlier attempt reports counts for this one.
+    /// Trap 7: a report of an earlier attempt counts for this one.
     OldAttemptCounts,
-    /// Others are told before it is persisted.
+    /// Outputs leave before their change is persisted.
     TellsBeforePersisting,
-    /// What a leader does not know it denies without asking the store whether it still leads.
+    /// A leader denies something unknown without asking the store whether it still leads.
     DeniesAtOnce,
     /// A server that comes back is added before its old id is crashed.
     AddedBeforeCrashed,
-    /// A step of the server list is applied whatever version came before.
+    /// A step of the server list is applied to any version.
     SkipsVersions,
     /// A dead server is removed from the list while tablets wait for its log.
     RemovedTooEarly,
-    /// A listed segment without a replica is passed over.
+    /// A listed segment without a replica is skipped.
     RecoversInParts,
     /// Open control segments below the recorded one count.
     OldControlHead,
@@ -30,11 +29,11 @@ pub enum Bug {
     LaterIgnored,
     /// Replicas of an open segment at an older replication epoch count.
     OldEpochs,
-    /// A closed segment's replica counts whatever its certificate is.
+    /// A closed segment's replica counts with any certificate.
     AnyCertificate,
     /// New owners serve before the dead server's read lease has run out.
     LeaseIgnored,
-    /// As before, by a new leader that does not know of the lease.
+    /// As before, by a new leader without the lease's length.
     LeaseForgotten,
     /// A new leader calls stale what its predecessor had persisted, and the owner drops it.
     CompletionForgotten,
@@ -42,25 +41,25 @@ pub enum Bug {
     MigratedToTheDead,
     /// A migration's completion counts although the source was recovered meanwhile.
     MigrationOutlivesSource,
-    /// Tablets are told to owners in a version that they have already.
+    /// Owners are sent changed tablets with a version that they already have.
     VersionReused,
     /// A second enlistment with the same request makes a second server.
     EnlistsTwice,
-    /// A check of a suspect that was late itself calls it crashed.
+    /// A check of a suspect that was late itself declares it crashed.
     LateVerdict,
     /// Any failure of the coordinator's own connection is a sign that the server is dead.
     OwnFaultIsDeath,
-    /// A leader that hears nobody gives verdicts.
+    /// A leader that no server answers gives verdicts.
     JudgesAlone,
-    /// Who is suspected by another server is crashed: nobody asks it.
+    /// A server that another one suspects is declared crashed without a check.
     SuspicionIsVerdict,
-    /// A table that is made has the id of one that was dropped.
+    /// A new table gets the id of a dropped one.
     IdsReused,
-    /// The name of a dropped table is free before everybody who is UP has heard of it.
+    /// The name of a dropped table is free before all UP servers have confirmed the drop.
     NameAtOnce,
 }
 
-/// The bug that is planted, if any.
+/// The planted bug, if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Planted {
     #[cfg(feature = "planted")]
@@ -68,7 +67,7 @@ pub struct Planted {
 }
 
 impl Planted {
-    /// This one bug.
+    /// Plants this one bug.
     #[cfg(feature = "planted")]
     pub fn one(bug: Bug) -> Planted {
         Planted { bug: Some(bug) }

@@ -1,4 +1,4 @@
-//! Numbers that nobody can guess in the field and everybody can repeat in a test: the seed decides.
+//! Random numbers: unpredictable in production, repeatable in a test; the seed decides.
 
 /// SplitMix64: one word of state, every seed is good.
 #[derive(Clone, Debug)]

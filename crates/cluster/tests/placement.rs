@@ -1,4 +1,4 @@
-//! Where replicas go: racks, refinement, copysets; and what copysets are for, by Monte-Carlo.
+//! Placement of replicas: racks, refinement, copysets; and the effect of copysets, by Monte-Carlo.
 //! Scenarios by their numbers in 90-traps.md §I.
 
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
@@ -76,7 +76,7 @@ proptest! {
         let mut placement = Placement::new(layout, replicas, seed);
         let machine = |slot: u64, rack| Member { disk: slot + 1, ..member(slot, rack) };
         let me = machine(0, master_rack);
-        // An earlier life of the master's machine that nobody has called crashed yet.
+        // An earlier life of the master's machine that is not declared crashed yet.
         let old_me = Member { disk: me.disk, ..machine(90, master_rack) };
         placement.set_master(me);
         let others: Vec<Member> = (1..).zip(&racks).map(|(slot, rack)| machine(slot, *rack)).collect();
@@ -130,8 +130,8 @@ fn copysets_keep_away_from_the_masters_rack() {
     }
 }
 
-/// A machine lost its disk and is back before anybody has called its old life crashed: both are in
-/// the list. Whatever one of them holds the other one does not get.
+/// A machine lost its disk and is back before its old life is declared crashed: both are in the
+/// list. A segment with a replica on one of them gets none on the other.
 #[test]
 fn two_lives_of_one_machine_are_one_server() {
     for layout in [Layout::Scatter, Layout::Copysets { groups: 2 }] {
@@ -178,7 +178,7 @@ fn two_lives_of_one_machine_are_one_server() {
         );
         placement.remove(old.backup);
         assert!(!placement.has(old.backup) && placement.has(new.backup));
-        // Heard of in the other order: the verdict about the old life brings the new one back.
+        // In the other order: the verdict about the old life makes the new one eligible again.
         placement.add(old.clone());
         assert!(!placement.has(new.backup));
         placement.remove(old.backup);
@@ -186,10 +186,8 @@ fn two_lives_of_one_machine_are_one_server() {
     }
 }
 
-/// Of five candidates the one that would be done first: the fullest disk has little more than the
-/// average, and a slow one less. Of three servers with two replicas one was drained: the segments
-/// of the other two stayed incomplete, and neither the drain nor a write ever ended (seed 8 of the
-/// simulated cluster).
+/// Of three servers with two replicas one was drained: the segments of the other two stayed
+/// incomplete, and neither the drain nor a write ever ended (seed 8 of the simulated cluster).
 #[test]
 fn a_drained_backup_is_the_last_resort() {
     for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
@@ -213,6 +211,8 @@ fn a_drained_backup_is_the_last_resort() {
     }
 }
 
+/// Of five candidates the one that would finish first: the fullest disk has little more than the
+/// average, and a slow one less.
 #[test]
 fn what_a_recovery_reads_is_spread_by_speed() {
     let mut placement = Placement::new(Layout::Scatter, 3, 2);
@@ -233,8 +233,8 @@ fn what_a_recovery_reads_is_spread_by_speed() {
     assert!(most < average * 115 / 100, "{times:?}");
 }
 
-/// Scenario 40: whatever the order in which servers came and went, all masters see the same
-/// copysets, in R distinct racks.
+/// Scenario 40: for any order in which servers came and went, all masters see the same copysets, in
+/// R distinct racks.
 #[test]
 fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
     let mut random = Random(40);
@@ -247,8 +247,8 @@ fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
             .collect();
         let layout = Layout::copysets(4, 3);
         let mut masters = [Placement::new(layout, 3, 1), Placement::new(layout, 3, 2)];
-        // One sees everybody join and some crash, in some order; the other sees who is left, the
-        // last first.
+        // One sees all servers join and some crash, in some order; the other sees the remaining
+        // ones, the last first.
         for slot in 0..count {
             masters[0].add(member(slot));
             if gone.contains(&slot) && slot % 2 == 0 {
@@ -331,7 +331,7 @@ const REPLICAS: usize = 3;
 /// One percent of the servers fail at once.
 const FAILED: usize = 50;
 
-/// In how many of `trials` random failures of so many servers some set is lost as a whole.
+/// The share of `trials` random failures of so many servers in which some set is lost as a whole.
 fn losses(sets: &[[u16; REPLICAS]], trials: usize, seed: u64) -> f64 {
     let mut random = Random(seed);
     let mut lost = 0;
@@ -369,7 +369,7 @@ fn agrees(measured: f64, expected: f64, trials: usize) {
     assert!((measured - expected).abs() <= 3.0 * error.max(0.5 / trials as f64));
 }
 
-/// Sets of servers that a layout of this room gives.
+/// Sets of servers of a layout with this scatter width.
 fn sets_of(scatter_width: u32) -> Vec<[u16; REPLICAS]> {
     let members: Vec<Member> = (0..SERVERS as u64).map(|slot| member(slot, None)).collect();
     let Layout::Copysets { groups } = Layout::copysets(scatter_width, REPLICAS as u32) else {
@@ -392,8 +392,8 @@ fn cidons_figures_for_random_placement_and_for_copysets() {
     for slot in 0..SERVERS as u64 {
         placement.add(member(slot, None));
     }
-    // Placement itself gives the first sets; as many as there are chunks come from the same
-    // distribution, quicker.
+    // Placement itself gives the first sets; the rest, up to the number of chunks, comes from the
+    // same distribution, faster.
     let mut random = Random(5);
     let chunks = SERVERS * 8000 / REPLICAS;
     let mut sets = Vec::with_capacity(chunks);

@@ -1,4 +1,4 @@
-//! Exactly once, whatever is repeated, lost, cleaned, recovered or moved: trackers against a model
+//! Exactly once under repetition, loss, cleaning, recovery and migration: trackers against a model
 //! of a small cluster.
 
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
@@ -29,7 +29,7 @@ fn tablet_range(tablet: usize) -> KeyRange {
     KeyRange::new(RouteHash(first), RouteHash(first | 0xffff_ffff))
 }
 
-/// A tracker that knows client 1's lease to last for 100 seconds.
+/// A tracker with a lease of 100 seconds for client 1.
 fn tracker() -> Tracker {
     let mut tracker = Tracker::new(WINDOW);
     let first = rpc(1, 1, 0);
@@ -179,22 +179,22 @@ fn records_move_with_their_range() {
     assert_eq!(to.begin(1, TABLE, RouteHash(20), rpc(1, 2, 0)), done);
 }
 
-/// One master of the model: what it remembers, what its log holds, and what is not durable yet.
+/// One master of the model: its tracker, its log, and requests that are not durable yet.
 struct Master {
-    /// Which life this is: what is for an earlier one is dropped.
+    /// Number of its life: messages to an earlier life are dropped.
     life: u32,
     tracker: Tracker,
     log: Vec<Completion>,
     executing: Vec<Completion>,
 }
 
-/// A request on its way, or its repetition: it stays, for it may be delivered again.
+/// A request or its repetition, in flight: it stays, for it may be delivered again.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     master: usize,
     life: u32,
     tablet: usize,
-    /// Version of the map that led there.
+    /// Version of the map by which the client chose the owner.
     map: u32,
     rpc: Rpc,
 }
@@ -207,12 +207,12 @@ struct ClientModel {
     own_lease_until_us: u64,
 }
 
-/// What a driver of the tracker can do wrong.
+/// Errors that a driver of the tracker can make.
 #[derive(Clone, Copy, Default)]
 struct Slips {
-    /// L2: a result is told before it is durable.
+    /// L2: a result is sent before it is durable.
     answers_early: bool,
-    /// L10: it does not look by which map a request came.
+    /// L10: the version of a request's map is not checked.
     any_map: bool,
 }
 
@@ -222,14 +222,14 @@ struct World {
     slips: Slips,
     masters: Vec<Master>,
     owners: [usize; TABLETS],
-    /// Version of the map, and that since which its owner has each tablet.
+    /// Version of the map, and the version since which its owner has each tablet.
     map: u32,
     since: [u32; TABLETS],
     clients: Vec<ClientModel>,
     sent: Vec<Sent>,
-    /// How often the effect of a request became durable.
+    /// The number of times that the effect of a request became durable.
     effects: BTreeMap<(u64, u64), u32>,
-    /// What the client was told.
+    /// The answers that the client got.
     told: BTreeMap<(u64, u64), Vec<u8>>,
     executions: u32,
 }
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// One step: what, and with what.
+    /// One step: an action and its parameter.
     fn step(&mut self, action: u8, choice: usize) -> Result<(), String> {
         match action {
             0..=4 => self.ask(choice),
@@ -325,7 +325,7 @@ impl World {
         if self.sent.is_empty() {
             return Ok(());
         }
-        // The newer, the likelier.
+        // Newer ones are likelier.
         let back = (choice % 16).min(choice % self.sent.len());
         let sent = self.sent[self.sent.len() - 1 - back];
         // L10
@@ -393,14 +393,14 @@ impl World {
         }
         master.tracker.finish(completion.rpc, &completion.result);
         master.log.push(completion.clone());
-        // The answer may get lost.
+        // The answer may be lost.
         if choice.is_multiple_of(4) {
             return Ok(());
         }
         self.tell(completion.rpc, completion.result)
     }
 
-    /// A master dies: what was not durable never was, and others meet its log.
+    /// A master dies: requests that were not durable are lost, and others replay its log.
     fn crash(&mut self, choice: usize) -> Result<(), String> {
         let dead = choice % MASTERS;
         let new_tracker = self.new_tracker;
@@ -450,7 +450,7 @@ impl World {
             return Ok(());
         }
         while !self.masters[from].executing.is_empty() {
-            self.become_durable(from)?; // It is locked, and what is under way ends.
+            self.become_durable(from)?; // It is locked, and its requests in flight end.
         }
         let range = tablet_range(tablet);
         let moved = self.masters[from].tracker.export(TABLE, &range);
@@ -520,7 +520,7 @@ proptest! {
     }
 }
 
-/// The model does execute, repeat, move and acknowledge: else it could not fail.
+/// The model does execute, repeat, move and acknowledge: otherwise it could not fail.
 #[test]
 fn the_model_gets_somewhere() {
     let mut world = World::new(|| Tracker::new(WINDOW), Slips::default());

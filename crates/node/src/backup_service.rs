@@ -1,27 +1,27 @@
-//! What a member keeps for other masters: questions of peers and of the coordinator, answered by a
-//! real backup.
+//! The backup service of a member: handles requests of peers and of the coordinator with a real
+//! backup.
 //!
-//! What is written waits for the next [`run`](BackupService::run): one commit for everybody who
-//! asked before.
+//! Writes wait for the next [`run`](BackupService::run): one commit for all that arrived before.
 //!
 //! **Invariants**
 //! - B1: nothing is answered as stored before it has reached its level on the device.
-//! - B2: from [`start_read`](BackupService::start_read) on nothing of that log is acknowledged, not
-//!   even what had been staged before, and no lease of it is renewed: what was told to the
-//!   coordinator stays true (90-traps.md §D 2).
-//! - B3: only the master of a log writes it, frees of it and renews its lease.
-//! - B4: a lease counts from when the question was received, not from when it was answered.
-//! - B5: a recovery reads what was certified, as it was asked for, or is told that it is bad here.
-//! - B6: a lease has begun as soon as a control segment that was received may be told of: a fence
-//!   commits what is staged.
-//! - B7: a control segment that was freed does not come back by a copy of its opening that was long
-//!   on its way: it would look like the newest one.
-//! - B8: a replica is dropped on its master's word only if it is what the master was asked about.
-//! - B10: an opening of a control segment that was refused is refused whenever it comes again; one
-//!   at a higher epoch is another one. So its master may give the replica to somebody else without
-//!   any trace here (replication's O13).
-//! - B9: a log that was fenced or dropped here is refused for ever: its server may be cut off, and
-//!   not know that it is dead.
+//! - B2: from [`start_read`](BackupService::start_read) on no write to that log is acknowledged,
+//!   not even of chunks staged before, and no lease of it is renewed: the answer to the coordinator
+//!   stays true (90-traps.md §D 2).
+//! - B3: only the master of a log writes it, frees replicas of it and renews its lease.
+//! - B4: a lease counts from the receipt of the request, not from the answer.
+//! - B5: a recovery reads certified bytes with the certificate that it requested, or is told that
+//!   the replica is bad here.
+//! - B6: a lease has begun as soon as a control segment that was received may be reported: a fence
+//!   commits the staged chunks.
+//! - B7: a freed control segment does not come back by a late copy of its opening: it would look
+//!   like the newest one.
+//! - B8: a replica is dropped on its master's answer only if it has not changed since the request.
+//! - B10: a refused opening of a control segment is refused whenever it arrives again; one at a
+//!   higher epoch is another one. So its master may give the replica to another backup without any
+//!   trace here (replication's O13).
+//! - B9: a log that was fenced or dropped here is refused for ever: its server may be a zombie that
+//!   is cut off.
 //!
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step),
 //! one per call.
@@ -45,17 +45,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most bytes that one answer to [`Peer::ReadReplica`] carries, whatever was asked for.
+/// Most bytes in one answer to [`Peer::ReadReplica`], whatever the request allows.
 const ENTRIES_BYTES_MAX: u32 = 8 << 20;
-/// When to ask again for what is being read.
+/// Delay before a repeated request for a replica that is being read.
 const READ_AGAIN_MS: u32 = 5;
-/// When to ask again for what the device had no space for.
+/// Delay before a repeated write for which the device had no space.
 const FULL_AGAIN_MS: u32 = 100;
-/// Refused control segments of one log that are remembered one by one; all older ones are refused
-/// for ever.
+/// Refused control segments of one log that are stored one by one; all older ones are refused for
+/// ever.
 const REFUSED_MAX: usize = 64;
 
-/// An answer, and who gets it.
+/// An answer, and its receiver.
 #[derive(Debug)]
 pub struct Reply<T> {
     pub tag: T,
@@ -63,14 +63,14 @@ pub struct Reply<T> {
     pub payload: Slice,
 }
 
-/// What a backup is given.
+/// The settings of a backup service.
 #[derive(Clone, Copy, Debug)]
 pub struct BackupConfig {
     /// Seed of the cluster's key hash.
     pub hash_seed: u64,
-    /// How long an answer lets a master read.
+    /// The duration of a read lease.
     pub read_lease_ms: u32,
-    /// Bytes of replicas that are kept in memory, sorted, of all logs that are recovered.
+    /// Memory for sorted replicas of all logs that are being recovered, in bytes.
     pub ahead_bytes: usize,
 }
 
@@ -83,25 +83,25 @@ struct Staged<T> {
     leases_from_us: Option<u64>,
 }
 
-/// See the module. `T` names who asked.
+/// The backup service; see the module. `T` names the sender of a request.
 pub struct BackupService<T> {
     backup: Arc<Backup>,
     hasher: KeyHasher,
     group: Group<u64>,
-    /// What is in the group, by its number.
+    /// The writes in the group, by number.
     staged: BTreeMap<u64, Staged<T>>,
     next: u64,
     syncs: Vec<(T, ServerId)>,
     leases: HolderLease,
     /// Replicas that recovery reads first.
     primaries: BTreeSet<ReplicaId>,
-    /// The newest control segment of each log that was freed.
+    /// The newest freed control segment of each log.
     freed_control: BTreeMap<ServerId, SegmentId>,
-    /// Control segments of each log whose opening was refused, and the highest epoch at which it
-    /// was (B10).
+    /// Control segments of each log with a refused opening, and the highest epoch of the refusal
+    /// (B10).
     refused_control: BTreeMap<ServerId, BTreeMap<SegmentId, u64>>,
-    /// Since when, in microseconds, each opening was refused for want of room, and why; `None`: the
-    /// last one was taken.
+    /// Since when, in microseconds, each opening was refused for lack of room, and the reason;
+    /// `None`: the last one was accepted.
     without_room: Option<(u64, String)>,
     ahead: BTreeMap<ServerId, ReadAhead>,
     scratch: Vec<u8>,
@@ -110,8 +110,7 @@ pub struct BackupService<T> {
 }
 
 impl<T> BackupService<T> {
-    /// `now_us`: for one lease from now on, whatever was held here before may be read by its
-    /// master.
+    /// `now_us`: for one lease from now on, the masters of all logs here may hold a read lease.
     pub fn new(backup: Arc<Backup>, config: BackupConfig, now_us: u64) -> BackupService<T> {
         BackupService {
             backup,
@@ -140,7 +139,7 @@ impl<T> BackupService<T> {
         self
     }
 
-    /// A question of a peer's, and what was with it. Answers come at once, or out of
+    /// Handles a request of a peer, with its payload. Answers are output at once, or by
     /// [`run`](Self::run).
     pub fn handle(
         &mut self,
@@ -284,24 +283,25 @@ impl<T> BackupService<T> {
         self.staged.insert(number, staged);
     }
 
-    /// Since when, in microseconds, it has taken no new segment for want of room, and why.
+    /// Since when, in microseconds, it has accepted no new segment for lack of room, and the
+    /// reason.
     pub fn lacks_room(&self) -> Option<(u64, &str)> {
         let (since_us, why) = self.without_room.as_ref()?;
         Some((*since_us, why))
     }
 
-    /// When [`run`](Self::run) should be called: `None` if nobody waits, a time that has passed if
+    /// When [`run`](Self::run) should be called: `None` if no write waits, a time in the past for
     /// at once.
     pub fn due_us(&self) -> Option<u64> {
         let syncs = (!self.syncs.is_empty()).then_some(0);
         syncs.or_else(|| self.group.due())
     }
 
-    /// Commits what waits and answers everybody (B1). `clock`: microseconds.
+    /// Commits the waiting writes and answers them (B1). `clock`: microseconds.
     ///
     /// # Errors
-    /// [`Error::Full`]: all wait further; call again when something was freed. [`Error::Failed`]:
-    /// for good; the masters find other backups when this one's server ends.
+    /// [`Error::Full`]: all continue to wait; call again after replicas were freed.
+    /// [`Error::Failed`]: final; the masters find other backups when this one's server ends.
     pub fn run(&mut self, clock: &dyn Fn() -> u64, out: &mut Vec<Reply<T>>) -> Result<(), Error> {
         for answered in self.group.run(&self.backup, clock)? {
             let staged = self.staged.remove(&answered.tag);
@@ -354,18 +354,18 @@ impl<T> BackupService<T> {
             && !self.planted.is(Bug::RefusedOpeningTaken)
     }
 
-    /// What a master hears whose write was not taken.
+    /// The answer to a master after its write was refused.
     fn refusal(&mut self, write: &WriteReplica, error: &Error) -> PeerAnswer {
         let answer = refused_write(error, write.open);
         let is_refused = matches!(answer, PeerAnswer::Busy | PeerAnswer::Full);
         let is_opening = write.kind == Kind::Control && write.open;
         if is_refused && is_opening && !self.refuses(write, error) {
-            return PeerAnswer::Unknown; // what is here counts as lost
+            return PeerAnswer::Unknown; // the replica here counts as lost
         }
         answer
     }
 
-    /// Refuses the opening of a control segment for want of room, for ever (B10); false: that can't
+    /// Refuses the opening of a control segment for lack of room, for ever (B10); false: that can't
     /// be promised.
     fn refuses(&mut self, write: &WriteReplica, error: &Error) -> bool {
         let is_it = |log: u64, segment| (log, segment) == (write.log.number(), write.segment);
@@ -374,7 +374,7 @@ impl<T> BackupService<T> {
         let is_there = staged.any(|s| is_it(s.log.number(), s.segment))
             || held.any(|held| is_it(write.log.number(), held.segment));
         if is_there || !matches!(error, Error::Busy { .. } | Error::Full { .. }) {
-            return false; // of a failed device nobody knows what it has
+            return false; // the contents of a failed device are unknown
         }
         self.note_refused(write);
         true
@@ -434,9 +434,9 @@ impl<T> BackupService<T> {
         PeerAnswer::Leased
     }
 
-    /// The coordinator recovers this log: raises the fence, says what is here and begins to read
-    /// it. The payload is that of [`Replicas::control`]. The same question again gets what is true
-    /// by then.
+    /// The coordinator recovers this log: sets the fence, reports the replicas here and begins to
+    /// read them. The payload is that of [`Replicas::control`]. A repeated request gets the state
+    /// at that time.
     pub fn start_read(
         &mut self,
         now_us: u64,
@@ -471,7 +471,7 @@ impl<T> BackupService<T> {
                 primary: self.primaries.contains(&replica.id()),
             })
             .collect();
-        // The others are read when somebody asks for them: their primaries are read elsewhere.
+        // The others are read on request: their primaries are read elsewhere.
         let primaries = entries.iter().filter(|entry| entry.primary);
         let data = primaries.filter(|entry| entry.kind != Kind::Control);
         let order = data.map(|entry| entry.segment).collect();
@@ -488,8 +488,8 @@ impl<T> BackupService<T> {
         (answer, payload)
     }
 
-    /// The newest control segment that may count, with its bytes. Those that can't be read are
-    /// taken out of the list.
+    /// The newest control segment that may count, with its bytes. Unreadable ones are removed from
+    /// the list.
     fn newest_control(
         &mut self,
         log: ServerId,
@@ -516,9 +516,10 @@ impl<T> BackupService<T> {
         }
     }
 
-    /// Reads one replica that a recovery waits for; whether there was one.
+    /// Reads one replica that a recovery waits for; returns whether there was one.
     pub fn read_step(&mut self) -> bool {
-        // A part for each log: so none waits for room that another one's masters do not ask for.
+        // A share for each log: so none waits for memory of replicas that another one's masters do
+        // not request.
         let bytes_max = self.config.ahead_bytes / self.ahead.len().max(1);
         for ahead in self.ahead.values_mut() {
             if let Some(id) = ahead.wanted(bytes_max) {
@@ -592,14 +593,14 @@ impl<T> BackupService<T> {
         (PeerAnswer::Bad { reason }, Vec::new())
     }
 
-    /// A server has crashed: nothing of its log is taken any more.
+    /// A server has crashed: no write to its log is accepted any more.
     pub(crate) fn crashed(&mut self, log: ServerId) {
-        // If what was staged could not be committed now, the fence is up all the same, and a
-        // recovery asks again.
+        // Even if the staged chunks could not be committed now, the fence is set, and a recovery
+        // asks again.
         let _ = self.backup.fence(log.number());
     }
 
-    /// Nothing of this log is needed any more: its server has left the list.
+    /// No replica of this log is needed any more: its server has left the list.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -613,8 +614,8 @@ impl<T> BackupService<T> {
         self.backup.free_log(log.number())
     }
 
-    /// The master of this log does not need these. What has changed since it was asked is not what
-    /// it spoke of: it stays (B8).
+    /// The master of this log does not need these replicas. A replica that has changed since the
+    /// request stays (B8).
     ///
     /// # Errors
     /// [`Error::Fenced`]: a recovery has begun, everything stays. [`Error::Failed`].
@@ -652,7 +653,7 @@ impl<T> BackupService<T> {
     }
 }
 
-/// The next entries of what is asked for, whole ones, at least one. What lies side by side is not
+/// The next entries of the requested range, whole ones, at least one. Consecutive entries are not
 /// copied.
 fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
     let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
@@ -704,7 +705,7 @@ fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
     (PeerAnswer::Entries { next, entries }, payload)
 }
 
-/// What a master does when its write was not taken.
+/// The answer to a master after its write was refused.
 fn refused_write(error: &Error, open: bool) -> PeerAnswer {
     match error {
         Error::Fenced { .. } => PeerAnswer::Fenced,

@@ -1,12 +1,12 @@
-//! Whether anything of a range is here, for a recovery or a migration that is about to bring the
-//! range.
+//! Checks whether any part of a range is here, for a recovery or a migration that is about to bring
+//! the range.
 //!
 //! **Invariants**
-//! - E1: one range, one of these at a time: a recovery's run, at whatever stage, until its end is
-//!   known here and made so; a migration's target; what a target leaves behind; a purge. The index
-//!   has one place for each key. So a second one would find the entries of the first, take them for
-//!   its own, and lose them when the first is taken back or purged.
-//! - E2: whoever stands in the way ends by itself: it never waits for who comes later.
+//! - E1: for one range, at most one of these exists at a time: a recovery's run, at any stage,
+//!   until its end is known here and applied; a migration's target; the leftover of a target; a
+//!   purge. The index has one place for each key. So a second one would find the entries of the
+//!   first, take them for its own, and lose them when the first is taken back or purged.
+//! - E2: an obstacle ends by itself: it never waits for a later one.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -18,7 +18,7 @@ use crate::owned::Owned;
 use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
 
-/// E1. The list itself is not looked at: a target's range is listed, a recovery's must not be.
+/// E1. The list itself is not checked: a target's range is listed, a recovery's must not be.
 pub(crate) fn is_anything(owned: &Owned, life: &Life, ranges: &Ranges, planted: Planted) -> bool {
     let counts = |bug: Bug| !planted.is(bug);
     counts(Bug::PurgeIsNotHere) && owned.takes_away(ranges)

@@ -1,14 +1,14 @@
-//! Work that takes longer than a node may: it comes out, is run by whoever has threads, and its
-//! result comes back.
+//! Jobs: work that takes longer than a node may. The node outputs a job, a thread of the driver
+//! runs it, and its result is passed back.
 //!
 //! **Invariants**
-//! - T1: [`Node::handle`](crate::Node::handle) takes about a millisecond at most; what walks an
-//!   index, waits for guards or verifies megabytes is a job.
-//! - T2: jobs may run in any order, side by side. Who needs an order gives the next one out when
-//!   the one before is done.
+//! - T1: [`Node::handle`](crate::Node::handle) takes about a millisecond at most; work that walks
+//!   an index, waits for guards or verifies megabytes is a job.
+//! - T2: jobs may run in any order, side by side. A part that needs an order issues its next job
+//!   when the one before is done.
 //!
-//! **Concurrency** a job owns what it needs, and may be run by any thread. Must not be run with a
-//! guard of the store held.
+//! **Concurrency** a job owns its data, and any thread may run it. Must not be run with a guard of
+//! the store held.
 //!
 //! Paper: [Ousterhout15 §6] (worker threads beside a dispatch thread)
 
@@ -20,23 +20,23 @@ use duramen_engine::Error;
 use duramen_wire::native::message::RangeLoad;
 use std::fmt;
 
-/// Run it, and hand in what comes out as [`NodeInput::JobDone`](crate::NodeInput::JobDone).
+/// A job: run it, and pass in its result as [`NodeInput::JobDone`](crate::NodeInput::JobDone).
 pub struct Job {
     name: &'static str,
     work: Box<dyn FnOnce() -> JobResult + Send>,
 }
 
-/// That a job is done.
+/// The end of a job.
 #[derive(Clone, Debug)]
 pub struct JobDone {
     pub(crate) result: JobResult,
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Debug)]
 pub(crate) enum JobResult {
     Obeyed(Order, Result<(), Error>),
-    /// A slice; what is left.
+    /// One slice; the rest of the purge.
     Purged(Result<(), Error>, Option<Purging>),
     Counted(Vec<RangeLoad>),
     Recovery(recovery::Done),
@@ -54,12 +54,12 @@ impl Job {
         }
     }
 
-    /// What kind of work it is, for figures.
+    /// The kind of work, for figures.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Takes from microseconds to, rarely, seconds.
+    /// Runs the job. Takes from microseconds to, rarely, seconds.
     pub fn run(self) -> JobDone {
         JobDone {
             result: (self.work)(),

@@ -1,5 +1,4 @@
-//! The part of a node that has the disk: it does what the rest asks of it, in the order in which it
-//! is asked.
+//! The keeper: the part of a node with the disk. It carries out its tasks in their order.
 //!
 //! Paper: [Ousterhout15 §4.2]
 
@@ -9,7 +8,7 @@ use crate::node_types::NodeOutput;
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
 use duramen_wire::native::message::{Peer, ReplicaEntry};
 
-/// Work for who has the disk.
+/// A task for the keeper.
 #[derive(Clone, Debug)]
 pub enum Task {
     Peer {
@@ -36,7 +35,7 @@ pub enum Task {
 }
 
 impl BackupService<RequestId> {
-    /// Does a task, or takes it in until [`settle`](Self::settle).
+    /// Carries out a task, or holds it until [`settle`](Self::settle).
     pub fn obey(&mut self, now_us: u64, task: Task, out: &mut Vec<NodeOutput>) {
         match task {
             Task::Peer {
@@ -63,18 +62,18 @@ impl BackupService<RequestId> {
                 });
             }
             Task::NotNeeded { log, replicas } => {
-                // What stays is asked about again (U3).
+                // Remaining replicas are asked about again (U3).
                 let _ = self.not_needed(log, &replicas);
             }
             Task::Crashed(log) => self.crashed(log),
             Task::Removed(log) => {
-                // What could not be dropped now is asked about again (U2).
+                // Replicas that could not be dropped now are asked about again (U2).
                 let _ = self.removed(log);
             }
         }
     }
 
-    /// Commits what waits: to be called when [`due_us`](Self::due_us) has come.
+    /// Commits the waiting chunks: to be called when [`due_us`](Self::due_us) has come.
     ///
     /// # Errors
     /// As [`run`](Self::run).

@@ -1,14 +1,14 @@
-//! Whether this server may answer reads now: one number that reactors look at, kept up to date from
-//! what holders grant.
+//! Whether this server may answer reads now: one number that reactors read, computed from the
+//! leases that holders grant.
 //!
 //! **Invariants**
-//! - H1: until [`ReadUntil`] says so, everybody whom a recovery could ask for the newest control
-//!   segment lets this master read (docs/protocols.md, Leases E1 to E5). Holders are looked up
-//!   after everything that was granted had been sent: a holder that comes later grants from its
+//! - H1: while [`ReadUntil`] allows reads, each server that a recovery could ask for the newest
+//!   control segment grants this master a read lease (docs/protocols.md, Leases E1 to E5). Holders
+//!   are looked up after all granted leases had been requested: a later holder grants from its
 //!   first control bytes on, and those are younger than each of these leases.
-//! - H2: a life that has ended never reads again, whatever is granted late.
+//! - H2: a life that has ended never reads again, even after late grants.
 //!
-//! **Concurrency**: one writer, the node; anybody reads.
+//! **Concurrency**: one writer, the node; any thread reads.
 //!
 //! Paper: [Ousterhout15 §7.4]; differs: reads are never wrong (90-traps.md §D).
 
@@ -18,18 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Until when reads may be answered. Look at it after the read was executed, and before its reply
-/// leaves: a [`View`](crate::View) alone is no permission.
+/// The time until which reads may be answered. Check it after the read was executed, and before its
+/// reply leaves: a [`View`](crate::View) alone is no permission.
 #[derive(Debug, Default)]
 pub struct ReadUntil(AtomicU64);
 
 impl ReadUntil {
-    /// `now_us`: the clock that the node is driven by.
+    /// `now_us`: the clock that drives the node.
     pub fn may_read(&self, now_us: u64) -> bool {
         now_us < self.0.load(Ordering::Acquire)
     }
 
-    /// Who drives the node has it do this; by hand only where there is no node.
+    /// The driver's node sets it; call it directly only without a node.
     pub fn set(&self, until_us: u64) {
         self.0.store(until_us, Ordering::Release);
     }
@@ -39,7 +39,7 @@ impl ReadUntil {
 pub(crate) struct Leases {
     master: MasterLease,
     until: Arc<ReadUntil>,
-    /// When each holder was asked last.
+    /// The time of the last request to each holder.
     asked: BTreeMap<BackupId, u64>,
     again_us: u64,
     ended: bool,
@@ -61,7 +61,7 @@ impl Leases {
         self.master.granted(holder, sent_us);
     }
 
-    /// `holders`: looked up now (H1). Returns whom to ask.
+    /// `holders`: looked up now (H1). Returns the holders to ask.
     pub fn step(&mut self, now_us: u64, holders: &BTreeSet<BackupId>) -> Vec<BackupId> {
         if self.ended {
             return Vec::new(); // H2

@@ -1,11 +1,11 @@
 //! One member of a cluster, without sockets, threads or a clock.
 //!
-//! [`View`] says who serves a key, [`BackupService`] keeps what other masters write, [`Member`]
-//! joins a cluster and makes true what its coordinator says, and [`Node`] joins them with a store
-//! whose log lies with other members. Whoever drives a node (the server's threads, or a simulator)
-//! hands in what arrives and does what comes out. [`Servant`] executes what native clients ask.
+//! [`View`] is the routing of keys, [`BackupService`] keeps other masters' replicas, [`Member`]
+//! joins a cluster and applies its coordinator's lists, and [`Node`] joins these with a store whose
+//! log is on other members. The driver of a node (the server's threads, or a simulator) passes in
+//! the inputs and carries out the outputs. [`Servant`] executes the requests of native clients.
 //!
-//! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively
+//! Paper: [Ousterhout15 §3, §7]; differs: the tablets of a server are told to it declaratively
 //! (docs/protocols.md).
 
 mod backup_service;

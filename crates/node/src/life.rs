@@ -1,4 +1,5 @@
-//! What a server has as long as it is a member: its store, its way to its backups, its leases.
+//! The state of a server while it is a member: its store, its connection to its backups, its
+//! leases.
 //!
 //! Paper: [Ousterhout15 §3]
 
@@ -27,11 +28,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
-/// A lost backup is left alone for this long, twice as long each time, and this long at most.
+/// A lost backup gets no requests for this long, twice as long each time, and at most the second
+/// time.
 const BACK_US: u64 = 2_000_000;
 const BACK_MAX_US: u64 = 60_000_000;
 
-/// As long as it is a member.
+/// The state of one membership.
 pub(crate) struct Life {
     pub store: Arc<Store>,
     pub remote: Remote,
@@ -42,44 +44,44 @@ pub(crate) struct Life {
     pub warmth: Warmth,
     /// Backups that are UP and are lost for the log, or were.
     pub lost: BTreeMap<ServerId, LostBackup>,
-    /// What is asked about clients of the native protocol.
+    /// The requests about the leases of native clients.
     pub client_leases: serve::leases::Leases,
-    /// Jobs that could not be done, and when they are tried again.
+    /// Jobs that failed, and when they are tried again.
     pub again: Vec<(u64, Again)>,
-    /// Why the newest order failed, as it was said.
+    /// The reason why the newest order failed, as last reported.
     pub complaint: Option<String>,
     pub loads: Loads,
     pub settings: ClusterSettings,
 }
 
-/// A backup that has lost something of the log, or did nothing for it.
+/// A backup that has lost replicas of the log, or did not write to it.
 pub(crate) struct LostBackup {
-    /// How long it was left alone, or is.
+    /// The length of its current or last pause.
     pause_us: u64,
     state: LostState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LostState {
-    /// Until then.
+    /// It gets no requests until this time.
     LeftAlone(u64),
-    /// It was asked whether it is well again.
+    /// It was asked whether it works again.
     Probed,
-    /// It is a backup like any other, until it fails again.
+    /// It is used like any other backup, until it fails again.
     TakenBack,
 }
 
-/// A job that could not be done.
+/// A job that failed.
 pub(crate) enum Again {
     Obey,
     Purge(Purging),
 }
 
 impl Life {
-    /// Opens the store of a new member, and what keeps replicas for others.
+    /// Opens the store of a new member, and the backup service for others.
     ///
     /// # Errors
-    /// Why it can't be a member, ever.
+    /// The reason why it can never be a member.
     pub fn begin(
         now_us: u64,
         server: ServerId,
@@ -153,7 +155,7 @@ impl Life {
         Ok((life, opened))
     }
 
-    /// When something of it is due.
+    /// When some part of it is due.
     pub fn due_us(&self) -> u64 {
         let again = self.again.iter().map(|(at_us, _)| *at_us);
         let parts = [
@@ -168,7 +170,7 @@ impl Life {
         again.chain(parts).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether an answer of the coordinator's is for a part of this, and not for the member.
+    /// Whether an answer of the coordinator belongs to a part of this, and not to the member.
     pub fn is_for(token: Token) -> bool {
         Remote::is_for_head(token)
             || Recoveries::is_for(token)
@@ -182,14 +184,14 @@ impl Life {
         self.store.log().expect("a member's store has a log")
     }
 
-    /// It is [taken back](Self::take_back) later.
+    /// Whether the backup gets no requests now; it is [taken back](Self::take_back) later.
     pub fn is_lost_for_now(&self, server: ServerId) -> bool {
         let lost = self.lost.get(&server);
         lost.is_some_and(|lost| lost.state != LostState::TakenBack)
     }
 
-    /// Q5: all that a backup has of this log is lost; it is left alone for a while, longer each
-    /// time.
+    /// Q5: all replicas of this log on a backup are lost; it gets no requests for a while, longer
+    /// each time.
     pub fn lose(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
         self.remote.lost(now_us, backup, heard);
         self.log().backup_lost(backup);
@@ -201,8 +203,8 @@ impl Life {
         self.lost.insert(server, LostBackup { pause_us, state });
     }
 
-    /// Q8: silent backups, if the others suffice. Where most are silent the failure is this
-    /// server's, or the network's.
+    /// Q8: silent backups, if the others suffice. If most are silent, the failure is this server's,
+    /// or the network's.
     pub fn silent_backups(&self, me: ServerId, members: &Members) -> Vec<BackupId> {
         let silent = self.remote.silent();
         if silent.is_empty() || self.remote.planted.is(Bug::SilentWaited) {
@@ -223,8 +225,7 @@ impl Life {
         silent.into_iter().collect()
     }
 
-    /// Backups that were lost, and are UP, are asked after a while whether they do again what they
-    /// are asked.
+    /// Asks lost backups that are UP, after a while, whether they carry out requests again.
     pub fn take_back(&mut self, now_us: u64, members: &Members) {
         self.lost.retain(|server, _| members.is_up(*server));
         for (server, lost) in &mut self.lost {
@@ -235,7 +236,7 @@ impl Life {
         }
     }
 
-    /// A backup that was lost answers: it may be given replicas again.
+    /// A lost backup answers: it may be given replicas again.
     pub fn is_back(&mut self, backup: BackupId, members: &Members) {
         let server = ServerId::from_number(backup.0);
         let Some(lost) = self.lost.get_mut(&server) else {
@@ -249,7 +250,8 @@ impl Life {
     }
 }
 
-/// Where a server is that enlists so. How fast it reads is of no matter to itself.
+/// The placement data of a server with this request to enlist. Its own read rate does not matter to
+/// itself.
 fn at(server: ServerId, enlist: &Enlist) -> placement::Member {
     placement::Member {
         rack: enlist.rack.clone(),
@@ -279,7 +281,7 @@ mod tests {
     use crate::servers;
     use duramen_base::ids::Level;
 
-    /// Copies lay in the master's own rack: the log was not told which one that is.
+    /// Copies were in the master's own rack: the log was not told its rack.
     #[test]
     fn copies_avoid_the_rack_that_this_server_says_it_is_in() {
         let options = servers::options(Some("a"));

@@ -1,8 +1,9 @@
-//! How much lies where on this server, for the coordinator: it cuts a dead server's tablets by what
-//! that said last.
+//! The sizes of this server's ranges, for the coordinator: it cuts a dead server's tablets by the
+//! last report.
 //!
-//! Counted by a job, from a sample, now and then; told when it has changed, or the last telling was
-//! not answered. And how much room there is: nothing is moved to where it does not fit.
+//! A job counts them from a sample from time to time; they are reported when they have changed, or
+//! the last report was not answered. Free room is reported too: nothing is moved to a server
+//! without room.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -22,13 +23,13 @@ use duramen_wire::native::message::{
 };
 use std::sync::Arc;
 
-/// Tokens from here on, up to the next bit, are those of this file.
+/// Tokens from this number on, up to the next bit, belong to this file.
 const LOADS_NAMES: u64 = 1 << 58;
-/// How soon it counts first, and how often then.
+/// Time until the first count, and the interval of counts.
 const FIRST_US: u64 = 2_000_000;
 const COUNT_US: u64 = 10_000_000;
 
-/// See the module.
+/// The reports of sizes and room; see the module.
 pub(crate) struct Loads {
     due_us: u64,
     is_counting: bool,
@@ -41,7 +42,7 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// `room_us`: how often it looks how much room there is; 0: never.
+    /// `room_us`: the interval of the reports of free room; 0: never.
     pub fn new(now_us: u64, room_us: u64) -> Loads {
         Loads {
             due_us: now_us + FIRST_US,
@@ -55,7 +56,7 @@ impl Loads {
         }
     }
 
-    /// Whether an answer of the coordinator's is for here.
+    /// Whether an answer of the coordinator belongs to this file.
     pub fn is_for(token: Token) -> bool {
         token.0 >> 58 == 1
     }
@@ -115,10 +116,10 @@ impl Loads {
         self.counted = Some(loads);
     }
 
-    /// The coordinator answered; `None`: it was not reached.
+    /// The answer of the coordinator; `None`: it was not reached.
     pub fn answered(&mut self, answer: Option<&CoordinatorAnswer>) {
         if !matches!(answer, Some(CoordinatorAnswer::Noted)) {
-            self.told.clear(); // it is told again with the next count
+            self.told.clear(); // it is reported again with the next count
             self.room_told = None;
         }
     }
@@ -140,12 +141,12 @@ fn count(store: &Arc<Store>, served: &[TabletEntry]) -> Vec<RangeLoad> {
     let mut loads = Vec::new();
     for table in tables {
         let Ok(statistics) = store.engine().range_statistics(table) else {
-            continue; // it is gone, or not there yet
+            continue; // it is gone, or does not exist yet
         };
         for (part, load) in statistics.parts.iter().enumerate() {
             let cut = |tablet: &TabletEntry| tablet.range.intersection(&part_range(part));
             let mut ranges = served.iter().filter(|t| t.table == table).filter_map(cut);
-            // Nothing else of it lies here: the first range stands for all of the part.
+            // No other range of the part is here: the first range stands for all of the part.
             if let Some(range) = ranges.next().filter(|_| load.entries > 0) {
                 loads.push(RangeLoad {
                     table,

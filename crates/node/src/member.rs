@@ -4,21 +4,21 @@
 //! Work that takes time or touches the store is returned as an [`Order`] for a worker.
 //!
 //! **Invariants**
-//! - N1: nothing is said or done under a new id before that id is stored: after a crash the next
+//! - N1: nothing is sent or done under a new id before that id is stored: after a crash the next
 //!   life can name this one.
-//! - N2: what is not listed any more is not served from the moment that its list is read, is out of
-//!   the index before anything listed later is served, and no write that was allowed before follows
-//!   (the order waits for guards: `engine::quiesce`).
-//! - N3: what a newer list lists is served only after the order that makes it so is done. A list
-//!   that comes meanwhile takes away at once, and gives when its own order is done.
+//! - N2: a range that is not listed any more is not served from the moment that the list is read,
+//!   is out of the index before anything listed later is served, and no write that was allowed
+//!   before follows (the order waits for guards: `engine::quiesce`).
+//! - N3: ranges that a newer list gives are served only after its order is done. A list that
+//!   arrives meanwhile removes ranges at once, and gives ranges when its own order is done.
 //! - N4: a list that is not newer changes nothing; it is confirmed with the version that is here.
-//! - N5: a member that hears that it is not UP serves nothing more in this life.
+//! - N5: a member that is told that it is not UP serves nothing more in this life.
 //! - N6: a coordinator of an earlier term is not obeyed.
-//! - N10: nobody answers for another life at its address: that one would seem alive.
+//! - N10: a server never answers for another life at its address: that one would seem alive.
 //!
 //! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a
-//! server that is called crashed ends itself because of what it is told, and serves no read after
-//! its leases because of time.
+//! server that is declared crashed ends itself when it is told so, and stops reads after its leases
+//! by time.
 
 use crate::owned::Owned;
 use crate::planted::{Bug, Planted};
@@ -36,37 +36,38 @@ use duramen_wire::native::message::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A question to the coordinator that is not answered is asked again after this time.
+/// A request to the coordinator without an answer is repeated after this time.
 const PATIENCE_US: u64 = 500_000;
-/// One that was refused for now, or found nobody, after about this time (half of it to one and a
-/// half times), unless the answer says another.
+/// A request that was refused for now, or did not reach a coordinator, is repeated after about this
+/// time (half of it to one and a half times), unless the answer gives another.
 const REST_US: u64 = 100_000;
-/// How often the map is asked for, so that redirects are not much older than this.
+/// Interval of the requests for the map, so that redirects are not much older than this.
 const MAP_US: u64 = 1_000_000;
-/// How often, while the map names owners that are gone: clients wait for it.
+/// The same, while the map names owners that are gone: clients wait for it.
 const MAP_SOON_US: u64 = 100_000;
-/// In a large cluster as many times more seldom as there are servers, by this much for each: the
-/// coordinator has so much time for an answer.
+/// In a large cluster the intervals are this much longer for each server: so much time the
+/// coordinator has for an answer.
 const MAP_EACH_US: u64 = 500;
 const MAP_SOON_EACH_US: u64 = 200;
-/// How often it says what it has, if it knows nobody else: the answer says whether it still is a
-/// member (N5).
+/// Interval of the reports of its versions, if it knows no other member: the answer tells whether
+/// it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
-/// How often, while others would let it know (F4 of the detector): what was lost is told again.
+/// Interval of the reports while others would tell it (F4 of the detector): lost updates are sent
+/// again.
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
 
-/// Names a question that came in until it is answered. Given by whoever drives the member.
+/// Names a received request until it is answered. Given by the driver of the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Names a question that went out until it is answered.
+/// Names a sent request until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// What happened.
+/// An input of a member.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// The coordinator asks. `sender` and `target`: of the frame.
+    /// A request of the coordinator. `sender` and `target`: of the frame.
     Told {
         request: RequestId,
         sender: ServerId,
@@ -79,18 +80,18 @@ pub enum Input {
         target: ServerId,
         nonce: u64,
     },
-    /// The coordinator answered.
+    /// The coordinator's answer.
     Answered {
         token: Token,
         answer: CoordinatorAnswer,
     },
-    /// A server answered a ping.
+    /// A server's answer to a ping.
     Ponged {
         nonce: u64,
-        /// The one that it has.
+        /// The version of its list.
         list_version: ListVersion,
     },
-    /// No coordinator is there, or the connection broke: nobody will answer.
+    /// No coordinator was reached, or the connection broke: there will be no answer.
     Unanswered { token: Token },
     /// The connection to a server was refused or reset.
     Unreachable { server: ServerId },
@@ -98,12 +99,12 @@ pub enum Input {
     IdStored { server: ServerId },
     /// [`Output::Obey`] is done.
     Obeyed { version: TabletsVersion },
-    /// It has failed: a list that came meanwhile is tried in its place.
+    /// It has failed: a list that arrived meanwhile is tried in its place.
     NotObeyed {
         version: TabletsVersion,
         reason: String,
     },
-    /// A while after that: the newest list is tried.
+    /// Some time after that: the newest list is tried.
     ObeyAgain,
     /// [`Output::Purge`] is done.
     Purged,
@@ -113,16 +114,16 @@ pub enum Input {
     Tick,
 }
 
-/// What to do.
+/// An output of a member.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Ask the coordinator at this address, `host:port`.
+    /// Send a request to the coordinator at this address, `host:port`.
     AskCoordinator {
         token: Token,
         address: String,
         question: ToCoordinator,
     },
-    /// Ask another server, at this address.
+    /// Send a request to another server, at this address.
     Ask {
         to: ServerId,
         address: String,
@@ -138,28 +139,28 @@ pub enum Output {
         request: RequestId,
         answer: PeerAnswer,
     },
-    /// Hand this question to who keeps replicas or replays logs, and the answer to who asked. Its
-    /// sender and target are right.
+    /// Pass this request to the backup service or to the recovery master, and their answer to the
+    /// sender. Its sender and target are right.
     Delegate {
         request: RequestId,
         question: FromCoordinator,
     },
-    /// Store this id where the next life finds it, then say [`Input::IdStored`].
+    /// Store this id for the next life, then pass in [`Input::IdStored`].
     StoreId { server: ServerId },
-    /// A member at last: its log has this id, and its backups are found with these settings.
+    /// It is a member: its log has this id, and its backups are found with these settings.
     Joined {
         server: ServerId,
         settings: ClusterSettings,
     },
-    /// From now on, requests go by this view.
+    /// From now on, requests are routed by this view.
     View(Arc<View>),
-    /// [`Order::run`] it on a worker, then say [`Input::Obeyed`]. The next one comes only after
+    /// [`Order::run`] it on a worker, then pass in [`Input::Obeyed`]. The next one comes only after
     /// that.
     Obey(Order),
-    /// [Begin](Purge::begin) it on a worker, run it slice by slice, then say [`Input::Purged`]. The
-    /// next one comes only after that.
+    /// [Begin](Purge::begin) it on a worker, run it slice by slice, then pass in [`Input::Purged`].
+    /// The next one comes only after that.
     Purge(Purge),
-    /// The server list changed so. Replication and the backup want to know.
+    /// The server list changed. For replication and the backup.
     Members(Vec<ServerChange>),
     /// The settings changed.
     Settings(ClusterSettings),
@@ -168,29 +169,29 @@ pub enum Output {
     Ended { again: bool, reason: String },
 }
 
-/// What makes the store as a list of tablets says. See `Order::run`.
+/// Applies a list of tablets to the store. See `Order::run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub version: TabletsVersion,
-    /// All tables there are.
+    /// All existing tables.
     pub tables: Vec<TableEntry>,
 }
 
-/// Objects of these ranges go: they are not this server's. See [`Purge::begin`].
+/// Removes objects of these ranges, which other servers own. See [`Purge::begin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Purge {
     pub table: TableId,
     pub ranges: Vec<KeyRange>,
 }
 
-/// Who wants to be a member.
+/// A server that wants to become a member.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it says of itself. The nonce must be random, and new in each life.
+    /// Its description. The nonce must be random, and new in each life.
     pub enlist: Enlist,
     /// Addresses of coordinators, `host:port`; at least one.
     pub coordinators: Vec<String>,
-    /// Of random choices.
+    /// The seed of random choices.
     pub seed: u64,
 }
 
@@ -210,7 +211,7 @@ enum Phase {
     Ended,
 }
 
-/// See the module.
+/// The membership of a server; see the module.
 pub struct Member {
     candidate: Candidate,
     /// Index of the coordinator that answers, or is tried.
@@ -222,21 +223,21 @@ pub struct Member {
     members: Members,
     detector: Option<Detector>,
     owned: Owned,
-    /// Who waits for the confirmation of a list.
+    /// The request that waits for the confirmation of a list.
     waiting: Option<(RequestId, TabletsVersion)>,
     map: Arc<Map>,
     /// A step did not fit.
     wants_whole_map: bool,
     asking: BTreeMap<Token, (Asking, u64)>,
-    /// When what is to be asked next.
+    /// The time of the next request of each kind.
     timers: BTreeMap<Asking, u64>,
     next_token: u64,
     planted: Planted,
 }
 
 impl Member {
-    /// Begins to enlist with the first [`Input::Tick`]. Whoever drives it listens already: pings
-    /// come at once.
+    /// Begins to enlist with the first [`Input::Tick`]. The driver must listen already: pings
+    /// arrive at once.
     pub fn new(now_us: u64, candidate: Candidate) -> Member {
         assert!(!candidate.coordinators.is_empty(), "somebody to ask");
         Member {
@@ -259,7 +260,7 @@ impl Member {
         }
     }
 
-    /// From now on with this bug.
+    /// Plants this bug from now on.
     #[cfg(feature = "planted")]
     pub fn plant(&mut self, bug: Bug) {
         self.planted = Planted::one(bug);
@@ -271,7 +272,7 @@ impl Member {
         self.me
     }
 
-    /// The server list as it is here.
+    /// The server list here.
     pub fn members(&self) -> &Members {
         &self.members
     }
@@ -281,7 +282,7 @@ impl Member {
         &self.candidate.coordinators[self.coordinator]
     }
 
-    /// What it has, as it is confirmed to the coordinator.
+    /// The versions here, as they are confirmed to the coordinator.
     pub(crate) fn confirmed(&self) -> ServerAnswer {
         match self.phase {
             Phase::Ended => ServerAnswer::Refused(Refusal::NotUp(self.me)),
@@ -292,7 +293,7 @@ impl Member {
         }
     }
 
-    /// What it is told to own.
+    /// The tablets of this member.
     pub(crate) fn owned(&self) -> &Owned {
         &self.owned
     }
@@ -301,21 +302,21 @@ impl Member {
         &mut self.owned
     }
 
-    /// Says what is served now: something was locked, or let go.
+    /// Publishes the served ranges after a lock or an unlock.
     pub(crate) fn publish_now(&self, out: &mut Vec<Output>) {
         if matches!(self.phase, Phase::Member) {
             self.publish(out);
         }
     }
 
-    /// N5: somebody who knows has said so to another part of this server.
+    /// N5: another part of this server was told that it is not UP.
     pub(crate) fn quit(&mut self, again: bool, reason: &str, out: &mut Vec<Output>) {
         if !matches!(self.phase, Phase::Ended) {
             self.end(again, reason, out);
         }
     }
 
-    /// When it wants a [`Input::Tick`].
+    /// When it needs an [`Input::Tick`].
     pub fn due_us(&self) -> u64 {
         let asking = self.asking.values().map(|(_, deadline_us)| *deadline_us);
         let timers = self.timers.values().copied();
@@ -399,7 +400,7 @@ impl Member {
         }
     }
 
-    /// N5: who still believes in this life hears that it is over.
+    /// N5: a sender that takes this life for alive is told that it is over.
     fn handle_ended(&mut self, input: Input, out: &mut Vec<Output>) {
         if let Input::Told { request, .. } = input {
             let answer = ServerAnswer::Refused(Refusal::NotUp(self.me));
@@ -407,9 +408,9 @@ impl Member {
         }
     }
 
-    /// N10: whether a frame is for this life. Before it knows its id, it may be any that the
-    /// coordinator may give it: a later one of its last life's slot, or the first one of a new
-    /// slot.
+    /// N10: whether a frame is for this life. Before it knows its id, it may be any id that the
+    /// coordinator may give it: a later generation of its last life's slot, or the first one of a
+    /// new slot.
     fn is_me(&self, target: ServerId) -> bool {
         match (&self.phase, self.candidate.enlist.replaces) {
             (Phase::Enlisting, Some(last)) => {
@@ -457,14 +458,15 @@ impl Member {
         });
     }
 
-    /// Asks again later. A suspicion is not repeated: if it lasts, the detector says so again.
+    /// Repeats a request later. A suspicion is not repeated: if it lasts, the detector reports it
+    /// again.
     fn again(&mut self, asking: Asking, at_us: u64) {
         if !matches!(asking, Asking::Suspect(_)) {
             self.timers.insert(asking, at_us);
         }
     }
 
-    /// After a rest that differs: all members lose a coordinator at the same moment.
+    /// Repeats it after a random rest: all members lose a coordinator at the same moment.
     fn again_soon(&mut self, asking: Asking, now_us: u64) {
         let rest_us = REST_US / 2 + self.random.below(REST_US as usize) as u64;
         self.again(asking, now_us + rest_us);
@@ -542,7 +544,7 @@ impl Member {
 
     fn map_again(&mut self, now_us: u64) {
         let is_whole = self.map.owners().all(|(owner, served)| {
-            served && self.members.is_up(owner) // what is not served comes back soon
+            served && self.members.is_up(owner) // tablets that are not served come back soon
         });
         let members = self.members.count() as u64;
         let pause_us = if is_whole {
@@ -772,7 +774,7 @@ impl Member {
         if self.owned.done() >= told {
             return self.confirm(request, out); // N4
         }
-        // An earlier question is one that the coordinator has given up.
+        // The coordinator has given up earlier requests.
         self.waiting = Some((request, told));
     }
 

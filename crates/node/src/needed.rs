@@ -1,19 +1,19 @@
-//! What this disk keeps for others, and whether they still need it.
+//! Checks whether the replicas on this disk are still needed.
 //!
-//! A backup that was restarted holds replicas from before, which their masters take for lost;
-//! others are left over from what went wrong on the way. So it asks each master that is UP, again
-//! and again, about all that it holds of its log; about logs of servers that its list does not name
-//! it asks the coordinator. A recovery asks for those of crashed servers by itself.
+//! A backup that was restarted holds replicas from before, which their masters count as lost;
+//! others are left over from failures in between. So it asks each master that is UP, again and
+//! again, about all its replicas of that master's log; about logs of servers that are not in its
+//! list it asks the coordinator. The replicas of crashed servers are handled by their recovery.
 //!
 //! **Invariants**
-//! - U1: only the master of a log, or the coordinator, says that something of it may go; only the
-//!   answer to the last question counts, and only for what is still as it was when it was asked
-//!   about (the keeper compares).
-//! - U2: a log goes that the coordinator's list does not name, if the list was asked for when
-//!   something of the log was here already (V4 of `cluster::membership`): so a server that is newer
-//!   than the list here loses nothing.
-//! - U3: it is asked until it is answered, and again as long as something is undecided; what counts
-//!   is asked about now and then.
+//! - U1: a replica is dropped only by an answer of the log's master, or of the coordinator; only
+//!   the answer to the last request counts, and only for replicas that have not changed since that
+//!   request (the keeper compares).
+//! - U2: a log that is not in the coordinator's list is dropped only if the list was requested
+//!   after the first replica of the log was here (V4 of `cluster::membership`): so a server that is
+//!   newer than the list here loses nothing.
+//! - U3: a request is repeated until it is answered, and again as long as some replica is
+//!   undecided; needed replicas are checked from time to time.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -34,31 +34,31 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeMap;
 
-/// Calls and tokens from here on, up to the next bit, are those of this file.
+/// Calls and tokens from this number on, up to the next bit, belong to this file.
 const NEEDED_NAMES: u64 = 1 << 59;
-/// How often it looks at what is there.
+/// Interval of the checks for replicas.
 const LOOK_US: u64 = 500_000;
-/// A question that nobody answers is asked again after this time.
+/// A request without an answer is repeated after this time.
 const PATIENCE_US: u64 = 1_000_000;
-/// Something is undecided: again after this time.
+/// Some replica is undecided: ask again after this time.
 const SOON_US: u64 = 2_000_000;
-/// Everything counts: again after this time.
+/// All replicas are needed: ask again after this time.
 const LATER_US: u64 = 60_000_000;
 
 #[derive(Default)]
 struct Question {
-    /// The last one, until it is answered.
+    /// The last request, until it is answered.
     call: Option<PeerCall>,
     replicas: Vec<ReplicaEntry>,
     /// When the next one leaves.
     due_us: u64,
 }
 
-/// See the module.
+/// The requests about unneeded replicas; see the module.
 #[derive(Default)]
 pub(crate) struct Needed {
     masters: BTreeMap<ServerId, Question>,
-    /// Logs that the coordinator was asked about, and until when it is waited for.
+    /// Logs that the coordinator was asked about, and the deadline of its answer.
     unknown: Option<(Token, Vec<ServerId>, u64)>,
     look_us: u64,
     next: u64,
@@ -66,12 +66,12 @@ pub(crate) struct Needed {
 }
 
 impl Needed {
-    /// Whether an answer of the coordinator's is for here.
+    /// Whether an answer of the coordinator belongs to this file.
     pub fn is_for(token: Token) -> bool {
         token.0 >> 59 == 1
     }
 
-    /// Whether an answer of another server's is for here.
+    /// Whether an answer of another server belongs to this file.
     pub fn is_call(call: PeerCall) -> bool {
         call.0 >> 59 == 1
     }
@@ -80,7 +80,7 @@ impl Needed {
         self.look_us
     }
 
-    /// Asks what is to be asked now.
+    /// Sends the due requests.
     pub fn poll(
         &mut self,
         now_us: u64,
@@ -151,7 +151,7 @@ impl Needed {
         });
     }
 
-    /// A master answered; `None`: it was not reached.
+    /// The answer of a master; `None`: it was not reached.
     pub fn answered(
         &mut self,
         now_us: u64,
@@ -176,7 +176,8 @@ impl Needed {
         (!replicas.is_empty()).then_some(Task::NotNeeded { log, replicas })
     }
 
-    /// The coordinator answered; `None`: it was not reached. Returns the logs that are gone (U2).
+    /// The answer of the coordinator; `None`: it was not reached. Returns the logs that are gone
+    /// (U2).
     pub fn listed(
         &mut self,
         token: Token,
@@ -198,7 +199,7 @@ impl Needed {
     }
 }
 
-/// What a backup says it has, for the rules.
+/// A backup's replicas, in the form of the replication rules.
 pub(crate) fn found(backup: ServerId, replicas: &[ReplicaEntry]) -> Vec<Found> {
     let found = |replica: &ReplicaEntry| Found {
         backup: BackupId(backup.number()),

@@ -1,20 +1,20 @@
-//! One server of a cluster, whole: membership, the store, its way to its backups, its leases.
+//! One whole server of a cluster: membership, the store, its connection to its backups, its leases.
 //!
-//! [`Node::handle`] is told what arrived and says what to do, in this order. It never waits: what
-//! reads and writes the disk comes out as a [`Task`] for whoever has the
-//! [`BackupService`](crate::BackupService) that came with [`NodeOutput::Opened`], a thread of its
-//! own in a server; what takes long otherwise comes out as a [`Job`].
+//! [`Node::handle`] takes an input and returns outputs, in order. It never waits: work on the disk
+//! is output as a [`Task`] for the driver's [`BackupService`](crate::BackupService), which came
+//! with [`NodeOutput::Opened`] and has a thread of its own in a server; other long work is output
+//! as a [`Job`].
 //!
 //! **Invariants**
-//! - D1: a list is confirmed after what it makes is synced: what a crash then leaves behind is what
-//!   was confirmed.
-//! - D2: the end of a life is the end of everything: no write is acknowledged, no read is served,
-//!   no peer is answered after it.
-//! - D3: a log is fenced here as soon as its server is known to have crashed, and its replicas go
-//!   once it is removed.
+//! - D1: a list is confirmed after its effects are synced: a crash after that leaves the confirmed
+//!   state.
+//! - D2: the end of a life ends everything: after it no write is acknowledged, no read is served,
+//!   no peer is answered.
+//! - D3: a log is fenced here as soon as its server is known to have crashed, and its replicas are
+//!   dropped once it is removed.
 //!
-//! **Concurrency** none: one owner. The store may be used from any thread; what it wants is taken
-//! at the next call of [`Node::handle`], for which [`NodeOptions::wake`] asks.
+//! **Concurrency** none: one owner. The store may be used from any thread; its wishes are taken at
+//! the next call of [`Node::handle`], which [`NodeOptions::wake`] requests.
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
@@ -46,27 +46,27 @@ use duramen_wire::native::message::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How often leases are looked at.
+/// Interval of the checks of leases.
 const LOOK_US: u64 = 20_000;
-/// How often backups that were short of room may be asked again.
+/// Interval after which backups that were short of room may be asked again.
 const FORGIVE_US: u64 = 100_000;
-/// A ping that nobody answered is forgotten after this time.
+/// A ping without an answer is dropped after this time.
 const PING_US: u64 = 5_000_000;
-/// A job that could not be done, for want of memory, is tried again after this time.
+/// A job that failed for lack of memory is tried again after this time.
 const AGAIN_US: u64 = 100_000;
 
-/// See the module.
+/// A server of a cluster; see the module.
 pub struct Node {
     pub(crate) member: Member,
     options: NodeOptions,
     pub(crate) life: Option<Life>,
     read_until: Arc<ReadUntil>,
     next_ping: u64,
-    /// Nonces of pings, and when they left.
+    /// Nonces of pings, and their send times.
     pings: BTreeMap<PeerCall, (u64, u64)>,
-    /// An order that is done, and what must be synced before it is said so (D1).
+    /// A completed order, and the position to be synced before it is confirmed (D1).
     obeyed: Option<(TabletsVersion, Position)>,
-    /// An order that waits for what migrations leave behind.
+    /// An order that waits for the leftovers of migrations.
     pub(crate) held_order: Option<Order>,
     pub(crate) held_purge: Option<Purge>,
     look_us: u64,
@@ -76,8 +76,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Begins to enlist with the first [`NodeInput::Tick`]. Whoever drives it listens already:
-    /// pings come at once.
+    /// Begins to enlist with the first [`NodeInput::Tick`]. The driver must listen already: pings
+    /// arrive at once.
     pub fn new(now_us: u64, options: NodeOptions) -> Node {
         Node {
             member: Member::new(now_us, options.candidate.clone()),
@@ -96,23 +96,23 @@ impl Node {
         }
     }
 
-    /// Ids, lists, ownership.
+    /// The membership: ids, lists, ownership.
     pub fn member(&self) -> &Member {
         &self.member
     }
 
-    /// To be looked at after a read was executed, before it is answered.
+    /// To be checked after a read was executed, before it is answered.
     pub fn read_until(&self) -> &Arc<ReadUntil> {
         &self.read_until
     }
 
-    /// How far the recoveries are that run here, for people.
+    /// The progress of the recoveries that run here, for people.
     pub fn recoveries(&self) -> Vec<PartitionProgress> {
         let lives = self.life.iter();
         lives.flat_map(|life| life.recoveries.progress()).collect()
     }
 
-    /// Of which other servers it is known here what is read often there, for people.
+    /// The hints of other servers that are kept here, for people.
     pub fn hints(&self, now_us: u64) -> Vec<HeldHint> {
         let lives = self.life.iter();
         lives.flat_map(|life| life.warmth.held(now_us)).collect()
@@ -123,7 +123,7 @@ impl Node {
         self.life.as_ref().map(|life| life.log().describe())
     }
 
-    /// When it wants a [`NodeInput::Tick`].
+    /// When it needs a [`NodeInput::Tick`].
     pub fn due_us(&self) -> u64 {
         let life = self.life.iter().filter(|_| !self.ended);
         let remote = life.map(|life| life.due_us().min(self.look_us));
@@ -202,7 +202,7 @@ impl Node {
         self.go_on(now_us, heard, out);
     }
 
-    /// What the coordinator said to a part of the node that is not the member; `None`: nobody was
+    /// The coordinator's answer to a part of the node other than the member; `None`: it was not
     /// reached.
     fn coordinator_answered(
         &mut self,
@@ -288,7 +288,7 @@ impl Node {
         });
     }
 
-    /// What a backup may drop of this server's log, and what counts of it.
+    /// The replicas of this server's log that a backup may drop, and those that count.
     fn hand_back(&self, sender: ServerId, log: ServerId, replicas: &[ReplicaEntry]) -> PeerAnswer {
         let Some(life) = self.life.as_ref().filter(|_| log == self.member.id()) else {
             return PeerAnswer::Refused(Refusal::Invalid("this is another's log".to_owned()));
@@ -353,7 +353,7 @@ impl Node {
                 return self.joined(now_us, server, settings, out);
             }
             Output::View(view) => NodeOutput::View(view),
-            // Given out when nothing of a migration is left that it ends (M4).
+            // Issued when no leftover is left of migrations that it ends (M4).
             Output::Obey(order) => return self.held_order = Some(order),
             Output::Purge(purge) => return self.held_purge = Some(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
@@ -455,7 +455,7 @@ impl Node {
         let Some(life) = self.life.as_mut() else {
             return;
         };
-        // Told together: with the first alone there would be no choice where replicas go.
+        // All at once: with the first alone there would be no choice of backups.
         let mut up: Vec<placement::Member> = Vec::new();
         for change in changes {
             let (gone, is_removed) = match change {
@@ -501,7 +501,7 @@ impl Node {
         if let Some(life) = &mut self.life {
             life.leases.end();
             life.remote.end();
-            // Whoever waits for a write hears that it will not come.
+            // Callers that wait for a write are told that it fails.
             let nobody = Ticket(u64::MAX);
             life.log().answered(nobody, Err(Rejection::Fenced));
         }
@@ -515,7 +515,7 @@ impl Node {
         }
     }
 
-    /// What is locked or let go is no part of the view any more, or again.
+    /// Publishes the view after a lock or an unlock.
     pub(crate) fn publish(&self, out: &mut Vec<NodeOutput>) {
         let mut said = Vec::new();
         self.member.publish_now(&mut said);
@@ -561,8 +561,8 @@ impl Node {
             }
             JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
             | JobResult::Purged(Err(duramen_engine::Error::FlashFailed), _) => {
-                // What it should let go of cannot be read, so nothing it is given could be served.
-                // Its replicas can be read.
+                // Data that must be dropped cannot be read, so no new data could be served. Its
+                // replicas can be read.
                 self.quit(now_us, true, "flash cannot be read", out);
             }
             JobResult::Obeyed(order, Err(error)) => {
@@ -691,7 +691,7 @@ impl Node {
         {
             let entry = self.member.members().get(to);
             let address = entry.map(|entry| entry.addresses.native.clone());
-            // Of one that is not listed any more the list says so, and that ends its calls.
+            // The list removes a server that is not listed any more, and that ends its calls.
             out.extend(address.map(|address| NodeOutput::AskPeer {
                 call,
                 to,
@@ -753,7 +753,7 @@ impl Node {
         self.tell_member(now_us, Input::Obeyed { version }, out);
     }
 
-    /// Leases, and whatever is done from time to time.
+    /// Leases, and other periodic work.
     fn look(&mut self, now_us: u64) {
         let Some(life) = self.life.as_mut().filter(|_| now_us >= self.look_us) else {
             return;
@@ -772,7 +772,7 @@ impl Node {
     }
 }
 
-/// A purge goes on in another job, after those that were given out meanwhile.
+/// A purge continues in another job, after those that were issued meanwhile.
 fn purge_on(rest: Purging, out: &mut Vec<NodeOutput>) {
     out.push(NodeOutput::Job(Job::new("purge", || purge_slice(rest))));
 }

@@ -1,4 +1,4 @@
-//! What a node is made of, what it is told, and what it says.
+//! The options, inputs and outputs of a node.
 //!
 //! Paper: [Ousterhout15 §3, §6]
 
@@ -18,32 +18,32 @@ use duramen_wire::native::message::{
 };
 use std::sync::Arc;
 
-/// What a node is made of.
+/// The options of a node.
 pub struct NodeOptions {
     pub candidate: Candidate,
     /// Engine, levels and figures. A member's store has no directory.
     pub store: duramen::Options,
-    /// What it keeps for others; `None`: it is no backup.
+    /// The backup for other servers' replicas; `None`: this server is no backup.
     pub backup: Option<Arc<Backup>>,
-    /// Bytes of replicas that are kept in memory, sorted, of all logs that are recovered; half as
-    /// much is on its way to be replayed here.
+    /// Memory for sorted replicas of all logs that are being recovered, in bytes; half as much
+    /// holds data to be replayed here.
     pub ahead_bytes: usize,
-    /// How often the coordinator is told how much room there is, in microseconds; 0: never.
+    /// Interval of the reports to the coordinator about free room, in microseconds; 0: never.
     pub room_us: u64,
-    /// Whether the store starts threads; if not, whoever drives the node calls `background_step`
-    /// and `try_commit_here`.
+    /// Whether the store starts threads; if not, the driver of the node calls `background_step` and
+    /// `try_commit_here`.
     pub threads: bool,
-    /// Asks for a call of [`Node::handle`](crate::Node::handle) soon. Called with locks of the
+    /// Requests a call of [`Node::handle`](crate::Node::handle) soon. Called with locks of the
     /// store held: must only signal.
     pub wake: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What happened.
+/// An input of a node.
 #[derive(Clone, Debug)]
 pub enum NodeInput {
-    /// What a [`Member`](crate::Member) hears, pings excepted.
+    /// An input of a [`Member`](crate::Member), except pings.
     Member(Input),
-    /// Another server asks.
+    /// A request of another server.
     Asked {
         request: RequestId,
         sender: ServerId,
@@ -51,20 +51,20 @@ pub enum NodeInput {
         question: Peer,
         payload: Vec<u8>,
     },
-    /// Another server answered; `None`: it was not reached, or the connection broke.
+    /// The answer of another server; `None`: it was not reached, or the connection broke.
     PeerAnswered {
         call: PeerCall,
         answer: Option<(PeerAnswer, Slice)>,
     },
     /// [`NodeOutput::Job`] is done.
     JobDone(JobDone),
-    /// The time of [`Node::due_us`](crate::Node::due_us) has come, or the store has woken somebody.
-    /// May come at any time.
+    /// The time of [`Node::due_us`](crate::Node::due_us) has come, or the store has signalled. May
+    /// come at any time.
     Tick,
 }
 
 impl NodeInput {
-    /// Another server, or the coordinator, has answered this one.
+    /// Whether another server, or the coordinator, has answered this one.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(
             self,
@@ -76,16 +76,16 @@ impl NodeInput {
     }
 }
 
-/// What to do.
+/// An output of a node.
 pub enum NodeOutput {
-    /// Ask the coordinator at this address, `host:port`.
+    /// Send a request to the coordinator at this address, `host:port`.
     AskCoordinator {
         token: Token,
         address: String,
         question: ToCoordinator,
     },
-    /// Ask another server, or this one itself, in this order on one connection. The sender is this
-    /// server.
+    /// Send a request to another server, or to this one itself, in this order on one connection.
+    /// The sender is this server.
     AskPeer {
         call: PeerCall,
         to: ServerId,
@@ -105,25 +105,25 @@ pub enum NodeOutput {
         answer: PeerAnswer,
         payload: Slice,
     },
-    /// Store this id where the next life finds it, then say [`Input::IdStored`].
+    /// Store this id for the next life, then pass in [`Input::IdStored`].
     StoreId { server: ServerId },
-    /// A member at last. The store is open; `keeper` takes [`NodeOutput::Keep`], in order.
+    /// The server is a member. The store is open; `keeper` gets [`NodeOutput::Keep`], in order.
     Opened {
         store: Arc<Store>,
         keeper: Option<Box<BackupService<RequestId>>>,
         /// For each thread's [`Servant`](crate::Servant).
         clients: Arc<Clients>,
     },
-    /// For the keeper: [`BackupService::obey`].
+    /// A task of the keeper: [`BackupService::obey`].
     Keep(Task),
-    /// From now on, requests go by this view, and reads also by
+    /// From now on, requests are routed by this view, and reads also need
     /// [`Node::read_until`](crate::Node::read_until).
     View(Arc<View>),
-    /// [`Job::run`] it, on any thread but the node's, then say [`NodeInput::JobDone`].
+    /// [`Job::run`] it, on any thread but the node's, then pass in [`NodeInput::JobDone`].
     Job(Job),
-    /// Something that it was told to do fails, and is tried again; for the log.
+    /// An order of the coordinator fails, and is tried again; for the log.
     Fails(String),
-    /// The settings changed. Those of the log hold from the next life on.
+    /// The settings changed. Those of the log take effect in the next life.
     Settings(ClusterSettings),
     /// This life is over. `again`: enlist as a new one.
     Ended { again: bool, reason: String },

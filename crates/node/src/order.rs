@@ -1,4 +1,4 @@
-//! Makes a store as the coordinator's list of tablets says.
+//! Applies the coordinator's list of tablets to a store.
 
 use crate::member::{Order, Purge};
 use crate::serve::Clients;
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex};
 const SLICE_STEPS: usize = 64;
 
 impl Order {
-    /// Waits for guards that began before the view changed, drops tables that are gone, and makes
-    /// those that are new. Repeating it is harmless. Must not be called with a guard held. What is
-    /// remembered of clients' requests goes with what it is about (rifl L6).
+    /// Waits for guards that began before the view changed, drops tables that are gone, and creates
+    /// new ones. May be repeated. Must not be called with a guard held. The completion records of a
+    /// dropped table's keys are dropped too (rifl L6).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again
-    /// later; meanwhile nothing that it was to make is served. [`Error::BadTableName`]: the
-    /// coordinator knows names that this program does not allow.
+    /// later; until then none of its new tables is served. [`Error::BadTableName`]: the coordinator
+    /// has names that this program does not allow.
     pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
-        store.quiesce(); // the view was changed before: no write that it allowed follows
+        store.quiesce(); // the view was changed before: no write that the old one allowed follows
         let there = store.tables();
         for table in &there {
             let named = self.tables.iter().find(|entry| entry.table == table.id);
@@ -45,10 +45,10 @@ impl Order {
 }
 
 impl Purge {
-    /// Waits for guards that began before the view changed. What is remembered of clients' requests
-    /// goes with what it is about (rifl L6). Must not be called with a guard held.
+    /// Waits for guards that began before the view changed. The completion records of the purged
+    /// keys are dropped too (rifl L6). Must not be called with a guard held.
     pub fn begin(&self, store: &Arc<Store>, clients: &Clients) -> Purging {
-        store.quiesce(); // the view was changed before: no write that it allowed follows
+        store.quiesce(); // the view was changed before: no write that the old one allowed follows
         for range in &self.ranges {
             clients.purge(self.table, range);
         }
@@ -57,16 +57,16 @@ impl Purge {
     }
 }
 
-/// A purge under way; copies are of the same one.
+/// A purge in progress; clones are the same purge.
 #[derive(Clone)]
 pub struct Purging(Arc<Mutex<engine::Purge>>);
 
 impl Purging {
-    /// A slice of it: what it reads from flash may take much longer altogether than other jobs can
-    /// wait. Must not be called with a guard held. False: it was the last one.
+    /// Runs one slice: all reads from flash together may take much longer than other jobs can wait.
+    /// Must not be called with a guard held. False: it was the last one.
     ///
     /// # Errors
-    /// [`Error::FlashFailed`]: what is to go cannot be read.
+    /// [`Error::FlashFailed`]: the entries to be removed cannot be read.
     pub fn slice(&self) -> Result<bool, Error> {
         let mut purge = self.0.lock().expect("no slice panics");
         for _ in 0..SLICE_STEPS {

@@ -1,17 +1,17 @@
-//! What a member was told to own, and how far that is made so.
+//! The tablets that a member was told to own, and how far they are applied.
 //!
 //! **Invariants** N2 to N4 of [`crate::member`], and
-//! - N7: a range that is to come here from elsewhere is empty when the first of it comes, also if
-//!   this server had it before and never heard that it had left.
-//! - N8: what is locked is not served until a newer list says what has become of it, or the
-//!   migration has failed (M1, M8 of [`crate::migration`]).
-//! - N9: a purge never takes a key that this server serves. A range is doomed from the moment that
-//!   it must go until a purge that began later has passed the whole table. No order is given out
+//! - N7: a range that is to come here from elsewhere is empty when its first object arrives, also
+//!   if this server had it before and was never told that it had left.
+//! - N8: a locked range is not served until a newer list contains the result of its migration, or
+//!   the migration has failed (M1, M8 of [`crate::migration`]).
+//! - N9: a purge never removes a key that this server serves. A range is doomed from the moment
+//!   that it must go until a purge that began later has passed the whole table. No order is issued
 //!   while a range of its list is doomed.
 //!
-//! A purge takes as long as it takes to read what of its table lies on flash. So it is no part of
-//! an order: it waits for nobody's list, and only a list, recovery or migration that brings one of
-//! its ranges waits for it.
+//! A purge takes as long as reading all of its table's entries on flash. So it does not belong to
+//! an order: it waits for no list, and only a list, recovery or migration that brings one of its
+//! ranges waits for it.
 //!
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
 
@@ -24,25 +24,25 @@ use duramen_wire::native::message::{TableEntry, TabletEntry, TabletState, Tablet
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// See the module.
+/// The tablets of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Owned {
-    /// Read whole, and made so as far as taking away goes.
+    /// The list that was read last; its removals are applied.
     told: Tablets,
     owned: Ranges,
-    /// Made so.
+    /// The version of the list that is completely applied.
     done: TabletsVersion,
     served: Tenures,
-    /// What was owned in this life, and is not doomed: there may be objects of it.
+    /// Ranges that were owned in this life, and are not doomed: they may have objects.
     stained: Ranges,
-    /// N9: what must go, and no purge has begun with; also if a later list gives it back.
+    /// N9: ranges that must go, without a purge yet; also if a later list gives them back.
     doomed: Ranges,
-    /// N9: what the purge under way takes. One at a time.
+    /// N9: the ranges of the purge in progress. One at a time.
     purging: Ranges,
     order: Option<Order>,
-    /// Tables that no list drops: something is replayed into them.
+    /// Tables that no list drops: entries are being replayed into them.
     held: Vec<TableEntry>,
-    /// N8: what migrations have locked.
+    /// N8: ranges that migrations have locked.
     locked: BTreeMap<MigrationId, Ranges>,
     pub(crate) planted: Planted,
 }
@@ -53,15 +53,15 @@ impl Owned {
         &self.told
     }
 
-    /// The list that is made so.
+    /// The version of the list that is completely applied.
     pub fn done(&self) -> TabletsVersion {
         self.done
     }
 
-    /// A newer list is read, and takes away at once (N2, N3).
+    /// Reads a newer list, and applies its removals at once (N2, N3).
     ///
     /// # Errors
-    /// It cannot be one: nothing has changed.
+    /// It is invalid: nothing has changed.
     ///
     /// # Panics
     /// If it is not newer (N4).
@@ -93,8 +93,8 @@ impl Owned {
         Ok(())
     }
 
-    /// N7: what is here of these stays: it is served, or comes by the migration by which it came so
-    /// far.
+    /// N7: the part of a list whose objects stay: ranges that are served, and those that come by
+    /// the migration by which they came so far.
     fn staying(&self, tablets: &Tablets) -> Ranges {
         let incoming = |entry: &TabletEntry| match entry.state {
             TabletState::Incoming { migration, .. } => Some(migration),
@@ -117,7 +117,7 @@ impl Owned {
         Ranges::new(stays).expect("they are cut from a list without overlaps")
     }
 
-    /// The next order, if one is due and nothing of its list is doomed (N9): one at a time.
+    /// The next order, if one is due and no range of its list is doomed (N9): one at a time.
     pub fn next_order(&mut self) -> Option<Order> {
         let waits = self.is_doomed(&self.owned) && !self.planted.is(Bug::PurgedComesBack);
         if self.order.is_some() || self.done >= self.told.version || waits {
@@ -134,7 +134,7 @@ impl Owned {
         Some(order)
     }
 
-    /// An order is done; whether the list is made so by it.
+    /// Handles the end of an order; returns whether the list is completely applied by it.
     pub fn obeyed(&mut self, version: TabletsVersion) -> bool {
         let Some(order) = self.order.take_if(|order| order.version == version) else {
             return false;
@@ -147,12 +147,12 @@ impl Owned {
         let comes_back = self.planted.is(Bug::PurgedComesBack);
         assert!(comes_back || !self.is_doomed(&served), "N9");
         self.served = self.served.renewed(&served, version);
-        // What is owned may be written to, served or not.
+        // Owned ranges may be written to, served or not.
         self.stained = self.owned.clone();
         true
     }
 
-    /// The next purge, if one is due: one table at a time, one that an order waits for first.
+    /// The next purge, if one is due: one table at a time, first the one that an order waits for.
     pub fn next_purge(&mut self) -> Option<Purge> {
         if !self.purging.is_empty() {
             return None;
@@ -166,8 +166,8 @@ impl Owned {
         Some(Purge { table, ranges })
     }
 
-    /// The purge under way is done. What became doomed meanwhile stays so: it may lie where the
-    /// purge had already been.
+    /// Handles the end of the purge in progress. Ranges doomed meanwhile stay so: their objects may
+    /// be where the purge had already been.
     pub fn purged(&mut self) {
         let purged = std::mem::take(&mut self.purging);
         if self.planted.is(Bug::OnePurgeIsEnough) {
@@ -175,13 +175,13 @@ impl Owned {
         }
     }
 
-    /// An order failed. The next one is given out when a newer list is told, or when it is time to
-    /// try again.
+    /// Handles the failure of an order. The next one is issued when a newer list arrives, or when
+    /// it is time for a retry.
     pub fn failed(&mut self, version: TabletsVersion) {
         self.order.take_if(|order| order.version == version);
     }
 
-    /// What readers go by.
+    /// The view for readers.
     pub fn view(&self, me: ServerId, map: Arc<Map>) -> View {
         let mut served = self.served.clone();
         for locked in self.locked.values() {
@@ -190,53 +190,53 @@ impl Owned {
         View::with_tenures(me, self.done, self.owned.clone(), served, map)
     }
 
-    /// N8.
+    /// N8: locks these ranges.
     pub fn lock(&mut self, migration: MigrationId, ranges: Ranges) {
         self.locked.insert(migration, ranges);
     }
 
-    /// The migration has failed, by its target's word.
+    /// The migration has failed according to its target.
     pub fn unlock(&mut self, migration: MigrationId) {
         self.locked.remove(&migration);
     }
 
-    /// Planted: any list ends what is locked.
+    /// Planted bug: any list ends all locks.
     pub fn unlock_all(&mut self) {
         self.locked.clear();
     }
 
-    /// Planted: served as if it were listed.
+    /// Planted bug: serves a range as if it were listed.
     pub fn hasten(&mut self, table: TableId, range: KeyRange) {
         let ranges = self.served.ranges().iter().chain([(table, range)]);
         let ranges = Ranges::new(ranges).expect("it is not served yet");
         self.served = self.served.renewed(&ranges, self.done);
     }
 
-    /// Whether something of these is listed, served or not.
+    /// Whether any of these ranges is listed, served or not.
     pub fn has(&self, ranges: &Ranges) -> bool {
         !self.owned.intersection(ranges).is_empty()
     }
 
-    /// N9: whether something of these waits to be purged, or is being purged.
+    /// N9: whether any of these ranges is doomed or being purged.
     pub fn is_doomed(&self, ranges: &Ranges) -> bool {
         let mut going = self.doomed.iter().chain(self.purging.iter());
         going.any(|(table, range)| ranges.overlaps(table, range))
     }
 
-    /// Whether an order is under way, which may drop tables, or something of these is
+    /// Whether an order, which may drop tables, is in progress, or one of these ranges is
     /// [doomed](Self::is_doomed).
     pub fn takes_away(&self, ranges: &Ranges) -> bool {
         self.order.is_some() || self.is_doomed(ranges)
     }
 
-    /// From now on these tables stay, and no others do because of this.
+    /// From now on these tables are held, and no others.
     pub fn hold(&mut self, tables: Vec<TableEntry>) {
         self.held = tables;
     }
 
-    /// There are objects of these ranges, which a recovery left. What no list has as this server's
-    /// own is doomed, also when a purge of it is under way: the recovery may have committed behind
-    /// it. A range that is to come by a migration is another server's, and comes whole (N7).
+    /// A recovery left objects of these ranges. Ranges that no list assigns to this server are
+    /// doomed, also while a purge of them is in progress: the recovery may have committed behind
+    /// it. A range that is to come by a migration belongs to another server, and comes whole (N7).
     pub fn stain(&mut self, ranges: &Ranges) {
         let own = match self.planted.is(Bug::IncomingStays) {
             true => self.owned.clone(),

@@ -1,80 +1,79 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
-//! none.
+//! Bugs that tests plant to check that they are found. Without feature `planted` there are none.
 
-/// A rule that is not kept.
+/// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// N2: what a list takes away is not purged.
+    /// N2: ranges that a list takes away are not purged.
     NoPurge,
-    /// N3: what a list gives is served before it is made so.
+    /// N3: ranges that a list gives are served before it is applied.
     EarlyServing,
-    /// N5, D2: who is not UP goes on serving.
+    /// N5, D2: a server that is not UP continues to serve.
     ServesAfterEnd,
-    /// N6: an earlier leader is obeyed.
+    /// N6: an earlier leader's messages are applied.
     OldLeaderObeyed,
-    /// N7: what moves in is laid over what was here before.
+    /// N7: incoming data are added to older data of the range.
     NotEmptied,
-    /// N8: a list that says nothing new of it lets go what is locked.
+    /// N8: a list without news about a locked range ends the lock.
     LockLetGo,
-    /// Q3: a lease counts from when its question was sent last.
+    /// Q3: a lease counts from the last time that its request was sent.
     LateLease,
     /// Q8: a backup that runs, but stores nothing, is waited for.
     SilentWaited,
-    /// R3: a partition that belongs to somebody else stays.
+    /// R3: a partition of another owner stays.
     StaleStays,
-    /// R4: a list that does not know a table yet drops it beneath a replay.
+    /// R4: a list without a new table drops it during a replay.
     TablesNotHeld,
-    /// R6: what came of an attempt that was given up counts.
+    /// R6: results of an attempt that was given up count.
     OldPiecesCount,
-    /// B6: a lease begins with the answer, not with what was received.
+    /// B6: a lease begins with the answer, not with the received bytes.
     LeaseWithAnswer,
-    /// B7: a control segment that was freed is opened again by a late copy.
+    /// B7: a late copy opens a freed control segment again.
     FreedControlOpens,
-    /// B10: an opening that was refused is taken when it comes again.
+    /// B10: a refused opening is accepted when it arrives again.
     RefusedOpeningTaken,
-    /// B8: what has changed since its master was asked goes all the same.
+    /// B8: a replica that changed after the request is dropped all the same.
     HandBackUncompared,
-    /// U1: an answer to an earlier question counts.
+    /// U1: an answer to an earlier request counts.
     LateAnswerCounts,
-    /// U2: a log that the list here does not name is dropped, though it may be newer than the list.
+    /// U2: a log that is not in the list here is dropped, though it may be newer than the list.
     UnknownIsGone,
-    /// M1: the source of a migration serves on after its last look at what was written.
+    /// M1: the source of a migration continues to serve after its last check of the written keys.
     SourceServesOn,
     /// M1: any newer list ends the lock.
     AnyListUnlocks,
     /// M3: the last message is taken for all of them.
     LastIsEnough,
-    /// M3: complete, it is said, before it is durable.
+    /// M3: the target reports that it is complete before the data are durable.
     ReportedBeforeDurable,
     /// V1: the target serves as soon as it has everything.
     ServedBeforeListed,
-    /// M6: the target does not hear which versions were given.
+    /// M6: the target is not sent the versions that were given.
     SafeVersionStays,
     /// M7: completion records stay at the source.
     RecordsStay,
-    /// What is written beside the copying is sent once, and not what is written beside that.
+    /// Keys written during the copying are sent once, and not those written during that.
     RoundsAreLost,
-    /// E1: a recovery under way does not count as something of its range.
+    /// E1: a running recovery does not count as part of its range.
     RunIsNotHere,
     /// E1: a purge does not.
     PurgeIsNotHere,
     /// E1: a side log that is being taken back does not.
     LeftoverIsNotHere,
-    /// N7: what a recovery left of a range that is to come by a migration is not purged.
+    /// N7: a recovery's leftover of a range that is to come by a migration is not purged.
     IncomingStays,
-    /// N9: a range that comes back is served though it waits to be purged.
+    /// N9: a range that comes back is served while it waits to be purged.
     PurgedComesBack,
-    /// N9: what a recovery leaves behind while its range is being purged counts as purged with it.
+    /// N9: a recovery's leftover counts as purged by a purge of its range that was already running.
     OnePurgeIsEnough,
     /// The source purges when the target has answered the last message.
     PurgedEarly,
-    /// M1: the source serves again when it has waited long enough.
+    /// M1: the source serves again after a certain wait.
     TimeUnlocks,
-    /// M8: a target that has refused says later that it is complete.
+    /// M8: a target that has refused reports later that it is complete.
     RefusesAndReports,
 }
 
-/// The bug that is planted, if any.
+/// The planted bug, if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Planted(#[cfg(feature = "planted")] Option<Bug>);
 
@@ -99,7 +98,7 @@ impl Planted {
 
 #[cfg(feature = "planted")]
 impl crate::Node {
-    /// From now on with this bug; what concerns a whole life, from the next life on.
+    /// Plants this bug from now on; bugs of a whole life take effect with the next life.
     pub fn plant(&mut self, bug: Bug) {
         self.planted = Planted::one(bug);
         self.member.plant(bug);

@@ -1,4 +1,4 @@
-//! Ranges of tables, cut as sets are, and since when each is served.
+//! Ranges of tables with set operations, and the list since which each is served.
 //!
 //! **Invariants**
 //! - V2: ranges of a table do not overlap.
@@ -10,7 +10,7 @@
 use duramen_base::ids::{KeyRange, RouteHash, TableId, TabletsVersion};
 use duramen_wire::native::message::Tablets;
 
-/// A list of tablets that cannot be one.
+/// The error for ranges that violate V2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("table {table}: {range} overlaps another range, or ends before it begins")]
 pub struct NotATable {
@@ -43,7 +43,7 @@ impl Ranges {
         Ok(Ranges(ranges))
     }
 
-    /// Those of a message's tablets that are served.
+    /// The served tablets of a message.
     ///
     /// # Errors
     /// [`NotATable`]: its tablets overlap, served or not.
@@ -72,7 +72,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// Those of one table.
+    /// The ranges of one table.
     pub fn of(&self, table: TableId) -> impl Iterator<Item = KeyRange> {
         let mine = self.iter().filter(move |(of, _)| *of == table);
         mine.map(|(_, range)| range)
@@ -82,7 +82,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Whether one of them has something in common with this one.
+    /// Whether one of them overlaps this range.
     pub(crate) fn overlaps(&self, table: TableId, range: KeyRange) -> bool {
         let entries = &self.0;
         let after =
@@ -104,7 +104,7 @@ impl Ranges {
         (other == table && range.contains(hash)).then_some(at)
     }
 
-    /// What both have.
+    /// The ranges in both.
     pub fn intersection(&self, other: &Ranges) -> Ranges {
         let mut both = Vec::new();
         self.overlapping(other, |table, range, with| {
@@ -113,13 +113,13 @@ impl Ranges {
         Ranges(both)
     }
 
-    /// What either has.
+    /// The ranges in at least one of both.
     pub fn union(&self, other: &Ranges) -> Ranges {
         let more = other.without(self);
         Ranges::new(self.iter().chain(more.iter())).expect("what is added is cut")
     }
 
-    /// What this has and the other one has not.
+    /// The ranges in this one and not in the other one.
     pub fn without(&self, other: &Ranges) -> Ranges {
         let mut rest = Vec::new();
         for (table, range) in self.iter() {
@@ -155,12 +155,13 @@ impl Ranges {
     }
 }
 
-/// What is served, and since which list: what a client sent by an older map may be a late copy of a
-/// request that somebody else has executed in between (docs/protocols.md, Exactly once, 6).
+/// The served ranges, each with the list since which it is served: a request that came by an older
+/// map may be a late copy of one that another server has executed in between (docs/protocols.md,
+/// Exactly once, 6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenures {
     ranges: Ranges,
-    /// Of the range at the same place.
+    /// Of the range at the same index.
     since: Vec<TabletsVersion>,
 }
 
@@ -175,12 +176,13 @@ impl Tenures {
         &self.ranges
     }
 
-    /// Since when a key is served; `None`: it is not.
+    /// The list since which a key is served; `None`: it is not served.
     pub fn since(&self, table: TableId, hash: RouteHash) -> Option<TabletsVersion> {
         self.ranges.find(table, hash).map(|at| self.since[at])
     }
 
-    /// What is served from this list on: what was served before goes on, the rest begins.
+    /// The tenures after this list: those of ranges that were served before continue, the others
+    /// begin.
     #[must_use]
     pub fn renewed(&self, served: &Ranges, since: TabletsVersion) -> Tenures {
         let begins = served.without(&self.ranges);
@@ -195,7 +197,7 @@ impl Tenures {
         }
     }
 
-    /// Of these alone.
+    /// The tenures of these ranges alone.
     #[must_use]
     pub fn kept(&self, of: &Ranges) -> Tenures {
         let (mut ranges, mut since) = (Vec::new(), Vec::new());
@@ -226,7 +228,7 @@ mod tests {
         Ranges::new(of.iter().map(|of| (TABLE, range(of)))).unwrap()
     }
 
-    /// Against a set of single hashes.
+    /// Compared with a set of single hashes.
     #[test]
     fn ranges_are_cut_as_sets_are() {
         let all = [

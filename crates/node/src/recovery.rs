@@ -1,26 +1,25 @@
 //! A recovery master: partitions of dead servers' logs, read from their backups and replayed into
 //! side logs.
 //!
-//! Several segments are read at once, each piece by piece; what has come is replayed by jobs, side
-//! by side, while the next pieces are on their way. What is on its way or waits for a thread is
-//! bounded.
+//! Several segments are read at once, each piece by piece; pieces that have arrived are replayed by
+//! jobs, side by side, while the next pieces are in flight. The pieces in flight or waiting for a
+//! thread are bounded.
 //!
 //! **Invariants**
-//! - R1: what is reported as replayed is durably part of this server's own log.
-//! - R2: nothing is replayed over what is owned here, or over anything else of its ranges
+//! - R1: entries that are reported as replayed are durably part of this server's own log.
+//! - R2: nothing is replayed into ranges that are owned here, or that have anything else here
 //!   ([`crate::here`]): the order is answered with `Busy` until that is over.
-//! - R3: a partition whose end the coordinator does not accept leaves nothing behind: a side log is
-//!   taken back, and what was committed already is purged before R2 lets anybody have its range
-//!   again.
+//! - R3: a partition that the coordinator does not accept leaves nothing behind: a side log is
+//!   taken back, and committed entries are purged before R2 allows a new use of the range.
 //! - R4: no list of tables that is older than the order drops its tables.
-//! - R5: a side log ends, well or not, when no job is at it any more; a failure is reported when
+//! - R5: a side log ends, well or not, when no job uses it any more; a failure is reported when
 //!   nothing is left of it.
 //! - R6: a segment counts when all of its pieces have come from one replica, and were replayed.
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
-//! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which says what belongs to the
-//! log (docs/protocols.md).
+//! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which makes the side log part
+//! of the log (docs/protocols.md).
 
 use crate::job::{Job, JobResult};
 use crate::keeper::Task;
@@ -42,43 +41,43 @@ use duramen_wire::native::message::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Calls and tokens from here on, up to the next bit, are those of recoveries.
+/// Calls and tokens from this number on, up to the next bit, are those of recoveries.
 const RECOVERY_NAMES: u64 = 1 << 62;
 /// Most partitions at once.
 const RUNS_MAX: usize = 4;
 /// Segments that are read at once, for each partition.
 const READS_MAX: usize = 8;
-/// The next segment is one of so many: the one whose backup has the least to do.
+/// The next segment is chosen among so many: the one whose backup has the fewest requests.
 const LOOK_AHEAD: usize = 32;
-/// Bytes of entries that are asked for at once.
+/// Bytes of entries per request.
 const READ_BYTES: u32 = 1 << 20;
-/// Most bytes on their way or waiting to be replayed, for each partition; all partitions share what
-/// the node sets aside.
+/// Most bytes in flight or waiting to be replayed, for each partition; all partitions share the
+/// node's memory for this.
 const AHEAD_BYTES: usize = 16 << 20;
-/// And so many of all partitions at least: a few pieces from each of a few backups.
+/// At least so many for all partitions: a few pieces from each of a few backups.
 const AHEAD_BYTES_MIN: usize = 4 << 20;
-/// A question that nobody answers is asked again, of the next source, after this time.
+/// A request without an answer is repeated, to the next source, after this time.
 const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
-/// A segment that this many questions to each of its sources did not bring is given up.
+/// A segment is given up after this many requests to each of its sources.
 const ROUNDS_MAX: usize = 6;
-/// A partition that was replayed and is not stored by then is given up, for another master: more
-/// than backups take that are replaced because they are silent.
+/// A replayed partition that is not durable after this time is given up, for another master: longer
+/// than the replacement of silent backups takes.
 const SETTLE_US: u64 = 15_000_000;
-/// How often people hear how far it is.
+/// Interval of the progress reports for people.
 const PROGRESS_US: u64 = 250_000;
 
 /// Names a partition.
 pub(crate) type RunId = (RecoveryId, u32);
 
-/// How far the replay of a partition is, for people.
+/// The progress of a partition's replay, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionProgress {
     pub recovery: RecoveryId,
     pub partition: u32,
-    /// Whose log it is.
+    /// The dead server.
     pub log: ServerId,
-    /// Of entries replayed, and an estimate of them all.
+    /// Bytes of entries replayed, and an estimate of all of them.
     pub bytes: u64,
     pub bytes_total: u64,
     pub entries: u64,
@@ -86,11 +85,11 @@ pub struct PartitionProgress {
 
 /// A segment that is being read.
 struct Part {
-    /// Sources that have failed, one after the other, and again.
+    /// Number of failures of its sources, in turn.
     failed: usize,
-    /// Grows when it begins anew: pieces of an earlier attempt count nothing (R6).
+    /// Grows when it begins anew: pieces of an earlier attempt do not count (R6).
     attempt: u32,
-    /// Where to go on; `None`: all of it has come.
+    /// The offset of the next piece; `None`: all of it has arrived.
     offset: Option<u32>,
     asked: Option<PeerCall>,
     due_us: u64,
@@ -102,18 +101,17 @@ struct Part {
 
 enum Stage {
     Replaying,
-    /// By a job.
+    /// A job commits it.
     Committing,
-    /// Its record is on its way, until this time.
+    /// Its record is in flight, until this deadline.
     Settling(SideCommit, u64),
-    /// It tells the coordinator, which is asked (again) at this time.
+    /// It is reported to the coordinator, (again) at this time.
     Reporting(PartitionOutcome, u64),
-    /// Accepted: until a list of at least this version says what it owns.
+    /// Accepted: waits for a list of at least this version with the owner.
     Waiting(TabletsVersion),
-    /// When its jobs have ended it is taken back (R5), and that is reported, if anybody wants to
-    /// know.
+    /// When its jobs have ended it is taken back (R5), and the outcome, if any, is reported.
     GivingUp(Option<PartitionOutcome>),
-    /// By a job.
+    /// A job takes it back.
     Aborting(Option<PartitionOutcome>),
     /// To be purged (R3).
     Dropped,
@@ -125,26 +123,26 @@ struct Run {
     order: Recover,
     ranges: Ranges,
     side: Arc<SideLog>,
-    /// Own segments with lower ids hold nothing of it.
+    /// Own segments with lower ids have no entries of it.
     creation: SegmentId,
-    /// Of the order's segments, those that nobody has begun to read.
+    /// The order's segments that are not being read yet.
     unread: VecDeque<usize>,
     parts: BTreeMap<usize, Part>,
-    /// Replays under way, and their bytes.
+    /// Replays in progress, and their bytes.
     jobs: u32,
     job_bytes: usize,
-    /// Most of these and of what is on its way.
+    /// Most bytes of these and of pieces in flight.
     ahead_bytes: usize,
-    /// Segments that were replayed wholly, and their entries.
+    /// Segments that were replayed completely, and their entries.
     read: u64,
     entries: u64,
     progress_us: u64,
-    /// Part of the log, whether it is durable there or not.
+    /// Whether it is part of the log, durable there or not.
     is_committed: bool,
     stage: Stage,
 }
 
-/// What came of a job of a recovery.
+/// The result of a job of a recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     run: RunId,
@@ -163,38 +161,38 @@ enum What {
     Aborted,
 }
 
-/// What leaves.
+/// The outputs.
 #[derive(Default)]
 pub(crate) struct Effects {
     pub asked: Vec<Asked>,
     pub reports: Vec<(Token, ToCoordinator)>,
     pub jobs: Vec<Job>,
     pub tasks: Vec<Task>,
-    /// Ranges whose objects are the member's from now on if it owns them, and are to be purged if
-    /// not (R3).
+    /// Ranges whose objects belong to the member from now on if it owns them, and are to be purged
+    /// if not (R3).
     pub ended: Vec<Ranges>,
-    /// Dead servers some of whose data belongs to the member from now on.
+    /// Dead servers some of whose data belong to the member from now on.
     pub recovered: Vec<ServerId>,
 }
 
-/// See the module.
+/// The recoveries of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Recoveries {
     runs: BTreeMap<RunId, Run>,
     tokens: BTreeMap<Token, RunId>,
     next: u64,
-    /// Bytes on their way or waiting to be replayed, of all partitions.
+    /// Most bytes in flight or waiting to be replayed, of all partitions.
     pub(crate) ahead_bytes: usize,
     pub(crate) planted: Planted,
 }
 
 impl Recoveries {
-    /// Whether an answer of the coordinator's is for here.
+    /// Whether an answer of the coordinator belongs to this file.
     pub fn is_for(token: Token) -> bool {
         token.0 >> 62 == 1
     }
 
-    /// Whether an answer of another server's is for here.
+    /// Whether an answer of another server belongs to this file.
     pub fn is_call(call: PeerCall) -> bool {
         call.0 >> 62 == 1
     }
@@ -203,7 +201,7 @@ impl Recoveries {
         self.runs.contains_key(&id)
     }
 
-    /// Tables that must stay, whatever an older list says (R4).
+    /// Tables that must stay, even if an older list lacks them (R4).
     pub fn tables(&self) -> Vec<TableEntry> {
         if self.planted.is(Bug::TablesNotHeld) {
             return Vec::new();
@@ -215,7 +213,7 @@ impl Recoveries {
         tables.cloned().collect()
     }
 
-    /// For people.
+    /// The progress of all runs, for people.
     pub fn progress(&self) -> Vec<PartitionProgress> {
         self.runs
             .iter()
@@ -223,13 +221,14 @@ impl Recoveries {
             .collect()
     }
 
-    /// Whether something of these ranges is with a run, whatever its stage.
+    /// Whether a run, at any stage, has part of these ranges.
     pub fn has_any_of(&self, ranges: &Ranges) -> bool {
         let mut runs = self.runs.values();
         runs.any(|run| !run.ranges.intersection(ranges).is_empty())
     }
 
-    /// Begins; whether it did. The caller has made sure that nothing of its ranges is here (R2).
+    /// Begins a run; returns whether it did. The caller has checked that no part of its ranges is
+    /// here (R2).
     pub fn begin(
         &mut self,
         now_us: u64,
@@ -269,13 +268,13 @@ impl Recoveries {
         true
     }
 
-    /// When [`poll`](Self::poll) has something to do by time alone.
+    /// When [`poll`](Self::poll) has work without any input.
     pub fn due_us(&self) -> u64 {
         let due = self.runs.values().map(Run::due_us);
         due.min().unwrap_or(u64::MAX)
     }
 
-    /// Goes on with what can go on. `told`: version of the list of tablets that was read last.
+    /// Continues all runs. `told`: version of the list of tablets that was read last.
     pub fn poll(
         &mut self,
         now_us: u64,
@@ -298,7 +297,7 @@ impl Recoveries {
                     run.stage = Stage::Aborting(outcome.take());
                     let (run, side) = (*id, run.side.clone());
                     out.jobs.push(Job::new("take back", move || {
-                        let _ = side.abort(); // one that had ended is as it was
+                        let _ = side.abort(); // no effect on one that had ended
                         let what = What::Aborted;
                         JobResult::Recovery(Done { run, what })
                     }));
@@ -329,7 +328,7 @@ impl Recoveries {
             if run.tells_progress() && run.progress_us <= now_us {
                 run.progress_us = now_us + PROGRESS_US;
                 self.next += 1;
-                let token = Token(RECOVERY_NAMES | self.next); // nobody waits for the answer
+                let token = Token(RECOVERY_NAMES | self.next); // the answer is ignored
                 let progress = run.progress(*id);
                 let report = ToCoordinator::PartitionProgress {
                     recovery: id.0,
@@ -346,7 +345,7 @@ impl Recoveries {
         self.tokens.retain(|_, run| self.runs.contains_key(run));
     }
 
-    /// A backup answered; `None`: it was not reached. What came is replayed by a job.
+    /// The answer of a backup; `None`: it was not reached. A job replays its entries.
     pub fn answered(
         &mut self,
         now_us: u64,
@@ -361,7 +360,7 @@ impl Recoveries {
                 .map(|segment| (*id, run, segment))
         });
         let Some((id, run, segment)) = found else {
-            return; // of a question that was asked anew
+            return; // of a request that was repeated
         };
         let part = run.parts.get_mut(&segment).expect("it was just seen");
         part.asked = None;
@@ -395,7 +394,7 @@ impl Recoveries {
         }
     }
 
-    /// A job has ended.
+    /// Handles the end of a job.
     pub fn job_done(&mut self, now_us: u64, done: Done) {
         let Some(run) = self.runs.get_mut(&done.run) else {
             return;
@@ -432,7 +431,7 @@ impl Recoveries {
         }
     }
 
-    /// The coordinator answered a report; `None`: it was not reached.
+    /// The coordinator's answer to a report; `None`: it was not reached.
     pub fn reported(&mut self, now_us: u64, token: Token, answer: Option<&CoordinatorAnswer>) {
         let id = self.tokens.remove(&token);
         let Some(run) = id.and_then(|id| self.runs.get_mut(&id)) else {
@@ -453,8 +452,8 @@ impl Recoveries {
         }
     }
 
-    /// The coordinator wants this partition no more. What is being committed, or was accepted, goes
-    /// its way: its report is stale, or a list says what is owned.
+    /// The coordinator gives this partition up. A run that is being committed, or was accepted,
+    /// continues: its report is stale, or a list contains the owner.
     pub fn abort(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
@@ -485,7 +484,7 @@ impl Part {
         }
     }
 
-    /// The next source, from the beginning (R6).
+    /// Begins with the next source, from the start (R6).
     fn turn(&mut self) {
         self.failed += 1;
         self.attempt += 1;
@@ -533,13 +532,13 @@ impl Run {
         }
     }
 
-    /// Whether another piece may be asked for.
+    /// Whether another piece may be requested.
     fn has_room(&self) -> bool {
         let asked = self.parts.values().filter(|part| part.asked.is_some());
         asked.count() * READ_BYTES as usize + self.job_bytes < self.ahead_bytes
     }
 
-    /// Up to so many segments are read at once.
+    /// Fills up the number of segments that are read at once.
     fn refill(&mut self, now_us: u64) {
         while self.parts.len() < READS_MAX && !self.unread.is_empty() {
             let first = |n: usize| self.order.segments[n].sources.first().copied();
@@ -563,7 +562,7 @@ impl Run {
         for segment in due {
             let part = self.parts.get_mut(&segment).expect("it was just seen");
             if part.asked.is_some() {
-                part.turn(); // nobody answered
+                part.turn(); // no answer in time
             }
             let wanted = &self.order.segments[segment];
             let alive = wanted.sources.iter().filter(|id| members.is_up(**id));
@@ -643,7 +642,7 @@ impl Run {
         }
     }
 
-    /// Has the index grow in few steps, if it is clear of which table.
+    /// Makes the index grow in few steps, if all ranges are of one table.
     fn expect(&self) {
         let mut tables = self.ranges.iter().map(|(table, _)| table);
         let first = tables.next();
@@ -654,7 +653,7 @@ impl Run {
         self.side.expect(self.entries * left / self.read);
     }
 
-    /// After the last segment the side log is committed.
+    /// Commits the side log after the last segment.
     fn end(&mut self, id: RunId, jobs: &mut Vec<Job>) {
         let is_all = self.parts.is_empty() && self.unread.is_empty() && self.jobs == 0; // R5
         if !is_all || !matches!(self.stage, Stage::Replaying) {
@@ -668,8 +667,8 @@ impl Run {
         }));
     }
 
-    /// R1. A log that no backup stores may be this server's own trouble: another one is to have the
-    /// partition then.
+    /// R1. A log that no backup stores may be this server's own fault: then another one must get
+    /// the partition.
     fn settle(&mut self, now_us: u64) {
         let Stage::Settling(commit, until_us) = &self.stage else {
             return;
@@ -692,7 +691,7 @@ impl Run {
         self.stage = Stage::Reporting(outcome, now_us);
     }
 
-    /// Nobody wants it: nothing is left behind (R3).
+    /// The partition is given up: nothing stays here (R3).
     fn leave(&mut self) {
         self.stage = match self.is_committed {
             true => Stage::Dropped,
@@ -714,13 +713,13 @@ impl Run {
     }
 }
 
-/// What a partition is made of; `None`: its tablets overlap, so it is none.
+/// The ranges of a partition; `None`: its tablets overlap, so it is invalid.
 pub(crate) fn ranges_of(order: &Recover) -> Option<Ranges> {
     let tablets = order.tablets.iter();
     Ranges::new(tablets.map(|tablet| (tablet.table, tablet.range))).ok()
 }
 
-/// Entries begin at multiples of 8, in memory too. What is large came so.
+/// Aligns entries to multiples of 8 in memory. Large messages are aligned already.
 fn aligned(entries: Slice) -> Slice {
     match entries.as_ptr().addr().is_multiple_of(ALIGN_BYTES) {
         true => entries,
@@ -728,7 +727,7 @@ fn aligned(entries: Slice) -> Slice {
     }
 }
 
-/// The tables of a partition, if they are not there; whether that could be done.
+/// Creates the tables of a partition, if they do not exist; returns whether they exist now.
 fn make_tables(store: &Arc<Store>, order: &Recover, ranges: &Ranges) -> bool {
     let engine = store.engine();
     let there = engine.tables();

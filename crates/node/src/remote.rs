@@ -1,24 +1,25 @@
-//! The way from a member's store to its backups and to the coordinator, and back.
+//! The connection of a member's store to its backups and to the coordinator.
 //!
-//! The store puts wishes into a [`Queue`], from any thread; [`Remote`] makes questions of them,
-//! repeats those that nobody answers, and says what the answers mean.
+//! The store puts wishes into a [`Queue`], from any thread. [`Remote`] turns them into requests,
+//! repeats unanswered ones, and interprets the answers.
 //!
 //! **Invariants**
-//! - Q1: a wish is asked until it is answered, or its backup is lost: the rules wait for one of the
-//!   two.
-//! - Q2: an answer counts once, and only for the question that is still open: what follows from an
-//!   answer has another name.
-//! - Q3: a lease counts from when a question was sent first: whichever copy was answered (E1).
-//! - Q4: what is put on a new replica from another one is what was certified.
-//! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log, with all
-//!   that it has of it; after a while it is a backup like any other that has nothing of it.
-//! - Q6: who is told that it is fenced, or not UP, asks nothing more.
+//! - Q1: a wish's request is repeated until it is answered, or its backup is lost: the rules wait
+//!   for one of the two.
+//! - Q2: an answer counts once, and only for the request that is still open: the request that
+//!   follows from an answer has another name.
+//! - Q3: a lease counts from the first time that its request was sent, whichever copy was answered
+//!   (E1).
+//! - Q4: bytes copied from one replica to a new one match their certificate.
+//! - Q5: a backup that lacks the requested replica, or has a newer state, is lost for this log,
+//!   with all its replicas of it; after a while it is a backup like any other that has none.
+//! - Q6: a server that is told that it is fenced, or not UP, sends no more requests.
 //! - Q7: of the closed segments that are copied from one backup to another, whole, through this
-//!   server, [`COPIES_MAX`] are under way: a dead backup may have had replicas of all there are.
-//!   One that has taken [`COPY_US`] holds up the others no longer.
-//! - Q8: a backup that is UP, but does nothing that this log asks of it for some seconds, is
-//!   [`silent`](Remote::silent). Time does not count while nobody at all answers this server. A
-//!   lost backup is taken back only when it has answered a [`probe`](Remote::probe).
+//!   server, [`COPIES_MAX`] are in flight: a dead backup may have had replicas of all segments. A
+//!   copy that has taken [`COPY_US`] delays the others no longer.
+//! - Q8: a backup that is UP, but carries out no request of this log for some seconds, is
+//!   [`silent`](Remote::silent). Time does not count while no server at all answers this one. A
+//!   lost backup is taken back only after it has answered a [`probe`](Remote::probe).
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
@@ -41,26 +42,26 @@ use silence::{Need, Silence};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A question that nobody answers is asked again after this time.
+/// A request without an answer is repeated after this time.
 const PATIENCE_US: u64 = 500_000;
-/// One that found nobody, or was refused for now, after this time.
+/// A request that did not reach its server, or was refused for now, is repeated after this time.
 const REST_US: u64 = 50_000;
 /// See Q7.
 const COPIES_MAX: usize = 1;
 const COPY_US: u64 = 5_000_000;
-/// It waits for its turn (Q7).
+/// The request waits for its turn (Q7).
 const NOT_YET: u64 = u64::MAX;
-/// Tokens from here on are those of control heads; the member's are below.
+/// Tokens from this number on are those of control heads; the member's are below.
 const HEAD_TOKENS: u64 = 1 << 63;
 
-/// Calls from here on are those of pings.
+/// Calls from this number on are those of pings.
 pub(crate) const PING_CALLS: u64 = 1 << 63;
 
-/// Names a question to another server until it is answered.
+/// Names a request to another server until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerCall(pub u64);
 
-/// What the store wants.
+/// A wish of the store.
 enum Wish {
     Call(Call),
     Free(BackupId, SegmentId),
@@ -68,10 +69,10 @@ enum Wish {
     ControlHead(SegmentId),
 }
 
-/// Where the store puts what it wants.
+/// The queue of the store's wishes.
 pub(crate) struct Queue {
     wishes: Mutex<Vec<Wish>>,
-    /// Called after something was put in.
+    /// Called after a push.
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -113,7 +114,7 @@ impl Backups for Queue {
     }
 }
 
-/// A question that leaves.
+/// A request to be sent.
 pub(crate) struct Asked {
     pub call: PeerCall,
     pub to: ServerId,
@@ -121,7 +122,7 @@ pub(crate) struct Asked {
     pub payload: Slice,
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Answered(Ticket, Result<Level, Rejection>),
@@ -130,7 +131,7 @@ pub(crate) enum Heard {
     Freed(BackupId, SegmentId),
     Synced(BackupId),
     Noted(SegmentId),
-    /// A holder lets reads be served; when it had been asked.
+    /// A holder granted a read lease; the time of the request.
     Granted(BackupId, u64),
     /// Q5.
     Lost(BackupId),
@@ -153,7 +154,7 @@ enum What {
         certificate: Certificate,
         target: BackupId,
         holders: Vec<BackupId>,
-        /// Asked in vain.
+        /// Holders that did not have them.
         failed: Vec<BackupId>,
     },
     Free(SegmentId),
@@ -163,7 +164,7 @@ enum What {
 }
 
 impl What {
-    /// What is in vain if it is not answered (Q8).
+    /// The work of the backup that has failed if there is no answer (Q8).
     fn need(&self) -> Option<Need> {
         match self {
             What::Write { .. } | What::Fetch { .. } | What::Free(_) | What::Sync => {
@@ -178,23 +179,23 @@ impl What {
 struct Open {
     to: BackupId,
     what: What,
-    /// Part of a copy of a closed segment (Q7), which began then.
+    /// Part of a copy of a closed segment (Q7), which began at this time.
     copy_us: Option<u64>,
-    /// When it left first.
+    /// When it was first sent.
     sent_us: Option<u64>,
-    /// When it leaves (again).
+    /// When it is sent (again).
     due_us: u64,
 }
 
-/// See the module.
+/// The connection to backups and coordinator; see the module.
 pub(crate) struct Remote {
     log: ServerId,
     segment_bytes: u32,
     queue: Arc<Queue>,
     calls: BTreeMap<PeerCall, Open>,
-    /// The newest control segment that each backup was given.
+    /// The newest control segment that was sent to each backup.
     controls: BTreeMap<BackupId, SegmentId>,
-    /// What the coordinator is to note, and when it is asked (again).
+    /// The control head that the coordinator is to note, and the time of the next request.
     head: Option<(SegmentId, u64)>,
     heads: BTreeMap<Token, SegmentId>,
     next_call: u64,
@@ -222,19 +223,19 @@ impl Remote {
         }
     }
 
-    /// Whether an answer of the coordinator's is for here.
+    /// Whether an answer of the coordinator belongs to this file.
     pub fn is_for_head(token: Token) -> bool {
         token.0 >= HEAD_TOKENS
     }
 
-    /// When [`poll`](Self::poll) has something to repeat.
+    /// When [`poll`](Self::poll) has a request to repeat.
     pub fn due_us(&self) -> u64 {
         let calls = self.calls.values().map(|open| open.due_us);
         let head = self.head.map(|(_, due_us)| due_us);
         calls.chain(head).min().unwrap_or(u64::MAX)
     }
 
-    /// Takes the wishes, and asks what is to be asked now.
+    /// Takes the wishes, and sends the due requests.
     pub fn poll(&mut self, now_us: u64, out: &mut Vec<Asked>) -> Option<(Token, ToCoordinator)> {
         let wishes = self.queue.take();
         if self.ended {
@@ -256,7 +257,7 @@ impl Remote {
         self.count_unanswered(now_us);
         let is_over = |open: &Open| matches!(open.what, What::Renew(_)) && open.sent_us.is_some();
         self.calls
-            .retain(|_, open| open.due_us > now_us || !is_over(open)); // asked anew by who wants it
+            .retain(|_, open| open.due_us > now_us || !is_over(open)); // the owner of the wish sends a new request
         self.begin_copies(now_us);
         for (call, open) in &mut self.calls {
             if open.due_us <= now_us {
@@ -301,17 +302,17 @@ impl Remote {
         }
     }
 
-    /// Some server, a backup or not, has answered this one.
+    /// Notes an answer of any server, backup or not.
     pub fn heard(&mut self, now_us: u64) {
         self.silence.heard(now_us);
     }
 
-    /// Backups that have not done what they were asked for long (Q8).
+    /// Backups that have not carried out requests for long (Q8).
     pub fn silent(&self) -> BTreeSet<BackupId> {
         self.silence.silent()
     }
 
-    /// Asks a lost backup whether it does again what it is asked: [`Heard::Back`].
+    /// Asks a lost backup whether it works again: [`Heard::Back`].
     pub fn probe(&mut self, now_us: u64, backup: BackupId) {
         self.open(now_us, backup, What::Probe);
     }
@@ -374,7 +375,7 @@ impl Remote {
             Bytes::At(mut holders) => {
                 holders.reverse(); // the last one is asked
                 let Some(holder) = holders.last().copied() else {
-                    return; // the rules give none only for what they know nobody to have
+                    return; // the rules give no holder only if they know none
                 };
                 let what = What::Fetch {
                     ticket,
@@ -389,7 +390,7 @@ impl Remote {
         }
     }
 
-    /// Asks for the leases of these.
+    /// Requests leases from these holders.
     pub fn renew(&mut self, now_us: u64, holders: Vec<BackupId>) {
         for holder in holders {
             if let Some(control) = self.controls.get(&holder).copied() {
@@ -398,7 +399,7 @@ impl Remote {
         }
     }
 
-    /// A server answered; `None`: it was not reached, or the connection broke.
+    /// The answer of a server; `None`: it was not reached, or the connection broke.
     pub fn answered(
         &mut self,
         now_us: u64,
@@ -447,14 +448,14 @@ impl Remote {
             (What::Sync, PeerAnswer::Synced) => heard.push(Heard::Synced(to)),
             (What::Probe, PeerAnswer::Synced) => heard.push(Heard::Back(to)),
             (What::Renew(_), PeerAnswer::Leased) => heard.push(Heard::Granted(to, sent_us)),
-            (What::Renew(_), _) => {} // no lease from there
+            (What::Renew(_), _) => {} // no lease from that holder
             (What::Write { .. } | What::Free(_) | What::Sync | What::Probe, _) => {
                 heard.push(Heard::Lost(to));
             }
         }
     }
 
-    /// The bytes of a closed segment have come, or this holder does not have them.
+    /// The bytes of a closed segment have arrived, or this holder does not have them.
     fn fetched(
         &mut self,
         now_us: u64,
@@ -488,7 +489,7 @@ impl Remote {
             None => {
                 failed.extend(holders.pop());
                 let Some(next) = holders.last().copied() else {
-                    // The rules ask again, with who has it by then.
+                    // The rules ask again, with the holders at that time.
                     heard.push(Heard::NotFetched(ticket, failed));
                     return;
                 };
@@ -507,7 +508,7 @@ impl Remote {
         self.open_copy(due_us, to, what, copy_us);
     }
 
-    /// The coordinator answered; `None`: it was not reached.
+    /// The answer of the coordinator; `None`: it was not reached.
     pub fn head_answered(
         &mut self,
         now_us: u64,

@@ -37,7 +37,7 @@ pub(crate) fn list(version: u64, servers: &[ServerId]) -> ServerList {
     }
 }
 
-/// Who knows of these and nobody else.
+/// A member list with these servers and no others.
 pub(crate) fn members(servers: &[ServerId]) -> Members {
     let mut members = Members::new();
     members.apply(&ServerListUpdate::Full(list(1, servers).into()));

@@ -1,13 +1,13 @@
-//! Who serves a key, as this member knows it.
+//! The routing of keys, as this member knows it.
 //!
-//! A view never changes: who learns something makes another one and swaps it in. Readers look at it
+//! A view never changes: new information makes a new view, which is swapped in. Readers load it
 //! once per batch of requests.
 //!
 //! **Invariants**
-//! - V1: `Serve` is said of what the coordinator listed for this very member as served, and of
-//!   nothing else: the map that clients are redirected by only ever says where *others* are.
-//! - V3: what is served here says since which list it is, without a break: what an older map led
-//!   here may be a late copy (docs/protocols.md, Exactly once, 6).
+//! - V1: `Serve` is returned only for ranges that the coordinator listed for this member as served:
+//!   the map for the redirection of clients is only used for *other* owners.
+//! - V3: each served range has the number of the list since which it is served without a break: a
+//!   request that came by an older map may be a late copy (docs/protocols.md, Exactly once, 6).
 //!
 //! Paper: [Ousterhout15 §3]; differs: redirects for clients of RESP come from the same map as the
 //! native clients' cache.
@@ -18,31 +18,31 @@ use duramen_wire::native::message::{Addresses, MapStep, TabletMap, TabletRoute};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Somebody else who serves a key.
+/// Another server that serves a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub server: ServerId,
     pub addresses: Addresses,
 }
 
-/// Where a request for a key goes. There is no redirection for one request (RESP's `ASK`): while a
-/// tablet moves, its source serves all of it until it serves none.
+/// The route of a request for a key. There is no redirection for one request (RESP's `ASK`): while
+/// a tablet moves, its source serves all of it until it serves none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
-    /// Here.
+    /// This server serves it.
     Serve,
-    /// There, and so do all later ones.
+    /// That server serves it, and all later requests too.
     Moved(&'a Owner),
-    /// Nobody serves it at this moment: it is recovered or moved, or this member is about to learn
-    /// who. Send it again.
+    /// No server serves it at this moment: it is being recovered or moved, or this member is about
+    /// to learn its owner. Send it again.
     TryAgain,
-    /// The table does not exist, or belongs to nobody yet.
+    /// The table does not exist, or has no owner yet.
     NoTable,
-    /// This member is none, or knows nothing of the cluster yet.
+    /// This server is no member, or has no information about the cluster yet.
     ClusterDown,
 }
 
-/// See the module.
+/// The routing of keys; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// `NONE`: no member.
@@ -53,7 +53,7 @@ pub struct View {
     map: Arc<Map>,
 }
 
-/// Where everything is, ready to be looked up. Shared by the views that know the same.
+/// The owner of every tablet, ready for look-ups. Shared by views with the same map.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
     version: MapVersion,
@@ -87,8 +87,8 @@ impl Map {
     /// The map after a step that begins at its version.
     ///
     /// # Errors
-    /// [`NotATable`]: then its tablets would overlap, so one of the two is not what the coordinator
-    /// has.
+    /// [`NotATable`]: its tablets would overlap, so the map or the step differs from the
+    /// coordinator's.
     pub fn step(&self, step: &MapStep) -> Result<Map, NotATable> {
         let touched = Ranges::new(step.ranges.iter().copied())?;
         let is_touched = |route: &TabletRoute| touched.overlaps(route.table, route.range);
@@ -110,7 +110,7 @@ impl Map {
         self.version
     }
 
-    /// Of each tablet who owns it, and whether it is served.
+    /// Of each tablet its owner, and whether it is served.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (ServerId, bool)> {
         self.routes.iter().map(|route| (route.owner, route.served))
     }
@@ -122,7 +122,7 @@ impl Map {
         self.routes.get(from..end).unwrap_or_default()
     }
 
-    /// Everybody who owns something, by id.
+    /// All servers that own tablets, by id.
     pub fn servers(&self) -> impl Iterator<Item = &Owner> {
         self.owners.values()
     }
@@ -149,7 +149,7 @@ fn owner((server, addresses): &(ServerId, Addresses)) -> (ServerId, Owner) {
 }
 
 impl View {
-    /// Of member `me`, which was told to own `owned` and serves `served` of it, from this list on.
+    /// The view of member `me`, which owns `owned` and serves `served` of it, from this list on.
     pub fn new(
         me: ServerId,
         tablets_version: TabletsVersion,
@@ -161,7 +161,7 @@ impl View {
         View::with_tenures(me, tablets_version, owned, served, map)
     }
 
-    /// As [`View::new`], of who has served for longer.
+    /// As [`View::new`], for a member that has served some ranges for longer.
     pub fn with_tenures(
         me: ServerId,
         tablets_version: TabletsVersion,
@@ -183,7 +183,7 @@ impl View {
         }
     }
 
-    /// Whose it is; `NONE`: nobody's, nothing is served.
+    /// The member of this view; `NONE`: no member, nothing is served.
     pub fn me(&self) -> ServerId {
         self.me
     }
@@ -196,18 +196,18 @@ impl View {
         self.map.version
     }
 
-    /// What is served here.
+    /// The ranges that are served here.
     pub fn served(&self) -> &Ranges {
         self.served.ranges()
     }
 
-    /// Since which list a key is served here without a break; `None`: it is not. A native request
-    /// that came by a map of a lower version is not executed (V3).
+    /// The number of the list since which a key is served here without a break; `None`: it is not
+    /// served. A native request that came by a map of a lower version is not executed (V3).
     pub fn serves_since(&self, table: TableId, hash: RouteHash) -> Option<TabletsVersion> {
         self.served.since(table, hash)
     }
 
-    /// Where a request goes.
+    /// The route of a request.
     pub fn route(&self, table: TableId, hash: RouteHash) -> Route<'_> {
         if self.served.ranges().contains(table, hash) {
             return Route::Serve; // V1
@@ -225,7 +225,7 @@ impl View {
             return Route::NoTable;
         };
         if !route.served || route.owner == self.me {
-            return Route::TryAgain; // the map is older or newer than what this member was told
+            return Route::TryAgain; // the map is older or newer than this member's list
         }
         self.map
             .owners
@@ -233,7 +233,7 @@ impl View {
             .map_or(Route::TryAgain, Route::Moved)
     }
 
-    /// Where the others are, as `CLUSTER` commands tell it.
+    /// The owners of all tablets, for `CLUSTER` commands.
     pub fn map(&self) -> &Map {
         &self.map
     }
@@ -316,7 +316,7 @@ mod tests {
         assert!(map.owner(OTHER).is_some() && map.owner(ServerId::new(2, 1)).is_none());
     }
 
-    /// What changed replaces what was there, and the rest stays; what does not fit is refused.
+    /// Changed ranges are replaced, and the rest stays; a step that does not fit is refused.
     #[test]
     fn a_step_leads_from_one_map_to_the_next() {
         let address = |name: &str| Addresses {
@@ -392,7 +392,7 @@ mod tests {
         let mut twice = map();
         twice.tablets.push(route(150, 160, ME, true));
         assert!(Map::new(&twice).is_err());
-        // An incoming tablet may not hide beneath a served one.
+        // An incoming tablet may not overlap a served one.
         let entry = |first, last, state| TabletEntry {
             table: TABLE,
             range: range(first, last),

@@ -1,14 +1,15 @@
-//! What is read often here, told to two other members; what others told, kept for them; and who has
-//! recovered a server's data asks for it, so that memory can be filled with what was hot there.
+//! Hints about hot data: each member sends a list of its hot keys to two other members, and keeps
+//! the lists of others. A member that has recovered a server's data requests that server's list, so
+//! that its hot data can be loaded into memory.
 //!
 //! **Invariants**
-//! - H1: all of it is advice: nothing waits for it, and what gets lost is told again with the next
-//!   news, or not at all.
-//! - H2: kept is one hint for each server, which that server itself has put while it was UP,
-//!   `HINT_BYTES_MAX` at most; [`HELD_BYTES_MAX`] in all, the oldest goes first. A server that no
-//!   list names any more was recovered, and is forgotten [`FORGET_US`] later.
-//! - H3: a member tells the two that follow it by id among those that are UP; who looks for a hint
-//!   asks those that follow the dead one, a few, one after the other.
+//! - H1: hints are only advice: nothing waits for them, and a lost one is sent again with the next
+//!   change, or not at all.
+//! - H2: one hint is kept for each server, which that server itself has sent while it was UP, of at
+//!   most `HINT_BYTES_MAX`; [`HELD_BYTES_MAX`] in all, the oldest goes first. A server that is not
+//!   in the list any more was recovered, and its hint is dropped [`FORGET_US`] later.
+//! - H3: a member sends its hint to the two that follow it by id among those that are UP; a search
+//!   for a hint asks those that follow the dead server, a few, one after the other.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -24,57 +25,57 @@ use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Peer, PeerAnswer, Refusal};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Calls from here on, up to the next bit, are those of this file.
+/// Calls from this number on, up to the next bit, belong to this file.
 const WARMTH_NAMES: u64 = 1 << 57;
-/// How often it looks whether there is something to tell, or to forget.
+/// Interval of the checks for hints to send or to drop.
 const LOOK_US: u64 = 500_000;
-/// A hint that was not taken is told again after this time.
+/// A hint that was not accepted is sent again after this time.
 const AGAIN_US: u64 = 5_000_000;
-/// Who does not answer in this time is not waited for.
+/// Timeout of a request.
 const PATIENCE_US: u64 = 2_000_000;
 /// See H2.
 const FORGET_US: u64 = 300_000_000;
 const HELD_BYTES_MAX: usize = 16 * MIB as usize;
-/// Members that are told, and those that are asked at most (H3).
+/// Members that get the hint, and the most that a search asks (H3).
 const TOLD: usize = 2;
 const ASKED_MAX: usize = 4;
-/// Dead servers whose hints are still to be asked for, at most.
+/// Most dead servers with hints still to be requested.
 const WANTED_MAX: usize = 64;
 
-/// A hint of another server's that is kept here, for people.
+/// A hint of another server that is kept here, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldHint {
     pub server: ServerId,
     pub bytes: usize,
-    /// Since it was put.
+    /// Since it was received.
     pub age_ms: u64,
 }
 
-/// What another server put here.
+/// The hint of another server.
 struct Held {
     blocks: Slice,
     since_us: u64,
-    /// Since when no list names it.
+    /// Since when the list does not have the server.
     gone_us: Option<u64>,
 }
 
-/// The last hint, on its way to one of those that are told.
+/// The last hint sent to one of its receivers.
 struct Told {
     call: PeerCall,
-    /// It is told again then.
+    /// When it is sent again.
     due_us: u64,
 }
 
 /// A search for a dead server's hint.
 struct Search {
     server: ServerId,
-    /// Whose answer is waited for, until then.
+    /// The request in flight, and its deadline.
     asked: Option<(PeerCall, u64)>,
-    /// To be asked.
+    /// Servers still to be asked.
     left: VecDeque<ServerId>,
 }
 
-/// See the module.
+/// The hints of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Warmth {
     held: BTreeMap<ServerId, Held>,
@@ -82,9 +83,9 @@ pub(crate) struct Warmth {
     told: BTreeMap<ServerId, Told>,
     wanted: VecDeque<ServerId>,
     search: Option<Search>,
-    /// Found, and not given out yet.
+    /// Found, and not returned yet.
     found: Vec<(ServerId, Slice)>,
-    /// There are hints of this member.
+    /// Whether this member has hints of its own.
     is_warm: bool,
     look_us: u64,
     next: u64,
@@ -99,12 +100,12 @@ impl Warmth {
         }
     }
 
-    /// Whether an answer of another server's is for here.
+    /// Whether an answer of another server belongs to this file.
     pub fn is_call(call: PeerCall) -> bool {
         call.0 >> 57 == 1
     }
 
-    /// For people.
+    /// The hints kept here, for people.
     pub fn held(&self, now_us: u64) -> Vec<HeldHint> {
         let held = self.held.iter().map(|(server, held)| HeldHint {
             server: *server,
@@ -126,7 +127,7 @@ impl Warmth {
         }
     }
 
-    /// A server says what is read often there (H2).
+    /// Keeps the hint of a server (H2).
     pub fn put(
         &mut self,
         now_us: u64,
@@ -159,12 +160,12 @@ impl Warmth {
         PeerAnswer::Heat
     }
 
-    /// What a server put, if it is still there.
+    /// The hint of a server, if it is still there.
     pub fn get(&self, server: ServerId) -> Option<Slice> {
         self.held.get(&server).map(|held| held.blocks.clone())
     }
 
-    /// Data of this dead server is served here from now on.
+    /// This member has data of this dead server from now on.
     pub fn recovered(&mut self, server: ServerId) {
         let is_known = self.wanted.contains(&server);
         if self.is_warm && !is_known && self.wanted.len() < WANTED_MAX {
@@ -172,8 +173,8 @@ impl Warmth {
         }
     }
 
-    /// Tells, asks and forgets what is due. `hint` gives what is read often here, if there is news.
-    /// Returns hints that were asked for.
+    /// Sends, requests and drops the due hints. `hint` returns the own hint, if it has changed.
+    /// Returns hints that were requested.
     pub fn poll(
         &mut self,
         now_us: u64,
@@ -248,7 +249,7 @@ impl Warmth {
             return;
         }
         let Some(to) = search.left.pop_front() else {
-            self.search = None; // nobody knows: what is hot is fetched by who reads it
+            self.search = None; // no server has it: hot data are loaded when they are read
             return;
         };
         self.next += 1;
@@ -264,7 +265,7 @@ impl Warmth {
         });
     }
 
-    /// A member answered; `None`: it was not reached, or does not know the question.
+    /// The answer of a member; `None`: it was not reached, or does not support the request.
     pub fn answered(&mut self, call: PeerCall, answer: Option<(PeerAnswer, Slice)>) {
         let blocks = match answer {
             Some((PeerAnswer::Heat, blocks)) => Some(blocks),
@@ -272,13 +273,13 @@ impl Warmth {
         };
         if let Some(told) = self.told.values_mut().find(|told| told.call == call) {
             if blocks.is_some() {
-                told.due_us = u64::MAX; // until there is news
+                told.due_us = u64::MAX; // until the hint changes
             }
             return;
         }
         let is_asked = |search: &mut Search| search.asked.is_some_and(|(asked, _)| asked == call);
         let Some(mut search) = self.search.take_if(is_asked) else {
-            return; // of a question that was given up
+            return; // of a request that was given up
         };
         let blocks = blocks.filter(|blocks| !blocks.is_empty() && blocks.len() <= HINT_BYTES_MAX);
         match blocks {
@@ -291,7 +292,7 @@ impl Warmth {
     }
 }
 
-/// Those that are UP and follow a server by id, around, without this one and that one.
+/// The servers that are UP and follow a server by id, cyclically, without that server and this one.
 fn following(
     server: ServerId,
     me: ServerId,

@@ -1,5 +1,5 @@
-//! A backup answers its peers and the coordinator: groups, fences, leases, filtered reads, and what
-//! makes no sense.
+//! A backup answers its peers and the coordinator: groups, fences, leases, filtered reads, and
+//! invalid requests.
 
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Geometry, Identity, Mode, Options};
@@ -85,7 +85,7 @@ impl Rig {
             ahead_bytes: 1 << 20,
         };
         let service = planted(BackupService::new(backup.clone(), config, 0));
-        // Past the lease that a restarted backup is taken to have given.
+        // After the lease that a restarted backup is assumed to have given.
         Rig {
             service,
             backup,
@@ -95,7 +95,7 @@ impl Rig {
         }
     }
 
-    /// Asks; the answers that are there at once.
+    /// Sends a request; returns the answers that are there at once.
     fn ask_as(&mut self, sender: ServerId, question: &Peer, payload: &[u8]) -> Vec<Reply<u32>> {
         let mut out = Vec::new();
         self.next += 1;
@@ -115,7 +115,7 @@ impl Rig {
             .collect()
     }
 
-    /// Asks as the master; the answer, if need be after a commit.
+    /// Sends a request as the master; returns the answer, after a commit if necessary.
     fn ask(&mut self, question: &Peer, payload: &[u8]) -> PeerAnswer {
         match self.ask_as(MASTER, question, payload).pop() {
             Some(reply) => reply.answer,
@@ -231,7 +231,7 @@ fn a_group_is_answered_after_one_commit_and_not_before() {
     assert_eq!(rig.backup.stats().commits, commits + 1);
     assert_eq!(rig.backup.logs(), [other.number(), MASTER.number()]);
     assert!(rig.run().is_empty() && rig.service.due_us().is_none());
-    // Lost answer, same question: the same answer.
+    // Lost answer, same request: the same answer.
     assert_eq!(
         rig.ask(&write(1, Kind::Head, &bytes), &bytes),
         stored(false)
@@ -327,7 +327,7 @@ fn a_lease_runs_from_when_the_question_came() {
     assert_eq!(rig.ask(&renew(1), &[]), PeerAnswer::Leased);
     rig.now_us += 90_000;
     assert_eq!(rig.start_read(0).0.lease_left_ms, LEASE_MS - 90);
-    // Who holds data alone lets nobody read.
+    // A holder of data alone grants no lease.
     let mut rig = Rig::new();
     let data = header(2, Kind::Head);
     assert_eq!(rig.ask(&write(2, Kind::Head, &data), &data), stored(false));
@@ -492,7 +492,7 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     found.sort();
     assert_eq!(found, expected);
     assert!(answers > 10 && expected.len() > 50);
-    // Places where no entry begins, and replicas that are not what the asker knows.
+    // Places where no entry begins, and replicas that differ from the requester's record.
     assert!(invalid(
         &ask(
             &mut rig,
@@ -534,7 +534,7 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     assert!(matches!(ask(&mut rig, &missing).0, PeerAnswer::Bad { .. }));
 }
 
-/// What the disk holds of the master's log, as it is said to the master.
+/// The disk's replicas of the master's log, in the form of a message to the master.
 fn held(rig: &Rig) -> Vec<ReplicaEntry> {
     let replicas = rig.backup.replicas_of(MASTER.number());
     let entry = |replica: &duramen_backup::ReplicaInfo| ReplicaEntry {
@@ -560,7 +560,7 @@ fn what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about() {
     }
     let mut asked = held(&rig);
     asked.truncate(3);
-    // While the answer was on its way, segment 3 was begun anew here, at a higher epoch.
+    // While the answer was in flight, segment 3 was begun anew here, at a higher epoch.
     let bytes = header(3, Kind::Head);
     let Peer::WriteReplica(anew) = write(3, Kind::Head, &bytes) else {
         unreachable!("it is a write");
@@ -590,8 +590,8 @@ fn what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about() {
     );
 }
 
-/// A fence commits what is staged, and it is told of: so its lease must have begun, although nobody
-/// was answered.
+/// A fence commits the staged chunks, and they are reported: so their lease must have begun,
+/// although no master was answered.
 #[test]
 fn a_control_segment_that_was_only_staged_is_told_of_with_its_lease() {
     let mut rig = Rig::new();
@@ -622,8 +622,8 @@ fn a_control_segment_that_was_freed_does_not_come_back_by_a_late_copy() {
     assert_eq!(rig.ask(&next, &bytes), stored(true));
 }
 
-/// Its master may have found somebody else since: whatever comes of the same opening is refused,
-/// also when there is room again.
+/// Its master may have chosen another backup since: all later requests of the same opening are
+/// refused, also when there is room again.
 #[test]
 fn an_opening_of_a_control_segment_that_was_refused_is_not_taken_later() {
     let mut rig = Rig::new();
@@ -642,7 +642,7 @@ fn an_opening_of_a_control_segment_that_was_refused_is_not_taken_later() {
         }
     }
     assert!(taken.len() < FRAMES as usize, "there is always room");
-    // Nobody could see that a backup was full while its masters' writes waited.
+    // A full backup was not visible while its masters' writes waited.
     let (_, why) = rig.service.lacks_room().expect("it tells");
     assert!(why.contains("takes no new segments now"), "{why}");
     let (opening, bytes) = opening_of(1, Kind::Control);

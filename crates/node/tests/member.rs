@@ -20,7 +20,7 @@ use settings::settings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// What is on its way.
+/// A message in flight.
 #[derive(Clone)]
 enum Event {
     ToCoordinator(coordinator::Input),
@@ -35,7 +35,7 @@ struct Node {
     ended: Option<String>,
 }
 
-/// Who waits for an answer of the coordinator's.
+/// The sender of a request that waits for the coordinator's answer.
 #[derive(Clone, Copy)]
 enum Asker {
     Member(usize, duramen_node::Token),
@@ -55,8 +55,8 @@ struct Net {
     answers: Vec<CoordinatorAnswer>,
     next: u64,
     dice: Dice,
-    /// Of a hundred messages, pings excepted: one that is lost breaks a connection in the field,
-    /// and is noticed.
+    /// Percent of lost messages, without pings: a lost ping breaks a connection in practice, and is
+    /// noticed.
     lost_percent: u64,
 }
 
@@ -88,7 +88,7 @@ impl Net {
         self.next
     }
 
-    /// On its way for up to 20 ms, so in any order; perhaps lost, perhaps twice.
+    /// Sends a message with a delay of up to 20 ms, so in any order; perhaps lost, perhaps twice.
     fn send(&mut self, event: Event, is_ping: bool) {
         if !is_ping && self.dice.roll(100) < self.lost_percent {
             return;
@@ -111,7 +111,7 @@ impl Net {
         self.coordinated(outputs);
     }
 
-    /// In order, also of what a commit leads to: the last `WakeAt` counts.
+    /// Handles outputs in order, also those that follow from a commit: the last `WakeAt` counts.
     fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
         let mut outputs = VecDeque::from(outputs);
         while let Some(output) = outputs.pop_front() {
@@ -260,7 +260,7 @@ impl Net {
         }
     }
 
-    /// A question has a reply id: a repeated frame would be answered once by the driver.
+    /// A request has a reply id: the driver would answer a repeated frame once.
     fn send_once(&mut self, asked: coordinator::Input) {
         if self.dice.roll(100) >= self.lost_percent {
             let at_us = self.now_us + 100 + self.dice.roll(20_000);
@@ -270,7 +270,8 @@ impl Net {
         }
     }
 
-    /// Runs until `is_done`; whether that came in time. At each moment nothing is served twice.
+    /// Runs until `is_done`; returns whether that came in time. At each moment nothing is served
+    /// twice.
     fn run(&mut self, until_us: u64, is_done: impl Fn(&Net) -> bool) -> bool {
         loop {
             self.check();
@@ -433,7 +434,7 @@ fn three_members_join_own_each_tablet_once_and_notice_who_is_gone() {
             assert_eq!(node.store.table_id("t"), Some(table));
             assert_eq!(node.ended, None);
         }
-        // One goes silent. What it owned is served by nobody: its log is not recovered yet.
+        // One goes silent. No server serves its tablets: its log is not recovered yet.
         let dead = net.nodes[2].member.id();
         net.nodes[2].is_alive = false;
         net.lost_percent = 0;
@@ -460,9 +461,9 @@ fn three_members_join_own_each_tablet_once_and_notice_who_is_gone() {
     );
 }
 
-/// All members stop and come back at each other's addresses, as machines do whose addresses are
-/// given anew. Each of them answered, while it enlisted, for the life that had been at its new
-/// address, so the coordinator took that life to be alive, and refused the process that has its
+/// All members stop and come back at each other's addresses, as machines do when addresses are
+/// assigned anew. Each of them answered, while it enlisted, the check of the life that had been at
+/// its new address. So the coordinator took that life to be alive, and refused the process with its
 /// data for good.
 #[test]
 fn members_that_come_back_at_each_others_addresses_are_members_again() {
@@ -505,7 +506,7 @@ fn who_is_called_crashed_serves_nothing_more() {
     let server = net.nodes[1].member.id();
     net.admin(Admin::CrashServer { server });
     let ended = |net: &Net| net.nodes[1].ended.is_some();
-    // Nobody tells it anything: it hears it when it says what it has.
+    // It gets no message about it: it learns it from the answer to its report.
     assert!(net.run(net.now_us + 5_000_000, ended));
     assert!(hashes().all(|hash| net.nodes[1].view.route(TableId(1), hash) == Route::ClusterDown));
 }

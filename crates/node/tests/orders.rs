@@ -1,4 +1,4 @@
-//! One member, told what a test wants, in the order that it wants.
+//! One member that receives messages chosen by a test, in the chosen order.
 
 #[path = "common/settings.rs"]
 mod settings;
@@ -273,7 +273,7 @@ fn an_earlier_leader_speaks() {
     assert_eq!(served(&obeyed(&mut member, 6)), Some(vec![low]));
 }
 
-/// While it serves, it hears that it is none any more.
+/// While it serves, it is told that it is no member any more.
 fn a_member_ends() {
     let mut member = joined();
     tell(&mut member, 5, &[KeyRange::ALL]);

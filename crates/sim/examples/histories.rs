@@ -1,5 +1,5 @@
-//! Writes the histories of simulated clusters, one file per seed, for the checker of real ones
-//! (tests/checker): `histories DIR FIRST COUNT`.
+//! Writes the histories of simulated clusters, one file per seed, for the checker of real servers'
+//! histories (tests/checker): `histories DIR FIRST COUNT`.
 
 use duramen_sim::cluster::{Plan, Profile, run};
 use std::path::PathBuf;

@@ -1,14 +1,14 @@
-//! The simulated disk: what a real one may do and what it may not, as far as a backup can tell,
-//! decided by a seed.
+//! The simulated disk: a seed decides how it behaves, within the limits of a real disk as far as a
+//! backup can observe them.
 //!
-//! It keeps every file twice: what the operating system shows (`seen`) and what is on the medium
-//! (`kept`), with the writes between them in a list. A sync moves them over. A power cut picks, for
-//! every 512-byte sector with writes in the list, how many of them reached the medium: any prefix
-//! per sector, so writes are lost, reordered and torn, but a sector never holds half of one. The
-//! end of a process loses nothing.
+//! Each file is kept twice: as the operating system shows it (`seen`) and as it is on the medium
+//! (`kept`). The writes between the two are in a list. A sync moves them to the medium. A power cut
+//! chooses, for each 512-byte sector with writes in the list, how many of these writes reached the
+//! medium: any prefix per sector. So writes are lost, reordered and torn, but a sector never holds
+//! half of a write. The end of a process loses nothing.
 //!
-//! Faults happen at chosen operations: each call of a file that writes or syncs has a number, from
-//! 0 on.
+//! Faults happen at chosen operations: each call of a file that writes or syncs has a number,
+//! counted from 0.
 //!
 //! **Concurrency**: one lock; made for tests on one thread, correct on several.
 
@@ -21,30 +21,30 @@ use duramen_backup::disk::{Disk, File, OpenHow};
 
 use crate::random::Random;
 
-/// What a device writes as a whole or not at all, in bytes.
+/// Bytes that a device writes as a whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
-/// Something that goes wrong at one operation.
+/// A failure at one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power fails: nothing of this call has an effect yet, and no call has one from now on.
+    /// The power fails before this call: neither it nor any later call has an effect.
     PowerCut,
-    /// The power fails in the midst: a write may be torn, a sync may be half done.
+    /// The power fails during this call: a write may be torn, a sync may be half done.
     PowerCutWithin,
-    /// The process ends: what was written stays, this call has no effect, nor has any later one.
+    /// The process ends: earlier writes stay, this call and all later ones have no effect.
     Kill,
-    /// An input/output error, once. A failed sync drops what was written since the last one (the
-    /// page cache forgets it).
+    /// An input/output error, once. A failed sync drops the writes since the last sync, as a page
+    /// cache does.
     Error,
     /// No space, once.
     Full,
     /// The write goes to another place of the same file, without an error.
     Misdirected,
-    /// The write is reported as done and is not.
+    /// The write is reported as done and is not done.
     Lost,
 }
 
-/// One write that is not on the medium for sure.
+/// One write that may not be on the medium yet.
 struct Pending {
     at: u64,
     bytes: Vec<u8>,
@@ -52,12 +52,12 @@ struct Pending {
 
 #[derive(Default)]
 struct Contents {
-    /// What reads show.
+    /// The bytes that reads show.
     seen: Bytes,
-    /// What survives a power cut.
+    /// The bytes that survive a power cut.
     kept: Bytes,
     pending: Vec<Pending>,
-    /// The name survives a power cut.
+    /// Whether the name survives a power cut.
     named: bool,
 }
 
@@ -66,20 +66,20 @@ struct State {
     random: Random,
     operations: u64,
     faults: BTreeMap<u64, Fault>,
-    /// Reads of these places fail: (file, first byte, end).
+    /// Reads of these ranges fail: (file, first byte, end).
     unreadable: Vec<(String, u64, u64)>,
-    /// No call succeeds any more.
+    /// No call succeeds from now on.
     down: bool,
     locked: bool,
     capacity: u64,
-    /// Names of the operations so far, for messages; `None`: nobody wants them.
+    /// Names of the operations so far, for messages; `None`: not recorded.
     trace: Option<Vec<String>>,
 }
 
 /// Bytes of a page of a file.
 const PAGE_BYTES: usize = 4096;
 
-/// A file's bytes. What was never written costs nothing, and copies share what they have in common.
+/// A file's bytes. Ranges that were never written cost nothing, and copies share pages.
 #[derive(Clone, Default)]
 struct Bytes {
     /// `None`: zeros.
@@ -99,7 +99,7 @@ impl Bytes {
         self.pages.resize(length.div_ceil(PAGE_BYTES), None);
     }
 
-    /// The pieces of a range: page, first byte in it, bytes, offset in the range.
+    /// The pieces of a range: page, first byte in it, number of bytes, offset in the range.
     fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -112,7 +112,7 @@ impl Bytes {
         })
     }
 
-    /// Writes, growing if need be.
+    /// Writes, and grows the file if necessary.
     fn put(&mut self, at: u64, bytes: &[u8]) {
         let at = at as usize;
         if self.length < at + bytes.len() {
@@ -129,7 +129,7 @@ impl Bytes {
         }
     }
 
-    /// False if there is less.
+    /// Returns false if the file is shorter.
     fn read(&self, at: u64, into: &mut [u8]) -> bool {
         let at = at as usize;
         if at + into.len() > self.length {
@@ -175,7 +175,7 @@ impl SimDisk {
         }
     }
 
-    /// The same disk; operations are counted and not written down.
+    /// The same disk; operations are counted but not recorded.
     #[must_use]
     pub fn untraced(self) -> SimDisk {
         self.state().trace = None;
@@ -191,12 +191,12 @@ impl SimDisk {
         self.state().operations
     }
 
-    /// Lets something go wrong at the operation with this number.
+    /// Injects a failure at the operation with this number.
     pub fn inject(&self, operation: u64, fault: Fault) {
         self.state().faults.insert(operation, fault);
     }
 
-    /// What the operations so far were.
+    /// The operations so far, for messages.
     pub fn trace(&self) -> Vec<String> {
         self.state().trace.clone().unwrap_or_default()
     }
@@ -208,12 +208,12 @@ impl SimDisk {
             .push((name.to_owned(), at, at + bytes));
     }
 
-    /// Sets how many bytes there are.
+    /// Sets the capacity in bytes.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
     }
 
-    /// What its files take.
+    /// Bytes that the files take.
     pub fn used_bytes(&self) -> u64 {
         self.state().used()
     }
@@ -223,12 +223,12 @@ impl SimDisk {
         self.state().down
     }
 
-    /// The power fails now.
+    /// Cuts the power now.
     pub fn cut_power(&self) {
         self.state().cut();
     }
 
-    /// Starts the machine again. Faults that were to come are forgotten.
+    /// Starts the machine again. Faults that have not happened yet are dropped.
     pub fn restart(&self) {
         let mut state = self.state();
         state.down = false;
@@ -236,7 +236,8 @@ impl SimDisk {
         state.faults.clear();
     }
 
-    /// A disk with the same contents and another seed: to try different things from one state.
+    /// A disk with the same contents and another seed: several continuations of one state can be
+    /// tried.
     pub fn copy(&self, seed: u64) -> SimDisk {
         let state = self.state();
         let files = state
@@ -270,7 +271,7 @@ impl SimDisk {
         }
     }
 
-    /// Where a file's pages begin that anything but zeros was written to.
+    /// The offsets of a file's pages that hold anything but zeros.
     pub fn written(&self, name: &str) -> Vec<u64> {
         let state = self.state();
         let pages = state.files.get(name).map(|contents| &contents.seen.pages);
@@ -281,7 +282,7 @@ impl SimDisk {
             .collect()
     }
 
-    /// Nothing more goes wrong, but what was unreadable stays so.
+    /// Drops all faults that have not happened yet; unreadable ranges stay unreadable.
     pub fn forgive(&self) {
         self.state().faults.clear();
     }
@@ -328,18 +329,18 @@ impl Contents {
         });
     }
 
-    /// Everything written is on the medium.
+    /// Moves all pending writes to the medium.
     fn sync(&mut self) {
         for write in std::mem::take(&mut self.pending) {
             self.kept.put(write.at, &write.bytes);
         }
     }
 
-    /// This range is on the medium, whatever is pending elsewhere.
+    /// Puts this range on the medium, whatever is pending elsewhere.
     fn keep(&mut self, at: u64, bytes: &[u8]) {
         self.kept.put(at, bytes);
         for write in &mut self.pending {
-            // Older writes to the same place may no longer come after this one.
+            // Older writes to the same place may not overwrite it later.
             let from = at.max(write.at);
             let to = (at + bytes.len() as u64).min(write.at + write.bytes.len() as u64);
             if from < to {
@@ -350,7 +351,7 @@ impl Contents {
         }
     }
 
-    /// A power cut: of each sector's writes a prefix arrives.
+    /// A power cut: of the writes to each sector, a prefix reaches the medium.
     fn settle(&mut self, random: &mut Random) {
         let mut fates: BTreeMap<u64, u64> = BTreeMap::new();
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -359,7 +360,7 @@ impl Contents {
                 *counts.entry(sector).or_default() += 1;
             }
         }
-        // Sometimes everything arrives, or nothing: extremes are worth more than their share.
+        // In two of eight cuts all writes reach the medium, or none: extremes find more bugs.
         let mood = random.below(8);
         for (sector, count) in counts {
             let fate = match mood {
@@ -419,7 +420,7 @@ impl State {
             .sum()
     }
 
-    /// Counts an operation, and says what goes wrong at it.
+    /// Counts an operation, and returns the fault injected at it.
     fn operation(&mut self, what: impl FnOnce() -> String) -> io::Result<Option<Fault>> {
         if self.down {
             return Err(gone());
@@ -468,7 +469,7 @@ impl State {
                 return Err(gone());
             }
             Some(Fault::Error) => {
-                // Some of it may have been written.
+                // Part of it may have been written.
                 let part =
                     self.random.below(length as u64 + 1) as usize / SECTOR_BYTES * SECTOR_BYTES;
                 self.contents(name)?.write(at, &bytes[..part]);
@@ -503,8 +504,8 @@ impl State {
                 Err(gone())
             }
             Some(Fault::Error) => {
-                // The pages are clean afterwards and what was in them is lost, although reads may
-                // still show it.
+                // The pages are clean afterwards and their writes are lost, although reads may
+                // still show them.
                 let mut random = Random::new(self.random.below(u64::MAX));
                 let contents = self.contents(name)?;
                 let seen = contents.seen.clone();

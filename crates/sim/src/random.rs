@@ -1,4 +1,4 @@
-//! Random numbers from a seed: the same on every machine, for ever.
+//! Random numbers from a seed: the same on every machine and in every version.
 
 /// Splitmix64.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
-//! `duramen restore` that is cut off at any operation of the disk that it copies to: what is there
-//! afterwards is refused, or is the whole store, and a second restore brings all of it. Nothing but
-//! the beginning of a copy is ever written over.
+//! `duramen restore` that is cut off at any operation of its target disk: afterwards the target is
+//! refused, or is the whole store, and a second restore copies all of it. Only the beginning of a
+//! copy is ever overwritten.
 
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
@@ -68,7 +68,7 @@ fn restore(from: &SimDisk, to: &SimDisk) -> Result<(), DiskError> {
     restore.finish()
 }
 
-/// Whether all of it is there.
+/// Whether the disk has the whole store.
 fn is_whole(disk: &SimDisk) -> bool {
     let store = match open(disk) {
         Ok(store) => store,
@@ -111,7 +111,7 @@ fn cut_anywhere_it_is_refused_or_whole_and_can_be_begun_anew() {
                 "{fault:?} at {operation}: an error is never passed over"
             );
             if fault != Fault::Kill {
-                target.cut_power(); // also where the process went on: nobody syncs what was left
+                target.cut_power(); // also where the process went on: the rest is never synced
             }
             target.restart();
             let is_there = !target.names().expect("it is up").is_empty();
@@ -126,7 +126,7 @@ fn cut_anywhere_it_is_refused_or_whole_and_can_be_begun_anew() {
                 restore(&source, &target).expect("it is begun anew");
                 target.cut_power();
                 target.restart();
-                // What is read back takes longest: once for each operation.
+                // Reading back takes longest: once for each operation.
                 let is_read = fault == Fault::PowerCutWithin;
                 assert!(!is_read || is_whole(&target), "{fault:?} at {operation}");
                 "refused"
@@ -152,7 +152,7 @@ fn only_the_beginning_of_a_copy_is_written_over() {
         "{refused:?}"
     );
     assert_eq!(files(&store), before);
-    // Nor is anything restored from the beginning of a copy.
+    // The beginning of a copy is no source of a restore either.
     let target = SimDisk::new(5, DISK_BYTES);
     target.inject(5, Fault::Kill);
     assert!(restore(&source, &target).is_err());
@@ -162,7 +162,7 @@ fn only_the_beginning_of_a_copy_is_written_over() {
         matches!(refused, Err(DiskError::Unfinished { .. })),
         "{refused:?}"
     );
-    // What does not fit is known before anything is written.
+    // A target that is too small is refused before anything is written.
     let small = SimDisk::new(7, 1 << 20);
     let refused = restore(&source, &small);
     assert!(

@@ -1,5 +1,5 @@
-//! A snapshot that is cut off at any operation of the disk it is made on: what is there afterwards
-//! is refused, or is the whole store. Never a part of it, and never an empty one.
+//! A snapshot that is cut off at any operation of its target disk: afterwards the target is
+//! refused, or is the whole store. It is never a part of it, and never an empty one.
 
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::disk::Disk;
@@ -43,7 +43,7 @@ fn contents(store: &Arc<Store>, keys: &Data) -> Data {
     keys.keys().filter_map(read).collect()
 }
 
-/// A store of several segments, some of them closed, and what is in it.
+/// A store of several segments, some of them closed, and its data.
 fn fill(store: &Arc<Store>, objects: u32) -> Data {
     let mut session = store.engine().session().expect("a session");
     let mut data = Data::new();
@@ -61,7 +61,7 @@ fn fill(store: &Arc<Store>, objects: u32) -> Data {
     data
 }
 
-/// What became of a snapshot that something happened to.
+/// The state of a snapshot after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// Nothing reached the disk: not even the name of a file.
@@ -114,13 +114,13 @@ fn cut_anywhere_it_is_refused_or_whole() {
                 let target = SimDisk::new(operation << 4 | 3, 1 << 30);
                 target.inject(operation, fault);
                 let made = store.snapshot_to(Arc::new(target.clone()), &|_| {});
-                // What fails once is tried again where that can help: a frame elsewhere, space a
-                // little less ahead.
+                // An operation that fails once is tried again where that can help: a frame
+                // elsewhere, space a little less ahead.
                 let made = made.is_ok();
                 let once = matches!(fault, Fault::Error | Fault::Full);
                 assert!(!made || once, "{fault:?} at {operation}");
                 if once {
-                    target.cut_power(); // it was given up, and nobody syncs what was left
+                    target.cut_power(); // the snapshot was given up, and its rest is never synced
                 }
                 let found = look(&target, &data);
                 assert!(!made || found == Found::Whole, "at {operation}");
@@ -137,7 +137,7 @@ fn cut_anywhere_it_is_refused_or_whole() {
     }
 }
 
-/// What a power cut left is not gone on with, nor overwritten.
+/// The remains of a power cut are neither continued nor overwritten.
 #[test]
 fn a_snapshot_is_not_made_over_an_unfinished_one() {
     let store = open(&SimDisk::new(1, 1 << 30)).expect("an empty disk");

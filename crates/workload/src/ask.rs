@@ -1,12 +1,12 @@
-//! Asks one operation over RESP or over the native protocol, and says what the history needs of the
-//! answer.
+//! Sends one operation over RESP or over the native protocol, and converts the answer for the
+//! history.
 
 use crate::history::{Asked, Before, Op, Told, When, dress, undress};
 use crate::resp::{Client as RespClient, Failure, Reply};
 use duramen_client::{Condition, Error, Outcome, Table, Write};
 use std::time::Instant;
 
-/// What a client learned.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Told(Told),
@@ -14,16 +14,17 @@ pub(crate) enum Answer {
     Unknown(String),
     /// It was not done and won't be.
     NotDone(String),
-    /// The answer makes no sense here: the test must fail. Whether it was done is not known.
+    /// The answer makes no sense here: the test must fail. Whether the operation was done is not
+    /// known.
     Nonsense(String),
 }
 
-/// One way to a server.
+/// A connection to servers.
 pub(crate) trait Asker {
     fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer;
 
-    /// It knows versions, so writes may depend on them; what was before a write can't be asked for;
-    /// and it masks failures.
+    /// A native client returns versions, so writes may depend on them; it cannot read the text
+    /// before a write; and it masks failures.
     fn is_native(&self) -> bool;
 }
 
@@ -83,7 +84,7 @@ fn text_or_absent(reply: &Reply) -> Option<Option<String>> {
     }
 }
 
-/// What a RESP answer says; `None`: it does not fit.
+/// The content of a RESP answer; `None`: it does not fit the request.
 fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
     let ok = Reply::Simple("OK".to_owned());
     let mut told = Told::default();
@@ -106,7 +107,7 @@ fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
     Some(told)
 }
 
-/// A table asked by the native client.
+/// A table of the native client.
 #[derive(Debug)]
 pub(crate) struct Native(pub(crate) Table);
 

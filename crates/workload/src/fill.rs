@@ -1,10 +1,9 @@
-//! Objects that are written once and must be there, as they were, whatever happens: they make
-//! recoveries work.
+//! Objects that are written once and must stay unchanged: they give recoveries work.
 
 use duramen_client::{Table, Write};
 use std::ops::Range;
 
-/// Objects asked for at once.
+/// Objects per request.
 const BATCH: u64 = 100;
 
 fn key(number: u64) -> Vec<u8> {
@@ -23,7 +22,7 @@ fn batches(numbers: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         .map(move |first| first..(first + BATCH).min(end))
 }
 
-/// Writes the objects of these numbers; the first error.
+/// Writes the objects of these numbers; returns the first error.
 pub(crate) fn write(table: &Table, numbers: Range<u64>, bytes: usize) -> Result<(), String> {
     for batch in batches(numbers) {
         let objects: Vec<_> = batch
@@ -36,7 +35,7 @@ pub(crate) fn write(table: &Table, numbers: Range<u64>, bytes: usize) -> Result<
     Ok(())
 }
 
-/// Reads them again; what is wrong, some of it in words.
+/// Reads them again; returns the number of wrong objects, and some of them in words.
 pub(crate) fn check(table: &Table, numbers: Range<u64>, bytes: usize) -> (u64, Vec<String>) {
     let mut wrong = 0;
     let mut examples = Vec::new();

@@ -1,8 +1,8 @@
-//! A history: who asked what, what was answered, and when. The form is described in
-//! tests/checker/history.go.
+//! A history: each request of a client, its answer, and their times. tests/checker/history.go
+//! describes the form.
 //!
-//! Layout of a value on a server: the text that the history knows, and for some `:` and a filling
-//! that the text determines, so that bytes which are not the value's own are noticed.
+//! Layout of a value on a server: the text in the history, and for some values `:` and a filling.
+//! The filling depends on the text alone, so bytes of another value are detected.
 
 use duramen_format::hash::slot;
 use serde::{Serialize, Serializer};
@@ -24,7 +24,7 @@ pub(crate) struct Record {
     pub(crate) out: Option<Told>,
 }
 
-/// What is asked of a key.
+/// The request for a key.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) op: Op,
@@ -36,8 +36,8 @@ pub(crate) struct Asked {
     pub(crate) condition: Option<When>,
     #[serde(skip_serializing_if = "is_none")]
     pub(crate) version: u64,
-    /// The text that was there before is asked for as well; how that is done: by the writer of
-    /// RESP.
+    /// Whether and how the request also reads the text that was there before; the RESP client uses
+    /// it.
     #[serde(skip)]
     pub(crate) before: Before,
 }
@@ -69,7 +69,7 @@ pub(crate) enum Before {
     Transaction,
 }
 
-/// What was answered.
+/// The answer.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub(crate) struct Told {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ impl Clock {
     }
 }
 
-/// Every so many texts one is filled up, to so many bytes at most.
+/// One in so many texts gets a filling, of at most so many bytes.
 const FILLED_EVERY: u16 = 5;
 const FILL_BYTES_MAX: u16 = 6_000;
 
@@ -154,7 +154,7 @@ fn filling(text: &str) -> usize {
     }
 }
 
-/// What a text looks like on a server.
+/// The value on a server for a text.
 pub(crate) fn dress(text: &str) -> Vec<u8> {
     let bytes = filling(text);
     let mut dressed = text.as_bytes().to_vec();
@@ -165,11 +165,11 @@ pub(crate) fn dress(text: &str) -> Vec<u8> {
     dressed
 }
 
-/// The text of a value; of one that nobody wrote, a description that no history has.
+/// The text of a value; for a value that no client wrote, a description that no history contains.
 pub(crate) fn undress(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == b':');
     let text = String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned();
-    // Counters are numbers, which are never filled up.
+    // Counters are numbers, which never get a filling.
     let bare = text.parse::<i64>().is_ok();
     if value == text.as_bytes() && bare || value == dress(&text) {
         return text;

@@ -1,12 +1,11 @@
-//! Clients of real servers that write down what they asked and what they were told: histories for
-//! tests/checker.
+//! Clients of real servers that record their requests and the answers: histories for tests/checker.
 //!
-//! The program keeps its clients, and takes one command per line from its standard input; each is
-//! answered by one line of JSON:
+//! The program keeps its clients, and reads one command per line from its standard input; it
+//! answers each with one line of JSON:
 //!
 //! - `run NAME MILLISECONDS`: makes the history NAME, on keys of its own, in the folder `--out`.
-//! - `recheck`: reads every key of every history so far once more, and adds that to the histories:
-//!   what was acknowledged is there.
+//! - `recheck`: reads every key of every history so far once more, and adds these reads to the
+//!   histories: acknowledged data must be there.
 //! - `fill COUNT BYTES`, `checkfill COUNT BYTES`: objects that are written once, by the native
 //!   client.
 //!
@@ -31,9 +30,9 @@ use std::io::{self, BufRead as _, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How many threads fill.
+/// Number of threads that fill.
 const FILLERS: u64 = 4;
-/// How many native clients share connections and a lease.
+/// Number of native clients that share connections and a lease.
 const NATIVE_SHARE: usize = 3;
 
 #[derive(Debug, Parser)]
@@ -48,7 +47,7 @@ struct Arguments {
     cluster: String,
     #[arg(long, default_value = "db0")]
     table: String,
-    /// What RESP clients say with AUTH; empty: nothing.
+    /// Password that RESP clients send with AUTH; empty: none.
     #[arg(long, default_value = "")]
     password: String,
     #[arg(long, default_value_t = 8)]
@@ -62,11 +61,11 @@ struct Arguments {
     /// The longest rest of a client between two operations, in microseconds.
     #[arg(long, default_value_t = 4_000)]
     rest_us: u64,
-    /// How long a RESP client waits for an answer.
+    /// Longest wait of a RESP client for an answer.
     #[arg(long, default_value_t = 2_000)]
     timeout_ms: u64,
-    /// How long a client goes on with an operation after the end of a history, and a native client
-    /// with any.
+    /// Longest time for which a client continues an operation after the end of a history, and a
+    /// native client continues any operation.
     #[arg(long, default_value_t = 30_000)]
     patience_ms: u64,
     /// Folder for the histories.

@@ -1,8 +1,8 @@
-//! A RESP client that follows a cluster's redirections and otherwise does nothing on its own: what
-//! it could not learn stays unknown.
+//! A RESP client that follows a cluster's redirections and otherwise does nothing on its own: an
+//! outcome that no answer gives stays unknown.
 //!
 //! Invariants:
-//! 1. A request is sent again only after an answer that says that nothing was done.
+//! 1. A request is sent again only after an answer which means that nothing was done.
 //! 2. A connection that failed is never used again: an answer is always that of the request before
 //!    it.
 
@@ -13,9 +13,9 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two tries to find a server that takes a request.
+/// Pause between two attempts to find a server that accepts a request.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longest piece of an answer that is believed.
+/// Longest accepted part of an answer.
 const BULK_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +28,16 @@ pub(crate) enum Reply {
     Array(Vec<Reply>),
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not sent, or every server said that it did nothing, until the deadline. The last
-    /// reason.
+    /// It was not sent, or every server refused it, until the deadline. Holds the last reason.
     NotDone(String),
-    /// It was sent, and what became of it is not known.
+    /// It was sent, and its outcome is not known.
     Unknown(String),
 }
 
-/// Which server to ask for which slot, shared by all clients: what one is told the others need not
-/// be.
+/// The server of each slot, shared by all clients: a redirection of one client serves the others.
 #[derive(Clone, Debug)]
 pub(crate) struct Guide {
     seeds: Vec<String>,
@@ -67,7 +65,7 @@ impl Guide {
 pub(crate) struct Client {
     guide: Guide,
     links: HashMap<String, Link>,
-    /// Of an answer, and of the making of a connection.
+    /// Timeout of an answer, and of a connection attempt.
     patience: Duration,
     next_seed: usize,
 }
@@ -82,8 +80,8 @@ impl Client {
         }
     }
 
-    /// Sends these commands together to the owner of `key` and gives their answers; goes on until
-    /// one server takes them, or until the deadline.
+    /// Sends these commands together to the owner of `key` and returns their answers; tries until
+    /// one server accepts them, or until the deadline.
     pub(crate) fn run(
         &mut self,
         key: &[u8],
@@ -126,7 +124,7 @@ impl Client {
                     continue;
                 }
             }
-            // A redirection that leads in a circle must not become a storm.
+            // A circle of redirections must not become a storm.
             std::thread::yield_now();
         }
     }
@@ -180,8 +178,7 @@ impl Client {
     }
 }
 
-/// A reply that came in place of the one that the backups had to acknowledge: the outcome is
-/// unknown.
+/// The reply in place of one that needed acknowledgements of the backups: the outcome is unknown.
 fn unacknowledged(replies: &[Reply]) -> Option<&str> {
     replies.iter().find_map(|reply| match reply {
         Reply::Error(text) if text.starts_with("NOREPLICAS") => Some(text.as_str()),
@@ -189,7 +186,7 @@ fn unacknowledged(replies: &[Reply]) -> Option<&str> {
     })
 }
 
-/// The answer that says that none of the commands did anything.
+/// The answer which means that no command had an effect.
 fn refusal(replies: &[Reply]) -> Option<&str> {
     const REFUSALS: [&str; 6] = [
         "MOVED ",

@@ -1,4 +1,4 @@
-//! One history: clients that ask at random until the time is over, each of them one thing at a
+//! One history: clients that send random requests until the time is over, each of them one at a
 //! time.
 
 use crate::ask::{Answer, Asker};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// What the clients of a history do.
+/// The plan of a history.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) name: String,
@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     /// The longest rest between two operations of a client.
     pub(crate) rest: Duration,
     pub(crate) until: Instant,
-    /// After `until`, how long a client goes on with what it has begun.
+    /// Longest time after `until` for which a client continues an operation that it has begun.
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
 }
@@ -29,23 +29,23 @@ impl Plan {
     }
 }
 
-/// What became of the operations of one client, or of all of a kind.
+/// The results of the operations of one client, or of all of a kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Summary {
     pub(crate) done: u64,
     pub(crate) unknown: u64,
-    /// Not done within the time that the client has.
+    /// Not done before the client's deadline.
     pub(crate) not_done: u64,
     pub(crate) slowest_ms: u64,
-    /// The longest time in which no client of this kind was answered.
+    /// The longest time without an answer to any client of this kind.
     pub(crate) silence_ms: u64,
-    /// Some reasons of the unknown and those not done.
+    /// Some reasons of unknown and failed operations.
     pub(crate) reasons: Vec<String>,
     /// Answers that make no sense. There must be none.
     pub(crate) nonsense: Vec<String>,
 }
 
-/// Why keys are not even asked for.
+/// The reason for keys without any request.
 pub(crate) const NO_TIME: &str = "no time is left";
 
 const REASONS_KEPT: usize = 4;
@@ -64,7 +64,7 @@ impl Summary {
     }
 }
 
-/// SplitMix64; a client's operations are its own.
+/// SplitMix64; each client has its own operations.
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -105,8 +105,8 @@ impl Worker {
         self.asker.is_native()
     }
 
-    /// Takes part in a history, with one operation at least: a machine that stands still for a
-    /// moment leaves no history empty.
+    /// Takes part in a history, with at least one operation: so no history is empty after a
+    /// standstill of the machine.
     pub(crate) fn run(&mut self, plan: &Plan) -> (Vec<Record>, Summary) {
         let keys = plan.keys();
         let mut versions = HashMap::new();
@@ -213,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// Reads a key until somebody says what is there, or until the deadline.
+    /// Reads a key until a server answers, or until the deadline.
     pub(crate) fn read(
         &mut self,
         key: &str,

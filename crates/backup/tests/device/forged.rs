@@ -1,14 +1,14 @@
-//! Bytes of a client that look like the log's own. An outsider stored heads of commits as a value:
-//! each had the server's id, a far lsn and a right checksum. Some came to lie at the start of a
-//! block, and after a crash the server took them for proof that acknowledged commits were missing,
-//! and refused to start. A whole commit of that kind, left where a later lap ends, was read as the
-//! log's next.
+//! A client's bytes with the form of the log's own. An outsider stored heads of commits as a value:
+//! each had the server's id, a far lsn and a right checksum. Some of them were written at the start
+//! of a block. After a crash the server took them for proof that acknowledged commits were missing,
+//! and refused to start. A whole commit of that kind, left at the place where a later lap ends, was
+//! read as the log's next one.
 
 use super::*;
 use duramen_format::wal::{COMMIT_BYTES, RECORD_BYTES, RING_AT, Record};
 
 const BLOCK: usize = 4096;
-/// Where a commit's first payload begins.
+/// Place of a commit's first payload.
 const PAYLOAD_AT: usize = COMMIT_BYTES + RECORD_BYTES;
 
 fn options() -> Options {
@@ -44,14 +44,14 @@ fn seal(head: &mut [u8; COMMIT_BYTES]) {
     put(head, 60, &crc.to_le_bytes());
 }
 
-/// Stores values full of this head, and checks that it stands where commits begin.
+/// Stores values full of this head, and checks that it is at places where commits begin.
 fn store_heads(folder: &Path, backup: &Backup, head: &[u8]) {
     let mut bytes = Vec::new();
     for value in 1..=4 {
         let from = bytes.len();
         while bytes.len() < value * 64_800 {
             bytes.extend_from_slice(head);
-            bytes.extend_from_slice(&[0; 8]); // so that it meets each place of a block some time
+            bytes.extend_from_slice(&[0; 8]); // so that it is at each place of a block some time
         }
         let chunk = Chunk {
             segment: SegmentId(50),
@@ -79,7 +79,7 @@ fn heads_of_commits_in_values_are_no_commits() {
     Writer { backup: &backup }.append(1, 0, 100, false).unwrap();
     backup.commit(Level::Synced).unwrap();
     drop(backup); // killed, as always here
-    // A client that has seen the files of another day knows all of this.
+    // A client that has seen the files of another day can make all of this.
     let mut head = head_at(&wal(folder.path()), 0);
     put(&mut head, 16, &(1u64 << 40).to_le_bytes());
     put(&mut head, 32, &(1u64 << 40).to_le_bytes());
@@ -120,7 +120,7 @@ fn commits_of_a_copy_that_went_its_own_way_are_no_commits() {
     check(&open(&store), 1, 100);
 }
 
-/// A commit that a client made, with everything right that it can know.
+/// A commit that a client made; every field that it can know is right.
 fn whole_commit(template: &[u8; COMMIT_BYTES], lsn: u64) -> Vec<u8> {
     let mut body = Vec::new();
     let record = Record {
@@ -204,9 +204,8 @@ fn a_commit_in_a_value_where_a_later_lap_ends_is_not_its_next() {
     check(&backup, 1, length);
 }
 
-/// A start that was refused for want of memory had written a header, and the mark of the clean end
-/// was gone: the next start searched the whole log for its end, and met what clients had stored
-/// there.
+/// A start that failed for lack of memory had written a header, and the mark of the clean end was
+/// gone: the next start searched the whole log for its end, and found clients' data there.
 #[test]
 fn opening_alone_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,7 +225,7 @@ fn opening_alone_changes_nothing() {
         drop(open(&store));
         assert!(files().map(Result::unwrap) == before);
     }
-    // The mark does not outlast the first commit.
+    // The first commit removes the mark.
     let backup = open(&store);
     append(&backup, 100, 200);
     append(&backup, 200, 300);
@@ -246,8 +245,8 @@ fn opening_alone_changes_nothing() {
     ));
 }
 
-/// Either header alone knows how the commits of this opening are told from others: none of them is
-/// lost with the newer one.
+/// Either header alone identifies the commits of this opening: none of them is lost with the newer
+/// header.
 #[test]
 fn one_header_that_goes_bad_takes_no_commit_with_it() {
     for header in 0..2 {

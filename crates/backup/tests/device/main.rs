@@ -1,5 +1,5 @@
-//! The backup on real files, in every mode: what goes in comes out, across restarts; what is wrong
-//! is said.
+//! The backup on real files, in every mode: written data are read back, across restarts; damage is
+//! reported.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn bytes_of(segment: u64, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A log writer that remembers what it wrote.
+/// A log writer that can compute the bytes that it wrote.
 struct Writer<'a> {
     backup: &'a Backup,
 }
@@ -106,7 +106,7 @@ fn what_goes_in_comes_out_in_every_mode() {
         let options = Options::default();
         let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
         let writer = Writer { backup: &backup };
-        // 1 stays open, 2 is closed, 3 goes straight to its frame in part, 4 is a survivor.
+        // 1 stays open, 2 is closed, 3 goes directly to its frame in part, 4 is a survivor.
         for (from, to) in [(0, 100), (100, 5000), (5000, 5001)] {
             writer.append(1, from, to, false).unwrap();
             let committed = backup.commit(Level::Synced).unwrap();
@@ -155,7 +155,7 @@ fn what_goes_in_comes_out_in_every_mode() {
         drop(backup);
 
         let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
-        // What was freed may reappear: only what the control log lists counts. It is freed again.
+        // A freed replica may reappear: only listed segments count. It is freed again.
         if found.iter().any(|info| info.segment == SegmentId(2)) {
             backup.free(SegmentId(2)).unwrap();
         }
@@ -171,7 +171,7 @@ fn what_goes_in_comes_out_in_every_mode() {
     }
 }
 
-/// A file that has no space for large writes while it is told so.
+/// A file without space for large writes while the flag is set.
 struct Tight {
     below: Arc<dyn File>,
     full: Arc<AtomicBool>,
@@ -233,7 +233,7 @@ fn large_chunks_lie_in_their_frame_and_a_full_disk_leaves_all_as_it_was() {
             let open = || -> Arc<dyn Disk> {
                 let below = disk(folder.path(), mode, true);
                 if at_once {
-                    return below; // with its own way to write much at once
+                    return below; // with its own way of large writes
                 }
                 let full = full.clone();
                 Arc::new(Fronted::new(below, move |below| -> Arc<dyn File> {
@@ -274,8 +274,8 @@ fn large_chunks_lie_in_their_frame_and_a_full_disk_leaves_all_as_it_was() {
     }
 }
 
-/// While one thread commits, the other stages: commits take what is there, in order, and nothing is
-/// lost or mixed up.
+/// While one thread commits, the other stages: commits take the staged chunks, in order, and no
+/// chunk is lost or mixed up.
 #[test]
 fn staging_goes_on_beside_commits() {
     let folder = tempfile::tempdir().unwrap();
@@ -288,7 +288,7 @@ fn staging_goes_on_beside_commits() {
         let committer = scope.spawn(|| {
             let mut committed = 0;
             while committed < 10 * 3 {
-                // Acquire: what was staged before the count was raised is in the commit.
+                // Acquire: chunks staged before the count was raised are in the commit.
                 let before = staged.load(Ordering::Acquire);
                 let done = backup.commit(Level::Synced).unwrap();
                 committed += u64::from(done.chunks);
@@ -324,7 +324,7 @@ fn a_log_much_smaller_than_the_data_goes_round() {
     let options = Options::default();
     let backup = Backup::create(open(), &options, &geometry, &identity()).unwrap();
     let writer = Writer { backup: &backup };
-    // Two heads grow by turns; nobody flushes: commits have to make their own room.
+    // Two heads grow by turns without a flusher: commits have to make their own room.
     let mut lengths = [0usize; 3];
     for round in 0..400 {
         let head = 1 + round % 2;
@@ -376,9 +376,9 @@ fn frames_that_are_all_taken_are_pushed_back_on_and_come_back() {
         backup.commit(Level::Synced),
         Err(Error::Full { .. })
     ));
-    check(&backup, 1, 30_000); // reads go on
+    check(&backup, 1, 30_000); // reads continue
     backup.free(SegmentId(1)).unwrap();
-    backup.commit(Level::Synced).unwrap(); // what was staged is still there
+    backup.commit(Level::Synced).unwrap(); // staged chunks are still there
     check(&backup, segment, 30_000);
     check(&backup, 2, 30_000);
 }
@@ -410,7 +410,7 @@ fn wrong_places_are_refused_and_left_alone() {
     assert!(matches!(refused(&other), Err(Error::OtherServer { .. })));
     refused(&anybody).unwrap();
 
-    // Somebody's directory.
+    // A foreign directory.
     let foreign = folder.path().join("foreign");
     fs::create_dir(&foreign).unwrap();
     fs::write(foreign.join("photo.jpg"), "x").unwrap();
@@ -419,7 +419,7 @@ fn wrong_places_are_refused_and_left_alone() {
     assert!(matches!(made, Err(Error::NotDuramen { .. })));
     assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
 
-    // A superblock that is gone is not a reason to start over.
+    // A missing superblock is no reason to create a new store.
     fs::remove_file(folder.path().join("store/superblock")).unwrap();
     let made = Backup::create(store.clone(), &options, &GEOMETRY, &identity());
     assert!(matches!(made, Err(Error::DamagedSuperblock { .. })));
@@ -462,8 +462,8 @@ fn other_formats_and_small_devices_are_named() {
     assert!(fs::read(&path).unwrap() == bytes);
 }
 
-/// A second server was given `frames` of a running store for its flash file, by a slip of the pen,
-/// and wrote over all of it: only the file `LOCK` and the directory were locked.
+/// By mistake a second server was given `frames` of a running store as its flash file, and
+/// overwrote all of it: only the file `LOCK` and the directory were locked.
 #[test]
 fn the_files_of_an_open_store_are_locked_and_no_device_for_another() {
     let folder = tempfile::tempdir().unwrap();
@@ -544,14 +544,14 @@ fn chunks_that_do_not_fit_together_are_refused() {
     check(&backup, 1, 20);
 }
 
-/// Three threads that take the same locks again at once leave a fourth none of them for minutes, on
-/// two processors.
+/// On two processors, three threads that take the same locks again at once can keep a fourth from
+/// them for minutes.
 fn let_others_in() {
     std::thread::sleep(std::time::Duration::from_micros(100));
 }
 
-/// The log writer, the flusher, the scrubber and readers at once, in a store so small that they are
-/// always in each other's way.
+/// The log writer, the flusher, the scrubber and readers at once, in a store so small that they
+/// always conflict.
 #[test]
 fn everybody_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -636,7 +636,7 @@ fn everybody_at_once() {
 }
 
 /// A user's file called `wal` was taken for the beginning of a store, as its length was none of a
-/// header's, and written over.
+/// header's, and overwritten.
 #[test]
 fn a_file_that_happens_to_be_called_wal_is_left_alone() {
     for content in [&b"my notes about walls\n"[..], &[b'x'; 5000], &[0; 5000]] {
@@ -654,8 +654,7 @@ fn a_file_that_happens_to_be_called_wal_is_left_alone() {
     }
 }
 
-/// The lock was a file that people delete ("a stale lock"): then two servers wrote to one
-/// directory.
+/// The lock was a file that users delete ("a stale lock"): then two servers wrote to one directory.
 #[test]
 fn a_deleted_lock_file_does_not_let_a_second_server_in() {
     let dir = tempfile::tempdir().unwrap();
@@ -668,8 +667,8 @@ fn a_deleted_lock_file_does_not_let_a_second_server_in() {
     open().unwrap();
 }
 
-/// A truncated `frames` was called a damaged superblock, a truncated `wal` a commit that could not
-/// be read.
+/// A truncated `frames` was reported as a damaged superblock, a truncated `wal` as an unreadable
+/// commit.
 #[test]
 fn a_short_or_missing_file_is_named() {
     for name in ["wal", "frames"] {
@@ -694,8 +693,8 @@ fn a_short_or_missing_file_is_named() {
     }
 }
 
-/// What a failed or a killed snapshot leaves is removed; what is not ours never is, whatever its
-/// directory is called.
+/// The remains of a failed or a killed snapshot are removed; foreign files never are, whatever the
+/// name of their directory.
 #[test]
 fn only_a_store_is_removed() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How much memory the backup takes, under load and after restarts.
+//! The memory of the backup, under load and after restarts.
 
 use crate::{GEOMETRY, Writer, bytes_of, check, disk, flush_all, identity};
 use duramen_backup::disk::{File, Front, Fronted};
@@ -9,8 +9,8 @@ use duramen_format::segment::Kind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sixteen segments of a megabyte wait for their frames, and nobody flushes. Copies of all of them
-/// once stood in memory, beside the budget: as many as the write-ahead log held.
+/// Sixteen segments of a megabyte wait for their frames without a flusher. Copies of all of them
+/// once took memory beside the budget: as much as the write-ahead log held.
 #[test]
 fn what_waits_for_frames_takes_no_more_memory_than_stated() {
     let folder = tempfile::tempdir().unwrap();
@@ -26,7 +26,7 @@ fn what_waits_for_frames_takes_no_more_memory_than_stated() {
     let open = || disk(folder.path(), Mode::Buffered, true);
     let backup = Backup::create(open(), &options, &geometry, &identity()).unwrap();
     let writer = Writer { backup: &backup };
-    let step = 100_000; // less than goes straight to a frame
+    let step = 100_000; // less than goes directly to a frame
     for segment in 1..=16 {
         for from in (0..1_000_000).step_by(step) {
             writer
@@ -34,7 +34,7 @@ fn what_waits_for_frames_takes_no_more_memory_than_stated() {
                 .unwrap();
             backup.commit(Level::Buffered).unwrap();
             let held = backup.copies().bytes;
-            // Above the limit there is one commit, as it is staged and as it waits.
+            // Above the limit there is one commit, as staged chunks and as copies.
             assert!(
                 held <= options.memory_bytes + 4 * step as u64,
                 "{held} at segment {segment}"
@@ -65,9 +65,9 @@ fn what_waits_for_frames_takes_no_more_memory_than_stated() {
     all(&backup);
 }
 
-/// What goes straight to its frame is not kept in memory. Each replica that waited for its slot
-/// once had memory for a segment all the same, of which it used less than a block: at 256 MiB of
-/// budget 400 MiB, after seconds of writing.
+/// Bytes that go directly to their frame are not kept in memory. Each replica that waited for its
+/// slot once had memory for a whole segment, and used less than a block of it: at 256 MiB of budget
+/// 400 MiB, after seconds of writing.
 #[test]
 fn what_went_straight_to_its_frame_takes_no_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,8 +93,8 @@ fn what_went_straight_to_its_frame_takes_no_memory() {
     }
 }
 
-/// Segments that stay open give their memory back as well, when what is certified of them has gone
-/// to their frames.
+/// Segments that stay open free their memory as well, when their certified bytes have gone to their
+/// frames.
 #[test]
 fn open_segments_take_no_more_memory_than_stated() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn open_segments_take_no_more_memory_than_stated() {
     }
 }
 
-/// Segments that were written and freed again and again lie in the write-ahead log still: a restart
+/// Segments that were written and freed again and again are still in the write-ahead log: a restart
 /// rebuilt them all, in memory beside the data.
 #[test]
 fn what_nobody_lists_gives_its_memory_back() {
@@ -173,7 +173,7 @@ fn what_nobody_lists_gives_its_memory_back() {
     check(&backup, 12, 1_000_000);
 }
 
-/// A disk that has no space for more frames.
+/// A disk without space for more frames.
 struct Full {
     below: Arc<dyn File>,
     full: Arc<AtomicBool>,
@@ -209,8 +209,8 @@ fn append(backup: &Backup, segment: u64, from: usize, to: usize, close: bool) ->
     backup.commit(Level::Buffered).map(drop)
 }
 
-/// On a full disk, what other servers wrote waited in memory for as long as the write-ahead log had
-/// room for it: a member of 64 MB took 52 MB beside its budget.
+/// On a full disk, other servers' data waited in memory for as long as the write-ahead log had room
+/// for it: a member of 64 MB took 52 MB beside its budget.
 #[test]
 fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -241,12 +241,12 @@ fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
                 matches!(appended, Ok(()) | Err(Error::Busy { .. })),
                 "{appended:?}"
             );
-            let _ = backup.flush_step(); // as the background does
+            let _ = backup.flush_step(); // as the background thread does
             appended.is_err()
         })
     });
     assert_eq!(refused, Some(7), "four segments wait, and what was open");
-    // Cleaners go on for a while: what they write frees more.
+    // Cleaners continue for a while: their segments free more than they take.
     let whole = (30..190).find(|&segment| append(&backup, segment, 0, step, true).is_err());
     assert!(matches!(whole, Some(60..80)), "{whole:?}");
     assert!(

@@ -1,6 +1,6 @@
-//! Can cleaning be hidden? Latency of single writes at 90 % utilization with the cleaner at work,
-//! and with so much free memory that it has nothing to do: Rumble14 Figure 9 and §8.4, but
-//! open-loop at 70 % of what the store can take.
+//! The effect of cleaning on latency: single writes at 90 % utilization with the cleaner at work,
+//! and with enough free memory that it has no work. Rumble14 Figure 9 and §8.4, but open-loop at 70
+//! % of the store's throughput.
 
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<Report> {
         side("on", on, records),
     ];
     for round in 0..options.rounds() {
-        // Free memory is used up within a window, so each one starts with a new store.
+        // A window uses up free memory, so each one starts with a new store.
         sides[0].store = roomy(records, 2.0 * rate * window.as_secs_f64())?;
         sides[1].store = sides[0].store.clone();
         for side in &mut sides {
@@ -86,7 +86,7 @@ fn side(name: &'static str, store: Arc<Store>, records: u64) -> Side {
     }
 }
 
-/// A store of `budget_bytes` filled to `utilization`, and how many records that took.
+/// A store of `budget_bytes` filled to `utilization`, and its number of records.
 fn filled(budget_bytes: u64, utilization: f64) -> Result<(Arc<Store>, u64)> {
     let store = store::open(budget_bytes, 1)?;
     let mut records = 0;
@@ -94,8 +94,8 @@ fn filled(budget_bytes: u64, utilization: f64) -> Result<(Arc<Store>, u64)> {
     Ok((store, records))
 }
 
-/// A store with the same records and room for `writes` more without cleaning, whose free memory has
-/// already been backed once: page faults are not what this figure compares.
+/// A store with the same records and room for `writes` more without cleaning; its free memory has
+/// already been backed once, since page faults do not belong to this comparison.
 fn roomy(records: u64, writes: f64) -> Result<Arc<Store>> {
     let entry_bytes = store::footprint::<KEY_BYTES>(VALUE_BYTES)?.entry_bytes;
     let total = (records as f64 + writes) * entry_bytes;
@@ -154,7 +154,7 @@ impl Drop for Busy {
     }
 }
 
-/// Writes per second as fast as one thread can, over the second half of `duration`.
+/// Writes per second of one thread at full speed, over the second half of `duration`.
 fn saturate(store: &Arc<Store>, records: u64, duration: Duration) -> Result<f64> {
     let mut session = store.session().doing("opening a session")?;
     let mut value = store::value(VALUE_BYTES);
@@ -173,7 +173,8 @@ fn saturate(store: &Arc<Store>, records: u64, duration: Duration) -> Result<f64>
     Ok(rate)
 }
 
-/// Writes at `rate` per second for `window`, each latency counted from when the write was due.
+/// Writes at `rate` per second for `window`; each latency counts from the time when the write was
+/// due.
 fn measure(side: &mut Side, rate: f64, window: Duration) -> Result<()> {
     let mut session = side.store.session().doing("opening a session")?;
     let mut value = store::value(VALUE_BYTES);

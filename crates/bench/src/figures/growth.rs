@@ -1,5 +1,5 @@
-//! Inserting from empty: what growth of the index costs the single insert, and how many bytes the
-//! index takes on the way.
+//! Inserts from empty: the cost of index growth for the single insert, and the bytes of the index
+//! meanwhile.
 
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 const VALUE_BYTES: usize = 64;
 /// Points of the plots.
 const SLICES: u64 = 100;
-/// The index is at rest when it has not become smaller for so long.
+/// The index is at rest when it has not shrunk for this time.
 const RESTED_AFTER: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(30);
 
-/// What one pass of inserts showed.
+/// The result of one pass of inserts.
 struct Pass {
     all: Latencies,
     /// Per slice: keys so far, index bytes per object, the slice's p99.9 and longest insert.
     slices: Vec<Slice>,
     seconds: f64,
-    /// Index bytes per object when the index has come to rest, and how long after the last insert
-    /// that was.
+    /// Index bytes per object when the index is at rest, and the time from the last insert until
+    /// then.
     at_rest: f64,
     rest_seconds: f64,
 }
@@ -135,8 +135,7 @@ fn insert(keys: u64) -> Result<Pass> {
     })
 }
 
-/// Index bytes per object when the background has nothing left to close up, and the seconds that it
-/// took.
+/// Index bytes per object when the background work is done, and its duration in seconds.
 fn at_rest(store: &Store, keys: u64) -> (f64, f64) {
     let begun = Instant::now();
     let mut least = (store.stats().index_bytes, begun);

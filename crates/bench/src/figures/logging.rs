@@ -1,6 +1,6 @@
-//! Logging by size of entry, with and without the write-ahead log's stage, through the page cache
-//! and past it: [Beineke18 Figures 11, 15, 16], on our backup. One thread is the log writer, one
-//! flushes; every commit is synced.
+//! Logging by size of entry, with and without the write-ahead log, through the page cache and past
+//! it: [Beineke18 Figures 11, 15, 16], on our backup. One thread is the log writer, one flushes;
+//! every commit is synced.
 //!
 //! Paper: [Beineke18 §XI-B]; differs: every commit is on stable storage before the next begins,
 //! where DXRAM acknowledges from memory.
@@ -29,27 +29,27 @@ const GEOMETRY: Geometry = Geometry {
     wal_bytes: 256 << 20,
     frames: 160,
 };
-/// Bytes that a log writer under full load finds waiting when it begins the next commit: what the
-/// device is measured with.
+/// Bytes that wait for a log writer under full load when it begins the next commit: also the write
+/// size for the measurement of the device.
 const WAITING_BYTES: usize = 4 << 20;
-/// Such pieces on their way between the threads: one is filled, one is staged, one waits.
+/// Pieces shared by the threads: one is filled, one is staged, one waits.
 const PIECES: usize = 3;
 /// Closed segments that stay, so that frames are used in turn and not one alone.
 const CLOSED: usize = 8;
-/// What the device is measured over: as much as the frames that a run uses in turn. A smaller file
-/// is written faster, from caches.
+/// File size for the measurement of the device: that of the frames which a run uses in turn. A
+/// smaller file is written faster, from caches.
 const DEVICE_BYTES: u64 = (CLOSED as u64 + 3) * SEGMENT_BYTES as u64;
-/// What is written before the measuring: all frames that a run uses, some times over.
+/// Bytes written before the measurement: all frames that a run uses, several times over.
 const WARM_BYTES: u64 = 4 * CLOSED as u64 * SEGMENT_BYTES as u64;
 const WARM_MAX: Duration = Duration::from_secs(5);
 const BLOCK: usize = 4096;
 
-/// What `duramen bench logging` takes.
+/// Arguments of `duramen bench logging`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoggingArgs {
     #[command(flatten)]
     pub options: Options,
-    /// Where the files are made: on the disk to be measured
+    /// Parent of the files: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Only these parts
@@ -66,7 +66,7 @@ pub enum Part {
     Stage,
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Clone, Copy)]
 struct Run {
     bytes_per_second: f64,
@@ -275,7 +275,7 @@ fn failed(doing: &'static str) -> impl Fn(duramen_backup::Error) -> Failure {
     move |error| Failure::new(doing, error.to_string())
 }
 
-/// Bytes per second of overwriting as much as a commit has, past the page cache, synced each.
+/// Bytes per second of overwrites of a commit's size, past the page cache, each synced.
 fn device_rate(dir: &Path, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
     let (_, file) = raw_file(scratch.path(), DEVICE_BYTES)?;
@@ -299,7 +299,7 @@ fn raw_file(dir: &Path, bytes: u64) -> Result<(OsDisk, Arc<dyn File>)> {
     Ok((disk, file))
 }
 
-/// The open segments of a log writer, and what it has closed.
+/// The open segments of a log writer, and its closed ones.
 struct Writer {
     backup: Arc<Backup>,
     open: Vec<Open>,
@@ -309,7 +309,7 @@ struct Writer {
     source: Arc<Source>,
 }
 
-/// Where entries come from.
+/// The source of entries.
 struct Source(Vec<u8>);
 
 impl Source {
@@ -318,8 +318,7 @@ impl Source {
         Source((0..2 * MIB as u32).map(byte).collect())
     }
 
-    /// Appends entries as long as `bytes` in all are not exceeded, as heads do in memory. Returns
-    /// how many.
+    /// Appends entries up to `bytes` in all, as heads do in memory. Returns their number.
     fn append(&self, to: &mut Vec<u8>, entry: usize, bytes: usize) -> u64 {
         let count = bytes / entry;
         for number in 0..count {
@@ -333,8 +332,7 @@ impl Source {
     }
 }
 
-/// A part of a segment as it lies in memory: at a multiple of the block size, as an engine's
-/// windows do.
+/// A part of a segment in memory: at a multiple of the block size, as in an engine's windows.
 struct Piece {
     storage: Vec<u8>,
     start: usize,
@@ -359,7 +357,7 @@ impl Piece {
         &self.storage[self.start..][..WAITING_BYTES]
     }
 
-    /// Fills it with entries and certifies them, after what was certified before. Returns how many.
+    /// Fills it with entries and certifies them, on top of `before`. Returns their number.
     fn fill(&mut self, source: &Source, entry: usize, before: Certificate) -> u64 {
         let into = &mut self.storage[self.start..][..WAITING_BYTES];
         for (number, place) in into.chunks_mut(entry).enumerate() {
@@ -406,15 +404,15 @@ impl Writer {
         }
     }
 
-    /// Appends entries to an open segment. Returns how many.
+    /// Appends entries to an open segment. Returns their number.
     fn append(&mut self, number: usize, entry: usize, bytes: usize) -> u64 {
         let open = &mut self.open[number];
         let room = SEGMENT_BYTES as usize - open.bytes.len();
         self.source.append(&mut open.bytes, entry, bytes.min(room))
     }
 
-    /// Stages what is new in a segment, in pieces of at most so many bytes; a segment without room
-    /// for `entry` is closed.
+    /// Stages the new bytes of a segment, in pieces of at most `piece` bytes; a segment without
+    /// room for `entry` is closed.
     fn ship(&mut self, number: usize, piece: usize, entry: usize) -> Result<()> {
         let open = &mut self.open[number];
         let full = open.bytes.len() + entry > SEGMENT_BYTES as usize;
@@ -444,7 +442,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Stages bytes that lie elsewhere.
+    /// Stages the bytes of a piece.
     fn ship_piece(&mut self, number: usize, piece: &Piece) -> Result<()> {
         let open = &mut self.open[number];
         let chunk = Chunk {
@@ -467,7 +465,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A segment was closed: the next one takes its turn.
+    /// Replaces a closed segment by a fresh one.
     fn replace(&mut self, number: usize, memory: Vec<u8>) {
         let fresh = self.fresh(memory);
         let old = std::mem::replace(&mut self.open[number], fresh);
@@ -496,16 +494,16 @@ fn flush(backup: &Backup, closed: &Mutex<VecDeque<SegmentId>>, stop: &AtomicBool
     Ok(())
 }
 
-/// Who commits what a round has staged.
+/// The thread that commits a round's chunks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Commits {
-    /// The thread that staged it.
+    /// The thread that staged them.
     Here,
     /// A thread of its own, while the next round is staged.
     Beside,
 }
 
-/// Commits each time somebody sends; a send returns when the commit before is done.
+/// Commits once per send; a send returns when the previous commit is done.
 fn commit_beside(backup: &Backup, rounds: &Receiver<()>) -> Result<()> {
     while rounds.recv().is_ok() {
         commit(backup)?;
@@ -518,8 +516,8 @@ fn commit(backup: &Backup) -> Result<()> {
     committed.map(|_| ()).map_err(failed("committing"))
 }
 
-/// Runs a log writer and a flusher for `time`; `round` appends and ships, and returns entries and
-/// their bytes.
+/// Runs a log writer and a flusher for `time`; `round` appends and ships, and returns the entries
+/// and their bytes.
 fn log(
     dir: &Path,
     mode: Mode,
@@ -547,7 +545,7 @@ fn log(
         let closed = writer.closed.clone();
         let (stop, backup) = (&stop, &backup);
         let flusher = scope.spawn(move || flush(backup, &closed, stop));
-        // No room in the channel: the next round is staged while this one is written, and no more.
+        // No room in the channel: only the next round is staged while this one is written.
         let (rounds, to_commit) = std::sync::mpsc::sync_channel(0);
         let committer = scope.spawn(move || commit_beside(backup, &to_commit));
         let mut step = || -> Result<(u64, u64)> {
@@ -566,13 +564,13 @@ fn log(
             joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         for end in ended {
-            end?; // the cause, where a send failed
+            end?; // the cause of a failed send
         }
         measured
     })
 }
 
-/// Steps for `time`, after having warmed up.
+/// Steps for `time`, after a warm-up.
 fn measure(
     backup: &Backup,
     time: Duration,
@@ -585,7 +583,7 @@ fn measure(
         || warmed > 0 && warmed < WARM_BYTES && warm.elapsed() < WARM_MAX
     {
         let (_, size) = step()?;
-        // A run that fills segments writes every frame once that it will use again.
+        // A run that fills segments writes every frame once before it reuses it.
         if size >= MIB {
             warmed += size;
         }
@@ -600,7 +598,7 @@ fn measure(
     }
     let seconds = begun.elapsed().as_secs_f64();
     let after = backup.stats();
-    // What is staged and not committed does not count.
+    // Staged chunks without a commit do not count.
     let committed = (after.payload_bytes - before.payload_bytes) as f64;
     let entries = entries as f64 * committed / (bytes as f64).max(1.0);
     let written = after.wal_written_bytes + after.frame_written_bytes
@@ -614,12 +612,11 @@ fn measure(
     })
 }
 
-/// What an appender has filled, and takes back: pieces with the number of their entries.
+/// Filled and empty pieces of an appender, with the number of entries.
 type Filled = Receiver<(Piece, u64)>;
 type Empty = SyncSender<Piece>;
 
-/// Runs `body` beside a thread that appends entries and certifies them, as fast as pieces come
-/// back.
+/// Runs `body` beside a thread that appends entries and certifies them, as fast as pieces return.
 fn beside_appender(entry: usize, body: impl FnOnce(Filled, Empty) -> Result<Run>) -> Result<Run> {
     let source = Source::new();
     let (full, filled) = std::sync::mpsc::sync_channel(PIECES);
@@ -631,7 +628,7 @@ fn beside_appender(entry: usize, body: impl FnOnce(Filled, Empty) -> Result<Run>
     std::thread::scope(|scope| {
         let appender = scope.spawn(move || {
             let mut certificate = Certificate::EMPTY;
-            // Either end is gone when the measuring is over.
+            // Both channels close at the end of the measurement.
             while let Ok(mut piece) = emptied.recv() {
                 let count = piece.fill(&source, entry, certificate);
                 certificate = if piece.last {
@@ -663,8 +660,8 @@ fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
     })
 }
 
-/// Bytes per second of the device as in [`device_rate`], of entries that another thread appends and
-/// certifies meanwhile.
+/// Bytes per second of the device as in [`device_rate`], with entries that another thread appends
+/// and certifies meanwhile.
 fn device_beside(dir: &Path, entry: usize, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
     let (_, file) = raw_file(scratch.path(), DEVICE_BYTES)?;
@@ -689,8 +686,8 @@ fn device_beside(dir: &Path, entry: usize, time: Duration) -> Result<f64> {
     Ok(run.bytes_per_second)
 }
 
-/// As `stream` with 64 B, where every entry is staged by itself, and one thread does everything but
-/// flushing.
+/// As `stream` with 64 B, but every entry is staged by itself, and one thread does everything
+/// except flushing.
 fn each_its_own(dir: &Path, time: Duration) -> Result<Run> {
     log(dir, Mode::Direct, (1, Commits::Here), time, |writer| {
         let count = writer.append(0, 64, 256 << 10);
@@ -716,8 +713,8 @@ fn staged_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<
     Ok(run)
 }
 
-/// The same without a stage: each segment's last block is written in its place, one sync makes them
-/// durable.
+/// The same without a write-ahead log: each segment's last block is written in its place, and one
+/// sync makes them durable.
 fn bare_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
     let each = MIB;

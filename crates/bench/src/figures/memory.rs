@@ -1,5 +1,5 @@
 //! Memory per live byte after changes of object size: W1-W8 (Rumble14 Table 1, Figure 1) and P1-P6
-//! (Merritt17 Figure 9b), beside four allocators, and how far memory follows a mass deletion.
+//! (Merritt17 Figure 9b), beside four allocators, and the memory after a mass deletion.
 //!
 //! Every cell is a child process of this program (`duramen-bench memory-cell`), measured from
 //! outside the workload; allocators are preloaded into it.
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `duramen bench memory` takes.
+/// Arguments of `duramen bench memory`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct MemoryArgs {
     pub only: Vec<String>,
 }
 
-/// An allocator that may be installed, and the file that is preloaded for it.
+/// An allocator that may be installed, and the file to preload for it.
 struct Allocator {
     name: &'static str,
     library: Option<&'static str>,
@@ -53,8 +53,8 @@ const ALLOCATORS: [Allocator; 4] = [
     },
 ];
 
-/// Budgets tried for Duramen, as factors of the least that live entries and index can take, until
-/// one completes.
+/// Budgets tried for Duramen, as factors of the least memory for live entries and index, until one
+/// completes.
 const BUDGET_FACTORS: [f64; 10] = [1.02, 1.04, 1.06, 1.08, 1.10, 1.13, 1.17, 1.23, 1.35, 1.60];
 
 /// Runs the figure.
@@ -128,8 +128,8 @@ struct Cell {
     peers: Vec<Option<Measured>>,
 }
 
-/// Small objects take long to write many of; large ones need many segments for a fair figure, and
-/// so does what is left after nine tenths were deleted.
+/// Writing many small objects takes long; a fair figure needs many segments with large objects, and
+/// after the deletion of nine tenths.
 fn live_bytes(args: &MemoryArgs, workload: &Workload) -> u64 {
     let large = workload.largest_bytes() > 250 || workload.only_deletes();
     args.live
@@ -137,7 +137,7 @@ fn live_bytes(args: &MemoryArgs, workload: &Workload) -> u64 {
         * MIB
 }
 
-/// The tightest budget that worked.
+/// The tightest budget with a completed run.
 struct Tight {
     measured: Option<Measured>,
     budget_over_live: f64,
@@ -395,7 +395,7 @@ fn add_shrink(report: &mut Report, args: &MemoryArgs) -> Result<()> {
 }
 
 impl Row {
-    /// A ratio, or SKIPPED where there was nothing to measure.
+    /// A ratio, or SKIPPED without a measurement.
     fn with_ratio(self, column: &str, ratio: Option<f64>) -> Row {
         match ratio {
             Some(ratio) => self.number(column, ratio, 3),

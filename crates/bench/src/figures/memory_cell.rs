@@ -1,5 +1,5 @@
 //! One cell of the memory figure: a workload against one store, in a process of its own, which
-//! prints what it measured.
+//! prints its measurements.
 
 use crate::harness::store::{TABLE, key, open, value};
 use crate::harness::{Doing, Failure, Result, Rng, machine};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Object sizes, in bytes, both ends included.
+/// Range of object sizes, in bytes, both ends included.
 pub type Sizes = std::ops::RangeInclusive<u64>;
 
 /// Three phases: allocate, delete at random, allocate other sizes. Rumble14 Table 1; Merritt17
@@ -98,7 +98,7 @@ impl Workload {
         )
     }
 
-    /// Nothing is written after the deletions.
+    /// Whether nothing is written after the deletions.
     pub fn only_deletes(&self) -> bool {
         self.after.is_none()
     }
@@ -109,8 +109,7 @@ impl Workload {
         after.max(*self.before.end())
     }
 
-    /// Bytes of entries and index that a byte of live data needs at least, in the phase that needs
-    /// most.
+    /// Least bytes of entries and index per byte of live data, in the phase with the higher ratio.
     pub fn least_bytes_per_live_byte(&self) -> f64 {
         let least = |sizes: &Sizes| {
             let object = (sizes.start() + sizes.end()) as f64 / 2.0 + KEY_BYTES as f64;
@@ -203,7 +202,7 @@ impl CellArgs {
     }
 }
 
-/// What a cell found. Memory is resident bytes over live bytes.
+/// The measurements of a cell. Memory is resident bytes over live bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// False: the store refused a write within its budget.
@@ -211,18 +210,18 @@ pub struct Measured {
     pub peak: f64,
     /// After waiting for memory to be given back.
     pub end: f64,
-    /// How long that took to fall to 1.3 (at most 10 s are given).
+    /// Time until it fell to 1.3 (at most 10 s).
     pub settled_seconds: f64,
     pub seconds: f64,
     pub index_bytes_per_object: f64,
     pub utilization: f64,
 }
 
-/// Where objects are held.
+/// The store of the objects.
 trait Heap {
     /// Bytes of an object that count as live besides its value.
     const KEY_BYTES: u64;
-    /// Stores a value of `bytes`; `None` = refused. The handle finds it again.
+    /// Stores a value of `bytes`; `None` = refused. The handle identifies it.
     fn put(&mut self, bytes: u64) -> Option<u64>;
     fn free(&mut self, handle: u64);
     fn index_bytes_per_object(&self) -> f64;
@@ -249,7 +248,7 @@ impl Heap for Malloc {
     }
 
     fn free(&mut self, handle: u64) {
-        // SAFETY: the handle is a block that `put` allocated, and bookkeeping forgets it here.
+        // SAFETY: the handle is a block that `put` allocated, and bookkeeping drops it here.
         unsafe { libc::free(handle as *mut libc::c_void) }
     }
 
@@ -320,8 +319,7 @@ impl Heap for Log {
     }
 }
 
-/// Which objects live. Its memory is touched before the baseline is taken, so that it does not
-/// count.
+/// The live objects. Its memory is touched before the baseline is taken, so that it does not count.
 struct Bookkeeping {
     objects: Vec<(u64, u32)>,
     live_bytes: u64,
@@ -352,7 +350,7 @@ impl<H: Heap> Cell<H> {
         let seconds = begun.elapsed().as_secs_f64();
         let live = self.bookkeeping.live_bytes.max(1) as f64;
         let limit = live_limit as f64;
-        // Only where nothing follows the deletion is there something to wait for.
+        // Only a workload that ends with the deletion has a change to wait for.
         let shrinks = workload.after.is_none() && workload.delete_percent > 0;
         let settle_time = Duration::from_millis(if shrinks { 10_000 } else { 1_500 });
         let peak = (peak_rss_bytes()? - self.baseline) as f64 / limit;
@@ -388,8 +386,8 @@ impl<H: Heap> Cell<H> {
             .is_none_or(|after| self.allocate(after, live_limit, workload.churn, rng))
     }
 
-    /// Allocates `churn` times the limit, deleting at random to stay within it; with a churn of 1,
-    /// until the limit is met.
+    /// Allocates `churn` times the limit, with deletions at random to stay within it; with a churn
+    /// of 1, until the limit is met.
     fn allocate(&mut self, sizes: &Sizes, live_limit: u64, churn: u64, rng: &mut Rng) -> bool {
         let mut allocated = 0;
         let missing = if churn == 1 {
@@ -422,7 +420,7 @@ impl<H: Heap> Cell<H> {
         self.bookkeeping.live_bytes -= u64::from(object);
     }
 
-    /// Watches memory for `limit`; returns the least ratio seen, and when it fell to 1.3.
+    /// Watches memory for `limit`; returns the lowest ratio, and when it fell to 1.3.
     fn settle(&self, live: f64, limit: Duration) -> Result<(f64, f64)> {
         let begun = Instant::now();
         let mut least = f64::INFINITY;
@@ -438,7 +436,7 @@ impl<H: Heap> Cell<H> {
     }
 }
 
-/// The most that was ever resident in this process (`VmHWM`), in bytes.
+/// The highest resident memory of this process (`VmHWM`), in bytes.
 fn peak_rss_bytes() -> Result<u64> {
     let path = "/proc/self/status";
     let text = std::fs::read_to_string(path).doing(format!("reading {path}"))?;

@@ -1,5 +1,5 @@
-//! How fast a recovery master takes over another server's log: entries replayed into a side log, by
-//! one thread and by two.
+//! The rate at which a recovery master takes over another server's log: entries replayed into a
+//! side log, by one thread and by two.
 
 use crate::harness::store::{self, TABLE};
 use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Bytes of entries that come at once: what a backup sends of a segment.
+/// Bytes of entries per message: a backup's part of a segment.
 const CHUNK_BYTES: usize = 1 << 20;
 const KEY_BYTES: usize = 16;
-/// Smallest object, and the rate that must be reached with it.
+/// Smallest object, and the target with it.
 const SMALL: (usize, &str) = (100, "M entries/s of 100 B, one thread ≥ 1");
 const LARGE: (usize, &str) = (1000, "MB/s of 1 KB, one thread ≥ 500");
 
@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Of one thread, with values of this size.
+/// The rate of one thread, with values of this size.
 pub(super) fn bytes_per_second(options: &Options, value_bytes: usize) -> Result<f64> {
     let bytes = options.size(256, 64) * MIB;
     let chunks = chunks(bytes, value_bytes);
@@ -73,13 +73,13 @@ pub(super) fn bytes_per_second(options: &Options, value_bytes: usize) -> Result<
     Ok(median(&rates))
 }
 
-/// Entries as a backup would send them.
+/// Entries in the form of a backup's messages.
 pub(super) fn chunks(bytes: u64, value_bytes: usize) -> Vec<Vec<u8>> {
     let value = store::value(value_bytes);
     let keys = bytes / (value_bytes + KEY_BYTES + 16) as u64;
     let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
     for n in 0..keys {
-        // Spread over the hashes; every eighth entry is another version of one that came before.
+        // Spread over the hashes; every eighth entry is another version of an earlier one.
         let id = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         let (id, version) = if n % 8 == 7 {
             ((n - 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, 2)
@@ -107,7 +107,7 @@ pub(super) fn chunks(bytes: u64, value_bytes: usize) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// Entries replayed, and the seconds that it took.
+/// The entries replayed, and the duration in seconds.
 fn replay(chunks: &[Vec<u8>], bytes: u64, threads: usize) -> Result<(u64, f64)> {
     let mut options = StoreOptions::new(2 * bytes + 256 * MIB);
     options.log = Some(LogOptions::new(1));

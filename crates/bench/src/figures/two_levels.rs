@@ -1,4 +1,4 @@
-//! What two-level cleaning saves: write throughput and disk traffic against cleaning by combined
+//! The gain of two-level cleaning: write throughput and disk traffic against cleaning by combined
 //! passes alone, on a disk that is held to a stated bandwidth. Rumble14 Figures 6 and 7.
 
 use crate::harness::store::{self, TABLE, key};
@@ -13,16 +13,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const KEY_BYTES: usize = 16;
-/// What the disk may write, in bytes per second: slow enough that the disk is what limits, as in
-/// the paper.
+/// Write bandwidth of the disk, in bytes per second: so slow that the disk is the limit, as in the
+/// paper.
 const DISK_BYTES_PER_SECOND: f64 = 100e6;
 
-/// When the disk will be done with what it was given.
+/// The time when the disk will have finished its writes so far.
 struct Lane(Mutex<Instant>);
 
 impl Lane {
-    /// Waits for as long as a disk of that bandwidth would take for `bytes`, after everything it
-    /// was given before.
+    /// Waits as long as a disk of that bandwidth would take for `bytes`, after all earlier writes.
     fn pass(&self, bytes: usize) {
         let done = {
             let mut busy_until = self.0.lock().expect("the lane");
@@ -34,7 +33,7 @@ impl Lane {
     }
 }
 
-/// A file on a disk that writes no faster than it is allowed to.
+/// A file on a disk with limited write bandwidth.
 struct SlowFile {
     file: Arc<dyn File>,
     lane: Arc<Lane>,
@@ -51,7 +50,7 @@ impl Front for SlowFile {
     }
 }
 
-/// What `duramen bench two-levels` takes.
+/// Arguments of `duramen bench two-levels`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TwoLevelsArgs {
     #[command(flatten)]
@@ -64,11 +63,11 @@ pub struct TwoLevelsArgs {
     pub percent: Vec<u32>,
 }
 
-/// What one store did.
+/// The result of one store.
 struct Cell {
     writes_per_second: f64,
-    /// Of all bytes written to the disk, those that are neither the write-ahead log nor the first
-    /// frame of what users wrote.
+    /// Bytes written to the disk beside the write-ahead log and the first frame of users' data, per
+    /// byte of users' data.
     cleaner_bytes_per_byte: f64,
     disk_bytes_per_byte: f64,
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What `duramen bench utilization` takes.
+/// Arguments of `duramen bench utilization`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UtilizationArgs {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct UtilizationArgs {
 /// cleaner thread.
 const RAMCLOUD: [(u32, f64); 3] = [(50, 570e3), (80, 260e3), (90, 111e3)];
 
-/// Overwrites until told to stop; counts what it did where others can see it.
+/// Overwrites until told to stop; publishes its counters.
 struct Writers {
     stop: AtomicBool,
     done: Vec<AtomicU64>,
@@ -260,7 +260,7 @@ fn overwrite(
     Ok(())
 }
 
-/// Lets the cost converge, then samples progress every 100 ms.
+/// Waits until the cost converges, then samples progress every 100 ms.
 fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Point {
     let done = || {
         writers
@@ -304,7 +304,7 @@ fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Poi
 }
 
 /// Waits until two successive slices of writing (a quarter of the log each) cost the cleaner the
-/// same, to 5 %, at least one whole log has been written, or the time for it is over.
+/// same, to 5 %, at least one whole log has been written, or the time is over.
 fn converge(args: &UtilizationArgs, store: &Arc<Store>) {
     let deadline = Instant::now() + Duration::from_secs(args.options.size(8, 4));
     let slice = store.memory_bytes() / 4;
@@ -384,7 +384,7 @@ fn add_targets(report: &mut Report, points: &[(u32, Point)]) {
     );
 }
 
-/// Fills the store until it refuses a write, then deletes 5 % of the objects, each of which must
+/// Fills the store until it refuses a write, then deletes 5 % of the objects; each deletion must
 /// succeed.
 fn fill_and_delete(store: &Arc<Store>, value_bytes: usize, records: u64) -> Result<Row> {
     let mut session = store.session().doing("opening a session")?;

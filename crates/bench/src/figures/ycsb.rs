@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-/// What an operation does to its key.
+/// The effect of an operation on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -33,7 +33,7 @@ struct Operation {
     id: u64,
 }
 
-/// A YCSB workload: the share of reads, and what the rest are.
+/// A YCSB workload: the share of reads, and the kind of the others.
 #[derive(Clone, Copy, Debug)]
 struct Mix {
     name: &'static str,
@@ -71,9 +71,9 @@ const MIXES: [Mix; 5] = [
     UPDATES,
 ];
 
-/// One thread's way into a store under test.
+/// One thread's access to a store under test.
 trait Worker: Send {
-    /// Performs the operations; `value` is what updates write, `out` takes what reads find.
+    /// Performs the operations; updates write `value`, reads copy into `out`.
     fn run(&mut self, operations: &[Operation; BATCH], value: &mut [u8], out: &mut [u8]);
     /// Performs one operation, as a caller without batches would.
     fn run_one(&mut self, operation: Operation, value: &mut [u8], out: &mut [u8]);
@@ -165,8 +165,8 @@ fn increment_tail(value: &mut [u8]) {
     }
 }
 
-/// dashmap with a fast hash, values boxed, reads copied out, updates replacing the box: how it is
-/// commonly used as a store.
+/// dashmap in its common use as a store: a fast hash, boxed values, reads copied out, updates that
+/// replace the box.
 #[cfg(feature = "peers")]
 mod peer {
     use super::{BATCH, Kind, Operation, Worker, increment_tail, store};
@@ -225,7 +225,7 @@ mod peer {
     }
 }
 
-/// What every worker of a run is told.
+/// The settings of every worker of a run.
 #[derive(Clone)]
 struct Load {
     mix: Mix,
@@ -363,8 +363,8 @@ impl Stores {
         })
     }
 
-    /// Overwrites uniformly until as much was appended as the log holds: only then is the free half
-    /// of the log what the cleaner freed, and not memory that no one has used yet.
+    /// Overwrites uniformly until the log's whole size was appended: only then was the free half of
+    /// the log freed by the cleaner, and not unused from the start.
     fn age(&self, load: &Load) -> Result<()> {
         let begun = self.duramen.stats();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -380,7 +380,7 @@ impl Stores {
         }
     }
 
-    /// Medians of the contenders, by name, and the engine's own account of the batched and single
+    /// Medians of the contenders, by name, and the engine's own counters for the batched and single
     /// runs.
     fn compare(
         &self,
@@ -433,16 +433,16 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// What the cleaner did during a row.
+/// The cleaner's work during a row.
 struct CleanerShare {
     utilization: f64,
     /// Bytes relocated per byte that writers appended.
     write_cost: f64,
-    /// Cores busy with cleaning, over the time of the whole row, peers' turns included.
+    /// Cores busy with cleaning, over the time of the whole row, with the peers' turns.
     cleaner_cores: f64,
 }
 
-/// Millions per second of the cells that the targets speak of.
+/// Millions per second of the cells that have targets.
 #[derive(Default)]
 struct Cells(Vec<(String, f64)>);
 

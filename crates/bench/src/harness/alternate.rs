@@ -1,5 +1,5 @@
-//! Runs contenders in turn (A B A B …) so that drift of a shared machine hits all of them alike,
-//! and takes medians.
+//! Runs contenders in turn (A B A B …), so that drift of a shared machine affects all of them
+//! alike, and takes medians.
 
 use super::Result;
 
@@ -18,8 +18,8 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// Runs every contender once per round, in order; returns each one's median over the rounds, in the
-/// order given.
+/// Runs every contender once per round, in order; returns the median of each over the rounds, in
+/// the order given.
 pub fn alternate(rounds: usize, contenders: &mut [Contender<'_>]) -> Result<Vec<f64>> {
     let mut figures = vec![Vec::with_capacity(rounds); contenders.len()];
     for _ in 0..rounds.max(1) {

@@ -1,22 +1,22 @@
-//! Memory cgroups: what a process and its part of the page cache may take. They need root, and are
-//! taken away again.
+//! Memory cgroups: limits for a process and its part of the page cache. They need root, and are
+//! removed afterwards.
 
 use crate::harness::Undo;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A memory cgroup; it goes when this is dropped, which must be after its processes.
+/// A memory cgroup; it is removed when this is dropped, which must be after its processes.
 pub struct Group {
     path: PathBuf,
     _undo: Undo,
 }
 
 impl Group {
-    /// Limited to so many bytes; what does not fit may go to swap, if there is one.
+    /// Limited to so many bytes; memory beyond the limit may go to swap, if there is one.
     ///
     /// # Errors
-    /// The system lets us have none: this is not root, or there is no memory controller.
+    /// The system allows none: this is not root, or there is no memory controller.
     pub fn new(limit_bytes: u64) -> std::io::Result<Group> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let (place, limit) = place();
@@ -27,8 +27,8 @@ impl Group {
         let group = Group {
             path,
             _undo: Undo::new(move || {
-                // The kernel refuses as long as it still has memory of the group: it stays empty
-                // then, which harms nobody.
+                // The kernel refuses as long as it still has memory of the group: then the group
+                // stays empty, which does no harm.
                 let _ = std::fs::remove_dir(made);
             }),
         };
@@ -36,12 +36,12 @@ impl Group {
         Ok(group)
     }
 
-    /// Why there can be none here.
+    /// The reason why no group can be made here.
     pub fn missing() -> Option<String> {
         Group::new(1 << 40).err().map(|error| error.to_string())
     }
 
-    /// Takes in a process that runs; what it has already stays where it is counted.
+    /// Adds a running process; its present memory stays counted in its old group.
     ///
     /// # Errors
     /// The process has gone, or may not be moved.
@@ -49,7 +49,7 @@ impl Group {
         std::fs::write(self.path.join("cgroup.procs"), process.to_string())
     }
 
-    /// A program that is within the limit from its start.
+    /// A command that runs a program within the limit from its start.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command
@@ -61,7 +61,7 @@ impl Group {
     }
 }
 
-/// Where memory groups are, and the name of the file that limits one, by version.
+/// The directory of memory groups, and the name of the file with a group's limit, by version.
 fn place() -> (&'static Path, &'static str) {
     let first = Path::new("/sys/fs/cgroup/memory");
     if first.join("memory.limit_in_bytes").exists() {

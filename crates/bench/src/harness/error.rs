@@ -1,9 +1,9 @@
-//! Why a benchmark stopped, in words for the person who started it.
+//! The reason why a benchmark stopped, in words for the user.
 
-/// Result of everything that can stop a figure.
+/// Result of each step that can stop a figure.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// What was being done, and what went wrong.
+/// The action that failed, and the cause.
 #[derive(Debug)]
 pub struct Failure {
     doing: String,
@@ -27,7 +27,7 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Names what was being done when an error came up.
+/// Adds the action to an error.
 pub trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }

@@ -1,9 +1,9 @@
-//! A figure that is interrupted leaves nothing behind: its processes are ended, its files removed.
+//! Clean-up of an interrupted figure: its processes are ended, its files removed.
 //!
 //! **Invariants**
-//! - I1: what [`Undo`] holds is undone once: when it is dropped, or when a signal ends the process,
-//!   whichever comes first.
-//! - I2: after a signal the figure changes nothing more of what is undone: it stops at the first
+//! - I1: the work of an [`Undo`] is done once: when it is dropped, or when a signal ends the
+//!   process, whichever comes first.
+//! - I2: after a signal the figure changes nothing more that is undone: it stops at the first
 //!   [`Undo`] that it makes or drops.
 //!
 //! **Concurrency.** One lock. The thread that ends the process takes it and keeps it.
@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Processes that are told to end have this time: a cluster ends within 15 s.
+/// Time that a process has to end after its signal: a cluster ends within 15 s.
 const END_WITHIN: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);
-/// What a shell adds to a signal's number to make an exit code.
+/// The number that a shell adds to a signal's number to make an exit code.
 const EXIT_BY_SIGNAL: i32 = 128;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -27,7 +27,7 @@ type Work = Box<dyn FnOnce() + Send>;
 struct Left {
     next: u64,
     works: BTreeMap<u64, Work>,
-    /// Processes that end by themselves when this one has.
+    /// Processes that end by themselves after this one.
     spared: BTreeSet<u32>,
 }
 
@@ -41,8 +41,7 @@ fn left() -> MutexGuard<'static, Left> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that must not stay when this program has ended. Those that were made last are undone
-/// first.
+/// A clean-up to be done before this program ends. The last one made is done first.
 #[derive(Debug)]
 pub struct Undo(u64);
 
@@ -66,16 +65,16 @@ impl Drop for Undo {
     }
 }
 
-/// A child that is not to be ended by a signal: some [`Undo`] does that.
+/// Excludes a child from the ending by a signal: some [`Undo`] ends it.
 pub fn spare(child: u32) {
     left().spared.insert(child);
 }
 
-/// From now on SIGTERM, SIGINT and SIGHUP end the process by way of [`Undo`]; a second one ends it
-/// at once.
+/// From now on SIGTERM, SIGINT and SIGHUP end the process after all [`Undo`]s; a second signal ends
+/// it at once.
 ///
 /// # Errors
-/// The system lets us not watch for signals.
+/// The system does not allow to watch for signals.
 pub fn watch() -> Result<()> {
     let mut signals = Signals::new(signals::ending()).doing("watching for signals")?;
     std::thread::spawn(move || {
@@ -104,7 +103,7 @@ fn end(signal: i32) -> ! {
     std::process::exit(EXIT_BY_SIGNAL + signal)
 }
 
-/// Tells all children to end, and kills those that do not.
+/// Sends all children a signal to end, and kills those that do not end.
 fn end_children(spared: &BTreeSet<u32>) {
     let until = Instant::now() + END_WITHIN;
     let mut told = BTreeSet::new();
@@ -129,7 +128,7 @@ fn end_children(spared: &BTreeSet<u32>) {
     }
 }
 
-/// Children of this process that have not ended: it may not have waited for those that have.
+/// Children of this process that have not ended: some ended ones may not have been waited for.
 fn children() -> impl Iterator<Item = u32> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let lists = threads
@@ -147,7 +146,7 @@ fn children() -> impl Iterator<Item = u32> {
 }
 
 fn has_ended(id: u32) -> bool {
-    // pid (name) state …; a name may have blanks and brackets.
+    // pid (name) state …; a name may contain blanks and brackets.
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     let state = stat
         .rsplit_once(") ")

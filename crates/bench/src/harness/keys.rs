@@ -1,13 +1,13 @@
-//! Which key an operation touches: uniform or Zipfian, from a small fast generator of random
+//! Choice of the key for each operation: uniform or Zipfian, from a small fast generator of random
 //! numbers.
 //!
-//! The Zipfian generator is Gray's (SIGMOD'94 §3.2), as YCSB uses it, whose formula holds for
-//! exponents above 1 too; ranks are scattered over the key space, so that hot keys are not
-//! neighbours in the log.
+//! The Zipfian generator is Gray's (SIGMOD'94 §3.2), as in YCSB; its formula also holds for
+//! exponents above 1. Ranks are scattered over the key space, so that hot keys are not neighbours
+//! in the log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds are fixed: two runs of a figure touch the same keys.
+/// A generator of random numbers. Seeds are fixed: two runs of a figure touch the same keys.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -36,9 +36,9 @@ impl Rng {
     }
 }
 
-/// A seed that this process has not used before: the first call returns 1, the next 2, … Runs that
-/// follow each other on one store must not draw the same keys again: rewriting the same few keys is
-/// not a uniform load, and easy on a cleaner.
+/// A seed that this process has not used before: the first call returns 1, the next 2, …
+/// Consecutive runs on one store must not draw the same keys again: rewriting the same few keys is
+/// not a uniform load, and is easy for a cleaner.
 pub fn fresh_seed() -> u64 {
     static USED: AtomicU64 = AtomicU64::new(1);
     // Only uniqueness matters.
@@ -51,7 +51,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// How accesses spread over the keys.
+/// The distribution of accesses over the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     Uniform,
@@ -71,7 +71,7 @@ impl Distribution {
     /// `part` of the keys. Rumble14 §8.1 uses 90 % to 15 %.
     pub fn zipfian_with_share(keys: u64, share: f64, part: f64) -> Distribution {
         let hot = ((keys as f64 * part) as u64).max(1);
-        // Bounds whose halvings never meet 1, where the formula has a gap.
+        // Bounds with halvings that never meet 1, where the formula has a gap.
         let (mut low, mut high) = (0.013, 1.99);
         for _ in 0..50 {
             let theta = (low + high) / 2.0;
@@ -96,7 +96,7 @@ pub struct Chooser {
 #[derive(Clone, Debug)]
 enum Kind {
     Uniform,
-    /// Drawn ahead, because the formula costs more than the operation it feeds.
+    /// Drawn ahead, because the formula costs more than the measured operation.
     Drawn {
         ids: std::sync::Arc<Vec<u32>>,
         next: usize,
@@ -125,7 +125,7 @@ impl Chooser {
         Chooser { rng, keys, kind }
     }
 
-    /// The same distribution from another place in its sequence, sharing what was drawn ahead.
+    /// The same distribution from another place in its sequence, with the same draws.
     pub fn fork(&self, seed: u64) -> Chooser {
         let mut rng = Rng::new(mix(seed));
         let kind = match &self.kind {
@@ -195,8 +195,8 @@ impl Zipf {
     }
 }
 
-/// Sum of 1/i^theta for i = 1..=n: the first terms added up, the rest by the Euler-Maclaurin
-/// formula (error below 1e-9).
+/// Sum of 1/i^theta for i = 1..=n: the first terms are added, the rest follows from the
+/// Euler-Maclaurin formula (error below 1e-9).
 fn zeta(n: u64, theta: f64) -> f64 {
     const SUMMED: u64 = 1000;
     let term = |i: u64| (i as f64).powf(-theta);

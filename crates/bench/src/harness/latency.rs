@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
-/// Longer than this is recorded as this: one hour.
+/// Longest recorded latency: one hour; longer ones are recorded as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 impl Default for Latencies {
@@ -71,7 +71,7 @@ impl Latencies {
     }
 }
 
-/// The percentiles every row shows, in microseconds.
+/// The percentiles of every row, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Summary {
     pub operations: u64,

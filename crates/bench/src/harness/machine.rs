@@ -1,4 +1,4 @@
-//! What this machine is, what time it is, and what a process uses.
+//! Facts about this machine, the date, and the resources of a process.
 
 use super::Result;
 use super::error::Doing;
@@ -43,9 +43,9 @@ fn between(text: &str, open: char, close: char) -> Option<&str> {
         .map(|(inner, _)| inner)
 }
 
-/// Touches free memory, up to half of it, and gives it back. A hypervisor that takes free pages
-/// from its guests makes the next touch of them cost ten times as much: that is paid here, and not
-/// by whoever is measured next.
+/// Touches free memory, up to half of it, and gives it back. On a hypervisor that takes free pages
+/// from its guests, the next touch of a page costs ten times as much: this function pays that cost
+/// before the measurement.
 pub fn touch_free_memory(bytes: u64) {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free_kib = meminfo
@@ -74,9 +74,8 @@ pub fn rss_bytes(pid: Option<u32>) -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Processor time a process has used since it started (user + system, all threads), in nanoseconds.
-/// From the scheduler's own account where the kernel keeps one, else in clock ticks of usually 10
-/// ms.
+/// Processor time of a process since its start (user + system, all threads), in nanoseconds. From
+/// the scheduler's own statistics where the kernel has them, else in clock ticks of usually 10 ms.
 pub fn cpu_ns(pid: u32) -> Result<u64> {
     let tasks = format!("/proc/{pid}/task");
     let mut sum_ns = 0u64;
@@ -95,7 +94,7 @@ pub fn cpu_ns(pid: u32) -> Result<u64> {
     }
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).doing(format!("reading {path}"))?;
-    // The command in brackets may hold blanks: count fields after it.
+    // The command in brackets may contain blanks: count fields after it.
     let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = fields
         .split_whitespace()

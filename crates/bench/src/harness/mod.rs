@@ -1,4 +1,4 @@
-//! What every figure shares: key choosers, clocks, machine facts, alternation of peers, reports,
+//! Code shared by all figures: key choosers, clocks, machine facts, alternation of peers, reports,
 //! plots.
 
 pub mod alternate;
@@ -25,13 +25,13 @@ pub use report::{Bound, Report, Row};
 
 use std::path::PathBuf;
 
-/// What every figure is told.
+/// Options of every figure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// A small size that ends within minutes: good for a look, not for quoting.
     #[arg(long)]
     pub quick: bool,
-    /// Where the JSON file and the plots go.
+    /// Directory of the JSON file and the plots.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub out: PathBuf,
     /// Rounds of A B A B; the median of them is shown.
@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-/// The command as a reader can repeat it: the program by its name, not by where it lay.
+/// The command in a form that a reader can repeat: the program by its name, without its path.
 fn command_line(mut args: impl Iterator<Item = String>) -> String {
     let program = args.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();

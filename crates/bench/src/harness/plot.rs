@@ -1,12 +1,12 @@
-//! Line and bar charts as SVG: the few shapes that the figures need, so that no drawing library is
+//! Line and bar charts as SVG: only the shapes that the figures need, so that no drawing library is
 //! linked.
 
 use std::fmt::Write;
 
-/// How values are spread along an axis.
+/// The spread of values along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// From zero, or from the lowest value where that is below zero.
+    /// From zero, or from the lowest value if that is below zero.
     Linear,
     /// Decades. Values that are not positive are left out.
     Log,
@@ -19,7 +19,7 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What is drawn.
+/// The data of a chart.
 #[derive(Clone, Debug)]
 pub enum Data {
     Lines(Vec<Series>),
@@ -261,7 +261,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies; `None` for what the axis cannot show.
+    /// The place of a value; `None` if the axis cannot show it.
     fn place(&self, value: f64) -> Option<f64> {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),

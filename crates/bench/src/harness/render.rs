@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What a figure prints when it is done.
+/// The text that a finished figure prints.
 pub fn report_text(report: &Report) -> String {
     let mut text = format!("\n{}\n", report.title);
     for table in &report.tables {
@@ -20,8 +20,8 @@ pub fn report_text(report: &Report) -> String {
     text
 }
 
-/// A report as the body of its section in `docs/benchmarks.md`; `plots` is where its pictures are,
-/// relative to that file.
+/// A report as the body of its section in `docs/benchmarks.md`; `plots` is the path of its
+/// pictures, relative to that file.
 pub fn report_markdown(report: &Report, plots: &str) -> String {
     let size = if report.quick {
         "quick size: for a look, not for quoting"
@@ -82,7 +82,7 @@ fn targets_markdown(report: &Report) -> String {
     text
 }
 
-/// A Markdown table whose columns are those of all rows, in the order they first appear.
+/// A Markdown table with the columns of all rows, in the order of their first appearance.
 fn table_markdown(table: &Table) -> String {
     let mut columns: Vec<&str> = Vec::new();
     for (name, _) in table.rows.iter().flat_map(|row| row.cells()) {
@@ -129,7 +129,7 @@ fn grouped(number: &str) -> String {
 }
 
 /// Puts each report found in `directory` between its markers `<!-- figure NAME -->` and `<!-- end
-/// NAME -->` in `document`. Returns the names of the figures that were put in.
+/// NAME -->` in `document`. Returns the names of these figures.
 pub fn render_into(document: &Path, directory: &Path) -> Result<Vec<String>> {
     let shown = document.display();
     let mut text = std::fs::read_to_string(document).doing(format!("reading {shown}"))?;

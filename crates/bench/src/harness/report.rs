@@ -1,5 +1,5 @@
-//! What a figure leaves behind: rows, targets and plots in one JSON file, from which
-//! `docs/benchmarks.md` is rendered.
+//! Reports of figures: rows, targets and plots in one JSON file, from which `docs/benchmarks.md` is
+//! rendered.
 
 use super::Result;
 use super::error::Doing;
@@ -97,7 +97,7 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// Something the project promised, and what was found. `reached: None` = not measured in this run.
+/// A target of the project, and the measured value. `reached: None` = not measured in this run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub target: String,
@@ -110,7 +110,7 @@ pub struct Target {
 pub struct Report {
     pub figure: String,
     pub title: String,
-    /// What it shows, for a reader who has not seen the program.
+    /// Description of the figure, for a reader who does not know the program.
     pub about: String,
     pub command: String,
     pub date: String,
@@ -159,7 +159,7 @@ impl Report {
         self.tables.push(Table { title, rows });
     }
 
-    /// A promise of the form "`measured` at least (or at most) `bound`".
+    /// A target of the form "`measured` at least (or at most) `bound`".
     pub fn target(&mut self, target: impl Into<String>, measured: f64, bound: Bound) {
         let reached = match bound {
             Bound::AtLeast(bound) => measured >= bound,
@@ -195,13 +195,13 @@ impl Report {
         std::fs::write(directory.join(&file), json + "\n").doing(format!("writing {shown}/{file}"))
     }
 
-    /// The table, notes and targets on standard output, and where the files went.
+    /// Prints the table, notes, targets and the paths of the files to standard output.
     pub fn print(&self) {
         print!("{}", super::render::report_text(self));
     }
 }
 
-/// Which side of the bound is good.
+/// The good side of a bound.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
     AtLeast(f64),

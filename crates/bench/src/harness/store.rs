@@ -7,7 +7,7 @@ use duramen_engine as engine;
 use duramen_engine::{Store, TableId};
 use std::sync::Arc;
 
-/// Operations of one batch, as the figures with batches run them.
+/// Operations per batch, in figures with batches.
 pub const BATCH: usize = 16;
 
 /// The table that every figure uses.
@@ -27,8 +27,8 @@ pub fn value(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n as u8).wrapping_mul(31)).collect()
 }
 
-/// Adds sequential keys from `records` on, until the engine says that `utilization` (0 to 1) is
-/// reached.
+/// Adds sequential keys from `records` on, until the engine reports a utilization of at least
+/// `utilization` (0 to 1).
 pub fn fill_to<const KEY: usize>(
     store: &Arc<Store>,
     utilization: f64,
@@ -38,7 +38,7 @@ pub fn fill_to<const KEY: usize>(
     let entry_bytes = footprint::<KEY>(value_bytes)?.entry_bytes;
     loop {
         let stats = store.stats();
-        // An engine that does not count is filled by the footprint alone.
+        // An engine without counters is filled by the footprint alone.
         let counted = stats.segment_budget_bytes > 0;
         let budget_bytes = if counted {
             stats.segment_budget_bytes
@@ -54,14 +54,14 @@ pub fn fill_to<const KEY: usize>(
         if missing < 2 {
             return Ok(());
         }
-        // The index takes its share of the budget while the store fills: come nearer in steps.
+        // The index takes its share of the budget while the store fills: approach in steps.
         let step = (missing / 2).max(missing.min(64));
         fill::<KEY>(store, *records..*records + step, value_bytes)?;
         *records += step;
     }
 }
 
-/// How a store is to be made.
+/// The size and the settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub records: u64,
@@ -72,8 +72,7 @@ pub struct Shape {
     pub loaders: usize,
 }
 
-/// What the engine needs for one object: found out with a small store, so that budgets can be
-/// computed.
+/// Memory of the engine for one object: measured with a small store, to compute budgets.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
     /// In segments: header, key, value and alignment.
@@ -132,13 +131,13 @@ pub fn fill_parallel<const KEY: usize>(
     })
 }
 
-/// Measures what one object takes.
+/// Measures the memory of one object.
 pub fn footprint<const KEY: usize>(value_bytes: usize) -> Result<Footprint> {
     let records = (16 * MIB / value_bytes as u64).clamp(100, 20_000);
     let store = open(160 * MIB, 0)?;
     fill::<KEY>(&store, 0..records, value_bytes)?;
     let live_bytes = store.stats().live_bytes;
-    // The engine tells; the fallback is its documented bound, for an engine that counts nothing.
+    // Measured by the engine; the fallback is its documented bound, for an engine without counters.
     let told = live_bytes as f64 / records as f64;
     let bound = ((16 + KEY + value_bytes).div_ceil(8) * 8) as f64;
     Ok(Footprint {
@@ -147,7 +146,7 @@ pub fn footprint<const KEY: usize>(value_bytes: usize) -> Result<Footprint> {
 }
 
 /// A store loaded with `shape.records` objects at about `shape.utilization`: its budget is
-/// corrected once or twice after loading, because index and tables come out of the same budget.
+/// corrected once or twice after loading, because index and tables use the same budget.
 pub fn loaded<const KEY: usize>(shape: Shape) -> Result<Arc<Store>> {
     let live_bytes = footprint::<KEY>(shape.value_bytes)?.entry_bytes * shape.records as f64;
     let mut beside_bytes = 12.0 * shape.records as f64;

@@ -1,4 +1,4 @@
-//! A blocking client for single questions: PING, INFO, DBSIZE.
+//! A blocking client for single requests: PING, INFO, DBSIZE.
 
 use crate::harness::{Doing, Failure, Result};
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Asks one question on a connection of its own.
+/// Sends one request on a connection of its own.
 pub fn ask(server: SocketAddr, request: &[&str]) -> Result<Reply> {
     let doing = || format!("asking {server}: {}", request.join(" "));
     let mut stream = TcpStream::connect(server).doing(doing())?;

@@ -1,4 +1,4 @@
-//! One non-blocking connection with at most one pipeline of requests on its way.
+//! One non-blocking connection with at most one pipeline of requests in flight.
 
 use super::native;
 use crate::harness::{Doing, Failure, Result};
@@ -11,26 +11,26 @@ pub(super) struct Connection {
     skipper: ReplySkipper,
     native: bool,
     output: Vec<u8>,
-    /// Bytes of `output` that the kernel has taken.
+    /// Bytes of `output` that the kernel has accepted.
     sent: usize,
     /// Bytes received that do not yet make a whole header line.
     rest: Vec<u8>,
     /// Replies still to come.
     pub(super) waiting: u64,
-    /// Requests of the pipeline that is on its way.
+    /// Requests of the pipeline in flight.
     pub(super) pipelined: u64,
-    /// When it was sent, or due, in ticks.
+    /// The time when it was sent, or due, in ticks.
     pub(super) since: u64,
-    /// The kernel took only a part: wait until the socket is writable.
+    /// The kernel accepted only a part: wait until the socket is writable.
     pub(super) blocked: bool,
 }
 
-/// What arrived in one turn.
+/// The replies received in one turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrived {
     pub(super) errors: u64,
     pub(super) nulls: u64,
-    /// The pipeline is answered.
+    /// Whether the pipeline is answered.
     pub(super) complete: bool,
 }
 
@@ -57,9 +57,9 @@ impl Connection {
         })
     }
 
-    /// Sends a pipeline that `encode` appends; it returns how many requests that were (0 = nothing
-    /// to send). A `WAIT` for so many replicas goes along, if it is not 0: the pipeline is answered
-    /// when that is.
+    /// Sends a pipeline that `encode` appends; it returns the number of requests (0 = nothing to
+    /// send). If `wait_replicas` is not 0, a `WAIT` for so many replicas is sent too: its reply
+    /// completes the pipeline.
     pub(super) fn send(
         &mut self,
         since: u64,
@@ -80,7 +80,7 @@ impl Connection {
         Ok(self.pipelined)
     }
 
-    /// Gives the kernel what it has not taken yet.
+    /// Writes the rest of the output to the kernel.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.blocked = false;
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
@@ -97,7 +97,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what has arrived, reading into `buffer`.
+    /// Receives the available replies, by way of `buffer`.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<Arrived> {
         let mut arrived = Arrived::default();
         loop {
@@ -140,7 +140,7 @@ impl Connection {
             arrived.nulls += passed.nulls as u64;
             self.waiting -= replies;
             arrived.complete |= replies > 0 && self.waiting == 0;
-            // A short read has drained the socket: spare the call that would say so.
+            // A short read has drained the socket: this saves the call that would return nothing.
             if arrived.complete || kept + bytes < buffer.len() {
                 return Ok(arrived);
             }

@@ -1,10 +1,10 @@
-//! A load generator for any server that speaks RESP: `duramen bench load`, and the hand behind the
-//! figure `server`.
+//! A load generator for any server that speaks RESP: `duramen bench load`; the figure `server` uses
+//! it too.
 //!
 //! Each thread drives its share of the connections from one epoll instance. Closed loop: a
 //! connection sends its pipeline of requests, waits for all replies, and sends the next. Open loop
-//! (`--rate`): pipelines are due at fixed times, wait for a free connection if they must, and their
-//! latency counts from when they were due.
+//! (`--rate`): pipelines are due at fixed times; they wait if no connection is free, and their
+//! latency counts from the due time.
 
 pub mod client;
 mod connection;
@@ -20,7 +20,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// What `duramen bench load` takes.
+/// Arguments of `duramen bench load`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadArgs {
     #[command(flatten)]
@@ -102,7 +102,7 @@ pub struct Load {
     pub native: Option<Native>,
 }
 
-/// When a run ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     Time(Duration),
@@ -110,7 +110,7 @@ pub enum Limit {
     Requests(u64),
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Requests answered; one MGET is one request.
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_is_named() {
-        // The system gives this port to nobody who asks for a free one.
+        // The system never gives this port to a program that requests a free one.
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let error = Load::usual(address, Command::Get, 1)
             .run()

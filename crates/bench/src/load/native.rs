@@ -17,19 +17,19 @@ use std::time::Duration;
 /// Longer waits are failures.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where requests go, beside the server's address.
+/// The target of requests, beside the server's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Native {
     pub table: TableId,
-    /// By which the server was found.
+    /// The version of the map with the server.
     pub map: MapVersion,
 }
 
 impl Native {
-    /// The table that is behind RESP's database 0.
+    /// The table behind RESP's database 0.
     ///
     /// # Errors
-    /// The coordinator does not answer, or knows of no such table.
+    /// The coordinator does not answer, or has no such table.
     pub fn of_database(coordinator: &str) -> Result<Native> {
         let doing = || format!("asking {coordinator} for the tablet map");
         let map = map_of(coordinator).doing(doing())?;
@@ -63,7 +63,7 @@ impl Native {
     }
 }
 
-/// What was found in a piece of the stream of replies.
+/// The replies in a piece of the stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Passed {
     /// Bytes of whole frames.
@@ -94,7 +94,7 @@ pub(super) fn advance(input: &[u8]) -> Result<Passed> {
     Ok(passed)
 }
 
-/// Both sides prove themselves, to a cluster without a token.
+/// The handshake, with a cluster without a token.
 pub(super) fn greet(stream: &mut TcpStream) -> Result<()> {
     let doing = || "greeting a server of the native protocol".to_owned();
     stream.set_read_timeout(Some(PATIENCE)).doing(doing())?;

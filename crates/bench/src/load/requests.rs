@@ -1,10 +1,10 @@
-//! Which requests are sent, as bytes.
+//! The requests of the load, as bytes.
 
 use super::native::Native;
 use crate::harness::{Chooser, Distribution, Rng, fresh_seed};
 use duramen_wire::resp::RequestEncoder;
 
-/// What is sent.
+/// The command of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     Get,
@@ -17,11 +17,11 @@ pub enum Command {
     },
 }
 
-/// In which order keys are touched.
+/// The order of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Access {
     Random(Distribution),
-    /// `from`, `from + 1`, …: each key once, the threads sharing them out.
+    /// `from`, `from + 1`, …: each key once, divided among the threads.
     Sequential {
         from: u64,
     },
@@ -75,7 +75,7 @@ impl Source {
         Source { native, ..self }
     }
 
-    /// Appends one request; false if a sequential source has come to its end.
+    /// Appends one request; false if a sequential source has ended.
     pub(super) fn encode(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(first) = self.next_key() else {
             return false;

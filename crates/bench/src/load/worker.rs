@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BUFFER_BYTES: usize = 256 * 1024;
-/// How long replies may take once nothing more is sent.
+/// Time for the remaining replies after the last request.
 const DRAIN: Duration = Duration::from_secs(10);
 
 struct Worker<'a> {
@@ -20,7 +20,7 @@ struct Worker<'a> {
     connections: Vec<Connection>,
     epoll: OwnedFd,
     outcome: Outcome,
-    /// Connections that wait for a pipeline to become due.
+    /// Connections that wait until a pipeline is due.
     idle: Vec<usize>,
     schedule: Option<Schedule>,
     /// Requests still to be sent.
@@ -30,11 +30,11 @@ struct Worker<'a> {
     progress: &'a AtomicU64,
 }
 
-/// Open loop: when pipelines are due, in ticks.
+/// Open loop: the times when pipelines are due, in ticks.
 struct Schedule {
     next: f64,
     interval: f64,
-    /// Due, but no connection was free.
+    /// Due times of pipelines for which no connection was free.
     late: VecDeque<u64>,
 }
 
@@ -152,7 +152,7 @@ impl<'a> Worker<'a> {
             .doing("watching a connection")
     }
 
-    /// Waits for events, handles them, and sends what is due.
+    /// Waits for events, handles them, and sends the due pipelines.
     fn turn(&mut self, events: &mut Vec<epoll::Event>) -> Result<()> {
         let spin = self.load.spin || self.schedule.is_some();
         let timeout = rustix::event::Timespec {

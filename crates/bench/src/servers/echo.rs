@@ -1,6 +1,6 @@
-//! The floor: a one-thread RESP server with nothing behind it. It answers every GET with the same
-//! 100 bytes and every SET with `+OK`; what it costs per request is what epoll, TCP and parsing
-//! cost any server of this shape.
+//! The floor: a one-thread RESP server without a store. It answers every GET with the same 100
+//! bytes and every SET with `+OK`; its cost per request is that of epoll, TCP and parsing, which
+//! every server of this shape has.
 
 use crate::harness::{Doing, Failure, Result};
 use duramen_wire::resp::{Encoder, Limits, ParseState, Protocol, Requests, parse_requests};
@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 const LISTENER: u64 = 0;
-/// Longer pipelines than this do not fit: far beyond what the figures send.
+/// Longest pipeline in bytes: far longer than those of the figures.
 const BUFFER_BYTES: usize = 1 << 20;
 
 struct Peer {
@@ -117,7 +117,7 @@ impl Peer {
         true
     }
 
-    /// The generator reads what it is sent, so that a full socket empties by itself.
+    /// The generator reads all replies, so a full socket empties by itself.
     fn write(&mut self) -> bool {
         let mut rest = self.output.as_slice();
         while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Servers that keep each other's data: a cluster of Duramen's, a Redis master with its replicas.
+//! Groups of servers with replicas: a cluster of Duramen servers, a Redis master with its replicas.
 
 use super::{Redis, Scratch, Server};
 use crate::harness::{Doing, Failure, Result};
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a group may take until all of it is up.
+/// Longest time until all of a group is up.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// How long a cluster that is told to end may take for it.
+/// Longest time until a cluster has ended after its signal.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
-/// What `duramen up` is told.
+/// Arguments of `duramen up`.
 #[derive(Clone, Debug)]
 pub struct Up {
     pub program: PathBuf,
     pub servers: usize,
-    /// Backups that every segment is written to.
+    /// Number of backups that each segment is written to.
     pub replicas: usize,
-    /// Servers that the table of RESP's database 0 lies on.
+    /// Number of servers with the tablets of the table of RESP's database 0.
     pub spread: usize,
     pub memory: String,
     /// Reactor threads of each server.
@@ -35,7 +35,7 @@ pub struct Up {
 #[derive(Debug)]
 pub struct Cluster {
     pub coordinator: String,
-    /// Of each server, in one order in all of these.
+    /// Of each server; `resp`, `native` and `pids` have the same order.
     pub resp: Vec<SocketAddr>,
     pub native: Vec<SocketAddr>,
     pub pids: Vec<u32>,
@@ -47,7 +47,7 @@ impl Cluster {
     /// Starts it in a directory of its own within `dir`; it is up when this returns.
     ///
     /// # Errors
-    /// The program is missing, or says something else than that it is ready.
+    /// The program is missing, or does not report that it is ready.
     pub fn start(up: &Up, dir: &Path) -> Result<Cluster> {
         let described = format!(
             "starting a cluster ({} up --servers {})",
@@ -77,7 +77,7 @@ impl Cluster {
             .by_ref()
             .map_while(std::io::Result::ok)
             .find(|line| line.starts_with("ready "));
-        // It may go on printing: someone must read it.
+        // It may print more: a thread must read it.
         std::thread::spawn(move || lines.for_each(drop));
         let mut cluster = Cluster {
             coordinator: String::new(),
@@ -115,10 +115,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// The server that owns everything, if the table is spread over one.
+    /// The server that owns everything, if the table is on one server.
     ///
     /// # Errors
-    /// None of them takes the key.
+    /// None of them accepts the key.
     pub fn owner(&self, key: &str) -> Result<usize> {
         let asked = |at: &usize| client::ask(self.resp[*at], &["GET", key]).is_ok();
         (0..self.resp.len())
@@ -150,10 +150,10 @@ pub struct RedisGroup {
 }
 
 impl RedisGroup {
-    /// It is in step when this returns.
+    /// All replicas are connected when this returns.
     ///
     /// # Errors
-    /// One does not start, or the replicas do not come into step.
+    /// One does not start, or the replicas do not catch up.
     pub fn start(program: &Path, append: Redis, replicas: usize, dir: &Path) -> Result<RedisGroup> {
         let described = format!("starting {} with {replicas} replicas", program.display());
         let mut servers = Vec::new();

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it answers.
+/// Longest time until a server answers.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running server; dropping it kills the process.
@@ -30,13 +30,13 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if the process is gone already, which is what is wanted.
+        // Both fail only if the process has ended already, which is the goal.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What `duramen serve` is told.
+/// Arguments of `duramen serve`.
 #[derive(Clone, Debug)]
 pub struct Duramen {
     pub program: PathBuf,
@@ -50,7 +50,7 @@ pub struct Duramen {
     pub more: Vec<String>,
 }
 
-/// How redis-server keeps its append-only file.
+/// The append-only file of redis-server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redis {
     /// None.
@@ -69,7 +69,7 @@ impl Redis {
     }
 }
 
-/// A directory that goes when this is dropped, or the program is interrupted.
+/// A directory that is removed when this is dropped, or the program is interrupted.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -85,7 +85,7 @@ impl Scratch {
         std::fs::create_dir_all(&path)?;
         let made = path.clone();
         let undo = Undo::new(move || {
-            // What cannot be removed stays in the temporary directory: no reason to fail a
+            // Files that cannot be removed stay in the temporary directory: no reason to fail a
             // measurement.
             let _ = std::fs::remove_dir_all(made);
         });
@@ -181,7 +181,7 @@ impl Server {
                     .split_whitespace()
                     .find_map(|word| word.strip_prefix("resp=")?.parse().ok())
             });
-        // The server may go on printing: someone must read it.
+        // The server may print more: a thread must read it.
         std::thread::spawn(move || lines.for_each(drop));
         let Some(address) = address else {
             let _ = child.kill();
@@ -257,7 +257,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Processor time it has used, in nanoseconds.
+    /// Processor time of the server, in nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64> {
         machine::cpu_ns(self.child.id())
     }
@@ -266,7 +266,7 @@ impl Server {
         machine::rss_bytes(Some(self.child.id()))
     }
 
-    /// Memory of its own and of what its children do not share with it.
+    /// Its own memory and the private memory of its children.
     pub fn rss_with_children_bytes(&self) -> Result<u64> {
         let id = self.child.id();
         let path = format!("/proc/{id}/task/{id}/children");
@@ -279,7 +279,7 @@ impl Server {
         Ok(self.rss_bytes()? + own)
     }
 
-    /// Ends it as a power cut would, but for the system's page cache.
+    /// Kills it: as by a power cut, except that the system's page cache stays.
     pub fn kill(&mut self) {
         // Both fail only if it is gone already.
         let _ = self.child.kill();
@@ -322,7 +322,7 @@ fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// The program `duramen`: the one that was named, or one beside this program, or on `PATH`.
+/// The program `duramen`: the named one, or one beside this program, or on `PATH`.
 pub fn find_duramen(named: Option<&Path>) -> Result<PathBuf> {
     let missing = || {
         Failure::new(

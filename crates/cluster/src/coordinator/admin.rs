@@ -1,4 +1,4 @@
-//! What people and tools ask.
+//! Requests of operators and tools.
 
 use super::records::TabletRecord;
 use super::{Coordinator, Server, invalid};
@@ -51,7 +51,7 @@ impl Coordinator {
         }
     }
 
-    /// The whole cluster, each tablet included.
+    /// The whole cluster, with every tablet.
     pub fn status(&self) -> Status {
         let tablets = self.tablets.iter();
         Status {
@@ -73,7 +73,7 @@ impl Coordinator {
         CoordinatorAnswer::Admin(AdminAnswer::Status(Box::new(self.status())))
     }
 
-    /// Without tablets and migrations under way.
+    /// Without tablets and migrations in progress.
     fn glance(&self) -> Status {
         Status {
             cluster: self.meta.cluster.clone(),
@@ -96,8 +96,7 @@ impl Coordinator {
         }
     }
 
-    /// The cluster at a glance. It takes as long, and is as long, with a million tablets as with
-    /// none.
+    /// A summary of the cluster. Its time and size do not depend on the number of tablets.
     pub fn overview(&self) -> Overview {
         let spread = |table: &TableId| {
             let (tablets, owners) = self.shares.of_table(*table);
@@ -149,7 +148,7 @@ impl Coordinator {
         }
     }
 
-    /// A tablet for people: the map says that it is served when its owner is UP.
+    /// A tablet for people: the map counts it as served when its owner is UP.
     fn shown(&self, at: (TableId, RouteHash), tablet: &TabletRecord) -> TabletRoute {
         TabletRoute {
             served: self.is_served(at, tablet.owner),

@@ -1,6 +1,6 @@
-//! Leases of clients, by which masters know how long to remember what a client has asked.
+//! Leases of clients: until their end, masters keep the completion records of a client.
 //!
-//! Only the ids are stored; a new leader takes every lease for just renewed, so none ends early.
+//! Only the ids are stored; a new leader takes every lease as just renewed, so none ends early.
 //!
 //! Paper: RIFL; 90-traps.md §E.
 
@@ -9,9 +9,9 @@ use super::{Coordinator, Timer, refused};
 use duramen_base::ids::ClientId;
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal};
 
-/// How often leases that ended are looked for.
+/// Interval of the search for leases that have ended.
 const LOOK_US: u64 = 1_000_000;
-/// A client may take its lease for a little longer than we do: clocks differ.
+/// A client may assume a lease that is longer by so much: clocks differ.
 const GRACE_PERCENT: u64 = 10;
 
 impl Coordinator {
@@ -40,8 +40,9 @@ impl Coordinator {
         self.clients.insert(client, until_us);
     }
 
-    /// Those that must be remembered, and for how long at least: leases never become shorter. A
-    /// client that was never heard of counts as ended: its id was stored before it was told.
+    /// The clients that masters must keep, and the least time for each: leases never become
+    /// shorter. An unknown client counts as ended: its id would have been stored before it was
+    /// told.
     pub(super) fn clients_alive(&mut self, asked: Vec<ClientId>) -> CoordinatorAnswer {
         let count = asked.len();
         let alive = asked.into_iter().filter_map(|id| {
@@ -50,7 +51,7 @@ impl Coordinator {
         });
         let clients: Vec<_> = alive.collect();
         if clients.len() < count {
-            self.ask_store(); // K8: the others would be forgotten
+            self.ask_store(); // K8: masters would drop the records of the others
         }
         CoordinatorAnswer::ClientsAlive { clients }
     }

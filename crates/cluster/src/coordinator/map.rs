@@ -1,13 +1,13 @@
-//! The tablet map, told to whoever asks: whole, or what changed of it.
+//! The tablet map for all askers: whole, or its changes.
 //!
 //! **Invariants**
-//! - W1: a version names one state of the map. Once it was shown, what changes next has another
+//! - W1: a version names one state of the map. After it was shown, the next change gets another
 //!   version.
-//! - W2: who has a version from which changes are kept, and takes what changed since, has the
-//!   newest map.
+//! - W2: a member with a version from which changes are kept, which applies the changes since, has
+//!   the newest map.
 //!
-//! A member asks again and again, and there may be thousands of them: what changed since a version
-//! is put together once for all.
+//! Members ask again and again, and there may be thousands of them: the changes since a version are
+//! put together once for all.
 
 use super::Coordinator;
 use super::records::TabletRecord;
@@ -18,17 +18,17 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Changes that are kept: whoever is further behind gets the whole map.
+/// Changes that are kept: a member that is further behind gets the whole map.
 const CHANGES_KEPT: usize = 1 << 14;
 
-/// What changed of the map of late.
+/// The recent changes of the map.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// Who has this version or a newer one can be told by changes.
+    /// A member with this version or a newer one can be told by changes.
     from: MapVersion,
-    /// Ranges that are different since these versions, in the order of the versions.
+    /// Ranges that differ since these versions, in the order of the versions.
     ranges: VecDeque<(MapVersion, TableId, KeyRange)>,
-    /// What was told in this version, by what the asker had.
+    /// The steps that were sent in this version, by the asker's version.
     told: BTreeMap<MapVersion, Shared<MapStep>>,
 }
 
@@ -47,8 +47,8 @@ impl Changes {
         }
     }
 
-    /// What is different since that version, ordered and without overlaps; none if that is not
-    /// known.
+    /// The ranges that differ since that version, ordered and without overlaps; none if that is
+    /// unknown.
     fn since(&self, since: MapVersion) -> Option<Vec<(TableId, KeyRange)>> {
         if since < self.from {
             return None;
@@ -92,7 +92,7 @@ impl Coordinator {
         self.changes.add(self.meta.map_version, table, range);
     }
 
-    /// Whether its tablets are served has changed.
+    /// Whether the tablets of this server are served has changed.
     pub(super) fn change_map_of(&mut self, server: ServerId) {
         let owned: Vec<(TableId, RouteHash)> = self
             .owned

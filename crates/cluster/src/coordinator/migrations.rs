@@ -1,9 +1,9 @@
-//! Tablets that move from one UP server to another, one by one or all of them.
+//! Migrations of tablets from one UP server to another, one by one or all of a server.
 //!
-//! The source and the target are told by their tablets (`Outgoing`, `Incoming`). It ends in one
-//! step when the target says that it has everything: the target is the owner then, if both are UP.
-//! If either crashes before, nothing has happened: the target drops what it has, the source (or its
-//! recovery) goes on.
+//! The source and the target are told by their tablets (`Outgoing`, `Incoming`). A migration ends
+//! in one step when the target reports that it has everything: the target is the owner then, if
+//! both are UP. If either crashes before, nothing has changed: the target drops its data, the
+//! source (or its recovery) continues.
 
 use super::records::{Key, MigrationRecord, Origin, TabletRecord};
 use super::{Coordinator, Migration, Timer, invalid, refused};
@@ -16,16 +16,16 @@ use duramen_wire::native::message::{
 
 /// Tablets that leave a drained server at a time.
 const DRAIN_AT_ONCE: usize = 2;
-/// After a migration of a drained server has failed.
+/// Pause after a failed migration of a drained server.
 const DRAIN_REST_US: u64 = 1_000_000;
-/// A target of a drained server's tablet that has failed is left alone for this time.
+/// A target that failed to take a drained server's tablet gets no other one for this time.
 const DECLINED_US: u64 = 10_000_000;
 /// A tablet that neither side serves for longer counts as unserved.
 const SWITCHING_US: u64 = 1_000_000;
-/// Migrations that ended and are still shown.
+/// Ended migrations that are still shown.
 const MOVED_KEPT: usize = 16;
 
-/// How far a migration is, by its target's word. Not stored.
+/// The progress of a migration, as its target reports it. Not stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     pub phase: MigrationPhase,
@@ -94,8 +94,8 @@ impl Coordinator {
         Ok(begun.collect())
     }
 
-    /// Better than that the target says it: nothing has moved yet. What servers have said may be
-    /// some seconds old, so that it may say it all the same.
+    /// A refusal now is better than one by the target: nothing has moved yet. Reports of servers
+    /// may be some seconds old, so the target may still refuse.
     fn check_room(&self, table: TableId, range: KeyRange, to: ServerId) -> Result<(), Refusal> {
         let tablets = self.tablets_in(table, range);
         let coming = tablets.filter(|(_, tablet)| tablet.owner != to);
@@ -118,7 +118,7 @@ impl Coordinator {
         )))
     }
 
-    /// What a server said of its room, and what is on its way to it, if so many bytes more do not
+    /// The reported room of a server, and the bytes that are moving to it, if `bytes` more do not
     /// fit.
     fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
         let room = self.servers.get(&to)?.room?;
@@ -131,7 +131,7 @@ impl Coordinator {
         (sum.saturating_add(bytes) > room.limit_bytes).then_some((room, promised))
     }
 
-    /// About how many bytes of a range its owner has, by its own word.
+    /// Approximate bytes of a range, as its owner reports them.
     fn bytes_in(&self, table: TableId, range: KeyRange, owner: ServerId) -> u64 {
         let loads = self.servers.get(&owner).map_or(&[][..], |s| &s.loads);
         let of_table = loads.iter().filter(|load| load.table == table);
@@ -197,7 +197,7 @@ impl Coordinator {
         }
     }
 
-    /// What an earlier answer, perhaps of an earlier leader, has said about this.
+    /// The answer that an earlier report, perhaps to an earlier leader, has got.
     pub(super) fn accepted_before(&self, server: ServerId, origin: Origin) -> CoordinatorAnswer {
         let owned = self.owned.get(&server).into_iter().flatten();
         let is_known = owned
@@ -274,7 +274,7 @@ impl Coordinator {
         if migration.record.to == server {
             migration.progress = progress;
         }
-        // The source knows when it has locked, the target when the last of it came.
+        // The source reports its lock, the target the arrival of the last message.
         if migration.record.from == server && !is_switching {
             migration.switching_since_us = None;
         } else if is_switching {
@@ -305,7 +305,7 @@ impl Coordinator {
         migration.is_some_and(|migration| self.switches_long(migration))
     }
 
-    /// How many of an UP server's tablets that it has confirmed neither side of a migration serves.
+    /// The number of an UP server's confirmed tablets that neither side of a migration serves.
     pub(super) fn between(&self) -> usize {
         let long = self.migrations.values().filter(|m| self.switches_long(m));
         let at = long.map(|m| ((m.record.table, m.record.range.first), m.record.from));
@@ -326,7 +326,7 @@ impl Coordinator {
         });
     }
 
-    /// Of those under way, `most` of them.
+    /// At most `most` of those in progress.
     pub(super) fn migration_statuses(&self, most: usize) -> Vec<MigrationStatus> {
         let some = self.migrations.iter().take(most);
         some.map(|(id, migration)| self.migration_status(*id, migration))
@@ -368,7 +368,7 @@ impl Coordinator {
         if !self.servers[&server].record.entry.draining {
             self.change_member(server, |entry| entry.draining = true);
         }
-        // What is on its way to it turns around.
+        // Tablets that are moving to it stay at their sources.
         self.abort_migrations_where("its target is being drained", |record| record.to == server);
         self.drain_further(server);
         CoordinatorAnswer::Admin(AdminAnswer::Done)
@@ -387,7 +387,7 @@ impl Coordinator {
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
 
-    /// Why nothing leaves a drained server that owns something; for people.
+    /// The reason why no tablet leaves a drained server that owns some; for people.
     pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
         let drained = self.servers.get(&server).filter(|s| s.is_up())?;
         let first = *self.owned.get(&server)?.first()?;
@@ -400,8 +400,8 @@ impl Coordinator {
         Some("no other server has room for its tablets, or takes them".to_owned())
     }
 
-    /// To whom a tablet of a drained server goes: to those that own the fewest, in turn, if they
-    /// have room.
+    /// The target of a drained server's tablet: one of those that own the fewest, in turn, with
+    /// room.
     fn drain_target(
         &self,
         server: ServerId,

@@ -1,30 +1,31 @@
-//! The coordinator: who is a member, who owns what, who recovers whom. A state machine without I/O.
+//! The coordinator: membership, ownership of tablets, recoveries. A state machine without I/O.
 //!
-//! It is told what arrives, what is stored and what time it is ([`Coordinator::handle`]); it
-//! answers with messages to send and batches to store. It is on no read or write path. Several may
-//! run: one leads, the others wait ([`store`]). A new leader knows what is stored and nothing else;
-//! it restarts recoveries and tells everybody everything again.
+//! Its input is messages, completed commits and the time ([`Coordinator::handle`]); its output is
+//! messages to send and batches to store. It is on no read or write path. Several may run: one
+//! leads, the others wait ([`store`]). A new leader has the stored state and nothing else; it
+//! restarts recoveries and sends everything to all servers again.
 //!
 //! **Invariants**
-//! - K1: nothing is said that depends on a change that is not stored (`pipeline`). What a new
-//!   leader reads is all that anybody was ever told.
-//! - K2: a server that is crashed stays so. A server that replaces it is another one, and is added
+//! - K1: no output depends on a change that is not stored (`pipeline`). The stored state that a new
+//!   leader reads is everything that was ever told.
+//! - K2: a crashed server stays crashed. A server that replaces it is another one, and is added
 //!   after the old one is crashed, in the same step or a later one.
 //! - K3: a message counts only if its sender is UP in the same step in which its effect is stored
 //!   (90-traps.md §0.6, §0.7).
 //! - K4: a tablet has one owner. It changes by a recovery when the owner is crashed, by a migration
 //!   when it is UP, and the new owner is UP in that step.
-//! - K5: what a server is told of its tablets is everything, with a version that grows. Lost,
-//!   repeated and late messages change nothing.
+//! - K5: a server is always told all of its tablets, with a version that grows. Lost, repeated and
+//!   late messages change nothing.
 //! - K6: a crashed server leaves the list when no tablet waits for its log any more, and not
 //!   before.
 //! - K7: a tablet that was recovered is served by its new owner only after the read lease of the
 //!   old one has run out, also if the leader changes meanwhile.
-//! - K8: what is denied waits for the store, which knows who leads: a leader that slept does not
-//!   know what came after it, and whoever is told that something is over drops it, or ends.
+//! - K8: a denial waits for the store's confirmation that this coordinator leads: a leader that
+//!   slept has missed later changes, and a server that is told that something is over drops it, or
+//!   ends.
 //!
-//! **Concurrency** one thread calls it. When the store failed, it refuses everything: make a new
-//! one from what the store holds.
+//! **Concurrency** one thread calls it. After a failure of the store, it refuses everything: make a
+//! new one from the stored state.
 //!
 //! Paper: [Ousterhout15 §3, §7]; differs: tablets are told declaratively, recoveries are not
 //! stored, read leases (90-traps.md §0, §D).
@@ -67,11 +68,11 @@ use store::Batch;
 use suspects::Sounded;
 pub use verdict::Sign;
 
-/// Names a question to the coordinator until it is answered. Given by whoever drives it.
+/// Names a request to the coordinator until it is answered. Given by its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplyId(pub u64);
 
-/// Names a question of the coordinator until it is answered.
+/// Names a request of the coordinator until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -79,10 +80,10 @@ pub struct CallId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// What happened.
+/// An input of the coordinator.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A question arrived. `sender`: of the frame; `NONE` for clients and tools.
+    /// A request arrived. `sender`: of the frame; `NONE` for clients and tools.
     Asked {
         reply: ReplyId,
         sender: ServerId,
@@ -94,18 +95,18 @@ pub enum Input {
         answer: ServerAnswer,
         payload: Vec<u8>,
     },
-    /// Nobody will answer. (Silence needs no input.)
+    /// There will be no answer. (Silence needs no input.)
     Unanswered { call: CallId, sign: Sign },
     /// The batch is stored: [`store::MetaStore::commit`] returned `Ok`.
     Persisted { token: Token },
     /// It returned an error, or the leader's lease could not be renewed in time.
     StoreFailed { reason: String },
-    /// The time of [`Output::WakeAt`] has come, and everything that had arrived by then was handed
-    /// in: time runs out for nobody whose answer waits in a queue of ours. May come at any time.
+    /// The time of [`Output::WakeAt`] has come, and everything that had arrived by then was passed
+    /// in: no server is judged while its answer waits in a queue of ours. May come at any time.
     Tick,
 }
 
-/// What to do.
+/// An output of the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     Answer {
@@ -120,11 +121,11 @@ pub enum Output {
         address: String,
         question: FromCoordinator,
     },
-    /// Commit it, then say [`Input::Persisted`]. The next one comes only after that.
+    /// Commit it, then pass in [`Input::Persisted`]. The next one comes only after that.
     Persist { token: Token, batch: Batch },
-    /// Say [`Input::Tick`] at this time, in microseconds. Replaces what was said before.
+    /// Pass in [`Input::Tick`] at this time, in microseconds. Replaces earlier ones.
     WakeAt { at_us: u64 },
-    /// This leader calls nobody crashed: of so many servers only so many answer it, none and it is
+    /// This leader gives no verdicts: of so many servers only so many answer it, none and it is
     /// denied, or fewer than half. `resigns`: another coordinator should lead, if there is one.
     Unfit {
         asked: usize,
@@ -134,44 +135,44 @@ pub enum Output {
     },
 }
 
-/// What a coordinator is given.
+/// The configuration of a coordinator.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Name of the cluster; a store that holds another one is refused.
+    /// Name of the cluster; a store of another one is refused.
     pub cluster: String,
     /// `host:port` of this coordinator, for people and for clients of other coordinators.
     pub name: String,
     /// Of its leadership.
     pub term: u32,
-    /// Where random choices come from. Must differ from leader to leader: ids of recoveries are
-    /// drawn from it.
+    /// Seed of random choices. Must differ from leader to leader: ids of recoveries are drawn from
+    /// it.
     pub seed: u64,
-    /// Of a cluster that does not exist yet. An existing one keeps its own.
+    /// For a new cluster. An existing one keeps its own.
     pub settings: ClusterSettings,
     pub planted: Planted,
 }
 
-/// A member, with what is not stored of it.
+/// A member, with its state that is not stored.
 struct Server {
     record: ServerRecord,
     push: Push,
     check: Option<suspects::Check>,
-    /// Those who say that this life is over.
+    /// The claims that this life is over.
     doubts: Vec<servers::Doubt>,
-    /// Under which it stands in the list of masters; none if it does not.
+    /// Its key in the set of masters; none if it is not in it.
     rank: Option<usize>,
-    /// What it said of its tablets.
+    /// Its report about its tablets.
     loads: Vec<RangeLoad>,
     /// Their sums: bytes, records.
     load: (u64, u64),
     room: Option<ServerRoom>,
     /// Partitions that it recovers now.
     recovering: u32,
-    /// No partition is given to it before this time: it said that it is busy.
+    /// It gets no partition before this time: it answered that it is busy.
     busy_until_us: u64,
-    /// Tablets are not told to it before this time (K7).
+    /// It is told no tablets before this time (K7).
     quiet_until_us: u64,
-    /// Until then no tablet of a drained server goes there: it has failed to take one.
+    /// Until then it gets no tablet of a drained server: it has failed to take one.
     declined_until_us: u64,
 }
 
@@ -181,13 +182,13 @@ impl Server {
     }
 }
 
-/// A migration under way.
+/// A migration in progress.
 struct Migration {
     record: MigrationRecord,
     since_us: u64,
-    /// What its target says.
+    /// As its target reports it.
     progress: migrations::Progress,
-    /// Since when its source or its target says that the source serves nothing.
+    /// Since when, by a report of its source or its target, the source serves nothing.
     switching_since_us: Option<u64>,
 }
 
@@ -203,14 +204,14 @@ impl Migration {
     }
 }
 
-/// What a stored batch sets off.
+/// The effects of a stored batch.
 struct Follows {
     step: Option<(ListVersion, Vec<ServerChange>)>,
     tablets: Vec<(ServerId, Tablets)>,
     enlisted: Vec<(ReplyId, ServerId)>,
 }
 
-/// A question of ours that is not answered.
+/// A request of the coordinator without an answer.
 struct Call {
     to: ServerId,
     kind: CallKind,
@@ -241,7 +242,7 @@ enum Timer {
     Clients,
 }
 
-/// See the module.
+/// The coordinator; see the module.
 pub struct Coordinator {
     config: Config,
     now_us: u64,
@@ -255,21 +256,21 @@ pub struct Coordinator {
     /// Their disks.
     disks: BTreeMap<u64, ServerId>,
     tables: BTreeMap<TableId, TableEntry>,
-    /// Names of tables that were dropped, the list that says so, and who was UP then: as long as
-    /// one of them has not confirmed it, the name may still mean that table there. No name: any
-    /// that the leader before may have dropped.
+    /// Names of dropped tables, the list without each, and the servers that were UP then: as long
+    /// as one of them has not confirmed it, the name may still mean the old table there. No name:
+    /// any that the previous leader may have dropped.
     dropped: BTreeMap<Option<String>, (TabletsVersion, Vec<ServerId>)>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
     shares: Shares,
-    /// UP masters that may get tablets, by how many they own ([`rank`](Self::rank)).
+    /// UP masters that may get tablets, by number of tablets ([`rank`](Self::rank)).
     masters: BTreeSet<(usize, ServerId)>,
     migrations: BTreeMap<MigrationId, Migration>,
     /// Tablets that migrate.
     moving: BTreeMap<(TableId, RouteHash), MigrationId>,
-    /// The last migrations that ended.
+    /// The last ended migrations.
     moved: VecDeque<MigrationStatus>,
-    /// Leases of clients, by when they end.
+    /// Leases of clients, with their ends.
     clients: BTreeMap<ClientId, u64>,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
@@ -280,10 +281,10 @@ pub struct Coordinator {
     step: Vec<ServerChange>,
     affected: BTreeSet<ServerId>,
     enlisted: Vec<(ReplyId, ServerId)>,
-    /// The map has its next version already, and nobody was shown it.
+    /// The map has its next version already, and was not shown in it.
     map_is_new: bool,
     changes: map::Changes,
-    /// The server list as it is stored, and what led to it.
+    /// The server list as it is stored, and the steps to it.
     published: Members,
     steps: VecDeque<(ListVersion, Vec<ServerChange>)>,
 
@@ -292,13 +293,13 @@ pub struct Coordinator {
     timers: BTreeSet<(u64, Timer)>,
     wakes_at_us: Option<u64>,
     out: Vec<Output>,
-    /// Why nothing is done any more.
+    /// The reason why it does nothing any more.
     stopped: Option<String>,
 }
 
 impl Coordinator {
-    /// Tells it what happened and gets what to do, in this order. `now_us`: a monotonic clock of
-    /// any origin.
+    /// Handles an input and returns the outputs, in order. `now_us`: a monotonic clock of any
+    /// origin.
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
         self.now_us = self.now_us.max(now_us);
         if let Some(reason) = &self.stopped {
@@ -327,7 +328,7 @@ impl Coordinator {
         self.finish()
     }
 
-    /// Whether the store failed: drop it, and make a new one from what the store holds.
+    /// Whether the store failed: drop it, and make a new one from the stored state.
     pub fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
@@ -355,7 +356,7 @@ impl Coordinator {
             ToCoordinator::Map { table, since } => self.map(table, since),
             ToCoordinator::MapChanges { since } => self.map_changes(since),
             ToCoordinator::Servers => {
-                self.ask_store(); // a log that is not named is dropped
+                self.ask_store(); // logs that are not in the list are dropped
                 CoordinatorAnswer::Servers(self.published.list())
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
@@ -432,7 +433,7 @@ impl Coordinator {
         })
     }
 
-    /// K3: does it if the sender is who it says, and UP.
+    /// K3: acts if the sender is the server in the message, and UP.
     fn by_member(
         &mut self,
         sender: ServerId,
@@ -445,7 +446,7 @@ impl Coordinator {
         refused(Refusal::NotUp(sender))
     }
 
-    /// An answer of a server's, or why there will be none.
+    /// A server's answer, or the reason why there will be none.
     fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
         let Some(call) = self.calls.remove(&id) else {
             return; // too late
@@ -496,7 +497,7 @@ impl Coordinator {
         }
     }
 
-    /// The store failed: whoever waits hears that it is not known whether it was done.
+    /// The store failed: waiting senders are told that the outcome is unknown.
     fn stop(&mut self, reason: &str) {
         let (abandoned, follows) = self.pipeline.abandon();
         self.enlisted
@@ -541,7 +542,7 @@ impl Coordinator {
         }
     }
 
-    /// Seals what changed, and gives out what there is to do.
+    /// Seals the changes, and returns the outputs.
     fn finish(&mut self) -> Vec<Output> {
         if self.stopped.is_none() {
             self.seal();
@@ -583,13 +584,13 @@ impl Coordinator {
         self.out.push(Output::Persist { token, batch });
     }
 
-    /// Says it when everything is stored that was changed so far (K1).
+    /// Outputs it when all changes so far are stored (K1).
     fn tell(&mut self, output: Output) {
         self.out.extend(self.pipeline.tell(output));
     }
 
-    /// Asks a server that is UP; the answer, or its absence after `patience_us`, comes to
-    /// [`returned`](Self::returned).
+    /// Sends a request to a server that is UP; [`returned`](Self::returned) gets the answer, or its
+    /// absence after `patience_us`.
     fn ask(&mut self, to: ServerId, question: FromCoordinator, kind: CallKind, patience_us: u64) {
         let Some(server) = self.servers.get(&to) else {
             return;
@@ -611,7 +612,7 @@ impl Coordinator {
             question,
         };
         match kind {
-            // P3: says nothing but that somebody asks
+            // P3: contains nothing but the request
             CallKind::Check { .. } | CallKind::Probe { .. } | CallKind::Roll { .. } => {
                 self.out.push(output);
             }
@@ -640,14 +641,14 @@ impl Coordinator {
         self.servers.get(&server).is_some_and(Server::is_up)
     }
 
-    /// What is said next waits for the store to say that this one leads (K8).
+    /// The next outputs wait for the store's confirmation that this one leads (K8).
     fn ask_store(&mut self) {
         if !self.config.planted.is(Bug::DeniesAtOnce) {
             self.put_meta();
         }
     }
 
-    /// What this server is told of its tablets changed.
+    /// The tablets of this server changed.
     fn affect(&mut self, server: ServerId) {
         self.touch_map();
         self.affected.insert(server);
@@ -668,7 +669,7 @@ impl Coordinator {
     }
 }
 
-/// Whether it says that something is not, rather than what is.
+/// Whether it denies the existence of something.
 fn denies(answer: &CoordinatorAnswer) -> bool {
     use CoordinatorAnswer::{Refused, Stale};
     matches!(

@@ -1,4 +1,4 @@
-//! A coordinator out of what is stored, and what a new leader does first.
+//! Opens a coordinator from the stored state, with the first steps of a new leader.
 
 use super::pipeline::Pipeline;
 use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
@@ -11,7 +11,7 @@ use duramen_base::ids::{ClientId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Why there is no coordinator.
+/// The reason why a coordinator could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// For people: another store, or another name.
@@ -26,8 +26,8 @@ pub enum OpenError {
 }
 
 impl Coordinator {
-    /// The coordinator that leads in `config.term`, out of everything that is stored (nothing, for
-    /// a new cluster), and what it does first.
+    /// The coordinator that leads in `config.term`, from the stored state (nothing, for a new
+    /// cluster), and its first outputs.
     ///
     /// # Errors
     /// Any [`OpenError`]; nothing was changed.
@@ -166,7 +166,7 @@ impl Coordinator {
         Some(())
     }
 
-    /// What is stored must fit together, or it was not us who stored it.
+    /// Checks that the stored records fit together; a coordinator never stores others.
     fn check_whole(&self) -> Result<(), OpenError> {
         let damaged = |what: String| Err(OpenError::Damaged { what });
         for ((table, first), record) in &self.tablets {
@@ -207,7 +207,7 @@ impl Coordinator {
             self.put(Key::Table(TableId::DEFAULT), &table);
         }
         self.changes.begin(self.meta.map_version);
-        // Whatever the leader before told in this version: what follows is newer (K5).
+        // Whatever the previous leader told in this version: later versions are newer (K5).
         self.affect_all();
         let version = self.tablets_version();
         for owner in &self.up {

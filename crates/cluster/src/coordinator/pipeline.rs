@@ -1,31 +1,31 @@
-//! Persist before telling: whatever is said waits until everything it may depend on is stored.
+//! Persist before telling: each output waits until everything it may depend on is stored.
 //!
 //! **Invariants**
-//! - P1: one batch is on its way at a time; what changes meanwhile is in the next one. So batches
-//!   are stored in the order of their changes, and a busy store gathers them.
+//! - P1: one batch is in flight at a time; later changes are in the next one. So batches are stored
+//!   in the order of their changes, and a busy store gathers them.
 //! - P2: an output leaves when every change that was made before it is stored: it depends on
 //!   nothing younger.
-//! - P3: outputs leave in the order in which they were made, pings apart: those depend on nothing.
+//! - P3: outputs leave in the order in which they were made, except pings: those depend on nothing.
 
 use super::{Output, Token};
 use crate::coordinator::store::Batch;
 
-/// Changes on their way to the store, and what waits for them. `T`: what else a stored batch sets
-/// off.
+/// Changes that are not stored yet, and the outputs that wait for them. `T`: further effects of a
+/// stored batch.
 pub(super) struct Pipeline<T> {
     open: Batch,
-    /// Wait for the open batch.
+    /// Outputs that wait for the open batch.
     held: Vec<Output>,
     sealed: Option<Sealed<T>>,
     next: u64,
-    /// Tells at once.
+    /// Planted bug: sends outputs at once.
     is_rash: bool,
 }
 
 pub(super) struct Sealed<T> {
     pub token: Token,
     pub held: Vec<Output>,
-    /// What else happens then.
+    /// Further effects.
     pub follows: T,
 }
 
@@ -48,7 +48,7 @@ impl<T> Pipeline<T> {
         self.open.delete(key);
     }
 
-    /// Whether nothing waits to be stored and nothing is on its way.
+    /// Whether no change waits to be stored and no batch is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_empty() && self.sealed.is_none()
     }
@@ -58,7 +58,7 @@ impl<T> Pipeline<T> {
         self.sealed.is_none() && !self.open.is_empty()
     }
 
-    /// Gives the output back if it may leave at once (P2); keeps it otherwise.
+    /// Returns the output if it may leave at once (P2); keeps it otherwise.
     pub(super) fn tell(&mut self, output: Output) -> Option<Output> {
         if self.is_rash {
             return Some(output);
@@ -79,7 +79,7 @@ impl<T> Pipeline<T> {
     /// Closes the open batch and returns it, to be stored.
     ///
     /// # Panics
-    /// If one is on its way (P1).
+    /// If one is in flight (P1).
     pub(super) fn seal(&mut self, follows: T) -> (Token, Batch) {
         assert!(self.sealed.is_none(), "P1: one batch at a time");
         self.next += 1;
@@ -97,7 +97,7 @@ impl<T> Pipeline<T> {
         self.sealed.take_if(|sealed| sealed.token == token)
     }
 
-    /// What will never leave, and what would have followed.
+    /// The outputs that will never leave, and the effects that would have followed.
     pub(super) fn abandon(&mut self) -> (Vec<Output>, Option<T>) {
         let (mut outputs, follows) = match self.sealed.take() {
             Some(sealed) => (sealed.held, Some(sealed.follows)),

@@ -1,10 +1,10 @@
-//! Telling servers the list of servers and their tablets until they have confirmed it.
+//! Sends servers the server list and their tablets until they have confirmed them.
 //!
 //! **Invariants**
-//! - H1: what is told is stored: the published list, and tablets as they were when their batch was
-//!   sealed.
-//! - H2: one list and one set of tablets are under way per server; a newer one replaces what was
-//!   not told yet.
+//! - H1: only stored state is sent: the published list, and tablets as they were when their batch
+//!   was sealed.
+//! - H2: one list and one set of tablets are in flight per server; a newer one replaces an unsent
+//!   one.
 
 use super::{CallKind, Coordinator, Server, Timer};
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
@@ -12,35 +12,35 @@ use duramen_wire::native::message::{
     FromCoordinator, ServerAnswer, ServerChange, ServerListUpdate, Tablets,
 };
 
-/// A server that has not answered is told again after this time.
+/// A server without an answer is sent it again after this time.
 const PATIENCE_US: u64 = 1_000_000;
-/// One that can't be reached, or refused, after this time.
+/// After a failed or refused request, after this time.
 const REST_US: u64 = 200_000;
-/// Steps that are kept: who is further behind gets the full list.
+/// Steps that are kept: a server that is further behind gets the full list.
 const STEPS_KEPT: usize = 64;
-/// In a cluster of more servers than this, what is of no hurry is told to one after the other.
+/// In a cluster of more servers than this, updates without urgency are sent to one after the other.
 const MANY: usize = 256;
-/// Then one of them is told per so much time.
+/// Then one of them per this time.
 const LEISURE_US: u64 = 200;
 
-/// What a server has been told.
+/// The versions that a server was sent.
 #[derive(Default)]
 pub(super) struct Push {
     /// 0: unknown, it gets the full list.
     list_confirmed: ListVersion,
     is_list_told: bool,
-    /// What it is to have.
+    /// The tablets that it should have.
     tablets: Option<Tablets>,
     tablets_confirmed: TabletsVersion,
     are_tablets_told: bool,
-    /// It knows its id: until then nothing is told to it.
+    /// It has its id: until then nothing is sent to it.
     pub is_welcome: bool,
     /// When it last answered a check.
     pub check_passed_us: Option<u64>,
 }
 
 impl Coordinator {
-    /// A step is stored: everybody gets it.
+    /// A step is stored: all servers get it.
     pub(super) fn publish(&mut self, version: ListVersion, changes: Vec<ServerChange>) {
         let update = ServerListUpdate::Step { version, changes };
         self.published.apply(&update);
@@ -60,7 +60,7 @@ impl Coordinator {
         }
     }
 
-    /// Who has replicas of a log that is needed no more may keep them for a moment.
+    /// Servers may keep replicas of a log that is not needed any more for a moment.
     fn kick_in_turn(&mut self) {
         let mut at_us = self.now_us;
         for id in self.up.clone() {
@@ -89,7 +89,7 @@ impl Coordinator {
         }
     }
 
-    /// Tells a server what it has not confirmed, unless that is under way.
+    /// Sends a server what it has not confirmed, unless that is in flight.
     pub(super) fn kick(&mut self, id: ServerId) {
         let newest = self.published.version();
         let lacks = |server: &Server| {
@@ -164,9 +164,9 @@ impl Coordinator {
         self.kick(id);
     }
 
-    /// What a server has, by its own word.
+    /// The versions that a server has confirmed.
     pub(super) fn confirmed(&mut self, id: ServerId, list: ListVersion, tablets: TabletsVersion) {
-        // What was never told is not had.
+        // A version that was never sent cannot be confirmed.
         let list_max = self.published.version();
         let tablets_max = self.tablets_version();
         if let Some(server) = self.servers.get_mut(&id) {
@@ -194,7 +194,7 @@ impl Coordinator {
                 self.kick(id);
             }
             Some((ServerAnswer::Confirmed { .. }, _)) if server.push.list_confirmed.0 > 0 => {
-                // It could not take the step: the full list is next.
+                // It could not apply the step: the full list is next.
                 server.push.list_confirmed = ListVersion(0);
                 self.kick(id);
             }

@@ -1,4 +1,4 @@
-//! What a coordinator stores, key by key.
+//! The stored records of a coordinator, key by key.
 //!
 //! **Layout** keys are a letter and big-endian numbers, so that they are ordered as their numbers;
 //! values are postcard:
@@ -27,14 +27,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Version of this layout. A newer one is refused.
 pub(super) const FORMAT: u32 = 1;
 
-/// What is not of one server, table or client.
+/// The state that belongs to no single server, table or client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub format: u32,
     pub cluster: String,
     pub settings: ClusterSettings,
     pub list_version: ListVersion,
-    /// Also where versions of what single servers are told come from.
+    /// Also the source of the versions of single servers' lists.
     pub map_version: MapVersion,
     pub next_table: TableId,
     pub next_client: ClientId,
@@ -45,13 +45,13 @@ pub(super) struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServerRecord {
     pub entry: ServerEntry,
-    /// Of its enlistment: the same one again is the same server.
+    /// Of its enlistment: the same nonce again is the same server.
     pub nonce: u64,
     /// Open control segments below are not eligible.
     pub min_open: SegmentId,
 }
 
-/// How a tablet came to its owner.
+/// The way in which a tablet came to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Origin {
     Created,
@@ -67,9 +67,9 @@ pub(super) struct TabletRecord {
     pub last: RouteHash,
     /// Also while it is crashed: until the tablet is recovered it belongs to its log.
     pub owner: ServerId,
-    /// Entries of it in the owner's segments below this one are not its own.
+    /// Entries of it in the owner's segments below this one do not belong to the tablet.
     pub creation: SegmentId,
-    /// By which a new leader knows what its predecessor has accepted.
+    /// By this a new leader recognizes what its predecessor has accepted.
     pub origin: Origin,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct MigrationRecord {
     pub to: ServerId,
 }
 
-/// A key, taken apart.
+/// A decoded key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Meta,
@@ -139,7 +139,7 @@ pub(super) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     postcard::to_stdvec(record).expect("plain data can be written to memory")
 }
 
-/// The record that these bytes are, all of them.
+/// The record in these bytes, if it takes all of them.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((record, [])) => Some(record),

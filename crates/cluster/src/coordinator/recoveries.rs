@@ -1,4 +1,4 @@
-//! Recoveries under way: rules that are applied until nothing is left to recover
+//! Recoveries in progress: rules that are applied until nothing is left to recover
 //! ([`crate::recovery`] has the parts).
 
 use super::records::{Origin, TabletRecord};
@@ -14,35 +14,34 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Late answers of backups are waited for this long, though the log may be whole without them: they
+/// Late answers of backups are waited for this long, even if the log is whole without them: they
 /// bring more replicas to read from in parallel.
 const PATIENCE_US: u64 = 150_000;
-/// An unanswered question to a backup or a recovery master is asked again after this time.
+/// A request to a backup or a recovery master without an answer is repeated after this time.
 const ASK_AGAIN_US: u64 = 1_000_000;
-/// So is one that was refused, by who is just starting, or busy.
+/// The same for a refused request, by a server that is just starting, or busy.
 const BUSY_US: u64 = 200_000;
-/// Rules are applied at least this often; an attempt that failed is followed by the next one after
-/// this time.
+/// Rules are applied at least this often; also the pause after a failed attempt.
 const RETRY_US: u64 = 2_000_000;
-/// An attempt that nobody had space for is followed by a longer rest each time, up to `RETRY_US`
-/// shifted by this: while it lasts, it takes the memory of those whose clients delete.
+/// After an attempt without enough space the pause is longer each time, up to `RETRY_US` shifted by
+/// this: an attempt takes memory that clients' deletes need.
 const RESTS_LONGER: u32 = 3;
-/// So many attempts come first that are only cut finer, if the members say that they have room.
+/// Number of first attempts that are only cut finer, if the members report room.
 const FINER_FIRST: u32 = 4;
-/// A recovery master that has started is told again after this time: were it to forget, the
+/// A recovery master that has started gets its order again after this time: if it had lost it, the
 /// recovery would hang.
 const REMIND_US: u64 = 5_000_000;
 /// A read lease is measured by another clock, which may run faster or slower by this much, in
 /// percent.
 const DRIFT_PERCENT: u64 = 10;
-/// Partitions that a master recovers at a time. More than one only if no master is without: each
-/// round reads the whole log once more, so what can be done in one round is.
+/// Partitions that a master recovers at once. More than one only if no master is left without: each
+/// round reads the whole log once more, so one round should do as much as possible.
 const AT_ONCE: u32 = 4;
-/// So many segments long a partition may be at least, or a master recovers one at a time: each
-/// takes a segment on R disks that it fills in part, which many short ones at once would fill with
-/// nothing.
+/// A master recovers several partitions at once only if they may be at least this many segments
+/// long: each partition fills a segment on R disks only in part, so many short ones at once would
+/// fill the disks with nothing.
 const SEGMENTS_AT_ONCE: u64 = 8;
-/// Recoveries that ended and are still shown.
+/// Ended recoveries that are still shown.
 const ENDED_KEPT: usize = 32;
 
 impl Coordinator {
@@ -63,8 +62,8 @@ impl Coordinator {
         self.arm_recovery(dead, PATIENCE_US);
     }
 
-    /// The rules are applied after this time, if not before. One timer for each recovery, whatever
-    /// gives rise to it.
+    /// Schedules the rules after this time, if not before. One timer for each recovery, for all
+    /// reasons.
     fn arm_recovery(&mut self, dead: ServerId, after_us: u64) {
         let at_us = self.now_us + after_us;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
@@ -79,8 +78,8 @@ impl Coordinator {
         self.arm(at_us, Timer::Recovery(dead));
     }
 
-    /// Every backup that is UP is asked once; who does not answer, again by
-    /// [`recovery_due`](Self::recovery_due).
+    /// Asks every backup that is UP once; [`recovery_due`](Self::recovery_due) repeats unanswered
+    /// requests.
     fn ask_backups(&mut self, dead: ServerId) {
         let backups: Vec<ServerId> = self
             .up
@@ -206,8 +205,8 @@ impl Coordinator {
         self.give_partitions();
     }
 
-    /// How long a partition may be: the settings' limit, cut by the number of masters and by their
-    /// room.
+    /// Most bytes of a partition: the settings' limit, reduced by the number of masters and by
+    /// their room.
     fn partition_limits(&self, dead: ServerId, log_bytes: u64) -> Limits {
         let settings = &self.meta.settings;
         let rooms: Vec<u64> = self.rooms_left().into_values().collect();
@@ -226,8 +225,9 @@ impl Coordinator {
         }
     }
 
-    /// Bytes that each master may still take, by its own word; without end if it has said nothing.
-    /// Its share of recoveries under way, or just got, is taken off: its word is older.
+    /// Bytes that each master may still take, according to its report; unlimited without a report.
+    /// Its partitions of recoveries in progress or just received are subtracted: its report is
+    /// older.
     fn rooms_left(&self) -> BTreeMap<ServerId, u64> {
         let room_of = |id: ServerId| {
             let room = self.servers.get(&id).and_then(|server| server.room);
@@ -258,15 +258,15 @@ impl Coordinator {
             return;
         }
         let mut left = self.rooms_left();
-        // Who has a free place, once for each of them; first those who have nothing. With so many
-        // there is one for each partition, or with all others neither.
+        // Masters with free places, once for each place; first those without a partition. With
+        // enough places there is one for each partition, or every master has some.
         let settings = &self.meta.settings;
         let is_long =
             settings.partition_bytes >= SEGMENTS_AT_ONCE * u64::from(settings.segment_bytes);
         let at_once = if is_long { AT_ONCE } else { 1 };
         let enough = count + most * at_once as usize;
         let mut free: Vec<ServerId> = Vec::new();
-        // Those without room are asked if nobody has any: what is known of it is advice.
+        // Masters without room are asked if none has room: reports of room are only advice.
         for (fits, places) in [true, false]
             .into_iter()
             .flat_map(|fits| (1..=at_once).map(move |n| (fits, n)))
@@ -364,7 +364,7 @@ impl Coordinator {
         }
     }
 
-    /// A recovery master says how a partition ended (K3).
+    /// A recovery master reports the end of a partition (K3).
     pub(super) fn partition_done(
         &mut self,
         sender: ServerId,
@@ -425,7 +425,7 @@ impl Coordinator {
         CoordinatorAnswer::Accepted { since }
     }
 
-    /// K4: what is still the dead server's becomes the new owner's, in one step.
+    /// K4: the tablets that still belong to the dead server get the new owner, in one step.
     fn hand_over(
         &mut self,
         dead: ServerId,
@@ -511,7 +511,7 @@ impl Coordinator {
         self.arm_recovery(dead, RETRY_US);
     }
 
-    /// The next attempt begins after this.
+    /// Sets the pause before the next attempt.
     fn rest(&mut self, dead: ServerId) {
         let room = self.room_left();
         let load = self.servers.get(&dead).map_or(0, |server| server.load.0);
@@ -530,7 +530,7 @@ impl Coordinator {
         recovery.rest_until_us = self.now_us + (RETRY_US << longer.min(RESTS_LONGER));
     }
 
-    /// A rest ends early when somebody says that there is room now.
+    /// Ends a pause early when a server reports that there is room now.
     fn rest_less(&mut self, dead: ServerId) {
         let room = self.room_left();
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
@@ -541,7 +541,7 @@ impl Coordinator {
         }
     }
 
-    /// Bytes that all masters may still take; without end if one has said nothing.
+    /// Bytes that all masters may still take; unlimited if one has not reported.
     fn room_left(&self) -> u64 {
         let left = self.rooms_left().into_values();
         left.fold(0, u64::saturating_add)
@@ -576,7 +576,7 @@ impl Coordinator {
         self.remove(dead);
     }
 
-    /// A server is crashed: what it had for recoveries is gone.
+    /// A server is crashed: its partitions and replicas are gone.
     pub(super) fn forget_in_recoveries(&mut self, server: ServerId) {
         let dead: Vec<ServerId> = self.recoveries.keys().copied().collect();
         for dead in dead {
@@ -659,7 +659,7 @@ impl Coordinator {
         }
     }
 
-    /// Recoveries under way, then those that ended, the last one last.
+    /// Recoveries in progress, then the ended ones, the last one last.
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let under_way = self.recoveries.values().map(|r| r.status(self.now_us));
         let mut all: Vec<RecoveryStatus> = under_way.collect();
@@ -685,8 +685,8 @@ impl Coordinator {
     }
 }
 
-/// The one of these that gets a partition: the first that has room for it. If no master has, free
-/// or not, the one that has most.
+/// The master of these that gets a partition: the first one with room for it. If no master has
+/// room, free or not, the one with most room.
 fn best(free: &[ServerId], left: &BTreeMap<ServerId, u64>, partition: &Partition) -> Option<usize> {
     let may = |id: &ServerId| !partition.not_on.contains(id);
     let fits = |id: &ServerId| left.get(id).is_some_and(|left| *left >= partition.bytes);

@@ -1,4 +1,4 @@
-//! Members: they enlist, and they are called crashed.
+//! Members: enlisting, and the effects of a crash.
 
 use super::records::{Key, ServerRecord};
 use super::{Coordinator, Push, ReplyId, Server, Timer, invalid, refused};
@@ -9,25 +9,24 @@ use duramen_wire::native::message::{
     ServerStatus,
 };
 
-/// A server that enlists with the disk of another one asks again after this time: the other one is
+/// Delay before a server that enlists with the disk of another one asks again: the other one is
 /// being checked.
 const DISK_CHECK_MS: u32 = 300;
-/// A server is alive that passes a check so long after somebody else came with its disk.
+/// A server counts as alive if it passes a check this long after another one came with its disk.
 const DOUBT_US: u64 = 2_000_000;
-/// Most servers that are remembered as saying that one life is over. Others wait until one of these
-/// asks no more.
+/// Most servers stored that claim the end of one life. Others wait until one of these stops asking.
 const DOUBTS_MAX: usize = 16;
-/// Most that a server says of its ranges.
+/// Most ranges in a server's report of its load.
 const LOADS_MAX: usize = 1 << 16;
 
-/// A server that enlists says that a life is over.
+/// The claim of a server that enlists that a life is over.
 pub(super) struct Doubt {
     nonce: u64,
     since_us: u64,
     asked_us: u64,
 }
 
-/// Since when the server with this nonce has asked.
+/// Since when the server with this nonce has claimed it.
 fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
     if let Some(known) = doubts.iter_mut().find(|doubt| doubt.nonce == nonce) {
         known.asked_us = now_us;
@@ -47,7 +46,7 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
 }
 
 impl Coordinator {
-    /// A server wants to be a member. The answer comes when it is stored, out of
+    /// A server enlists. The answer is sent when the change is stored, by
     /// [`welcome`](Self::welcome).
     pub(super) fn enlist(&mut self, reply: ReplyId, enlist: Enlist) -> Option<CoordinatorAnswer> {
         let known = self.nonces.get(&enlist.nonce).copied();
@@ -116,9 +115,9 @@ impl Coordinator {
         self.check_disk(enlist)
     }
 
-    /// The life that it follows by its own word may not be over: then the one's data is a copy of
-    /// the other's, and not the newest. Where that life listened nobody else does, so whoever asks
-    /// from there is its end.
+    /// The life that the server claims to follow may not be over: then the data of one of them is a
+    /// copy, and not the newest. At that life's address there is no other process, so a server that
+    /// enlists from there proves its end.
     fn check_replaced(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
         let Some(old) = enlist.replaces.filter(|id| self.is_up(*id)) else {
             return Ok(());
@@ -130,9 +129,9 @@ impl Coordinator {
         self.check_life(old, enlist.nonce, "data")
     }
 
-    /// Whether a server is alive whose data or disk somebody else has. A check that is passed says
-    /// so only when it is passed again after a while: the answer may have been on its way when that
-    /// server ended, and who is refused here ends for good.
+    /// Whether a server is alive whose data or disk another one has. A passed check proves it only
+    /// if a later check is passed too: the first answer may have been in flight when that server
+    /// ended, and a server that is refused here ends for good.
     fn check_life(&mut self, old: ServerId, nonce: u64, what: &str) -> Result<(), Refusal> {
         let now_us = self.now_us;
         let Some(server) = self.servers.get_mut(&old) else {
@@ -152,8 +151,8 @@ impl Coordinator {
         })
     }
 
-    /// A life with the same disk that ended before it had stored its id. At its address nobody else
-    /// listens than who enlists now, who would also answer whoever asks whether that one is alive.
+    /// A life with the same disk that ended before it had stored its id. Only the server that
+    /// enlists now is at its address, and it would also answer the check of that life.
     fn unstored_life(&self, enlist: &Enlist) -> Option<ServerId> {
         let same = self.disks.get(&enlist.disk).copied()?;
         let entry = &self.servers[&same].record.entry;
@@ -163,8 +162,7 @@ impl Coordinator {
         is_its.then_some(same)
     }
 
-    /// Two servers with one disk: the older one is gone and not yet noticed, or the disk was
-    /// copied.
+    /// Two servers with one disk: the older one is gone without notice, or the disk was copied.
     fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
         let same = self.disks.get(&enlist.disk).copied();
         let same = same.filter(|id| Some(*id) != enlist.replaces);
@@ -207,7 +205,7 @@ impl Coordinator {
         id
     }
 
-    /// A server that is stored, or about to be.
+    /// Adds a server that is stored, or about to be.
     pub(super) fn adopt(&mut self, id: ServerId, record: ServerRecord) {
         if record.entry.status == ServerStatus::Up {
             self.up.push(id);
@@ -231,7 +229,7 @@ impl Coordinator {
         self.rank(id);
     }
 
-    /// Answers an enlistment, out of what is stored.
+    /// Answers an enlistment, from the stored state.
     pub(super) fn welcome(&mut self, reply: ReplyId, id: ServerId) {
         let answer = if self.published.is_up(id) {
             CoordinatorAnswer::Enlisted(Box::new(Enlisted {
@@ -246,7 +244,8 @@ impl Coordinator {
         self.set_welcome(id, self.published.version());
     }
 
-    /// Calls a server crashed, and begins what follows from it. Nothing, if it is already.
+    /// Declares a server crashed, and begins the consequences. Does nothing if it is crashed
+    /// already.
     pub(super) fn crash(&mut self, dead: ServerId) {
         let Some(server) = self.servers.get_mut(&dead).filter(|server| server.is_up()) else {
             return;
@@ -273,10 +272,10 @@ impl Coordinator {
         self.drain_all();
     }
 
-    /// Nothing of its log is needed any more.
+    /// Removes a crashed server: its log is not needed any more.
     ///
     /// # Panics
-    /// If tablets still are its own (K6).
+    /// If it still owns tablets (K6).
     pub(super) fn remove(&mut self, dead: ServerId) {
         let owns = self.owned.get(&dead).is_some_and(|owned| !owned.is_empty());
         assert!(!owns, "K6: tablets wait for the log of server {dead}");
@@ -289,8 +288,7 @@ impl Coordinator {
         }
     }
 
-    /// K3: recorded for a server that is UP, and for no other; its recovery reads it when it is not
-    /// UP any more.
+    /// K3: recorded only for a server that is UP; its recovery reads it when it is not UP any more.
     pub(super) fn control_head(
         &mut self,
         server: ServerId,
@@ -326,7 +324,7 @@ impl Coordinator {
         CoordinatorAnswer::Noted
     }
 
-    /// Changes what the list says of a member.
+    /// Changes a member's entry in the list.
     pub(super) fn change_member(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) {
         if let Some(server) = self.servers.get_mut(&id) {
             change(&mut server.record.entry);
@@ -337,7 +335,7 @@ impl Coordinator {
         }
     }
 
-    /// Makes groups of backups that keep replicas of the same segments, as long as there are enough
+    /// Forms groups of backups that keep replicas of the same segments, as long as there are enough
     /// without a group.
     fn group_copysets(&mut self) {
         if self.meta.settings.copyset_scatter.is_none() {
@@ -369,7 +367,7 @@ impl Coordinator {
         }
     }
 
-    /// A group lost a member: the others join new groups. What they have stays where it is.
+    /// A group has lost a member: the others join new groups. Their replicas stay where they are.
     fn ungroup(&mut self, copyset: Option<u32>) {
         if copyset.is_none() {
             return;
@@ -388,7 +386,7 @@ impl Coordinator {
         self.group_copysets();
     }
 
-    /// Looks whether drained servers can go on.
+    /// Continues the drains.
     pub(super) fn drain_all(&mut self) {
         let draining: Vec<ServerId> = self
             .up

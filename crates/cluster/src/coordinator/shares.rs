@@ -1,13 +1,13 @@
-//! Who has how many tablets, and which of them are served: what people are told, without a look at
-//! each tablet.
+//! Counts of tablets by owner, and the tablets that are not served: for people, without a scan of
+//! all tablets.
 //!
 //! **Invariants**
 //! - S1: counts are those of the tablets: every tablet is added once, when it gets its owner, and
 //!   removed once.
-//! - S2: a tablet counts as served when its owner is UP and has confirmed a list of tablets that
-//!   has it. Until then it may be that nobody serves it: its owner replays, makes ready, or waits
-//!   for the end of another's lease (K7). A new leader does not know what was confirmed to the one
-//!   before.
+//! - S2: a tablet counts as served when its owner is UP and has confirmed a list with it. Until
+//!   then it may be unserved: its owner replays, applies the list, or waits for the end of
+//!   another's lease (K7). A new leader does not know which lists were confirmed to the previous
+//!   one.
 
 use super::Coordinator;
 use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 
 type At = (TableId, RouteHash);
 
-/// See the file.
+/// The counts of tablets; see the file.
 #[derive(Default)]
 pub(super) struct Shares {
     counts: BTreeMap<TableId, BTreeMap<ServerId, u64>>,
     /// Tablets that their owner got with this version or a later one, and has not confirmed.
     fresh: BTreeMap<ServerId, BTreeMap<At, TabletsVersion>>,
-    /// Nothing of these owners counts before they have confirmed this version.
+    /// No tablet of these owners counts before they have confirmed this version.
     since: BTreeMap<ServerId, TabletsVersion>,
 }
 
@@ -32,7 +32,7 @@ impl Shares {
     }
 
     /// # Panics
-    /// If it has none (S1).
+    /// If the owner has no tablet (S1).
     pub(super) fn remove(&mut self, at: At, owner: ServerId) {
         let of_table = self.counts.entry(at.0).or_default();
         let count = of_table.get_mut(&owner).filter(|count| **count > 0);
@@ -47,12 +47,12 @@ impl Shares {
         self.settle(at, owner);
     }
 
-    /// Its owner has to confirm it.
+    /// The owner has to confirm the tablet.
     pub(super) fn give(&mut self, at: At, owner: ServerId, version: TabletsVersion) {
         self.fresh.entry(owner).or_default().insert(at, version);
     }
 
-    /// It is what it was.
+    /// The tablet is as the owner has confirmed it.
     pub(super) fn settle(&mut self, at: At, owner: ServerId) {
         if let Some(fresh) = self.fresh.get_mut(&owner) {
             fresh.remove(&at);
@@ -62,7 +62,7 @@ impl Shares {
         }
     }
 
-    /// Since which version the owner has it, if that is not confirmed.
+    /// The version since which the owner has it, if that is not confirmed.
     pub(super) fn is_fresh(&self, at: At, owner: ServerId) -> Option<TabletsVersion> {
         self.fresh.get(&owner)?.get(&at).copied()
     }
@@ -88,13 +88,13 @@ impl Shares {
         }
     }
 
-    /// It is crashed: it confirms nothing any more.
+    /// The server is crashed: it confirms nothing any more.
     pub(super) fn forget(&mut self, owner: ServerId) {
         self.fresh.remove(&owner);
         self.since.remove(&owner);
     }
 
-    /// Tablets of the table, and how many servers own them.
+    /// The number of tablets of the table, and of the servers that own them.
     pub(super) fn of_table(&self, table: TableId) -> (u64, u64) {
         let of_table = self.counts.get(&table).into_iter().flatten();
         of_table.fold((0, 0), |(tablets, owners), (_, count)| {
@@ -102,12 +102,12 @@ impl Shares {
         })
     }
 
-    /// S2, as far as the owner's word goes.
+    /// S2, as far as the owner's confirmation goes.
     fn is_confirmed(&self, at: At, owner: ServerId) -> bool {
         !self.since.contains_key(&owner) && self.is_fresh(at, owner).is_none()
     }
 
-    /// How many of an UP server's `owned` tablets it has not confirmed.
+    /// The number of an UP server's `owned` tablets that it has not confirmed.
     fn unconfirmed(&self, owner: ServerId, owned: usize) -> usize {
         if self.since.contains_key(&owner) {
             return owned;
@@ -127,7 +127,7 @@ impl Coordinator {
         self.is_up(owner) && self.shares.is_confirmed(at, owner)
     }
 
-    /// How many tablets nobody serves, as far as is known.
+    /// The number of unserved tablets, as far as is known.
     pub(super) fn unserved(&self) -> usize {
         let each = self.owned.iter().map(|(owner, owned)| {
             if self.is_up(*owner) {

@@ -1,11 +1,12 @@
-//! What a coordinator needs of the place where its state outlives it.
+//! The interface of the store in which a coordinator's state outlives it.
 //!
 //! **Invariants**
-//! - M1: a batch is there as a whole or not at all, and only if whoever commits it leads at that
+//! - M1: a batch is stored as a whole or not at all, and only if its committer leads at that
 //!   moment: the store compares, not the caller. So a leader that was deposed while it slept can't
-//!   write, whatever it believes.
-//! - M2: batches of one term are there in the order in which they were committed.
-//! - M3: what [`MetaStore::commit`] has returned `Ok` for is there after a power cut of the store.
+//!   write.
+//! - M2: batches of one term are stored in the order in which they were committed.
+//! - M3: a batch for which [`MetaStore::commit`] has returned `Ok` survives a power cut of the
+//!   store.
 //!
 //! **Concurrency** One thread calls one `MetaStore`; calls block. Several coordinators have one
 //! each.
@@ -42,47 +43,46 @@ impl Batch {
     }
 }
 
-/// Everything that is stored, by key.
+/// The whole stored state, by key.
 pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Number of a leadership; each new one is greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
-/// Why a store did not do it.
+/// The reason why a store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Drop the coordinator and campaign again: somebody else leads. Nothing was changed.
+    /// Drop the coordinator and campaign again: another one leads. Nothing was changed.
     #[error("another coordinator leads")]
     Deposed,
     /// Drop the coordinator; acquire and load again when the store is back. Whether the change is
-    /// there is unknown.
+    /// stored is unknown.
     #[error("the coordinator's store cannot be reached: {reason}")]
     Unavailable { reason: String },
-    /// For people: the store holds something else, or is damaged.
+    /// For people: the store has other contents, or is damaged.
     #[error("the coordinator's store cannot be used: {reason}")]
     Unusable { reason: String },
 }
 
-/// Where the coordinator's state outlives it.
+/// The store of a coordinator's state.
 pub trait MetaStore: Send {
-    /// Leads from now on, if nobody else does. `None`: somebody does, ask again in a while (a tenth
-    /// of a second, say).
+    /// Leads from now on, if no other coordinator does. `None`: another one does, ask again in a
+    /// while (a tenth of a second, say).
     ///
     /// # Errors
     /// [`Error::Unavailable`]: ask again. [`Error::Unusable`].
     fn acquire(&mut self) -> Result<Option<Term>, Error>;
 
-    /// How the leadership that [`acquire`](Self::acquire) has begun is kept, by another thread:
-    /// nothing that is asked of the store meanwhile keeps it waiting. `None`: leadership lasts as
-    /// long as the process.
+    /// Keeps the leadership that [`acquire`](Self::acquire) has begun, from another thread: no
+    /// other call to the store delays it. `None`: leadership lasts as long as the process.
     fn renewal(&self) -> Option<Box<dyn Renewal>>;
 
     /// Silence after which others take over, in milliseconds; 0 if leadership lasts as long as the
     /// process.
     fn lease_ms(&self) -> u64;
 
-    /// Everything. Only the leader's own batches can come after it.
+    /// The whole stored state. Only the leader's own batches can come after it.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -94,30 +94,30 @@ pub trait MetaStore: Send {
     /// Any [`Error`].
     fn commit(&mut self, batch: &Batch) -> Result<(), Error>;
 
-    /// The name that the leader gave itself, if there is one: where standbys send those who ask.
+    /// The name that the leader gave itself, if there is one: standbys redirect clients to it.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Unusable`].
     fn leader(&mut self) -> Result<Option<String>, Error>;
 
-    /// Leads no more: others need not wait for silence.
+    /// Gives up the leadership: others need not wait for silence.
     fn resign(&mut self);
 }
 
 /// Keeps one leadership.
 pub trait Renewal: Send {
-    /// Says that the leader is alive. To be called several times within [`MetaStore::lease_ms`], or
-    /// others take over.
+    /// Renews the lease. To be called several times within [`MetaStore::lease_ms`], or others take
+    /// over.
     ///
     /// # Errors
-    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: leadership is not lost
-    /// by that alone.
+    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: that alone does not lose
+    /// the leadership.
     fn renew(&mut self) -> Result<(), Error>;
 
-    /// Frees what the store keeps for nobody, if it is time. To be called after each renewal.
+    /// Frees unneeded data of the store, if it is time. To be called after each renewal.
     ///
     /// # Errors
-    /// Any [`Error`]: nothing depends on it, and it is tried again when it is time again.
+    /// Any [`Error`]: nothing depends on it, and it is tried again at the next time.
     fn tidy(&mut self) -> Result<(), Error>;
 }
 
@@ -129,8 +129,8 @@ struct Shared {
     reachable: bool,
 }
 
-/// A store in memory, shared by its clones: for tests and simulations, and what the others are
-/// compared with.
+/// A store in memory, shared by its clones: for tests and simulations, and as the model for the
+/// others.
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Mutex<Shared>>,
@@ -139,7 +139,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store, seen by a coordinator of that name.
+    /// An empty store, for a coordinator of that name.
     pub fn new(name: &str) -> Memory {
         let shared = Shared {
             reachable: true,
@@ -152,7 +152,7 @@ impl Memory {
         }
     }
 
-    /// The same store, seen by another coordinator.
+    /// The same store, for another coordinator.
     #[must_use]
     pub fn peer(&self, name: &str) -> Memory {
         Memory {
@@ -162,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// Whoever leads was silent for too long: the next to ask takes over.
+    /// The leader was silent for too long: the next coordinator that asks takes over.
     pub fn expire(&mut self) {
         self.with(|shared| shared.leader = None);
     }
@@ -170,12 +170,12 @@ impl Memory {
     /// Whether this one leads.
     ///
     /// # Errors
-    /// [`Error::Deposed`] if not, [`Error::Unavailable`] if nobody knows.
+    /// [`Error::Deposed`] if not, [`Error::Unavailable`] if that is unknown.
     pub fn check(&mut self) -> Result<(), Error> {
         self.led(|_| ())
     }
 
-    /// Nobody reaches the store until it is told that it can be reached again.
+    /// Makes the store unreachable, or reachable again.
     pub fn set_reachable(&mut self, reachable: bool) {
         self.with(|shared| shared.reachable = reachable);
     }

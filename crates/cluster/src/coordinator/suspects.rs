@@ -1,17 +1,16 @@
-//! Whether a suspect is crashed: the coordinator asks it itself before it says so, and others
-//! whether it can hear anybody.
+//! Checks suspects: the coordinator itself asks a suspect before it declares it crashed, and asks
+//! other servers for signs of life, to find out whether it can reach any.
 //!
 //! **Invariants** V1 to V3 of [`super::verdict`], and
-//! - U1: a server is called crashed when enough speaks against it and the leader may judge, or it
-//!   is silent and somebody else has its disk, and for nothing else (apart from being replaced, and
-//!   from people who say so).
-//! - U2: an answer that was not waited for long enough, as the coordinator itself was late, counts
-//!   for nothing.
-//! - U3: whether it may judge says a roll call that is no older than a check takes: the servers are
-//!   asked for a sign of life when the first of them misses a question. A new leader begins with
+//! - U1: a server is declared crashed if there is enough evidence and the leader may judge, or if
+//!   it is silent and another one has its disk, and for no other reason (apart from being replaced,
+//!   and from an operator's command).
+//! - U2: a missing answer does not count if the coordinator itself was late and did not wait long
+//!   enough.
+//! - U3: the right to judge depends on a roll call that is no older than a check takes: the servers
+//!   are asked for a sign of life when the first of them misses a request. A new leader begins with
 //!   one.
-//! - U4: silences from a time in which the leader could not judge count for nothing: they were its
-//!   own.
+//! - U4: silences from a time in which the leader could not judge do not count: they were its own.
 
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallKind, Coordinator, Output, Timer};
@@ -20,25 +19,25 @@ use duramen_base::ids::{ListVersion, ServerId};
 use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer};
 use std::collections::BTreeSet;
 
-/// A timer that comes so much too late says that this process or machine stood still, not that the
+/// A timer that is late by this much means that this process or machine stood still, not that the
 /// suspect did.
 const LATE_US: u64 = 50_000;
-/// Most servers of a roll call, drawn by chance. If a third is gone, fewer than half of 256 answer
+/// Most servers of a roll call, drawn at random. If a third is gone, fewer than half of 256 answer
 /// once in 10⁸ calls.
 const ROLL_MAX: usize = 256;
-/// A leader that may not judge for so long leaves it to another one: longer than a switch or a
-/// resolver takes to come back mostly, shorter than people take to look.
+/// A leader that may not judge for this long resigns: usually longer than a switch or a resolver
+/// takes to come back, shorter than an operator takes to react.
 const RESIGN_US: u64 = 3_000_000;
 
-/// After a roll call that says it may not judge, the next one follows so soon.
+/// Pause after a roll call that denies the right to judge.
 const ROLL_AGAIN_US: u64 = 500_000;
 
-/// A check under way.
+/// A check in progress.
 #[derive(Default)]
 pub(super) struct Check {
     nonce: u64,
     evidence: Evidence,
-    /// Somebody who has its disk, or follows it by its own word, wants to take its place.
+    /// Another server with its disk, or one that claims to follow it, wants to take its place.
     is_claimed: bool,
 }
 
@@ -48,15 +47,15 @@ pub(super) struct Roll {
     number: u64,
     began_us: u64,
     count: Count,
-    /// Questions without an end.
+    /// Requests without an end.
     open: usize,
-    /// Against whom enough speaks, until it is known whether this leader may judge.
+    /// Servers with enough evidence, until it is known whether this leader may judge.
     ripe: BTreeSet<ServerId>,
     /// Since when this leader may not judge.
     unfit_since_us: Option<u64>,
 }
 
-/// How a question for a sign of life ended.
+/// The end of a request for a sign of life.
 pub(super) enum Sounded {
     Answered(ServerAnswer),
     Signed(Sign),
@@ -76,7 +75,7 @@ impl Coordinator {
         } else if self.is_up(server) && by != server {
             self.begin_check(server);
         } else if list_version < self.published.version() {
-            self.kick(by); // it does not know yet
+            self.kick(by); // it is not told yet
         }
         CoordinatorAnswer::Noted
     }
@@ -92,7 +91,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks a server whether it lives, as somebody wants to take its place.
+    /// Asks a server whether it lives, since another one wants to take its place.
     pub(super) fn begin_claimed_check(&mut self, id: ServerId) {
         self.begin_check(id);
         if let Some(check) = self.servers.get_mut(&id).and_then(|s| s.check.as_mut()) {
@@ -114,7 +113,7 @@ impl Coordinator {
         u64::from(self.meta.settings.verdict_timeout_ms) * 1000 / u64::from(CHANCES)
     }
 
-    /// The end of a check's question.
+    /// The end of a check's request.
     pub(super) fn checked(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
         let now_us = self.now_us;
         let patience_us = self.ping_patience_us();
@@ -139,7 +138,7 @@ impl Coordinator {
                 check.evidence.missed += 1;
                 0
             }
-            // Who is just starting gets a moment.
+            // A server that is just starting gets a moment.
             Sounded::Signed(Sign::Dead) => {
                 check.evidence.missed += 1;
                 patience_us / 2
@@ -250,7 +249,7 @@ impl Coordinator {
         }
     }
 
-    /// The end of a roll call's question.
+    /// The end of a roll call's request.
     pub(super) fn rolled(&mut self, number: u64, ended: &Sounded) {
         if self.roll.number != number {
             return;
@@ -267,7 +266,7 @@ impl Coordinator {
         }
     }
 
-    /// Calls those crashed against whom enough speaks, if this leader may judge (U1, U4).
+    /// Declares servers with enough evidence crashed, if this leader may judge (U1, U4).
     fn judge(&mut self) {
         let may = self.is_roll_fresh() && self.roll.count.standing() == Standing::Judges;
         let judges_alone = self.config.planted.is(Bug::JudgesAlone);
@@ -282,7 +281,7 @@ impl Coordinator {
         }
     }
 
-    /// U4: this leader hears the servers again. Checks that are under way go on from nothing.
+    /// U4: this leader reaches the servers again. Checks in progress begin without evidence.
     fn forget_evidence(&mut self) {
         self.roll.ripe.clear();
         for server in self.servers.values_mut() {
@@ -292,7 +291,7 @@ impl Coordinator {
         }
     }
 
-    /// Everybody was asked and the time is over.
+    /// All were asked and the time is over.
     fn consider_standing(&mut self) {
         let count = self.roll.count;
         let standing = count.standing();
@@ -312,7 +311,7 @@ impl Coordinator {
     }
 }
 
-/// Its process is over, or another life listens where it did: that one says so.
+/// Whether the process is over, or another life at its address answered so.
 fn is_over(answer: &ServerAnswer, asked: ServerId) -> bool {
     matches!(answer, ServerAnswer::Refused(Refusal::NotUp(gone)) if *gone == asked)
 }

@@ -1,4 +1,4 @@
-//! Tables and their tablets: made, cut, dropped, and told.
+//! Tables and their tablets: created, split, dropped, and told.
 
 use super::records::{Key, Origin, TabletRecord};
 use super::{Coordinator, invalid, refused};
@@ -12,9 +12,9 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeSet;
 
-/// Most tablets that a table is made of: one per slot.
+/// Most tablets of a new table: one per slot.
 const TABLETS_MAX: u32 = 1 << 14;
-/// Asking again about something that is being recovered or moved makes sense after this time.
+/// Delay before a repeated request about a tablet that is being recovered or moved.
 const BUSY_MS: u32 = 200;
 
 impl Coordinator {
@@ -33,7 +33,7 @@ impl Coordinator {
             return invalid(format!("a table has 1 to {TABLETS_MAX} tablets"));
         }
         let named = self.tables.values().find(|table| table.name == name);
-        // The first table always exists, but belongs to nobody until somebody says over how many
+        // The first table always exists, but has no tablets until a command gives the number of its
         // servers.
         let existing = named.map(|table| table.table);
         if existing.is_some_and(|id| self.tablets_in(id, KeyRange::ALL).next().is_some())
@@ -85,12 +85,12 @@ impl Coordinator {
             };
             self.set_tablet(table, range.first, tablet);
         }
-        self.affect_all(); // everybody knows all tables
+        self.affect_all(); // all servers have all tables
         CoordinatorAnswer::Admin(AdminAnswer::Table(entry))
     }
 
-    /// The id of the next table: none that was ever given, and none whose place in the servers'
-    /// stores another table has.
+    /// The id of the next table: never given before, and not at a place of the servers' stores that
+    /// another table has.
     fn free_table(&self) -> Option<TableId> {
         let taken: BTreeSet<usize> = self.tables.keys().map(|id| id.place()).collect();
         let first = match self.config.planted.is(Bug::IdsReused) {
@@ -126,7 +126,7 @@ impl Coordinator {
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
 
-    /// Forgets names that everybody has heard to be free.
+    /// Drops names that all servers have confirmed to be free.
     fn forget_dropped(&mut self) {
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.retain(|_, (version, servers)| {
@@ -155,7 +155,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Cuts a tablet; both parts are what it was.
+    /// Splits a tablet; both parts keep its state.
     pub(super) fn cut_record(&mut self, table: TableId, first: RouteHash, at: RouteHash) {
         let Some(tablet) = self.tablets.get(&(table, first)).copied() else {
             return;
@@ -193,7 +193,7 @@ impl Coordinator {
         }
     }
 
-    /// Neither being recovered nor moved.
+    /// Checks that it is neither being recovered nor moved.
     pub(super) fn check_rests(
         &self,
         table: TableId,
@@ -268,8 +268,7 @@ impl Coordinator {
         self.masters.iter().map(|(_, id)| *id)
     }
 
-    /// UP masters that may be given what dead ones had: those that are drained too, if there are no
-    /// others.
+    /// UP masters that may get dead servers' tablets: drained ones too, if there are no others.
     pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
         let drained = self.servers.iter().filter(|(_, server)| {
             let entry = &server.record.entry;
@@ -279,7 +278,7 @@ impl Coordinator {
         self.masters().chain(drained.map(|(id, _)| *id))
     }
 
-    /// What [`masters`](Self::masters) goes by has changed for this server, or may have.
+    /// Updates the order of [`masters`](Self::masters) after a possible change of this server.
     pub(super) fn rank(&mut self, id: ServerId) {
         let owned = self.tablets_owned(id);
         let Some(server) = self.servers.get_mut(&id) else {
@@ -304,7 +303,7 @@ impl Coordinator {
         self.owned.get(&id).map_or(0, |owned| owned.len())
     }
 
-    /// All that a server is told.
+    /// The complete list of a server.
     pub fn tablets_of(&self, id: ServerId) -> Tablets {
         let owned = self.owned.get(&id).into_iter().flatten();
         let mut tablets: Vec<TabletEntry> = owned
@@ -346,7 +345,7 @@ impl Coordinator {
         }
     }
 
-    /// Drawn from the map's version, so that it is stored with what it stands for.
+    /// From the map's version, so that it is stored together with the tablets.
     pub(super) fn tablets_version(&self) -> TabletsVersion {
         TabletsVersion(self.meta.map_version.0)
     }

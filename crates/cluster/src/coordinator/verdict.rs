@@ -1,39 +1,40 @@
-//! When a server is called crashed: the rules alone, so that a test can go through every case.
+//! The rules by which a server is declared crashed, separate, so that a test can check every case.
 //!
 //! **Invariants**
-//! - V1: what speaks against a server is that its process has ended ([`Sign::Dead`]), or that it
-//!   was silent, [`CHANCES`] times. A question that failed for a reason of which nobody knows whose
-//!   it is counts like silence, but [`UNKNOWN_CHANCES`] are needed.
+//! - V1: evidence against a server is that its process has ended ([`Sign::Dead`]), or that it was
+//!   silent, [`CHANCES`] times. A request that failed for an unknown reason counts like silence,
+//!   but [`UNKNOWN_CHANCES`] are needed.
 //! - V2: a leader gives verdicts as long as at least half of the servers that it asks for a sign of
-//!   life answer it. One that more than half do not answer is as likely cut off itself, and cannot
-//!   tell.
-//! - V3: a leader that nobody answers and somebody denies is wrong itself: another token, another
-//!   cluster, another version.
+//!   life answer it. A leader that more than half do not answer is as likely cut off itself, and
+//!   cannot judge.
+//! - V3: a leader that no server answers and some server denies is wrong itself: another token,
+//!   another cluster, another version.
 //!
 //! V2 by numbers: a rack with a third of the servers is judged, and one of two servers. If more
-//! than half are gone at once (power), nobody is, until some are back: a new life replaces its old
-//! one without a verdict, and counts among those who answer. What is left could not take over what
-//! the others had anyway: that is more than its own. People may say who is gone (`CrashServer`).
+//! than half are gone at once (power), none is judged until some are back: a new life replaces its
+//! old one without a verdict, and counts among those that answer. The remaining servers could not
+//! take over the others' data anyway: these are more than their own. An operator may declare a
+//! server dead (`CrashServer`).
 
-/// Silences, or signs of an end, that are enough.
+/// Number of silences, or signs of an end, that suffice.
 pub(super) const CHANCES: u32 = 2;
-/// The same, of questions that failed for an unknown reason. Each takes as long as a silence: 2 s
-/// by default, in which a resolver that does not answer, or a lack of descriptors, is over mostly.
+/// The same for requests that failed for an unknown reason. Each takes as long as a silence: 2 s in
+/// all by default. An unanswering resolver or a lack of descriptors has usually ended by then.
 pub(super) const UNKNOWN_CHANCES: u32 = 16;
 
-/// Why a question gets no answer, as its connection tells.
+/// The reason why a request gets no answer, as seen by its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// The server's host refused the connection, or the connection ended or was reset behind a
-    /// right hello, or another life of the server answered: the process that was asked is over.
+    /// The server's host refused the connection, or the connection ended or was reset after a right
+    /// hello, or another life of the server answered: the process is over.
     Dead,
-    /// The reason may lie anywhere: here, there, or between.
+    /// The reason may be here, there, or in between.
     Unknown,
-    /// Who listens there does not admit this coordinator.
+    /// The server there does not admit this coordinator.
     Denied,
 }
 
-/// What speaks against a server, since it last answered.
+/// The evidence against a server since its last answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Evidence {
     /// Signs of its end, and silences.
@@ -48,7 +49,7 @@ impl Evidence {
     }
 }
 
-/// What came of asking servers for a sign of life.
+/// The results of asking servers for a sign of life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub asked: usize,
@@ -56,12 +57,12 @@ pub(super) struct Count {
     pub denied: usize,
 }
 
-/// What a leader may do.
+/// The rights of a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// V2: it gives verdicts.
     Judges,
-    /// It does not.
+    /// It gives none.
     CutOff,
     /// V3.
     Denied,
@@ -106,7 +107,7 @@ mod tests {
         use Standing::{CutOff, Denied, Judges};
         // Asked, answered, denied.
         let table = [
-            ((1, 0, 0), CutOff), // the only one: nobody could take over
+            ((1, 0, 0), CutOff), // the only one: no server could take over
             ((1, 1, 0), Judges),
             ((2, 1, 0), Judges),
             ((3, 1, 0), CutOff),
@@ -117,7 +118,7 @@ mod tests {
             ((256, 127, 0), CutOff),
             ((5, 0, 5), Denied), // a wrong token
             ((5, 0, 1), Denied), // and the others are gone
-            ((5, 1, 4), CutOff), // they differ in their tokens: a change of it is under way
+            ((5, 1, 4), CutOff), // their tokens differ: the token is being changed
             ((5, 3, 2), Judges),
             ((0, 0, 0), CutOff),
         ];

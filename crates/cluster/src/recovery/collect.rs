@@ -1,15 +1,16 @@
-//! From what fenced backups say they have: what was the dead server's log, and is all of it there?
+//! Determines the dead server's log from the reports of fenced backups, and whether all of it is
+//! there.
 //!
 //! **Invariants**
 //! - G1: the log is what the newest eligible control segment lists, and nothing else
 //!   (docs/protocols.md, The control log). Eligible: not below the recorded `min_open`, and
 //!   beginning with a whole snapshot. If none was ever recorded the log is empty: its master has
 //!   acknowledged nothing and shown nothing to readers before its first control segment was noted
-//!   (O10, E2), and the coordinator refuses to note one now. Nothing is waited for: there may be no
-//!   replica anywhere.
+//!   (O10, E2), and the coordinator refuses to note one now. The recovery waits for nothing then:
+//!   there may be no replica anywhere.
 //! - G2: a closed control segment proves that its successor was begun: unless it ends with a clean
-//!   shutdown, the log goes on where nobody has answered yet. Then it waits, and never takes an
-//!   older one.
+//!   shutdown, the log continues on backups that have not answered yet. Then the recovery waits,
+//!   and never takes an older one.
 //! - G3: each listed segment needs a replica: of a closed one with exactly the recorded
 //!   certificate, of an open one at the recorded replication epoch or above. Otherwise the recovery
 //!   waits; it never recovers in parts (90-traps.md §0.1, §D.3).
@@ -18,12 +19,12 @@
 //!   lists proves that this control segment lacks its end: a disk that has silently lost its last
 //!   writes has answered first. The recovery waits for a longer one.
 //! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
-//!   somebody has it.
+//!   some backup has it.
 //!
-//! Why an answer of a single holder of each open segment is enough: it is fenced. The dead server
-//! (if it is not dead) can acknowledge nothing more without all holders of the segments it appends
-//! to, can't list another segment or another holder without the control segment's holders, and
-//! can't replace that one without the coordinator, which knows it is crashed.
+//! The answer of a single holder of each open segment is enough, because it is fenced. The dead
+//! server (if it is not dead) can acknowledge nothing more without all holders of the segments it
+//! appends to, can't list another segment or another holder without the control segment's holders,
+//! and can't replace that one without the coordinator, which has recorded its crash.
 //!
 //! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (90-traps.md
 //! §B).
@@ -39,37 +40,36 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the backups that have answered have. An answer costs what is in it, and not what the log
-/// has: a large cluster's coordinator gets ten thousand of them.
+/// The replicas of the backups that have answered. The cost of an answer depends on its own size,
+/// and not on that of the log: a large cluster's coordinator gets ten thousand of them.
 pub(crate) struct Collected {
     dead: ServerId,
     min_open: SegmentId,
     planted: Planted,
     answers: BTreeMap<ServerId, Answer>,
     replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
-    /// Every segment that somebody has called its control segment.
+    /// Every segment that some backup has reported as its control segment.
     controls: BTreeSet<SegmentId>,
-    /// What is looked for, as far as it is known; none: what was known of control segments has
-    /// changed.
+    /// The wanted segments, as far as known; none: the known control segments have changed.
     wanted: Option<Result<Wanted, Missing>>,
 }
 
-/// What a backup has.
+/// The report of a backup.
 struct Answer {
     control: Option<(SegmentId, Vec<u8>)>,
-    /// Of which it has replicas.
+    /// Segments of which it has replicas.
     segments: Vec<SegmentId>,
 }
 
-/// What the newest control segment lists.
+/// The list of the newest control segment.
 struct Wanted {
     control: SegmentId,
     state: State,
-    /// Listed, and nobody who has answered has it (G3). Kept up to date by each answer.
+    /// Listed, and not on any backup that has answered (G3). Kept up to date by each answer.
     missing: BTreeSet<SegmentId>,
 }
 
-/// A whole log, and who has it.
+/// A whole log, and the holders of its segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     pub control: SegmentId,
@@ -90,7 +90,7 @@ impl Log {
     }
 }
 
-/// What a recovery waits for.
+/// The reason why a recovery waits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Missing {
     #[error("no backup that answered has its newest control segment")]
@@ -123,7 +123,7 @@ impl Collected {
         }
     }
 
-    /// Nothing of the same log.
+    /// An empty collection for the same log.
     pub(crate) fn anew(&self) -> Collected {
         Collected::new(self.dead, self.min_open, self.planted)
     }
@@ -159,7 +159,7 @@ impl Collected {
         }
         for segment in answer.segments {
             let Some(known) = self.replicas.get_mut(&segment) else {
-                continue; // it named it twice
+                continue; // it was named twice
             };
             let was_control = known.iter().any(|(holder, entry)| {
                 *holder == backup
@@ -216,10 +216,10 @@ impl Collected {
     }
 
     /// The whole log, if it is there. `before`: images of open segments that an earlier attempt
-    /// took (G4).
+    /// used (G4).
     ///
     /// # Errors
-    /// What is [`Missing`]: wait for more answers.
+    /// The [`Missing`] part: wait for more answers.
     pub(crate) fn judge(
         &mut self,
         before: &BTreeMap<SegmentId, Certificate>,
@@ -236,7 +236,7 @@ impl Collected {
         judged
     }
 
-    /// What is to be looked for, and what of it is missing.
+    /// The wanted segments, and the missing ones among them.
     fn look(&self) -> Result<Wanted, Missing> {
         let (control, state) = match self.min_open {
             SegmentId::NONE => (SegmentId::NONE, State::default()), // G1
@@ -358,7 +358,8 @@ impl Collected {
         self.replicas.get(&segment).map_or(&[], Vec::as_slice)
     }
 
-    /// The image of a listed segment that is replayed, and its holders; none if nobody has it (G3).
+    /// The image of a listed segment that is replayed, and its holders; none if no backup has it
+    /// (G3).
     fn image(
         &self,
         segment: SegmentId,
@@ -381,7 +382,7 @@ impl Collected {
             .filter(|(_, entry)| entry.certificate == image)
             .collect();
         let turn = segment.0 as usize % equal.len();
-        equal.rotate_left(turn); // spreads what has no primary, or several
+        equal.rotate_left(turn); // spreads segments with no primary, or several
         equal.sort_by_key(|(_, entry)| !entry.primary);
         Some(RecoverSegment {
             segment,

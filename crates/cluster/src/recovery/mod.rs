@@ -1,12 +1,12 @@
-//! The recovery of one dead server's tablets, as the coordinator sees it: fence, collect, complete,
-//! cut, replay, hand over.
+//! The recovery of one dead server's tablets, for the coordinator: fence, collect, complete, cut,
+//! replay, hand over.
 //!
 //! **Invariants**
-//! - Y1: an attempt has an id of its own; what belongs to another attempt does not count
-//!   (90-traps.md §0.7).
+//! - Y1: an attempt has an id of its own; messages of another attempt do not count (90-traps.md
+//!   §0.7).
 //! - Y2: the partitions of an attempt are the dead server's tablets, each in one.
-//! - Y3: a partition is with one recovery master at a time. It is given to another one only when
-//!   the first has said that it has nothing of it any more, or is crashed.
+//! - Y3: a partition has one recovery master at a time. It is given to another one only when the
+//!   first has reported that it has nothing of it any more, or is crashed.
 //!
 //! Paper: [Ousterhout15 §7], 90-traps.md §D.
 
@@ -23,12 +23,12 @@ use duramen_wire::native::message::{
 use plan::Piece;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where a partition is.
+/// The state of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// With nobody.
+    /// No recovery master has it.
     Waiting,
-    /// With this recovery master; `started` when it has said so.
+    /// This recovery master has it; `started` after it has confirmed.
     Given {
         to: ServerId,
         started: bool,
@@ -36,7 +36,7 @@ pub(crate) enum Place {
     },
     /// Its tablets have new owners.
     Done { by: ServerId },
-    /// Replicas were missing or damaged: the next attempt looks for others.
+    /// Replicas were missing or damaged: the next attempt uses others.
     Failed,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Partition {
     pub place: Place,
     /// Masters that had no space for it, or could not read the log in the attempt before.
     pub not_on: BTreeSet<ServerId>,
-    /// Of the replay under way: bytes read, bytes in all, entries.
+    /// Of the replay in progress: bytes read, bytes in all, entries.
     pub progress: (u64, u64, u64),
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Recovery {
     pub collected: Collected,
     /// Backups that have not answered `StartRead`.
     pub asked: BTreeSet<ServerId>,
-    /// Those of them whose question has come to nothing: they are asked again.
+    /// Those of them whose request has failed: they are asked again.
     pub silent: BTreeSet<ServerId>,
     /// When the rules are applied again.
     pub due_us: Option<u64>,
@@ -76,19 +76,18 @@ pub(crate) struct Recovery {
     /// Images of open segments that an attempt has chosen.
     pub images: BTreeMap<SegmentId, Certificate>,
     pub partitions: Vec<Partition>,
-    /// How often an attempt has ended for want of space: the next one has partitions of half the
-    /// length each time.
+    /// Number of attempts that ended for lack of space: each halves the partitions of the next one.
     pub finer: u32,
-    /// How many attempts in turn have ended for want of space, and recovered nothing.
+    /// Number of consecutive attempts that ended for lack of space, and recovered nothing.
     pub in_vain: u32,
-    /// What the last attempt found no space for, in bytes.
+    /// Bytes for which the last attempt found no space.
     pub lacking: u64,
-    /// What the members said they had room for at its end.
+    /// The room that the members reported at its end.
     pub room: u64,
     /// Masters that could not read the log in the last attempt: others come first, as it may be
-    /// their own trouble.
+    /// their own fault.
     pub unlucky: BTreeSet<ServerId>,
-    /// Of partitions of earlier attempts: how many, bytes, entries.
+    /// Of partitions of earlier attempts: number, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
 }
@@ -145,11 +144,11 @@ impl Recovery {
         self.waits_for = None;
     }
 
-    /// Begins anew, under another id (Y1); backups are to be asked again, as some had not what they
-    /// said.
+    /// Begins anew, under another id (Y1); backups are to be asked again, as some lacked reported
+    /// replicas.
     ///
     /// # Panics
-    /// If a partition is still with somebody (Y3).
+    /// If a recovery master still has a partition (Y3).
     pub(crate) fn begin_again(&mut self, id: RecoveryId) {
         let (mut lacks_space, mut has_done) = (false, false);
         self.lacking = 0;
@@ -183,7 +182,7 @@ impl Recovery {
         self.silent.clear();
     }
 
-    /// A server is crashed: what it said or had is gone. Whether it had a partition.
+    /// A server is crashed: its reports and replicas are gone. Returns whether it had a partition.
     pub(crate) fn forget(&mut self, server: ServerId) -> bool {
         self.collected.forget(server);
         self.asked.remove(&server);
@@ -199,7 +198,7 @@ impl Recovery {
         had
     }
 
-    /// What the recovery master of a partition is told; none if there is no such partition.
+    /// The order for the recovery master of a partition; none if there is no such partition.
     pub(crate) fn order(&self, partition: u32, tables: Vec<TableEntry>) -> Option<Recover> {
         let log = self.log.as_ref()?;
         Some(Recover {
@@ -215,7 +214,7 @@ impl Recovery {
         })
     }
 
-    /// For people.
+    /// The status, for people.
     pub(crate) fn status(&self, now_us: u64) -> RecoveryStatus {
         let done = self
             .partitions

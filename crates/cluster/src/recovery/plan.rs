@@ -1,15 +1,14 @@
-//! How a dead server's tablets are cut and packed into partitions, one per recovery master at a
-//! time.
+//! Cuts a dead server's tablets and packs them into partitions, one per recovery master at a time.
 //!
 //! **Invariants**
 //! - N1: the pieces of a tablet are the tablet, without gap or overlap.
 //! - N2: a partition stays within the limits, as far as they are known; a single piece may be above
-//!   them only if it can't be cut, and a slot is not cut before an attempt has shown that nobody
+//!   them only if it can't be cut, and a slot is not cut before an attempt has shown that no master
 //!   has room for it.
-//! - N3: partitions are so short that each master can get one, and that all of them fit where there
-//!   is room ([`partition_bytes`]).
+//! - N3: partitions are so short that each master can get one, and that all of them fit if there is
+//!   room ([`partition_bytes`]).
 //!
-//! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts lie between Redis Cluster slots
+//! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts are between Redis Cluster slots
 //! where that is possible, so that a slot has one owner; without statistics the log's length is
 //! spread over the tablets by their share of the hash space.
 
@@ -17,26 +16,25 @@ use crate::random::Random;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_wire::native::message::{RangeLoad, RecoverTablet};
 
-/// Open partitions looked at for a piece.
+/// Open partitions tried for a piece.
 const OPEN_PARTITIONS: usize = 5;
-/// Bytes of a record, where nobody has counted them.
+/// Bytes of a record without statistics.
 const BYTES_PER_RECORD: u64 = 250;
 
-/// Most of a partition.
+/// Limits of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub bytes: u64,
     pub records: u64,
-    /// A slot may be cut, as nobody had room for a whole one: commands over several of its keys are
-    /// refused then.
+    /// A slot may be cut, as no master had room for a whole one: commands over several of its keys
+    /// are refused then.
     pub within_slots: bool,
 }
 
-/// How long partitions of a log of `total` bytes are: not above `most`, and no longer than is left
-/// for each master if all get one, but for less than `least` it is not worth another one's while.
-/// If they would not fit where there is room (N3) they are shorter; `rooms` has one number for each
-/// master, without end if nobody knows. If nothing fits, as if there were room: rooms are advice,
-/// and `total` counts what is dead.
+/// Length of the partitions of a log of `total` bytes: at most `most`, and at most an equal share
+/// for each master, but at least `least`, below which another master is not worth it. If they would
+/// not fit (N3) they are shorter; `rooms` has one number for each master, unlimited if unknown. If
+/// nothing fits, as if there were room: rooms are advice, and `total` includes dead entries.
 pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) -> u64 {
     let (most, least) = (most.max(1), least.clamp(1, most.max(1)));
     let each = total.div_ceil(rooms.len().max(1) as u64);
@@ -50,7 +48,7 @@ pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) 
     shorter.find(|bytes| fit(*bytes)).unwrap_or(even)
 }
 
-/// Part of a tablet, and how much of the log is estimated to be its own.
+/// A part of a tablet, with the estimated part of the log that belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub tablet: RecoverTablet,
@@ -58,8 +56,8 @@ pub(crate) struct Piece {
     pub records: u64,
 }
 
-/// Cuts tablets into pieces that fit the limits. `log_bytes`: of the whole log; `loads`: what the
-/// server said of its ranges.
+/// Cuts tablets into pieces that fit the limits. `log_bytes`: of the whole log; `loads`: the
+/// server's report about its ranges.
 pub(crate) fn cut(
     tablets: &[RecoverTablet],
     loads: &[RangeLoad],
@@ -90,7 +88,7 @@ pub(crate) fn cut(
 }
 
 fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> Vec<Piece> {
-    // What a server counts at once does not overlap: so each tablet looks at those near it only.
+    // Ranges of one report do not overlap: so each tablet checks only those near it.
     let mut loads: Vec<&RangeLoad> = loads.iter().collect();
     loads.sort_unstable_by_key(|load| (load.table, load.range));
     let mut pieces: Vec<Piece> = tablets
@@ -117,7 +115,7 @@ fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> V
             piece
         })
         .collect();
-    // What nobody has counted belongs to everybody.
+    // Bytes that were not counted are spread over all tablets.
     let counted: u64 = pieces.iter().map(|piece| piece.bytes).sum();
     let rest = log_bytes.saturating_sub(counted);
     let all: u128 = tablets.iter().map(|tablet| width(tablet.range)).sum();
@@ -138,7 +136,7 @@ fn share(of: u64, part: u128, all: u128) -> u64 {
     (u128::from(of) * (part >> 2) / (all >> 2).max(1)) as u64
 }
 
-/// Slots that the range has a part of.
+/// Number of slots that the range covers, at least in part.
 fn slots(range: KeyRange) -> u64 {
     u64::from(range.last.slot()) - u64::from(range.first.slot()) + 1
 }
@@ -169,7 +167,7 @@ pub(crate) fn slices(range: KeyRange, count: u64) -> Vec<KeyRange> {
 }
 
 /// Packs pieces into partitions. Big ones first; each goes to the first of a few random partitions
-/// that has room for it.
+/// with room for it.
 pub(crate) fn pack(mut pieces: Vec<Piece>, limits: Limits, random: &mut Random) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| std::cmp::Reverse(piece.bytes.max(piece.records)));
     let mut partitions: Vec<(u64, u64, Vec<Piece>)> = Vec::new();
@@ -286,22 +284,22 @@ mod tests {
     #[test]
     fn partitions_are_as_long_as_there_is_room_for() {
         const UNKNOWN: u64 = u64::MAX;
-        // One for each, whatever the longest may be; but not less than is worth it.
+        // One for each, whatever the maximum; but not less than the minimum.
         assert_eq!(partition_bytes(900, &[UNKNOWN; 3], 1_000, 10), 300);
         assert_eq!(partition_bytes(9_000, &[UNKNOWN; 3], 1_000, 10), 1_000);
         assert_eq!(partition_bytes(9, &[UNKNOWN; 3], 1_000, 10), 10);
-        // Twice the room, in all; where an even share fits into one of them alone they are shorter.
+        // Twice the room, in all; if an even share fits into only one of them, they are shorter.
         assert_eq!(partition_bytes(900, &[250, 700, 850], 1_000, 10), 300);
         assert_eq!(partition_bytes(900, &[250, 250, 850], 1_000, 10), 150);
         assert_eq!(partition_bytes(900, &[200, 200, 600], 1_000, 10), 150);
-        // Nothing fits, or nobody is there: as if there were room.
+        // Nothing fits, or there is no master: as if there were room.
         assert_eq!(partition_bytes(900, &[100, 0, 0], 1_000, 10), 300);
         assert_eq!(partition_bytes(900, &[], 1_000, 10), 900);
         assert_eq!(partition_bytes(0, &[0], 0, 0), 1);
     }
 
     proptest! {
-        /// K2: with twice the room, and none so small that it is no use, everything fits.
+        /// K2: with twice the room, and no useless small rooms, everything fits.
         #[test]
         fn what_fits_is_cut_so_that_it_fits(
             rooms in proptest::collection::vec(0u64..10_000, 1..12),

@@ -1,9 +1,10 @@
-//! The master's side of replication: in which order segments and control records reach the backups.
+//! The master's side of replication: the order in which segments and control records reach the
+//! backups.
 //!
-//! A [`Master`] is told what exists ([`opened`](Master::opened), [`appended`](Master::appended), …)
-//! and what has arrived ([`acked`](Master::acked), [`backup_lost`](Master::backup_lost), …);
-//! [`poll`](Master::poll) applies rules until none of them can do more, and returns what to send
-//! and what to free. It knows neither bytes of data nor time.
+//! A [`Master`] is told of new data ([`opened`](Master::opened), [`appended`](Master::appended), …)
+//! and of answers and losses ([`acked`](Master::acked), [`backup_lost`](Master::backup_lost), …);
+//! [`poll`](Master::poll) applies rules until none of them can do more, and returns the sends and
+//! frees. It handles neither bytes of data nor time.
 //!
 //! **Rules** (each may only act when its condition holds; "ordered" is explained below)
 //! - O1: a segment's `AddOpen` record is written when the segment is open on all of its replicas
@@ -18,45 +19,45 @@
 //! - O6: a cleaned segment is freed when the `Swap` record is synced on all replicas of the control
 //!   log, and no older control segment is eligible any more: all of them are closed, synced
 //!   (90-traps.md §0.2).
-//! - O7: the control log goes on in a new segment s2 when s1 is complete on all replicas (ordered);
-//!   s2 begins with a snapshot under one certificate; s1 is closed when that is on all replicas
-//!   (ordered); more of s2 is sent when s1 is closed on all replicas (ordered); s1 is freed when
-//!   both are synced.
+//! - O7: the control log continues in a new segment s2 when s1 is complete on all replicas
+//!   (ordered); s2 begins with a snapshot under one certificate; s1 is closed when that is on all
+//!   replicas (ordered); more of s2 is sent when s1 is closed on all replicas (ordered); s1 is
+//!   freed when both are synced.
 //! - O8: when a replica of an open segment is lost, the segment's replication epoch grows, a new
 //!   replica is filled (it counts when it is complete, under one certificate), the others get the
 //!   epoch, and nothing of the segment counts as durable until the `SegmentEpoch` record is synced.
 //!   A control segment in that case is replaced as by O7.
-//! - O9: what is pinned is not freed (a snapshot has yet to copy it).
-//! - O10: when a replica of a control segment is lost that is not known to be closed, it may come
-//!   back and look like the log's newest. So the coordinator is told the next control segment as
-//!   the oldest that counts, when that is on all replicas; until it has noted it, durably, nothing
-//!   that this segment or a later one says counts. The first one of a log is told too: from then on
-//!   a recovery knows that there is a log.
-//! - O11: a replica of a closed segment that is lost is made good for on another backup, at a
-//!   higher epoch: of what a backup holds of a segment, the instance of the highest epoch counts.
-//!   Others need not be told; a closed replica is whole.
+//! - O9: a pinned segment is not freed (a snapshot has yet to copy it).
+//! - O10: a lost replica of a control segment that is not known to be closed may come back and look
+//!   like the log's newest. So the coordinator is told the next control segment as the oldest that
+//!   counts, when that is on all replicas; until the coordinator has noted it, durably, nothing in
+//!   this segment or a later one counts. The first control segment of a log is told too: from then
+//!   on a recovery knows that there is a log.
+//! - O11: a lost replica of a closed segment is replaced on another backup, at a higher epoch: of a
+//!   backup's replicas of a segment, the one of the highest epoch counts. The other replicas need
+//!   not get the epoch; a closed replica is whole.
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new
 //!   name, and the segment is on all its replicas elsewhere, or not part of the log any more. The
 //!   same holds for a backup that refused a closed segment's opening, or could not read its
-//!   replica: it may have a good one, of before. What it was told to drop, or was given anew, does
-//!   not count again as what it had: its question may have come twice.
+//!   replica: it may have a good one, of before. A replica that it was told to drop, or was sent
+//!   anew, does not count again as an old one: its request may have arrived twice.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
-//!   never takes it again, however often it comes (its B10), so that the segment goes on with
-//!   another backup in its place. Each opening after a refusal has a higher epoch, by which it is
-//!   known from a repetition of the one before.
+//!   never accepts it again, however often it arrives (its B10), so the segment continues with
+//!   another backup in its place. Each opening after a refusal has a higher epoch, which
+//!   distinguishes it from a repetition of the one before.
 //! - O14: a record that does not fit into the newest control segment, and each one after it, is in
 //!   the next one's snapshot. It counts when that snapshot is there and the control segment before
-//!   is closed, as else a recovery may take that for the newest.
+//!   is closed, as otherwise a recovery may take that for the newest.
 //!
-//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and
-//! [`Config::frees_max`] frees under way; control segments are never kept waiting by data. Who
-//! rejects an opening is not asked again before others.
+//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] calls for data and
+//! [`Config::frees_max`] frees in flight; control segments never wait for data. A backup that
+//! rejects an opening is asked again only after the others.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may
-//! lose it in a power cut, while another keeps what the record was to come before. With one replica
-//! on a backup whose commits are atomic and ordered ([`Config::one_stream`]), *sent* is enough:
-//! what is in the same commit or an earlier one can't be missing when the later is there. O5, O6,
-//! O8 and what is told to users always wait for acknowledgements.
+//! lose it in a power cut, while another one keeps data that must not exist without the record.
+//! With one replica on a backup with atomic and ordered commits ([`Config::one_stream`]), *sent* is
+//! enough: data in the same commit or an earlier one can't be missing when the later ones are
+//! there. O5, O6, O8 and acknowledgements to users always wait for acknowledgements of the backups.
 //!
 //! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several
 //! heads, one control log.
@@ -85,7 +86,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct BackupId(pub u64);
 
 impl BackupId {
-    /// Of a server, its slot.
+    /// The slot of the server.
     pub fn slot(self) -> u32 {
         self.0 as u32
     }
@@ -95,12 +96,12 @@ impl BackupId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// How a master replicates.
+/// The replication settings of a master.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Replicas of each segment.
     pub replicas: usize,
-    /// One replica, on a backup that makes everything of one poll durable in one atomic step, polls
+    /// One replica, on a backup that makes all sends of one poll durable in one atomic step, polls
     /// in order.
     pub one_stream: bool,
     /// The log id in headers of control segments.
@@ -110,11 +111,11 @@ pub struct Config {
     /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by
     /// a new one.
     pub control_roll_bytes: u32,
-    /// Most calls with data under way at once.
+    /// Most calls with data in flight at once.
     pub writes_max: usize,
-    /// Most frees under way at once.
+    /// Most frees in flight at once.
     pub frees_max: usize,
-    /// A coordinator has to know from which control segment on the log counts (O10).
+    /// A coordinator has to note the first control segment that counts (O10).
     pub coordinated: bool,
     pub layout: Layout,
     #[cfg(feature = "planted")]
@@ -122,7 +123,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// One replica on one backup, whose commits are atomic and ordered: a single server.
+    /// One replica on one backup with atomic and ordered commits: a single server.
     pub fn one_backup(server: u64, control_capacity: u32, control_roll_bytes: u32) -> Config {
         Config {
             replicas: 1,
@@ -140,7 +141,7 @@ impl Config {
     }
 }
 
-/// What to tell a backup.
+/// A message to a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Send {
     pub ticket: Ticket,
@@ -149,7 +150,7 @@ pub struct Send {
     pub kind: Kind,
     pub epoch: u64,
     /// The bytes `from..certificate.length` of the segment; none if they are equal. The certificate
-    /// goes with the last of them.
+    /// is sent with the last of them.
     pub from: u32,
     pub certificate: Certificate,
     pub open: bool,
@@ -158,27 +159,26 @@ pub struct Send {
     pub primary: bool,
 }
 
-/// Why a backup did not do what a [`Send`] asks for.
+/// The reason why a backup refused a [`Send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// It is short of room: an opening only.
     Busy,
-    /// It takes this master for crashed, and so does the coordinator. Nothing will ever be
-    /// acknowledged again.
+    /// This master is declared crashed. Nothing will ever be acknowledged again.
     Fenced,
 }
 
-/// What to do.
+/// An output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Send(Send),
-    /// The backup may forget its replica.
+    /// The backup may drop its replica.
     Free {
         backup: BackupId,
         segment: SegmentId,
     },
-    /// The coordinator has to note this, durably; then [`Master::control_head_noted`]. Asked once:
-    /// whoever carries it repeats it.
+    /// The coordinator has to note this, durably; then [`Master::control_head_noted`]. Output once:
+    /// the caller repeats the request.
     ControlHead {
         min_open: SegmentId,
     },
@@ -202,7 +202,7 @@ struct ControlSegment {
     snapshot: Certificate,
 }
 
-/// A swap on its way.
+/// A swap in progress.
 struct Pending {
     number: u64,
     version_floor: u64,
@@ -212,12 +212,12 @@ struct Pending {
     at: Option<Lsn>,
 }
 
-/// See the module.
+/// The replication state of a master; see the module.
 pub struct Master {
     config: Config,
     state: State,
     segments: BTreeMap<SegmentId, Segment>,
-    /// Segments that rules have to look at.
+    /// Segments that rules have to check.
     active: BTreeSet<SegmentId>,
     /// The newest last. Only the last is appended to.
     control: VecDeque<ControlSegment>,
@@ -229,28 +229,28 @@ pub struct Master {
     swaps: VecDeque<Pending>,
     next_swap: u64,
     placement: Placement,
-    /// They have rejected an opening.
+    /// Backups that have rejected an opening.
     refusing: BTreeSet<BackupId>,
-    /// Nothing counts any more.
+    /// No acknowledgement counts any more.
     fenced: bool,
     in_flight: BTreeMap<Ticket, InFlight>,
     next_ticket: u64,
-    /// May be freed as soon as O9 allows. What is in here is out of the log, durably (O6, O7), or a
-    /// replica that does not count (O12).
+    /// To be freed as soon as O9 allows. These replicas are out of the log, durably (O6, O7), or do
+    /// not count (O12).
     garbage: Vec<(BackupId, SegmentId)>,
-    /// Told to be freed, and not answered.
+    /// Frees in flight.
     freeing: BTreeSet<(BackupId, SegmentId)>,
     /// Unlisted at the restart: garbage when the first control segment is synced.
     leftovers: Vec<(BackupId, SegmentId)>,
     pinned: BTreeSet<SegmentId>,
-    /// O10: the next control segment to be begun, or this one, must be noted.
+    /// O10: the next control segment, or this one, must be noted.
     floor_due: bool,
     floor_wanted: SegmentId,
     floor_asked: SegmentId,
     floor_noted: SegmentId,
     /// Replicas of control segments that were lost before they were closed.
     stale_control: BTreeSet<(SegmentId, BackupId)>,
-    /// A segment that could not send because too many calls are under way: it comes first next
+    /// A segment that could not send because too many calls are in flight: it is the first next
     /// time.
     kept_waiting: Option<SegmentId>,
 }
@@ -272,10 +272,10 @@ pub struct Found {
 }
 
 impl Master {
-    /// A master of an empty log, or of the log that a restart found: `state` as the control log has
-    /// it, the replicas, and which of them count (the others are left over and will be freed).
-    /// Segments that are still open are closed where they end; the control log goes on in a new
-    /// segment. `state`'s segments must be complete.
+    /// A master of an empty log, or of the log that a restart found: `state` of the control log,
+    /// the replicas, and which of them count (the others are left over and will be freed). Segments
+    /// that are still open are closed where they end; the control log continues in a new segment.
+    /// `state`'s segments must be complete.
     pub fn new(config: Config, mut state: State, backups: &[BackupId], found: &[Found]) -> Master {
         assert!(
             !config.one_stream
@@ -356,7 +356,7 @@ impl Master {
         self.active.insert(found.segment);
     }
 
-    /// What the control log says, including records that are still on their way.
+    /// The state of the control log, with records that are still in flight.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -389,7 +389,7 @@ impl Master {
         self.active.insert(segment);
     }
 
-    /// Nothing follows in the segment.
+    /// The segment is closed.
     ///
     /// # Panics
     /// If it is unknown or closed already.
@@ -416,8 +416,8 @@ impl Master {
         known.replicas.push(Replica::whole(backup, certificate));
     }
 
-    /// A survivor will never be listed: its side log was given up. Whoever wrote replicas of it
-    /// frees them.
+    /// A survivor will never be listed: its side log was given up. The writer of its replicas frees
+    /// them.
     ///
     /// # Panics
     /// If it is listed.
@@ -427,14 +427,14 @@ impl Master {
             "segment {segment} is part of the log"
         );
         if self.config.one_stream {
-            self.segments.remove(&segment); // whoever wrote its frame frees it
+            self.segments.remove(&segment); // the writer of its frame frees it
         } else {
             self.discard(segment);
         }
     }
 
-    /// Writes a record that depends on nothing but its place in the control log: a table's, a pass,
-    /// a safe version.
+    /// Writes a record that depends only on its place in the control log: a table's, a pass, a safe
+    /// version.
     ///
     /// # Panics
     /// If the record contradicts the state.
@@ -453,8 +453,8 @@ impl Master {
         }
     }
 
-    /// Proposes to take `remove` out of the log in favour of `add`, which were opened or written
-    /// before. Returns its number.
+    /// Proposes to replace `remove` in the log by `add`, which were opened or written before.
+    /// Returns the number of the swap.
     pub fn swap(
         &mut self,
         add: Vec<(SegmentId, Certificate)>,
@@ -473,7 +473,7 @@ impl Master {
         number
     }
 
-    /// What `ticket` asked for has reached `level`.
+    /// The send of `ticket` has reached `level`.
     pub fn acked(&mut self, ticket: Ticket, level: Level) {
         // A ticket of a lost backup may come late.
         if let Some(sent) = self.in_flight.remove(&ticket) {
@@ -505,7 +505,7 @@ impl Master {
         }
     }
 
-    /// Everything that `backup` has acknowledged at level buffered is synced now.
+    /// All sends that `backup` has acknowledged at level buffered are synced now.
     pub fn acked_all_buffered(&mut self, backup: BackupId) {
         for id in &self.active {
             if let Some(segment) = self.segments.get_mut(id)
@@ -516,9 +516,8 @@ impl Master {
         }
     }
 
-    /// A replica of a control segment is damaged where its backup keeps it: the log goes on in a
-    /// new one, which begins with a snapshot (O7). That of a data segment is replaced by cleaning
-    /// the segment.
+    /// A replica of a control segment is damaged on its backup: the log continues in a new one,
+    /// which begins with a snapshot (O7). (A damaged data segment is replaced by cleaning it.)
     pub fn renew_control(&mut self) {
         self.control_wanted = true;
     }
@@ -564,7 +563,7 @@ impl Master {
     }
 
     /// The oldest control segment that still counts: a recovery that finds only older ones has not
-    /// found the log. With several replicas the coordinator has to know it before anything is
+    /// found the log. With several replicas the coordinator has to note it before anything is
     /// acknowledged that older ones don't list.
     pub fn control_floor(&self, level: Level) -> Option<SegmentId> {
         self.control
@@ -577,7 +576,7 @@ impl Master {
             .map(|control| control.id)
     }
 
-    /// Something waits for acknowledgements at level synced: a swap, or segments to be freed.
+    /// Whether a swap, or a segment to be freed, waits for acknowledgements at level synced.
     pub fn wants_sync(&self) -> bool {
         !self.swaps.is_empty()
             || !self.leftovers.is_empty()
@@ -592,7 +591,7 @@ impl Master {
         })
     }
 
-    /// Whether everything said so far is done, and acknowledged at level synced.
+    /// Whether all work so far is done, and acknowledged at level synced.
     pub fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
             && self.swaps.is_empty()
@@ -613,9 +612,9 @@ impl Master {
         known.unwrap_or_else(|| panic!("segment {segment} was never opened"))
     }
 
-    /// Applies a record to the state and appends it to the control log; returns where it ends.
-    /// Records that come before the first control segment is there are in its snapshot; so are
-    /// those that do not fit into the newest one (O14).
+    /// Applies a record to the state and appends it to the control log; returns its end. Records
+    /// before the first control segment are in its snapshot; so are those that do not fit into the
+    /// newest one (O14).
     fn write_record(&mut self, record: &Record) -> Lsn {
         if let Err(why) = self.state.apply(record) {
             panic!("a `{}` record {why}: {record:?}", record.name()); // C4: a bug, not damage
@@ -680,7 +679,7 @@ impl Master {
         }
         let mut segment = Segment::new(Kind::Control, 0, predecessor);
         segment.queued = certificate;
-        segment.listed_at = Some(0); // its snapshot is what lists everything
+        segment.listed_at = Some(0); // its snapshot lists everything
         self.segments.insert(id, segment);
         self.active.insert(id);
         self.control.push_back(ControlSegment {
@@ -692,7 +691,7 @@ impl Master {
         });
     }
 
-    /// What a swap's record says.
+    /// The record of a swap.
     fn swap_record(&self, swap: &Pending) -> Record {
         let added = |(segment, certificate): &(SegmentId, Certificate)| Added {
             segment: *segment,

@@ -1,5 +1,4 @@
-//! What a master hears of its backups: that they come, go, refuse, come back, and what they still
-//! hold.
+//! A master's backups: they come, go, refuse, come back, and report their replicas.
 
 use super::segment::{Replica, Segment};
 use super::{BackupId, Bug, Found, InFlight, Kind, Level, Master, Rejection, SegmentId, Ticket};
@@ -7,7 +6,7 @@ use crate::placement::Member;
 use std::collections::BTreeSet;
 
 impl Master {
-    /// Where this master is, before it knows of any backup.
+    /// Sets the place of this master, before any backup is added.
     pub fn is_at(&mut self, me: Member) {
         self.placement.set_master(me);
     }
@@ -52,7 +51,7 @@ impl Master {
         }
     }
 
-    /// A replica does not count any more; it may turn up again as it was (O8, O10, O11).
+    /// A replica does not count any more; it may reappear unchanged (O8, O10, O11).
     fn lose_replica(&mut self, id: SegmentId, backup: BackupId) {
         let current = self.control.back().map(|control| control.id);
         let Some(segment) = self.segments.get_mut(&id) else {
@@ -67,7 +66,7 @@ impl Master {
         if segment.kind == Kind::Control {
             let goes_on = self.config.has_bug(Bug::ControlGoesOn);
             self.control_wanted |= Some(id) == current && !goes_on;
-            // One below the recorded one counts for nothing, and nobody waits for who had it.
+            // A control segment below the noted one does not count, and its holders are not needed.
             let may_look_new = lost.sent.open && !lost.synced.close && id >= self.floor_noted;
             if self.config.coordinated && may_look_new {
                 self.stale_control.insert((id, backup));
@@ -87,7 +86,7 @@ impl Master {
         }
     }
 
-    /// What `ticket` asked for was refused.
+    /// The send of `ticket` was refused.
     pub fn rejected(&mut self, ticket: Ticket, why: Rejection) {
         match (why, self.in_flight.remove(&ticket)) {
             (Rejection::Fenced, _) => self.fenced = true,
@@ -96,10 +95,10 @@ impl Master {
         }
     }
 
-    /// An opening was refused: somebody else is asked; if there is nobody, the same backup again
-    /// after a while. A repetition of a data segment's opening may have been taken all the same: so
-    /// what is there counts as lost, and is freed. Of a control segment it may not (O13): to lose a
-    /// replica of one would cost a control segment each time.
+    /// An opening was refused: another backup is asked; if there is none, the same one again after
+    /// a while. A repetition of a data segment's opening may have been accepted all the same: so a
+    /// replica there counts as lost, and is freed. For a control segment it may not (O13): to lose
+    /// a replica of one would cost a control segment each time.
     fn refused(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
@@ -138,18 +137,18 @@ impl Master {
         self.lose_replica(sent.segment, sent.backup);
         let segment = self.segment_mut(sent.segment);
         if segment.close_recorded {
-            segment.unsettle(sent.backup); // what it has of before is not freed yet
+            segment.unsettle(sent.backup); // its older replica is not freed yet
         }
         self.garbage.push((sent.backup, sent.segment));
     }
 
-    /// Whether a backup has said that the coordinator takes this master for crashed.
+    /// Whether a backup has answered that this master is declared crashed.
     pub fn is_fenced(&self) -> bool {
         self.fenced
     }
 
-    /// A backup is about to be asked to sync: what it has acknowledged so far will be synced when
-    /// it answers.
+    /// A backup is about to be asked to sync: its acknowledgements so far will be synced when it
+    /// answers.
     pub fn sync_begins(&mut self, backup: BackupId) {
         for segment in self.segments.values_mut() {
             if let Some(replica) = segment.replica_mut(backup) {
@@ -171,7 +170,7 @@ impl Master {
         }
     }
 
-    /// A backup has forgotten a replica, as [`Effect::Free`](super::Effect::Free) asked.
+    /// A backup has dropped a replica, after [`Effect::Free`](super::Effect::Free).
     pub fn freed(&mut self, backup: BackupId, segment: SegmentId) {
         self.freeing.remove(&(backup, segment));
     }
@@ -183,15 +182,15 @@ impl Master {
         self.stale_control.retain(|(control, _)| *control >= noted);
     }
 
-    /// The control segment that must be noted before anything goes on, if it is not yet.
+    /// The control segment that must be noted before the log continues, if it is not yet.
     pub(super) fn unnoted(&self) -> Option<SegmentId> {
         let waits = self.floor_noted < self.floor_wanted && !self.config.has_bug(Bug::FloorIgnored);
         waits.then_some(self.floor_wanted)
     }
 
-    /// Who holds, or held, a control segment that a recovery might take for the newest: their
-    /// leases are needed for reading. None before the first one is noted: nothing is read then, for
-    /// a recovery would ask nobody about this log (G1).
+    /// Backups that hold, or held, a control segment that a recovery might take for the newest:
+    /// their leases are needed for reading. None before the first one is noted: nothing is read
+    /// then, since a recovery would not ask for this log (G1).
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
         if self.unnoted().is_some() && self.floor_noted == SegmentId::NONE {
             return BTreeSet::new();
@@ -204,7 +203,7 @@ impl Master {
         present.chain(stale).collect()
     }
 
-    /// Who has all of a closed segment, synced: its bytes can be had from there.
+    /// Backups with all of a closed segment, synced: sources of its bytes.
     pub fn holders(&self, segment: SegmentId) -> Vec<BackupId> {
         let Some(known) = self.segments.get(&segment) else {
             return Vec::new();
@@ -222,21 +221,22 @@ impl Master {
         })
     }
 
-    /// End of the control log, records that are on their way included.
+    /// End of the control log, with records that are in flight.
     pub fn control_end(&self) -> u64 {
         let newest = self.control.back();
         newest.map_or(0, |control| {
-            // What it owes is in the snapshot of the next one, which counts as a whole (O14).
+            // Records for the next control segment are in its snapshot, which counts as a whole
+            // (O14).
             control.base + u64::from(control.certificate.length) + u64::from(self.control_owes)
         })
     }
 
-    /// Up to where the control log counts, synced; 0 if none of it does.
+    /// The end of the part of the control log that counts, synced; 0 if none of it does.
     pub fn control_reached(&self) -> u64 {
         self.control_at(Level::Synced)
     }
 
-    /// Backups that have acknowledged something which is not synced there.
+    /// Backups that have acknowledged data which are not synced there.
     pub fn unsynced_backups(&self) -> BTreeSet<BackupId> {
         let active = self.active.iter().filter_map(|id| self.segments.get(id));
         let replicas = active.flat_map(|segment| &segment.replicas);
@@ -244,8 +244,8 @@ impl Master {
         unsynced.map(|replica| replica.backup).collect()
     }
 
-    /// What `ticket` asks for cannot be sent: nobody has the bytes of that closed segment any more.
-    /// It stays with the replicas that it has, and should be cleaned.
+    /// The send of `ticket` is impossible: no backup has the bytes of that closed segment any more.
+    /// It keeps its present replicas, and should be cleaned.
     pub fn give_up(&mut self, ticket: Ticket) {
         let Some(sent) = self.in_flight.remove(&ticket) else {
             return;
@@ -257,7 +257,7 @@ impl Master {
         self.active.remove(&sent.segment);
     }
 
-    /// None of `holders` could give the bytes that `ticket` sends, of a closed segment: their
+    /// None of `holders` could provide the bytes for `ticket`'s send, of a closed segment: their
     /// replicas are lost (O11). Nothing reached the target, so it is neither refused nor freed.
     pub fn not_fetched(&mut self, ticket: Ticket, holders: &[BackupId]) {
         let Some(sent) = self.in_flight.remove(&ticket) else {
@@ -283,7 +283,8 @@ impl Master {
     }
 
     /// A backup that was restarted, and is known here under its new name, still has these replicas.
-    /// Which of them it may drop (O12); closed ones of segments that lack a replica count again.
+    /// Returns those that it may drop (O12); closed ones of segments that lack a replica count
+    /// again.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         let known = self.placement.has(backup) || self.config.has_bug(Bug::DroppedUnseen);
         if !known || self.fenced {
@@ -307,7 +308,7 @@ impl Master {
                 segment
                     .replicas
                     .push(Replica::whole(backup, replica.certificate));
-                segment.has_no_source = false; // from here the others can be made good for
+                segment.has_no_source = false; // the others can be filled from this one
                 self.garbage
                     .retain(|entry| *entry != (backup, replica.segment));
                 self.active.insert(replica.segment);
@@ -330,12 +331,13 @@ impl Master {
         known.is_some_and(|known| known.replicas.iter().any(|held| held.backup == backup))
     }
 
-    /// A backup that is UP gets no new replicas: it is about to be stopped, and keeps what it has.
+    /// A backup that is UP gets no new replicas: it is about to be stopped, and keeps its present
+    /// ones.
     pub fn backup_retires(&mut self, backup: BackupId) {
         self.placement.retire(backup);
     }
 
-    /// For people: what is not done yet.
+    /// The unfinished work, for people.
     pub fn describe(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(

@@ -1,16 +1,16 @@
-//! Bugs that tests plant to see whether they would be found: each leaves out one condition of a
-//! rule. Without feature `planted` there are none.
+//! Bugs that tests plant to check that they are found: each leaves out one condition of a rule.
+//! Without feature `planted` there are none.
 
-/// A rule that is not kept.
+/// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// O1: a segment is listed before it is open everywhere.
     ListedBeforeOpen,
     /// O2: data do not wait for the `AddOpen` record.
     DataBeforeListed,
-    /// O3: data do not wait for the segment before to be whole.
+    /// O3: data do not wait until the segment before is whole.
     DataBeforePredecessor,
-    /// O4: `Closed` is written when the segment ends, whatever has arrived of it.
+    /// O4: `Closed` is written when the segment ends, before its replicas are complete.
     ClosedBeforeWhole,
     /// O5: a `Swap` does not wait for its survivors.
     SwapBeforeSurvivors,
@@ -20,41 +20,41 @@ pub enum Bug {
     RollBeforeComplete,
     /// O7: a control segment is closed before the next one's snapshot is there.
     CloseBeforeSnapshot,
-    /// O7, and by it O6's second half: a control segment is written on beyond its snapshot before
-    /// the one before it is closed.
+    /// O7, and by it O6's second half: records beyond the snapshot of a control segment are written
+    /// before the one before it is closed.
     MoreBeforeClose,
     /// O7: a control segment is freed before the next one is synced.
     FreeControlEarly,
-    /// O14: a record that no control segment has counts.
+    /// O14: a record that is in no control segment counts.
     TooLongIsWritten,
-    /// O14: what a snapshot has beyond the control segment before it counts while that one is open.
+    /// O14: records that are only in a snapshot count while the control segment before it is open.
     SnapshotCountsBesideOlder,
     /// O3: the record of the epoch of the segment before need not be synced.
     PredecessorMayShrink,
     /// O8: replicas of an older epoch count.
     OldEpochCounts,
-    /// O8: what was filled again counts before the `SegmentEpoch` record is synced.
+    /// O8: a refilled replica counts before the `SegmentEpoch` record is synced.
     CountsBeforeEpoch,
     /// O8: a replica is at a new epoch before it has everything.
     EpochBeforeAll,
     /// O8: the segment's epoch stays when a replica is lost.
     EpochStays,
-    /// O8: a control segment that lost a replica goes on with those that are left.
+    /// O8: a control segment that lost a replica continues with the remaining ones.
     ControlGoesOn,
-    /// O9: what is pinned is freed.
+    /// O9: pinned segments are freed.
     PinnedFreed,
-    /// O10: what a new control segment says counts before the coordinator has noted it.
+    /// O10: a new control segment counts before the coordinator has noted it.
     FloorIgnored,
-    /// O12: a replica is given up although its backup is not known under its new name.
+    /// O12: a replica is dropped although its backup is not known under its new name.
     DroppedUnseen,
-    /// O11: what a closed segment has lost is not made good for.
+    /// O11: lost replicas of a closed segment are not replaced.
     ClosedNotRefilled,
-    /// A refused opening is taken for one that never happened, although a repetition of it may
-    /// have.
+    /// A refused opening counts as one that never happened, although a repetition of it may have
+    /// been accepted.
     RefusedForgotten,
-    /// O12: a refused backup frees what it has of a closed segment, though others may not have it.
+    /// O12: a refused backup frees its replica of a closed segment, though it may be the last one.
     LastFreed,
-    /// A sync covers what was acknowledged while it ran.
+    /// A sync covers acknowledgements that arrived while it ran.
     SyncCoversAll,
 }
 

@@ -9,7 +9,7 @@ use duramen_format::segment::Kind;
 use std::collections::BTreeSet;
 
 impl Master {
-    /// Applies the rules; what to do is appended to `effects`, in an order that respects them.
+    /// Applies the rules; appends the effects to `effects`, in an order that respects them.
     /// `next_id` gives a new segment id.
     pub fn poll(&mut self, next_id: &mut dyn FnMut() -> SegmentId, effects: &mut Vec<Effect>) {
         if self.fenced {
@@ -18,7 +18,7 @@ impl Master {
         let first = self.kept_waiting.take().unwrap_or_default();
         loop {
             let mut changed = self.continue_control(next_id);
-            // Data segments first, so that their records go with the control segment's next chunk.
+            // Data segments first, so that their records are in the control segment's next chunk.
             let later = self.active.range(first..);
             let ids: Vec<SegmentId> = later.chain(self.active.range(..first)).copied().collect();
             for kind_is_control in [false, true] {
@@ -43,7 +43,7 @@ impl Master {
         self.tell_floor(effects);
     }
 
-    /// What the rules call "ordered".
+    /// The level that the rules call "ordered".
     fn ordering(&self) -> Level {
         if self.config.one_stream {
             Level::Memory
@@ -56,7 +56,7 @@ impl Master {
         self.segments[&segment].on_all(self.config.replicas, self.ordering())
     }
 
-    /// Up to where the control log is on all replicas at `level`.
+    /// The end of the control log that is on all replicas at `level`.
     pub(super) fn control_at(&self, level: Level) -> Lsn {
         let unnoted = self.unnoted();
         for control in self.control.iter().rev() {
@@ -86,8 +86,8 @@ impl Master {
                 .is_none_or(|at| at <= self.control_at(Level::Synced))
     }
 
-    /// O7: the next control segment, if one is wanted and the one before is complete where it still
-    /// is.
+    /// O7: the next control segment, if one is wanted and the one before is complete on its
+    /// remaining replicas.
     fn continue_control(&mut self, next_id: &mut dyn FnMut() -> SegmentId) -> bool {
         let complete = self.control.back().is_none_or(|before| {
             let segment = &self.segments[&before.id];
@@ -109,7 +109,7 @@ impl Master {
         true
     }
 
-    /// Whatever the rules allow for one segment.
+    /// Applies the rules to one segment.
     fn advance(&mut self, id: SegmentId, effects: &mut Vec<Effect>) -> bool {
         let mut changed = self.place(id);
         let data_allowed = self.data_allowed(id);
@@ -127,8 +127,7 @@ impl Master {
         changed
     }
 
-    /// Chooses backups for replicas that are missing: the next in turn that has none of this
-    /// segment.
+    /// Chooses backups for missing replicas: the next in turn that has none of this segment.
     fn place(&mut self, id: SegmentId) -> bool {
         let Some(segment) = self.segments.get_mut(&id) else {
             return false;
@@ -140,7 +139,7 @@ impl Master {
         while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
             let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
             let mut avoided = self.refusing.clone();
-            // O12: what is not freed before the segment is safe holds nothing up.
+            // O12: replicas that are not freed before the segment is safe block no choice.
             let kept = segment.close_recorded;
             let garbage = self.garbage.iter().filter(|_| !kept);
             let freed = self.freeing.iter().chain(garbage);
@@ -191,7 +190,7 @@ impl Master {
             } else {
                 self.config.replicas
             };
-            // With an epoch whose record may get lost, an older and shorter replica may count again
+            // If the record of its epoch may be lost, an older and shorter replica may count again
             // (O8).
             let counts = predecessor.kind == Kind::Control
                 || self.counts(predecessor)
@@ -215,7 +214,7 @@ impl Master {
         controls.any(|next| self.ordered(next.id).length >= next.snapshot.length)
     }
 
-    /// What to send to one replica now, if anything.
+    /// The next send to one replica, if there is one.
     fn send(&mut self, id: SegmentId, n: usize, data: bool, close: bool) -> Option<Send> {
         let one_stream = self.config.one_stream;
         let in_parts = self.config.has_bug(Bug::EpochBeforeAll);
@@ -247,7 +246,7 @@ impl Master {
         let certificate = match (data, snapshot) {
             (true, _) => queued,
             (false, Some(snapshot)) if open => snapshot,
-            // Nothing more of it is to be sent: to close it needs no leave to send data.
+            // No more bytes are to be sent: a close needs no permission to send data.
             _ if before.length == queued.length => queued,
             _ => Certificate {
                 length: before.length,
@@ -338,7 +337,7 @@ impl Master {
         false
     }
 
-    /// A segment that is whole everywhere needs no looking at.
+    /// A segment that is whole on all replicas needs no more checks.
     fn retire(&mut self, id: SegmentId) {
         let segment = &self.segments[&id];
         let synced = segment.on_all(self.config.replicas, Level::Synced);
@@ -348,7 +347,7 @@ impl Master {
         }
     }
 
-    /// O5: in the order they were proposed.
+    /// O5: in the order of their proposals.
     fn write_swaps(&mut self) -> bool {
         let Some(n) = self.swaps.iter().position(|swap| swap.at.is_none()) else {
             return false;
@@ -422,7 +421,7 @@ impl Master {
         }
     }
 
-    /// Forgets a segment; its replicas are garbage.
+    /// Drops a segment; its replicas are garbage.
     pub(super) fn discard(&mut self, id: SegmentId) {
         self.active.remove(&id);
         let Some(segment) = self.segments.remove(&id) else {
@@ -439,13 +438,14 @@ impl Master {
     fn free(&mut self, effects: &mut Vec<Effect>) {
         let (pinned, in_flight) = (&self.pinned, &self.in_flight);
         let careless = self.config.has_bug(Bug::PinnedFreed);
-        // A write that is still on its way must not come after the free.
+        // A write in flight must not arrive after the free.
         let awaited = |backup, segment| {
             let mut sent = in_flight.values();
             sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
         };
-        // O12: of a segment that is part of the log, only what others have: a refused backup, or
-        // one whose replica could not be read, may hold the last good one from an earlier life.
+        // O12: of a segment that is part of the log, only replicas that others have too: a refused
+        // backup, or one with an unreadable replica, may hold the last good one from an earlier
+        // life.
         let hasty = self.config.has_bug(Bug::LastFreed);
         let kept: BTreeSet<SegmentId> = match hasty {
             true => BTreeSet::new(),
@@ -477,7 +477,7 @@ impl Master {
         }
     }
 
-    /// O10: once, when the control segment is where a recovery will find it.
+    /// O10: once, when the control segment is on all replicas, so that a recovery will find it.
     fn tell_floor(&mut self, effects: &mut Vec<Effect>) {
         if self.floor_noted >= self.floor_wanted || self.floor_asked == self.floor_wanted {
             return;

@@ -1,14 +1,14 @@
-//! What a master knows of one segment and its replicas.
+//! A master's state of one segment and its replicas.
 
 use super::{BackupId, Found, Lsn, SegmentId};
 use duramen_base::ids::Level;
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
-/// How far a replica is.
+/// The progress of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// The replication epoch that the replica knows.
+    /// The replication epoch of the replica.
     pub epoch: u64,
     pub open: bool,
     /// Certified bytes.
@@ -17,7 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// What both have. The epoch is the lower one.
+    /// The progress that both have reached. The epoch is the lower one.
     fn meet(self, other: Progress) -> Progress {
         Progress {
             epoch: self.epoch.min(other.epoch),
@@ -27,7 +27,7 @@ impl Progress {
         }
     }
 
-    /// The further one: what is known at a higher epoch replaces what was known at a lower.
+    /// The further one: progress at a higher epoch replaces that at a lower one.
     fn join(self, other: Progress) -> Progress {
         match self.epoch.cmp(&other.epoch) {
             std::cmp::Ordering::Greater => self,
@@ -50,15 +50,15 @@ pub(super) struct Replica {
     /// Acknowledged, at level buffered or above.
     pub buffered: Progress,
     pub synced: Progress,
-    /// What will be synced when a sync that was asked for has ended.
+    /// The progress that will be synced when the sync in flight has ended.
     pub syncing: Progress,
     /// A recovery reads it first.
     pub primary: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
-    /// Its opening was refused, and nobody else can have it: it is sent again (O13).
+    /// Its opening was refused, and no other backup can take it: it is sent again (O13).
     pub refused: bool,
-    /// Of a control segment, the epoch of its opening, which all of it has (O13).
+    /// Of a control segment, the epoch of its opening, which applies to all of it (O13).
     pub opened_at: u64,
 }
 
@@ -126,33 +126,33 @@ impl Replica {
 pub(super) struct Segment {
     pub kind: Kind,
     pub head: u32,
-    /// O3, O7: what has to be complete before this one's data is sent.
+    /// O3, O7: the segment that has to be complete before this one's data is sent.
     pub predecessor: Option<SegmentId>,
     pub epoch: u64,
-    /// All bytes there are to send.
+    /// The end of the bytes to be sent.
     pub queued: Certificate,
-    /// Nothing follows.
+    /// No data follow.
     pub closed: bool,
     /// End of its `AddOpen` record, once written (O1).
     pub listed_at: Option<Lsn>,
-    /// O4 is done, or a `Swap` has listed it: from now on its replicas count whatever their epoch.
+    /// O4 is done, or a `Swap` has listed it: from now on its replicas count at any epoch.
     pub close_recorded: bool,
     /// A `SegmentEpoch` record is needed (O8).
     pub epoch_wanted: bool,
-    /// What each replica must have before that record may be written: a lower length may have been
-    /// promised.
+    /// The length that each replica must have before that record may be written: a lower length may
+    /// have been promised.
     pub epoch_from: u32,
     /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
-    /// O12: what these had of it from before does not count again: they were given it anew, or told
-    /// to drop it.
+    /// O12: older replicas of the segment on these backups do not count again: they were sent it
+    /// anew, or told to drop it.
     pub settled: Vec<BackupId>,
-    /// Something of it was sent to somebody.
+    /// At least one send of it was made.
     pub was_placed: bool,
     /// A replica was lost since.
     pub has_lost: bool,
-    /// Nobody has its bytes: it is cleaned instead of being made good for.
+    /// No backup has its bytes: it is cleaned instead of being replaced.
     pub has_no_source: bool,
     /// [`Bug::OldEpochCounts`](super::Bug) is planted.
     pub any_epoch: bool,
@@ -187,22 +187,22 @@ impl Segment {
             .find(|replica| replica.backup == backup)
     }
 
-    /// A backup that was chosen for a replica was sent nothing: it is as before.
+    /// A backup that was chosen for a replica was sent nothing: the choice is undone.
     pub fn unplace(&mut self, backup: BackupId) {
         self.replicas.retain(|replica| replica.backup != backup);
         self.unsettle(backup);
     }
 
-    /// O12: what this one had before it was chosen may count again.
+    /// O12: the older replica of this backup may count again.
     pub fn unsettle(&mut self, backup: BackupId) {
         if let Some(last) = self.settled.iter().rposition(|settled| *settled == backup) {
             self.settled.remove(last);
         }
     }
 
-    /// What each of at least `wanted` replicas has reached at `level` (`memory` = was sent);
-    /// replicas of an older epoch don't count, but those of a control segment, where it only tells
-    /// openings apart (O13).
+    /// The progress that each of at least `wanted` replicas has reached at `level` (`memory` = was
+    /// sent); replicas of an older epoch don't count, except those of a control segment, where the
+    /// epoch only distinguishes openings (O13).
     pub fn on_all(&self, wanted: usize, level: Level) -> Progress {
         let mut all = Progress::default();
         let mut counted = 0;
@@ -224,13 +224,13 @@ impl Segment {
         all
     }
 
-    /// Whether a progress covers all there is and ever will be.
+    /// Whether a progress covers the whole closed segment.
     pub fn is_whole(&self, progress: Progress) -> bool {
         self.closed && progress.close && progress.length == self.queued.length
     }
 
-    /// O13: a control segment's opening was refused. Nothing of it is there, nor will be: the next
-    /// one, here or elsewhere, is another opening.
+    /// O13: a control segment's opening was refused. None of its bytes are there, nor will be: the
+    /// next one, here or elsewhere, is another opening.
     pub fn refuse(&mut self, backup: BackupId) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -242,8 +242,7 @@ impl Segment {
         }
     }
 
-    /// O8: what is sent from now on has a higher epoch; what is in flight at the old one will not
-    /// count.
+    /// O8: later sends have a higher epoch; those in flight at the old one will not count.
     pub fn lose_replica(&mut self, epoch_stays: bool) {
         if !epoch_stays {
             self.epoch += 1;

@@ -1,39 +1,38 @@
-//! What a master remembers of its clients' requests, so that each takes effect exactly once.
+//! A master's tracker of its clients' requests: each request takes effect exactly once.
 //!
-//! A mutating request of a native client has an id ([`Rpc`]). With its effect, in the same atomic
-//! group of the log, goes a *completion record*: the id and the result. Whoever owns the key
+//! A mutating request of a native client has an id ([`Rpc`]). A *completion record*, the id and the
+//! result, is written with its effect, in the same atomic group of the log. The owner of the key
 //! answers a repetition with that result. Records follow their keys through cleaning, recovery and
-//! migration: who meets one in a log calls [`Tracker::met`].
+//! migration: the code that finds one in a log calls [`Tracker::met`].
 //!
 //! **Invariants**
-//! - L1: of the same request, at most one execution is under way; repetitions wait.
-//! - L2: a result is told, also to a repetition, only when effect and record are durable: the
+//! - L1: of the same request, at most one execution is in progress; repetitions wait.
+//! - L2: a result is sent, also to a repetition, only when effect and record are durable: the
 //!   caller calls [`Tracker::finish`] then, and not earlier (90-traps.md §I.30).
 //! - L3: a request at or below the highest acknowledged id is answered `Stale` and never executed.
 //! - L4: the record of a request that is not acknowledged is needed: [`Tracker::keeps`]. An
 //!   acknowledgement counts here only when the request that brought it is durable, since its record
-//!   is what brings it to the next owner.
-//! - L5: what was never seen here is executed only while the client's lease is known to last.
-//!   Otherwise it could have been executed, and forgotten because the lease ended.
-//! - L6: when a range of keys is left, its records go along ([`Tracker::export`]) or are forgotten
+//!   brings it to the next owner.
+//! - L5: a request that was never seen here is executed only while the client's lease is known to
+//!   last. Otherwise it could have been executed, and its record dropped because the lease ended.
+//! - L6: when a range of keys leaves, its records go along ([`Tracker::export`]) or are dropped
 //!   ([`Tracker::purge`]).
-//! - L7: of a record that is met again nothing changes; the highest acknowledged id wins
+//! - L7: a record that is found again changes nothing; the highest acknowledged id wins
 //!   (90-traps.md §E).
-//! - L8: a client is forgotten only when the coordinator says that its lease has ended and nothing
-//!   of it is under way.
+//! - L8: a client is dropped only when the coordinator has answered that its lease has ended and no
+//!   request of it is in progress.
 //! - L9: a client is asked about again after a tenth of a second at the soonest, however little is
 //!   left of its lease.
 //! - L9: memory per client is bounded: ids are at most `window` above the acknowledged one.
 //! - L10: a request that was sent before the key came here is not executed: the caller compares the
-//!   map's version that it carries with that since which it owns the tablet. (It may be a late copy
+//!   version of the request's map with that since which it owns the tablet. (It may be a late copy
 //!   of one that others executed, and whose record they dropped because it was acknowledged.)
 //!
 //! **Concurrency**: none in here. Clients are independent of each other: a server may hold several
 //! trackers and choose by client.
 //!
-//! Times are microseconds of a monotonic clock. A lease is measured from the sending of the
-//! question that was answered, so both clocks may differ by their rate alone; `DRIFT_PERCENT` is
-//! taken off.
+//! Times are microseconds of a monotonic clock. A lease is measured from the time when the answered
+//! request was sent, so only the rates of both clocks may differ; `DRIFT_PERCENT` is subtracted.
 //!
 //! Paper: RIFL [Lee15 §3-§4]; differs: leases are checked by asking for the time that is left, in
 //! advance, instead of a cluster clock in each request; a tracker holds results, not locations, so
@@ -47,15 +46,15 @@ use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
 use duramen_wire::native::message::Rpc;
 use std::collections::{BTreeMap, HashMap};
 
-/// Most that two clocks may differ in their rate.
+/// Largest difference in the rate of two clocks.
 const DRIFT_PERCENT: u64 = 10;
-/// A question to the coordinator that got no answer is asked again after this time.
+/// A request to the coordinator without an answer is repeated after this time.
 const ASK_AGAIN_US: u64 = 500_000;
-/// A client's lease that is about to end is asked about no sooner: half of what is left would be
-/// nothing in the end.
+/// Least time before a client's lease is asked about again: half of the rest would become zero in
+/// the end.
 const ASK_LEAST_US: u64 = 100_000;
 
-/// What to do with a request.
+/// The handling of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// Execute it; then [`Tracker::finish`] or [`Tracker::abandon`].
@@ -75,11 +74,11 @@ pub enum Begin {
     BeyondWindow,
 }
 
-/// A completion record, as it stands in the log.
+/// A completion record, as in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub table: TableId,
-    /// Of the request's key: where the record belongs.
+    /// Of the request's key, to which the record belongs.
     pub route: RouteHash,
     pub rpc: Rpc,
     pub result: Vec<u8>,
@@ -97,19 +96,19 @@ struct Record {
 struct Client {
     /// By RPC id.
     records: BTreeMap<RpcId, Record>,
-    /// The highest acknowledged id that any request brought: what is asked at or below it is stale.
+    /// The highest acknowledged id of any request: requests at or below it are stale.
     acknowledged: RpcId,
     /// The same, of durable requests: records at or below are not needed.
     acknowledged_durably: RpcId,
     /// Its lease lasts at least until then.
     lease_until_us: u64,
-    /// The coordinator said that the lease has ended.
+    /// The coordinator has answered that the lease has ended.
     ended: bool,
     /// When the coordinator is asked next. 0: at once, it is new.
     ask_at_us: u64,
 }
 
-/// See the file's head.
+/// The tracker; see the file's head.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     clients: HashMap<ClientId, Client>,
@@ -129,8 +128,8 @@ impl Tracker {
         }
     }
 
-    /// A request for a key came. The caller owns the key, since before the request was sent (L10),
-    /// and goes on owning it until it calls `finish` or `abandon`.
+    /// A request for a key arrived. The caller owns the key, since before the request was sent
+    /// (L10), and continues to own it until it calls `finish` or `abandon`.
     pub fn begin(&mut self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
         let window = self.window;
         let (runs_again, stale_runs, no_lease) = (
@@ -169,8 +168,8 @@ impl Tracker {
         Begin::Execute
     }
 
-    /// Effect and record of a request that began are durable (L2), with this result. What it
-    /// acknowledges is not needed any more.
+    /// Effect and record of a request that began are durable (L2), with this result. The records
+    /// that it acknowledges are not needed any more.
     ///
     /// # Panics
     /// If it did not begin, or is finished already.
@@ -194,8 +193,8 @@ impl Tracker {
         }
     }
 
-    /// A durable record was met: in the own log when the server starts, in a dead server's log, in
-    /// what a migration brings.
+    /// A durable record was found: in the own log when the server starts, in a dead server's log,
+    /// or in a migration.
     pub fn met(&mut self, completion: Completion) {
         if self.has_bug(Bug::LogForgotten) {
             return;
@@ -224,9 +223,8 @@ impl Tracker {
             && known.is_some_and(|known| known.records.contains_key(&id))
     }
 
-    /// The records of a range that another master takes over, for it to meet (L6). The range is
-    /// locked: nothing of it begins any more. `None`: something of it is not durable yet (L2). Ask
-    /// again.
+    /// The records of a range for its new master (L6). The range is locked: no request of it begins
+    /// any more. `None`: a request of it is not durable yet (L2). Call again.
     pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<Completion>> {
         if self.has_bug(Bug::RecordsStayBehind) {
             return Some(Vec::new());
@@ -239,7 +237,7 @@ impl Tracker {
                 }
                 let result = record.result.as_ref()?;
                 if *rpc <= client.acknowledged {
-                    continue; // L3: nobody asks for it any more.
+                    continue; // L3: no repetition needs it any more.
                 }
                 all.push(Completion {
                     table,
@@ -257,8 +255,8 @@ impl Tracker {
         Some(all)
     }
 
-    /// The range is not owned any more: what is remembered of it is forgotten, and the cleaner need
-    /// not keep it. What is under way there (only if the table was dropped) still ends as usual.
+    /// The range is not owned any more: its records are dropped, and the cleaner need not keep
+    /// them. Requests in progress there (only if the table was dropped) still end as usual.
     pub fn purge(&mut self, table: TableId, range: &KeyRange) {
         for client in self.clients.values_mut() {
             client.records.retain(|_, record| {
@@ -267,8 +265,8 @@ impl Tracker {
         }
     }
 
-    /// Clients that the coordinator must be asked about now, ordered; nobody else is asked about
-    /// them for half a second.
+    /// Clients that the coordinator must be asked about now, ordered; they are not returned again
+    /// for half a second.
     pub fn to_ask(&mut self, now_us: u64) -> Vec<ClientId> {
         let mut all: Vec<ClientId> = self
             .clients
@@ -283,8 +281,8 @@ impl Tracker {
         all
     }
 
-    /// The coordinator's answer to a question that was sent at `sent_us`: how much is left of the
-    /// leases of those that have one, in milliseconds. The others have ended, for ever.
+    /// The coordinator's answer to a request that was sent at `sent_us`: the rest of the leases of
+    /// those that have one, in milliseconds. The others have ended, for ever.
     pub fn answered(&mut self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
         let forgets = self.has_bug(Bug::ForgetsTheLiving);
         let asks_soon = self.has_bug(Bug::AsksEverSooner);
@@ -300,26 +298,25 @@ impl Tracker {
                     }
                     let left_us = u64::from(*left_ms) * 1000 * (100 - DRIFT_PERCENT) / 100;
                     client.lease_until_us = client.lease_until_us.max(sent_us + left_us);
-                    // In advance, so that nobody waits for it; and a few times, should the
-                    // coordinator be away.
+                    // In advance, so that no client waits for it; and a few times, in case the
+                    // coordinator is away.
                     let least_us = if asks_soon { 0 } else { ASK_LEAST_US };
                     client.ask_at_us = sent_us + (left_us / 2).max(least_us);
                 }
                 _ => client.ended = true,
             }
         }
-        // L8; who has something under way is asked about again and forgotten then.
+        // L8; a client with a request in progress is asked about again and dropped then.
         self.clients
             .retain(|_, client| !client.ended || client.is_running());
     }
 
-    /// When [`to_ask`](Self::to_ask) has something to say at the latest; `None`: no client is
-    /// known.
+    /// When [`to_ask`](Self::to_ask) has a client at the latest; `None`: no client is known.
     pub fn next_ask_us(&self) -> Option<u64> {
         self.clients.values().map(|client| client.ask_at_us).min()
     }
 
-    /// Clients known, and records of all of them: for people.
+    /// Numbers of known clients, and of all their records: for people.
     pub fn size(&self) -> (usize, usize) {
         let records = self.clients.values().map(|client| client.records.len());
         (self.clients.len(), records.sum())

@@ -1,12 +1,11 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
-//! none.
+//! Bugs that tests plant to check that they are found. Without feature `planted` there are none.
 
-/// A rule that is not kept.
+/// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// L1: a repetition that comes while the first is being executed is executed as well.
+    /// L1: a repetition that arrives during the first execution is executed as well.
     InProgressRunsAgain,
-    /// L3: what the client has acknowledged is executed again when it comes once more.
+    /// L3: a request that the client has acknowledged is executed again when it arrives once more.
     AcknowledgedRunsAgain,
     /// L4: the cleaner drops records that the client has not acknowledged.
     CleanerForgets,
@@ -14,9 +13,9 @@ pub enum Bug {
     NoLeaseCheck,
     /// L6: records stay behind when their tablet moves.
     RecordsStayBehind,
-    /// L7: what was met in a log does not count.
+    /// L7: a record that was found in a log does not count.
     LogForgotten,
-    /// L8: a client is forgotten while its lease goes on.
+    /// L8: a client is dropped while its lease continues.
     ForgetsTheLiving,
     /// L9: the closer a lease is to its end, the sooner it is asked about again.
     AsksEverSooner,

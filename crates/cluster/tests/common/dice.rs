@@ -1,6 +1,6 @@
-//! Small numbers, all from one seed.
+//! Small random numbers, all from one seed.
 
-/// As good as a schedule needs; the same on every machine.
+/// A generator that is good enough for schedules; the same on every machine.
 pub struct Dice(pub u64);
 
 impl Dice {

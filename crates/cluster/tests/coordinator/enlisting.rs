@@ -1,4 +1,4 @@
-//! A server wants to be a member: strangers, copies, and lives that are over.
+//! Enlisting of members: strangers, copies, and lives that are over.
 
 use crate::membership::{pings_to, status_of};
 use crate::rig::{Rig, enlist};
@@ -19,7 +19,7 @@ fn refused_enlist(rig: &mut Rig, change: impl FnOnce(&mut Enlist)) -> Refusal {
     }
 }
 
-/// Asks again as it is told, among servers that live.
+/// Repeats the request as the answer says, among living servers.
 fn refused_in_the_end(rig: &mut Rig, change: impl Fn(&mut Enlist)) -> Refusal {
     for _ in 0..20 {
         match refused_enlist(rig, &change) {
@@ -50,7 +50,7 @@ fn strangers_are_refused_clearly() {
         e.roles.backup = false;
     });
     assert!(text(nothing).contains("master"));
-    // A copied disk: the other one is asked whether it lives.
+    // A copied disk: the other server is asked whether it lives.
     let copy = refused_enlist(&mut rig, |e| e.disk = 1);
     assert!(matches!(copy, Refusal::NotReady { .. }), "{copy}");
     let copy = refused_in_the_end(&mut rig, |e| e.disk = 1);
@@ -59,7 +59,7 @@ fn strangers_are_refused_clearly() {
     assert!(other.to_string().contains("cluster `test`, not `other`"));
 }
 
-/// A directory that was copied knows the id of the life that goes on: that one is not ended for it.
+/// A copied directory has the id of the life that continues: that life is not ended because of it.
 #[test]
 fn a_copy_does_not_take_the_place_of_who_lives() {
     let mut rig = Rig::new();
@@ -74,8 +74,7 @@ fn a_copy_does_not_take_the_place_of_who_lives() {
     let again = refused_in_the_end(&mut rig, copy);
     assert!(again.to_string().contains("server 0.1 is alive"), "{again}");
     assert_eq!(status_of(&rig, old), Some(ServerStatus::Up));
-    // Later it ends, which that check says nothing of, and its directory is used at another
-    // address.
+    // Later it ends, which that check does not show, and its directory is used at another address.
     rig.live(500_000);
     let ToCoordinator::Enlist(mut request) = enlist(50, 51, Some(old)) else {
         panic!();
@@ -88,13 +87,13 @@ fn a_copy_does_not_take_the_place_of_who_lives() {
         Some(CoordinatorAnswer::Refused(Refusal::NotReady { .. }))
     );
     assert!(waits, "{first:?}");
-    rig.pass(300_000); // nobody answers the check
+    rig.pass(300_000); // the check is not answered
     let next = rig.ask(ServerId::NONE, question);
     assert!(
         matches!(next, Some(CoordinatorAnswer::Enlisted(_))),
         "{next:?}"
     );
-    // Where it listened itself nobody else does.
+    // No other process is at its own address.
     let here = ToCoordinator::Enlist(Enlist {
         nonce: 52,
         ..match enlist(2, 2, Some(servers[1])) {
@@ -109,7 +108,7 @@ fn a_copy_does_not_take_the_place_of_who_lives() {
     );
 }
 
-/// Each of two copies that asked in turn began the other's doubt anew: both waited for as long as
+/// Each of two copies that asked in turn restarted the other's doubt: both waited for as long as
 /// both ran.
 #[test]
 fn many_copies_of_who_lives_are_each_refused_in_the_end() {
@@ -134,9 +133,8 @@ fn many_copies_of_who_lives_are_each_refused_in_the_end() {
 }
 
 /// Members came back at each other's addresses and were refused for good, as copies of each other.
-/// An answer that a server gave before it ended comes after its next life has asked: it is no
-/// proof. Nor does anybody live who is said to be over by the process that listens at the address
-/// now.
+/// An answer that a server gave before it ended arrives after its next life has asked: it is no
+/// proof. Nor is a server alive if the process that is now at its address claims that it is over.
 #[test]
 fn an_answer_from_before_the_end_is_no_proof_of_life() {
     let mut rig = Rig::new();
@@ -147,7 +145,7 @@ fn an_answer_from_before_the_end_is_no_proof_of_life() {
     };
     let first = refused_enlist(&mut rig, moved);
     assert!(matches!(first, Refusal::NotReady { .. }), "{first}");
-    rig.be_good(); // the answer that was on its way
+    rig.be_good(); // the answer in flight
     let again = refused_enlist(&mut rig, moved);
     assert!(matches!(again, Refusal::NotReady { .. }), "{again}");
     for _ in 0..2 {
@@ -172,7 +170,7 @@ fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     rig.enlist_some(1);
     let again = refused_enlist(&mut rig, |e| e.disk = 1); // at another address
     assert!(matches!(again, Refusal::NotReady { .. }));
-    rig.pass(300_000); // nobody answers the check
+    rig.pass(300_000); // the check is not answered
     let ToCoordinator::Enlist(mut request) = enlist(50, 51, None) else {
         panic!();
     };
@@ -181,8 +179,8 @@ fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     assert!(matches!(answer, Some(CoordinatorAnswer::Enlisted(_))));
 }
 
-/// A process that ends after it was made a member, and before it had stored its id: the next one at
-/// its address, with its disk, can't name it, and answers whoever asks whether that one lives.
+/// A process ends after it was made a member, and before it had stored its id: the next one at its
+/// address, with its disk, can't name it, and answers the check of that life.
 #[test]
 fn a_life_that_never_knew_its_id_is_replaced_by_the_next() {
     let mut rig = Rig::new();

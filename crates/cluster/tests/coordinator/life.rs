@@ -1,5 +1,5 @@
-//! A model of a server in random histories: what it keeps over a crash, what it does in one life,
-//! and how it obeys the coordinator.
+//! A model of a server in random histories: its state over crashes, the state of one life, and its
+//! handling of the coordinator's messages.
 
 mod deeds;
 
@@ -26,9 +26,9 @@ pub type Key = (TableId, RouteHash);
 pub type Value = u64;
 
 const MS: u64 = 1_000;
-/// Entries of a segment.
+/// Entries of a full segment.
 const FULL: usize = 6;
-/// What was not answered is asked again after this time.
+/// A request without an answer is repeated after this time.
 const AGAIN_US: u64 = 250 * MS;
 
 /// A replica on a backup.
@@ -56,11 +56,11 @@ impl Replica {
     }
 }
 
-/// What a backup has of one log.
+/// A backup's replicas of one log.
 #[derive(Default)]
 pub struct Shelf {
     fenced: bool,
-    /// Until then the log's master may read, as far as this backup has let it.
+    /// The end of the read lease that this backup granted to the log's master.
     granted_until_us: u64,
     replicas: BTreeMap<SegmentId, Replica>,
 }
@@ -85,12 +85,12 @@ struct Segment {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// Told to the coordinator until it answers.
+    /// Reported to the coordinator until it answers.
     Reported,
     Accepted(TabletsVersion),
 }
 
-/// Data on their way to this server: of a partition, or of a tablet that moves in.
+/// Data for this server: of a partition, or of a tablet that moves in.
 struct Arrival {
     ranges: Vec<(TableId, KeyRange)>,
     data: BTreeMap<Key, Value>,
@@ -111,10 +111,10 @@ enum Wish {
     Enlist,
     Head(SegmentId),
     Report(Source),
-    /// Of interest only if it is refused.
+    /// Only a refusal matters.
     Told,
-    /// Logs that its list does not know; what a list that was asked for after their first write
-    /// does not know is gone.
+    /// Logs that are not in its list; if a list requested after their first write does not have
+    /// them either, they are gone.
     Strangers(Vec<ServerId>),
 }
 
@@ -124,8 +124,8 @@ pub struct Life {
     id: Option<ServerId>,
     term: u32,
     members: Members,
-    /// Logs that were dropped here: refused for ever, or one that was called crashed could begin
-    /// anew on old holders.
+    /// Logs that were dropped here: refused for ever, or a log that was declared crashed could
+    /// begin anew on old holders.
     gone: BTreeSet<ServerId>,
     tablets: Tablets,
     data: BTreeMap<Key, Value>,
@@ -134,11 +134,11 @@ pub struct Life {
     control_holders: Vec<ServerId>,
     open: Option<SegmentId>,
     next_segment: u64,
-    /// The coordinator knows of the control segment.
+    /// The coordinator has noted the control segment.
     noted: bool,
-    /// Not everything is on all of its holders.
+    /// Some segment is not on all of its holders.
     stuck: bool,
-    /// The control log needs a new segment before it goes on.
+    /// The control log needs a new segment before it continues.
     rolls: bool,
     lease_until_us: u64,
     arrivals: BTreeMap<Source, Arrival>,
@@ -189,7 +189,7 @@ impl Life {
         SegmentId(self.next_segment - 1)
     }
 
-    /// The control segment's bytes: a snapshot of what is listed.
+    /// The control segment's bytes: a snapshot of the listed segments.
     fn control_bytes(&self, id: SegmentId) -> Vec<u8> {
         let log = self.id.expect("a member").number();
         let header = Header {
@@ -225,7 +225,7 @@ impl Life {
         bytes
     }
 
-    /// Takes a newer list of tablets: merges what arrived, drops what is not its own.
+    /// Applies a newer list of tablets: merges arrived data, drops data of other owners.
     fn apply_tablets(&mut self, tablets: Tablets) {
         if tablets.version <= self.tablets.version {
             return;
@@ -285,12 +285,12 @@ impl Server {
         }
     }
 
-    /// Of the process that runs, if it is a member.
+    /// The id of the running process, if it is a member.
     pub fn id(&self) -> Option<ServerId> {
         self.life.as_ref()?.id
     }
 
-    /// For who reads a failure.
+    /// The state for the message of a failure.
     pub fn describe(&self, unserved: &[&Key]) -> String {
         let logs: Vec<&ServerId> = self.shelf.keys().collect();
         let Some(life) = &self.life else {
@@ -318,7 +318,7 @@ impl Server {
         life.data.get(&key).copied().unwrap_or(0)
     }
 
-    /// What a backup says to `StartRead`.
+    /// A backup's answer to `StartRead`.
     fn start_read(
         &mut self,
         now_us: u64,
@@ -382,7 +382,7 @@ fn report(source: Source, arrival: &Arrival, server: ServerId) -> ToCoordinator 
     }
 }
 
-/// What a server does because of the coordinator.
+/// A server's reactions to the coordinator.
 impl World {
     /// Its answer, if it gives one.
     pub fn obey(
@@ -422,7 +422,7 @@ impl World {
                 min_open,
             } => {
                 if life.members.get(log).is_none() && !server.shelf.contains_key(&log) {
-                    // It is gone already, or so new that nothing of it can be here.
+                    // It is gone already, or so new that this server can have no replica of it.
                     let refusal = Refusal::NotReady {
                         after_ms: 1,
                         reason: String::new(),
@@ -464,7 +464,7 @@ impl World {
         Some((answer, Vec::new()))
     }
 
-    /// The coordinator's answer to a question of that life.
+    /// The coordinator's answer to a request of that life.
     pub fn replied(&mut self, index: usize, nonce: u64, reply: ReplyId, answer: CoordinatorAnswer) {
         let now_us = self.now_us;
         let server = &mut self.servers[index];
@@ -486,7 +486,7 @@ impl World {
                 learn(server, &ServerListUpdate::Full(enlisted.list));
             }
             (_, CoordinatorAnswer::Refused(Refusal::NotUp(_))) => {
-                // It was called crashed: it ends, and begins anew.
+                // It was declared crashed: it ends, and begins anew.
                 server.life = Some(Life::new(nonce.wrapping_add(1), nonce, now_us));
             }
             (Wish::Head(head), CoordinatorAnswer::Noted) if life.control == Some(head) => {
@@ -499,7 +499,7 @@ impl World {
                 };
                 arrival.stage = Stage::Accepted(since);
                 if arrival.failed.is_some() || version >= since {
-                    // Were it listed, it would be merged already.
+                    // If it were listed, it would be merged already.
                     life.arrivals.remove(&source);
                 }
             }
@@ -526,7 +526,7 @@ fn confirmed(server: &Server) -> ServerAnswer {
     }
 }
 
-/// Takes a list, and forgets the logs of those who are gone.
+/// Applies a list, and drops the logs of removed servers.
 fn learn(server: &mut Server, update: &ServerListUpdate) {
     let life = server.life.as_mut().expect("it lives");
     let Applied::Changed(changes) = life.members.apply(update) else {

@@ -1,4 +1,4 @@
-//! The tablet map as thousands of members follow it: step by step, and nothing is missed.
+//! The tablet map as thousands of members follow it: step by step, without a gap.
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MapVersion, MigrationId, RouteHash, ServerId, TableId};
@@ -24,7 +24,7 @@ fn changes(rig: &mut Rig, since: MapVersion) -> CoordinatorAnswer {
     rig.ask(ServerId::NONE, question).expect("an answer")
 }
 
-/// What a member makes of a step.
+/// Applies a step as a member does.
 fn take(map: &mut TabletMap, step: &MapStep) {
     assert_eq!(step.since, map.version);
     map.version = step.version;
@@ -48,7 +48,7 @@ fn roll(state: &mut u64, sides: u64) -> u64 {
     (*state >> 33) % sides
 }
 
-/// Something that changes the map, or is refused.
+/// A command that changes the map, or is refused.
 fn change(rig: &mut Rig, random: &mut u64, servers: &[ServerId], begun: &mut Vec<MigrationId>) {
     let tables: Vec<TableId> = rig
         .coordinator
@@ -118,7 +118,8 @@ fn whoever_follows_the_steps_has_the_map() {
     assert!(steps > 400, "{steps}");
 }
 
-/// Who is too far behind, knows nothing, or has a version that nobody gave gets the whole map.
+/// A member that is too far behind, knows no version, or has a version that was never given gets
+/// the whole map.
 #[test]
 fn who_cannot_follow_gets_the_whole_map() {
     let mut rig = Rig::new();
@@ -135,7 +136,7 @@ fn who_cannot_follow_gets_the_whole_map() {
     rig.create_table("b", 1 << 14);
     rig.create_table("c", 1 << 14);
     assert!(matches!(changes(&mut rig, old), CoordinatorAnswer::Map(_)));
-    // A new leader knows only what comes after it.
+    // A new leader can only give steps from its start on.
     let known = whole(&mut rig).version;
     rig.fail_over();
     assert!(matches!(changes(&mut rig, old), CoordinatorAnswer::Map(_)));
@@ -145,8 +146,8 @@ fn who_cannot_follow_gets_the_whole_map() {
     assert!(step.tablets.is_empty() && step.version > known);
 }
 
-/// W1: while the store is slow, changes wait for it together. Whoever was shown some of them must
-/// not take them for all.
+/// W1: while the store is slow, changes wait for it together. A member that was shown some of them
+/// must not take them for all.
 #[test]
 fn what_was_shown_changes_only_with_its_version() {
     let mut rig = Rig::new();
@@ -163,7 +164,7 @@ fn what_was_shown_changes_only_with_its_version() {
             "it waits for the store"
         );
     };
-    cut(&mut rig, 100); // on its way to the store
+    cut(&mut rig, 100); // in flight to the store
     cut(&mut rig, 200);
     let question = ToCoordinator::Map {
         table: None,

@@ -1,4 +1,4 @@
-//! Who is a member: enlisting, crashing, and being told of it.
+//! Membership: enlisting, crashing, and the notices of both.
 
 use crate::rig::{Asked, Rig, enlist};
 use duramen_base::ids::{
@@ -54,7 +54,7 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
     );
     // The same request again, as the answer was lost: the same server.
     assert_eq!(rig.enlist_as(1, 99, Some(first)), again);
-    // Who is called crashed hears it.
+    // A server that is declared crashed is told so.
     let suspect = ToCoordinator::Suspect {
         server: again,
         list_version: Default::default(),
@@ -66,8 +66,8 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
     );
 }
 
-/// Asks a leader that slept while another one took over for what only that one knows; returns
-/// whether it said anything.
+/// Sends a leader that slept while another one took over a request about state that only the other
+/// one has; returns whether it answered.
 fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
     let mut rig = Rig::planted(planted);
     let member = rig.enlist_some(2)[0];
@@ -86,7 +86,7 @@ fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
     denied
 }
 
-/// K8. (A target that heard `Stale` of a leader that was none any more never reported again, and
+/// K8. (A target that got `Stale` from a leader that had lost the lead never reported again, and
 /// its source stayed locked.)
 #[test]
 fn who_slept_does_not_deny_what_came_after_it() {
@@ -129,7 +129,7 @@ fn who_slept_does_not_deny_what_came_after_it() {
     }
 }
 
-/// A server's list after everything it was told in some order.
+/// A server's list after all updates in some order.
 fn list_after(planted: Planted, order: &[usize]) -> (ListVersion, usize) {
     let mut members = Members::new();
     if planted.is(Bug::SkipsVersions) {
@@ -198,7 +198,7 @@ fn who_missed_a_step_gets_the_full_list() {
         asked.question,
         FromCoordinator::Servers(ServerListUpdate::Step { .. })
     ));
-    // It answers with what it has, which is older than what the step begins with.
+    // It answers with its list, which is older than the start of the step.
     let answer = ServerAnswer::Confirmed {
         list_version: ListVersion(1),
         tablets_version: Default::default(),
@@ -231,7 +231,7 @@ fn a_full_list_says_who_crashed_and_went_before_who_came() {
     members.apply(&before);
     rig.crash(servers[0]);
     let name = "a".to_owned();
-    rig.admin(Admin::DropTable { name }); // nothing holds it back
+    rig.admin(Admin::DropTable { name }); // nothing delays it
     rig.enlist_as(1, 9, Some(servers[0]));
     let Applied::Changed(changes) = members.apply(&full(&mut rig)) else {
         panic!();
@@ -290,7 +290,7 @@ fn a_suspect_is_asked_twice_before_it_is_called_crashed() {
     assert_eq!(status_of(&rig, suspected), Some(ServerStatus::Up));
     suspect(&mut rig, by, suspected);
     rig.pass_without(260_000, &[suspected], None);
-    assert_eq!(status_of(&rig, suspected), None); // it owned nothing: nothing of it is needed
+    assert_eq!(status_of(&rig, suspected), None); // it owned nothing: its replicas are not needed
 }
 
 #[test]
@@ -305,7 +305,8 @@ fn refused_connections_are_a_quick_verdict() {
     assert_eq!(status_of(&rig, suspected), None);
 }
 
-/// How many of some servers are called crashed within a time in which some of them give no answer.
+/// The number of servers that are declared crashed within a time in which some of them do not
+/// answer.
 fn crashes(planted: Planted, servers: u64, gone: &[u32], sign: Option<Sign>, us: u64) -> usize {
     let mut rig = Rig::planted(planted);
     rig.enlist_some(servers);
@@ -315,9 +316,9 @@ fn crashes(planted: Planted, servers: u64, gone: &[u32], sign: Option<Sign>, us:
     servers as usize - rig.coordinator.status().servers.len()
 }
 
-/// A standby with a wrong token took over, and all servers were crashed in half a second, each new
-/// life too; so they were by a name that could not be looked up, and by a leader that was cut off
-/// from them.
+/// A standby with a wrong token took over, and all servers were declared crashed within half a
+/// second, each new life too. The same happened with a name that could not be looked up, and with a
+/// leader that was cut off from all servers.
 #[test]
 fn a_coordinators_own_failure_is_nobodys_death() {
     let good = Planted::default();
@@ -338,7 +339,7 @@ fn a_coordinators_own_failure_is_nobodys_death() {
     let all = [0, 1, 2];
     let judges = Planted::one(Bug::JudgesAlone);
     assert_eq!(crashes(judges, 3, &all, None, long_us), 3, "not found");
-    // What may be a fault of this process is no quick verdict about a single server either.
+    // A possible fault of this process gives no quick verdict about a single server either.
     let blames = Planted::one(Bug::OwnFaultIsDeath);
     let quick_us = 1_000_000;
     assert_eq!(crashes(good, 3, &[1], Some(Sign::Unknown), quick_us), 0);
@@ -363,7 +364,7 @@ fn a_rack_with_a_third_of_the_servers_is_judged() {
     assert_eq!(crashes(Planted::default(), 2, &[1], None, 3_000_000), 1);
 }
 
-/// The power of most servers fails: nobody is called crashed until some are back as new lives, and
+/// The power of most servers fails: none is declared crashed until some are back as new lives, and
 /// then the rest is.
 #[test]
 fn most_servers_gone_are_no_verdict_until_enough_are_back() {
@@ -381,8 +382,8 @@ fn most_servers_gone_are_no_verdict_until_enough_are_back() {
     assert!(up(&rig, servers[0]) && up(&rig, ServerId::new(2, 2)));
 }
 
-/// One that nobody admits leaves at once; one that is cut off, after a while; one that hears
-/// enough, never.
+/// A leader that all servers refuse resigns at once; one that is cut off, after a while; one that
+/// reaches enough servers, never.
 #[test]
 fn a_leader_that_cannot_judge_resigns() {
     let unfit = |gone: usize, sign: Option<Sign>, us: u64| {
@@ -410,10 +411,10 @@ fn a_coordinator_that_stood_still_blames_nobody() {
         };
         rig.be_good();
         suspect(&mut rig, by, suspected);
-        rig.pass(130_000); // one missed
+        rig.pass(130_000); // one ping missed
         rig.pass_without(1_000, &[suspected], None); // others answer
-        // Then the machine stops for a while, and goes on with its timers before it reads what has
-        // arrived.
+        // Then the machine stops for a while, and runs its timers before it reads the messages that
+        // have arrived.
         rig.now_us += 210_000;
         rig.handle(Input::Tick);
         rig.be_good();
@@ -591,8 +592,8 @@ fn copysets_are_disjoint_groups_over_racks() {
     check(&rig);
 }
 
-/// Told of a version that does not exist, the coordinator believed that its server had everything,
-/// for ever.
+/// After a report of a version that does not exist, the coordinator assumed for ever that the
+/// server had everything.
 #[test]
 fn a_version_that_was_never_told_is_not_had() {
     let mut rig = Rig::new();

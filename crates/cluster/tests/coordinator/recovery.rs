@@ -1,4 +1,4 @@
-//! Recoveries: what is replayed, by whom, and who owns it afterwards.
+//! Recoveries: the replayed segments, the recovery masters, and the owners afterwards.
 
 mod control;
 
@@ -12,7 +12,7 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeMap;
 
-/// Servers, one of which is crashed and owned all of a table.
+/// Servers of which one is crashed; it owned all of a table.
 struct Case {
     rig: Rig,
     table: TableId,
@@ -104,7 +104,7 @@ impl Case {
         self.rig.show(self.dead, shelves);
     }
 
-    /// The only order that waits, started.
+    /// The only waiting order, started.
     fn start_one(&mut self) -> Asked {
         let [asked] = &self.rig.orders()[..] else {
             panic!("not one order");
@@ -126,8 +126,8 @@ impl Case {
         of.waits_for.clone()
     }
 
-    /// Whether it was recovered to its end from what these backups have, by masters that do what
-    /// they are told.
+    /// Returns the orders if the recovery completes from the replicas of these backups, with
+    /// masters that follow their orders.
     fn recovers(&mut self, shelves: &Shelves) -> Option<Vec<Recover>> {
         self.show(shelves);
         self.rig.live(200_000);
@@ -163,7 +163,7 @@ fn a_crashed_servers_tablets_get_a_new_owner() {
     assert_eq!(ids, [1, 2]); // the control segment is not replayed
     assert_eq!(of.segments[0].sources.len(), 3);
     assert_eq!(of.tablets[0].range, KeyRange::ALL);
-    // Still nobody's: it belongs to the dead until it is replayed.
+    // The tablet belongs to the dead server until it is replayed.
     assert_eq!(owner(&case.rig, case.table), case.dead);
     let accepted = case.report(&asked, REPLAYED);
     let CoordinatorAnswer::Accepted { since } = accepted else {
@@ -212,7 +212,7 @@ fn it_waits_for_every_listed_segment() {
 }
 
 /// A server owns tablets as soon as a list says so. This one crashed before its first control
-/// segment was noted, and no backup that is left has anything of its log. It had acknowledged
+/// segment was noted, and no remaining backup has any replica of its log. It had acknowledged
 /// nothing, but its tablets waited for that log for ever.
 #[test]
 fn what_no_log_was_noted_of_is_handed_over_empty() {
@@ -234,7 +234,7 @@ fn what_no_log_was_noted_of_is_handed_over_empty() {
     let orders = case.recovers(&nothing).expect("nothing is waited for");
     assert!(orders.iter().all(|order| order.segments.is_empty()));
     assert!(case.left.contains(&owner(&case.rig, table)));
-    // Nor can it note one now: it would acknowledge what nobody looks for.
+    // It cannot note one now either: it would acknowledge writes that no recovery would search for.
     let min_open = SegmentId(1);
     let head = ToCoordinator::ControlHead {
         server: dead,
@@ -309,7 +309,7 @@ fn the_head_of_a_dead_server_is_not_recorded() {
             min_open: SegmentId(11),
         };
         let answer = case.rig.ask(case.dead, head);
-        case.rig.fail_over(); // begins anew, with what is recorded
+        case.rig.fail_over(); // begins anew, with the stored state
         let shelves = whole(&case);
         (case.dead, answer, case.recovers(&shelves).is_some())
     };
@@ -322,7 +322,7 @@ fn the_head_of_a_dead_server_is_not_recorded() {
     assert!(!check(Planted::one(Bug::HeadOfTheDead)).2, "not found");
 }
 
-/// Trap 7: the recovery master crashes; what it reports before it knows does not count.
+/// Trap 7: the recovery master crashes; its report from before it is told does not count.
 #[test]
 fn a_recovery_master_that_is_not_up_gets_nothing() {
     let check = |planted: Planted| {
@@ -333,7 +333,7 @@ fn a_recovery_master_that_is_not_up_gets_nothing() {
         case.rig.crash(first.to);
         let answer = case.report(&first, REPLAYED);
         let taken = owner(&case.rig, case.table) == first.to;
-        // Somebody else goes on.
+        // Another server continues.
         let again = (!taken).then(|| case.start_one());
         if let Some(again) = &again {
             assert_ne!(again.to, first.to);
@@ -386,7 +386,7 @@ fn a_new_leader_knows_what_was_accepted() {
     };
     let (answer, owns) = check(Planted::default());
     assert!(matches!(answer, CoordinatorAnswer::Accepted { .. }) && owns);
-    // The owner would drop what it owns.
+    // The owner would drop its tablet.
     let planted = Planted::one(Bug::CompletionForgotten);
     assert_eq!(
         check(planted),
@@ -395,7 +395,7 @@ fn a_new_leader_knows_what_was_accepted() {
     );
 }
 
-/// When the new owner is told, in microseconds since it was recovered.
+/// The time when the new owner is told, in microseconds since the tablet was recovered.
 fn told_after(planted: Planted, fails_over: bool) -> u64 {
     let mut case = crashed(planted, 3);
     let mut shelves = whole(&case);
@@ -425,7 +425,7 @@ fn told_after(planted: Planted, fails_over: bool) -> u64 {
 #[test]
 fn the_dead_servers_read_lease_runs_out_first() {
     assert!((440_000..500_000).contains(&told_after(Planted::default(), false)));
-    // A new leader does not know how much is left: it waits for a whole one.
+    // A new leader does not know the rest of the lease: it waits for a whole one.
     assert!((550_000..600_000).contains(&told_after(Planted::default(), true)));
     assert!(
         told_after(Planted::one(Bug::LeaseIgnored), false) < 440_000,
@@ -476,13 +476,13 @@ fn no_space_here_is_another_masters_work() {
     assert_eq!(tried.len(), 3, "each was tried once");
     assert_eq!(case.rig.orders().len(), 0);
     assert!(case.waits_for().unwrap().contains("no space"));
-    // Later it is tried anew, under another id.
+    // Later it is tried again, under another id.
     case.show(&shelves);
     case.rig.live(2_100_000);
     assert!(case.recovers(&shelves).is_some());
 }
 
-/// Full members and a death: each attempt took the memory that deletes needed for a moment, and the
+/// Full members and a death: each attempt took memory that deletes needed for a moment, and the
 /// next one began 2 s later, for ever. Attempts come less and less often while there is no room,
 /// and at once when there is.
 #[test]
@@ -528,8 +528,8 @@ fn attempts_that_nobody_has_space_for_come_less_often() {
     assert_eq!(soon, 1, "attempts when there is room");
 }
 
-/// Masters that take what they have room for, one attempt after the other; how many attempts it
-/// took.
+/// Masters that take partitions as far as they have room, one attempt after the other; returns the
+/// number of attempts.
 fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usize {
     let mut config = crate::rig::config(Planted::default());
     let piece = config.settings.partition_bytes;
@@ -584,9 +584,9 @@ fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usi
     panic!("it is never recovered: {:?}", case.waits_for());
 }
 
-/// Members of little memory, at little more than half of it: what a dead one had fits into nobody,
-/// but twice into all together. It was one partition, the longest being longer than all of it, and
-/// each attempt was cut as the one before.
+/// Members with little memory, somewhat more than half of it in use: a dead one's data fit into no
+/// single member, but twice into all together. The data were one partition, since the maximum was
+/// longer than all of them, and each attempt was cut like the one before.
 #[test]
 fn what_fits_into_nobody_is_cut_so_that_it_fits() {
     const MIB: u64 = 1 << 20;
@@ -597,7 +597,7 @@ fn what_fits_into_nobody_is_cut_so_that_it_fits() {
     // ones.
     let uneven = [MIB * 3 / 2, MIB * 3 / 2, 2 * MIB, 6 * MIB];
     assert_eq!(attempts_with_room(uneven, true, KeyRange::ALL), 1);
-    // All of it lies in a small part of the hash space, and nobody has said so.
+    // All data are in a small part of the hash space, and no report says so.
     let crowded = KeyRange::new(RouteHash(u64::MAX << 58), RouteHash::MAX);
     let attempts = attempts_with_room(even, true, crowded);
     assert!((2..=4).contains(&attempts), "{attempts}");
@@ -643,7 +643,7 @@ fn who_could_not_read_the_log_gets_nothing_in_the_next_attempt() {
         asked = case.start_one();
         assert_ne!(Some(&asked.to), before.last());
     }
-    // Nobody is left out for ever.
+    // No server is left out for ever.
     before.sort();
     before.dedup();
     assert_eq!(before.len(), 2);
@@ -662,8 +662,7 @@ fn a_busy_master_is_not_waited_for() {
     assert_ne!(again.to, asked.to);
 }
 
-/// Scenario 24: one master for many partitions.
-/// A log that is so many times what one partition may have.
+/// A log of `times` times the size of one partition.
 fn long(case: &Case, times: u64) -> Shelves {
     let bytes = crate::rig::settings().partition_bytes as u32;
     let segments: Vec<Record> = (1..=times)
@@ -676,6 +675,7 @@ fn long(case: &Case, times: u64) -> Shelves {
     case.left.iter().map(|s| (*s, shelf.clone())).collect()
 }
 
+/// Scenario 24: one master for many partitions.
 #[test]
 fn what_can_be_done_in_one_round_is_and_masters_share_it() {
     let mut case = crashed(Planted::default(), 5);
@@ -692,8 +692,8 @@ fn what_can_be_done_in_one_round_is_and_masters_share_it() {
     assert!(counts[3] - counts[0] <= 1, "{counts:?}");
 }
 
-/// Each takes a segment on several disks, however little lies in it: many at once could fill them
-/// with nothing.
+/// Each partition takes a segment on several disks, even with little data: many at once could fill
+/// the disks with nothing.
 #[test]
 fn short_partitions_are_recovered_one_at_a_time() {
     let mut config = crate::rig::config(Planted::default());
@@ -763,7 +763,7 @@ fn a_lost_order_is_sent_again_to_the_same_master() {
     }
 }
 
-/// Scenario 25: everybody is gone at once, and comes back one by one.
+/// Scenario 25: all servers are down at once, and come back one by one.
 #[test]
 fn a_cold_start_recovers_as_backups_come_back() {
     let mut case = case(Planted::default(), 3);
@@ -773,7 +773,7 @@ fn a_cold_start_recovers_as_backups_come_back() {
     before.push(case.dead);
     let mut back = BTreeMap::new();
     for (n, old) in before.iter().enumerate() {
-        let disk = u64::from(old.slot) + 1; // as `enlist_some` gave them
+        let disk = u64::from(old.slot) + 1; // as given by `enlist_some`
         let nonce = 100 + n as u64;
         let new = case.rig.enlist_as(disk, nonce, Some(*old));
         if let Some(shelf) = shelves.get(old) {

@@ -45,7 +45,7 @@ pub fn config(planted: Planted) -> Config {
     }
 }
 
-/// A question of the coordinator's that a test has not answered.
+/// A request of the coordinator that a test has not answered.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub call: CallId,
@@ -53,19 +53,19 @@ pub struct Asked {
     pub question: FromCoordinator,
 }
 
-/// See the module.
+/// A coordinator and its store; see the module.
 pub struct Rig {
     pub coordinator: Coordinator,
     pub store: Memory,
     pub now_us: u64,
     pub planted: Planted,
-    /// Batches are stored as they come.
+    /// Whether batches are stored at once.
     pub stores: bool,
     pub waiting: VecDeque<(Token, Batch)>,
     pub answers: BTreeMap<ReplyId, CoordinatorAnswer>,
     pub asked: VecDeque<Asked>,
     pub wakes_at_us: Option<u64>,
-    /// It has said that it may not judge, and perhaps that it resigns.
+    /// It has reported that it may not judge, and perhaps that it resigns.
     pub unfit: Option<bool>,
     next_reply: u64,
     terms: u64,
@@ -167,7 +167,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass, at the times that the coordinator asks for.
+    /// Lets time pass, with the wake-ups that the coordinator requests.
     pub fn pass(&mut self, more_us: u64) {
         let until_us = self.now_us + more_us;
         while let Some(at_us) = self.wakes_at_us.filter(|at_us| *at_us <= until_us) {
@@ -188,7 +188,7 @@ impl Rig {
         self.be_good();
     }
 
-    /// Asks, and returns the answer if there is one at once.
+    /// Sends a request, and returns its answer if there is one at once.
     pub fn ask(&mut self, sender: ServerId, question: ToCoordinator) -> Option<CoordinatorAnswer> {
         self.next_reply += 1;
         let reply = ReplyId(self.next_reply);
@@ -222,7 +222,7 @@ impl Rig {
         self.enlist_as(number, number, replaces)
     }
 
-    /// Its first control segment is noted, so that there is a log to be found.
+    /// Enlists a server and notes its first control segment, so that there is a log to be found.
     pub fn enlist_as(&mut self, disk: u64, nonce: u64, replaces: Option<ServerId>) -> ServerId {
         let server = self.enlist_without_log(disk, nonce, replaces);
         let min_open = SegmentId(1);
@@ -231,7 +231,7 @@ impl Rig {
         server
     }
 
-    /// It has no control segment that the coordinator knows of.
+    /// Enlists a server without a noted control segment.
     pub fn enlist_without_log(
         &mut self,
         disk: u64,
@@ -252,14 +252,14 @@ impl Rig {
         self.admin(Admin::CrashServer { server });
     }
 
-    /// Nobody will answer this question.
+    /// This request will not be answered.
     pub fn sign(&mut self, asked: &Asked, sign: Sign) {
         let call = asked.call;
         self.handle(Input::Unanswered { call, sign });
     }
 
-    /// Lets time pass among servers that answer, but for some: what they are asked comes to
-    /// nothing, with this sign or silently.
+    /// Lets time pass among servers that answer, except those in `gone`: requests to them fail with
+    /// this sign or silently.
     pub fn pass_without(&mut self, more_us: u64, gone: &[ServerId], sign: Option<Sign>) {
         let until_us = self.now_us + more_us;
         while self.now_us < until_us {
@@ -292,15 +292,15 @@ impl Rig {
         });
     }
 
-    /// Takes the questions of a kind that wait.
+    /// Takes the waiting requests of a kind.
     pub fn asked_where(&mut self, is: impl Fn(&Asked) -> bool) -> Vec<Asked> {
         let (found, rest) = self.asked.drain(..).partition(|asked| is(asked));
         self.asked = rest;
         Vec::from(found)
     }
 
-    /// Answers pings, server lists and tablets as good servers do. What each was told of its
-    /// tablets, the last thing last.
+    /// Answers pings, server lists and tablets as good servers do. Returns the tablets that each
+    /// server was told, in order.
     pub fn be_good(&mut self) -> Vec<(ServerId, Tablets)> {
         let mut told = Vec::new();
         loop {
@@ -339,8 +339,8 @@ impl Rig {
         }
     }
 
-    /// Answers every `StartRead` of a log with what a server has of it; nothing, if it is not in
-    /// the map.
+    /// Answers every `StartRead` of a log with a server's shelf; servers without a shelf do not
+    /// answer.
     pub fn show(&mut self, log: ServerId, shelves: &BTreeMap<ServerId, Shelf>) {
         let asked = self.asked_where(|asked| {
             matches!(asked.question, FromCoordinator::StartRead { log: of, .. } if of == log)
@@ -365,7 +365,7 @@ impl Rig {
         }
     }
 
-    /// The `Recover` orders that wait.
+    /// The waiting `Recover` orders.
     pub fn orders(&mut self) -> Vec<Asked> {
         self.asked_where(|asked| matches!(asked.question, FromCoordinator::Recover(_)))
     }
@@ -392,7 +392,7 @@ pub fn enlist(disk: u64, nonce: u64, replaces: Option<ServerId>) -> ToCoordinato
     })
 }
 
-/// What a backup has of a log.
+/// A backup's replicas of a log.
 #[derive(Clone, Debug, Default)]
 pub struct Shelf {
     pub segments: Vec<ReplicaEntry>,
@@ -401,7 +401,7 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// Its newest control segment, with these records after the snapshot of an empty log.
+    /// Adds its newest control segment, with these records after the snapshot of an empty log.
     pub fn with_control(
         mut self,
         log: ServerId,
@@ -462,7 +462,7 @@ pub fn add_open(id: u64, epoch: u64) -> Record {
     }
 }
 
-/// Closes it at this length, as [`Shelf::with`] has it.
+/// Closes it at this length, as [`Shelf::with`] does.
 pub fn closed(id: u64, length: u32) -> Record {
     Record::Closed {
         segment: SegmentId(id),

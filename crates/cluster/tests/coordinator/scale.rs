@@ -1,4 +1,4 @@
-//! What a coordinator of 10,000 servers costs per message. By hand: `cargo test --release … scale
+//! The cost per message of a coordinator of 10,000 servers. By hand: `cargo test --release … scale
 //! -- --ignored --nocapture`.
 
 use crate::rig::Rig;

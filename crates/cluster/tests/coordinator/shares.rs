@@ -1,5 +1,5 @@
-//! What people are told of who has what: what is served, what has room, and as much as fits for a
-//! million tablets.
+//! The overview for operators: the shares of the servers, the served tablets, the room of each
+//! server, in messages that stay small for a million tablets.
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
@@ -20,7 +20,7 @@ fn overview(rig: &mut Rig) -> Overview {
     }
 }
 
-/// Tablets that count as served, of all, by both ways of asking, which must agree.
+/// The served tablets, and all of them, by both kinds of requests, which must agree.
 fn served(rig: &mut Rig) -> (usize, usize) {
     let status = rig.coordinator.status();
     let served = status.tablets.iter().filter(|route| route.served).count();
@@ -75,12 +75,12 @@ fn what_its_owner_has_not_confirmed_is_not_served() {
     assert_eq!(served(&mut rig), (0, 3));
     rig.be_good();
     assert_eq!(served(&mut rig), (3, 3));
-    // Cut: both parts are what it was, confirmed or not.
+    // Split: both parts have the state of the old tablet, confirmed or not.
     let at = RouteHash(77);
     rig.admin(Admin::Split { table, at });
     assert_eq!(served(&mut rig), (4, 4));
     rig.be_good();
-    // Moved: its source has let go of it, and its target may not have heard.
+    // Moved: its source has released it, and its target may not have been told.
     let from = owner(&rig, table, at);
     let to = *servers.iter().find(|server| **server != from).expect("two");
     let migration = begun(migrate(
@@ -200,7 +200,7 @@ fn nothing_is_moved_to_where_it_does_not_fit() {
     );
     complete(&mut rig, first, small);
     rig.be_good();
-    // Of whom nothing is known, the target itself says it.
+    // For a target with unknown room, the target itself refuses.
     begun(migrate(&mut rig, table, quarter(1), large));
 }
 
@@ -238,7 +238,7 @@ fn a_drained_server_goes_where_there_is_room() {
     assert_eq!(status.migrations[0].to, roomy);
 }
 
-/// Bytes of an answer as it is sent.
+/// Bytes of an encoded answer.
 fn bytes_of(answer: &CoordinatorAnswer) -> usize {
     let mut out = Vec::new();
     encode_coordinator_answer(&mut out, &Envelope::default(), answer);
@@ -252,7 +252,7 @@ fn a_million_tablets_are_told_in_pages() {
     let mut rig = Rig::new();
     rig.enlist_some(3);
     rig.be_good();
-    rig.stores = false; // one batch is on its way, all others are one
+    rig.stores = false; // one batch is in flight, all others are one
     for n in 0..TABLES {
         let create = Admin::CreateTable {
             name: format!("table{n}"),

@@ -1,4 +1,4 @@
-//! Tables and tablets: made, cut, moved, drained, dropped.
+//! Tables and tablets: created, split, moved, drained, dropped.
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
@@ -42,7 +42,7 @@ fn done(answer: CoordinatorAnswer) {
     assert_eq!(answer, CoordinatorAnswer::Admin(AdminAnswer::Done));
 }
 
-/// What each server was told last.
+/// The last list that each server was told.
 fn last(told: Vec<(ServerId, Tablets)>) -> BTreeMap<ServerId, Tablets> {
     told.into_iter().collect()
 }
@@ -96,7 +96,7 @@ fn a_table_is_spread_over_servers_by_whole_slots() {
             .windows(2)
             .all(|p| p[0].last.next() == Some(p[1].first))
     );
-    // Another table goes to whoever has the least.
+    // Another table goes to the servers with the fewest tablets.
     rig.create_table("few", 1);
     rig.create_table("more", 2);
     let map = map(&mut rig);
@@ -142,7 +142,7 @@ fn bad_wishes_are_refused_clearly() {
         to,
     };
     assert!(invalid(rig.admin(nothing)).contains("empty"));
-    // While a tablet moves it is neither cut nor moved elsewhere.
+    // While a tablet moves it is neither split nor moved elsewhere.
     let first = map(&mut rig).tablets[0];
     let other = servers
         .iter()
@@ -174,7 +174,7 @@ fn a_tablet_is_cut_at_any_hash_and_only_once() {
     let ranges: Vec<KeyRange> = told[&server].tablets.iter().map(|t| t.range).collect();
     let (low, high) = KeyRange::ALL.split(at).unwrap();
     assert_eq!(ranges, [low, high]);
-    // What is stored says the same.
+    // The store has the same state.
     rig.fail_over();
     let told = last(rig.be_good());
     assert_eq!(told[&server].tablets.len(), 2);
@@ -194,13 +194,13 @@ fn a_tablet_moves_in_one_step() {
     let told = last(rig.be_good());
     let states: Vec<TabletState> = told[&from].tablets.iter().map(|t| t.state).collect();
     assert!(matches!(states[0], TabletState::Outgoing { migration: m, .. } if m == migration));
-    assert!(matches!(states[1], TabletState::Normal { .. })); // the rest was cut off
+    assert!(matches!(states[1], TabletState::Normal { .. })); // the rest was split off
     assert_eq!(
         told[&to].tablets[0].state,
         TabletState::Incoming { migration, from }
     );
     assert_eq!(owner_of(&mut rig, table, range.first), from);
-    // Only the target can say that it has everything.
+    // Only the target can report that it has everything.
     assert_eq!(
         complete(&mut rig, migration, from),
         CoordinatorAnswer::Stale
@@ -216,7 +216,7 @@ fn a_tablet_moves_in_one_step() {
     let creation = SegmentId(5);
     assert_eq!(told[&to].tablets[0].state, TabletState::Normal { creation });
     assert_eq!(told[&from].tablets.len(), 1);
-    // The answer was lost: it is asked again, perhaps of another leader.
+    // The answer was lost: the request is repeated, perhaps to another leader.
     assert!(matches!(
         complete(&mut rig, migration, to),
         CoordinatorAnswer::Accepted { .. }
@@ -228,7 +228,8 @@ fn a_tablet_moves_in_one_step() {
     ));
 }
 
-/// The target crashes; afterwards it says that it has everything. Who owns the tablet then?
+/// The target crashes; afterwards it reports that it has everything. Returns the owner of the
+/// tablet.
 fn target_crashes(planted: Planted) -> (ServerId, ServerId) {
     let mut rig = Rig::planted(planted);
     let [one, two] = rig.enlist_some(2)[..] else {
@@ -245,7 +246,7 @@ fn target_crashes(planted: Planted) -> (ServerId, ServerId) {
             creation: SegmentId(5),
         },
     };
-    rig.stores = false; // what follows is one step for the store
+    rig.stores = false; // the next changes are one step for the store
     rig.ask(
         ServerId::NONE,
         ToCoordinator::Admin(Admin::CrashServer { server: to }),
@@ -268,8 +269,8 @@ fn nothing_moves_to_the_dead() {
     assert_ne!(owner, from, "not found");
 }
 
-/// The source crashes while its tablet moves; the target says that it has everything. Two would own
-/// it: the target, and whoever recovers the source.
+/// The source crashes while its tablet moves; the target reports that it has everything. Two
+/// servers would own it: the target, and the one that recovers the source.
 fn source_crashes(planted: Planted) -> CoordinatorAnswer {
     let mut rig = Rig::planted(planted);
     let servers = rig.enlist_some(3);
@@ -349,7 +350,7 @@ fn its_target_says_how_far_a_migration_is() {
         MigrationPhase::Waiting
     );
     assert_eq!(rig.ask(to, says(to, 100)), Some(CoordinatorAnswer::Noted));
-    rig.ask(from, says(from, 999)); // only the target knows how much came
+    rig.ask(from, says(from, 999)); // only the target can count the received bytes
     let under_way = rig.coordinator.status().migrations[0].clone();
     assert_eq!(
         (under_way.phase, under_way.bytes),
@@ -361,11 +362,11 @@ fn its_target_says_how_far_a_migration_is() {
     assert_eq!(status.migrations, []);
     let ended = status.migrations_ended.last().unwrap();
     assert_eq!((ended.phase, ended.bytes), (MigrationPhase::Done, 100));
-    rig.ask(to, says(to, 100)); // too late: nothing
+    rig.ask(to, says(to, 100)); // too late: no effect
 }
 
-/// Nobody serves a tablet from its source's lock on. The status called it served, for as long as
-/// that took.
+/// From its source's lock on, no server serves a moving tablet. The status called it served during
+/// that time.
 #[test]
 fn what_neither_side_of_a_migration_serves_is_not_called_served() {
     let mut rig = Rig::new();
@@ -392,11 +393,11 @@ fn what_neither_side_of_a_migration_serves_is_not_called_served() {
     };
     let (copies, switches) = (MigrationPhase::Copying, MigrationPhase::Switching);
     rig.ask(from, says(from, switches));
-    rig.ask(to, says(to, copies)); // it has not heard of it yet
-    assert_eq!(shown(&rig), (switches, 0, true)); // mostly it is over at once
+    rig.ask(to, says(to, copies)); // it has not been told yet
+    assert_eq!(shown(&rig), (switches, 0, true)); // usually this phase is over at once
     rig.live(1_100_000);
     assert_eq!(shown(&rig), (switches, 1, false));
-    rig.ask(from, says(from, copies)); // it goes on serving
+    rig.ask(from, says(from, copies)); // it continues to serve
     assert_eq!(shown(&rig), (copies, 0, true));
     rig.ask(to, says(to, switches));
     rig.live(1_100_000);
@@ -467,8 +468,8 @@ fn a_dropped_table_is_gone_and_its_id_with_it() {
     assert_eq!(rig.create_table("default", 1), TableId::DEFAULT);
 }
 
-/// A member that had not heard of the drop still served the old table of that name, and took writes
-/// into it that were lost.
+/// A member that had not heard of the drop still served the old table of that name, and accepted
+/// writes that were lost.
 #[test]
 fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
     let mut rig = Rig::new();
@@ -489,7 +490,7 @@ fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
         matches!(&early, CoordinatorAnswer::Refused(Refusal::NotReady { .. })),
         "{early:?}"
     );
-    rig.create_table("c", 1); // another name waits for nobody
+    rig.create_table("c", 1); // another name need not wait
     rig.fail_over(); // the next leader does not know which names were dropped
     for name in ["a", "b"] {
         let early = create(&mut rig, name);
@@ -502,8 +503,8 @@ fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
     rig.create_table("a", 1);
 }
 
-/// An engine refuses such names, and ids whose place another table has: what the coordinator took
-/// stopped every server for ever.
+/// An engine refuses such names, and ids whose place another table has: with a table that the
+/// coordinator had accepted, every server stopped for ever.
 #[test]
 fn a_table_is_made_if_every_engine_takes_it() {
     let mut rig = Rig::new();

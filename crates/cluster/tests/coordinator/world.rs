@@ -2,10 +2,11 @@
 //! back, a coordinator that ends after any of its outputs, messages that are lost, late and
 //! repeated.
 //!
-//! Servers are models: a log is a list of entries on other servers, written at once or not at all.
-//! What they must do with the coordinator's messages is done as a real one must ([`life`]). The
-//! oracle: what a read shows was acknowledged last, or may have been; two servers never serve the
-//! same key at the same time; in the end everything is served and nothing is left over.
+//! Servers are models: a log is a list of entries on other servers, each written at once or not at
+//! all. Models handle the coordinator's messages as real servers must ([`life`]). The oracle: a
+//! read shows the last acknowledged value, or a later one that may have been acknowledged; two
+//! servers never serve the same key at the same time; in the end everything is served and nothing
+//! is left over.
 
 use crate::life::{Key, Life, Server, Value};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
@@ -44,7 +45,7 @@ impl Random {
 }
 
 enum Event {
-    /// A question of the coordinator's arrives.
+    /// A request of the coordinator arrives.
     Asked {
         term: u32,
         call: CallId,
@@ -57,7 +58,7 @@ enum Event {
         call: CallId,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     },
-    /// A question to the coordinator arrives.
+    /// A request to the coordinator arrives.
     Question {
         reply: ReplyId,
         sender: ServerId,
@@ -72,9 +73,9 @@ enum Event {
         term: u32,
     },
     TakeOver,
-    /// Each server does what is due.
+    /// Each server does its due work.
     Turn,
-    /// Something breaks, or heals.
+    /// A fault begins, or ends.
     Trouble,
 }
 
@@ -83,7 +84,7 @@ struct Leader {
     term: u32,
 }
 
-/// See the module.
+/// A simulated cluster; see the module.
 pub struct World {
     pub random: Random,
     pub now_us: u64,
@@ -98,7 +99,8 @@ pub struct World {
     replies: BTreeMap<ReplyId, (usize, u64)>,
     next_reply: u64,
     is_calm: bool,
-    /// What a read may show: the last acknowledged value, and later ones of which nothing is known.
+    /// The values that a read may show: the last acknowledged one, and later ones with unknown
+    /// outcome.
     allowed: BTreeMap<Key, BTreeSet<Value>>,
     next_value: Value,
     keys: Vec<Key>,
@@ -154,7 +156,7 @@ impl World {
         self.servers[index].life = Some(Life::new(nonce, seed, self.now_us));
     }
 
-    /// The server that is alive under this id.
+    /// The living server with this id.
     pub fn index_of(&self, id: ServerId) -> Option<usize> {
         self.servers
             .iter()
@@ -166,7 +168,7 @@ impl World {
         self.servers[other].life.is_some() && !self.servers[one].cut && !self.servers[other].cut
     }
 
-    /// Runs for a while.
+    /// Runs for this time.
     pub fn run(&mut self, for_us: u64) {
         let until_us = self.now_us + for_us;
         while let Some((at, _)) = self.events.first_key_value().map(|(at, _)| (at.0, at.1)) {
@@ -253,13 +255,13 @@ impl World {
             return;
         };
         if term.is_some_and(|term| term != leader.term) {
-            return; // to another process
+            return; // for another process
         }
         let outputs = leader.coordinator.handle(now_us, input);
         self.execute(outputs);
     }
 
-    /// Does what the coordinator says, until it ends.
+    /// Carries out the coordinator's outputs, until it ends.
     fn execute(&mut self, outputs: Vec<Output>) {
         let mut outputs = VecDeque::from(outputs);
         while let Some(output) = outputs.pop_front() {
@@ -301,7 +303,7 @@ impl World {
         }
     }
 
-    /// How long a message takes; none if it is lost.
+    /// The delay of a message; none if it is lost.
     fn delay(&mut self) -> Option<u64> {
         if !self.is_calm && self.random.once_in(40) {
             return None;
@@ -339,14 +341,14 @@ impl World {
                 Some(answer) => Some(answer),
                 None => return,
             },
-            None => None, // nobody listens there under that id
+            None => None, // no server with that id is there
         };
         if let Some(delay_us) = self.delay() {
             self.at(delay_us, Event::Answered { term, call, answer });
         }
     }
 
-    /// A server asks the coordinator.
+    /// A server sends a request to the coordinator.
     pub fn question(&mut self, index: usize, question: ToCoordinator) -> ReplyId {
         self.next_reply += 1;
         let reply = ReplyId(self.next_reply);
@@ -371,7 +373,7 @@ impl World {
         reply
     }
 
-    /// Somebody's wish; the answer is of no interest.
+    /// An operator's command; its answer is ignored.
     pub fn admin(&mut self, admin: Admin) {
         self.next_reply += 1;
         let reply = ReplyId(self.next_reply);
@@ -407,7 +409,7 @@ impl World {
                 let value = self.next_value;
                 self.next_value += 1;
                 let may = self.allowed.get_mut(&key).expect("all keys are known");
-                may.insert(value); // from here on it may turn up
+                may.insert(value); // from here on a read may show it
                 if self.write(index, key, value) {
                     self.allowed.insert(key, BTreeSet::from([value]));
                 }
@@ -443,7 +445,7 @@ impl World {
         }
     }
 
-    /// Breaks something, and comes again.
+    /// Begins a fault, and schedules the next one.
     fn trouble(&mut self) {
         if self.is_calm {
             return;
@@ -466,7 +468,7 @@ impl World {
     }
 
     fn kill(&mut self, index: usize) {
-        // As many may be gone at once as a log has replicas to spare.
+        // At most as many servers may be down at once as a log has replicas to spare.
         let gone = self
             .servers
             .iter()
@@ -475,7 +477,7 @@ impl World {
         if self.servers[index].life.take().is_some() {
             self.crashes += 1;
             if gone + 1 >= REPLICAS {
-                // More than that lose nothing, but nothing is served until they come back.
+                // With more down, nothing is lost, but nothing is served until they come back.
                 let other = self.random.below(self.servers.len() as u64) as usize;
                 if self.servers[other].life.is_none() {
                     self.boot(other);
@@ -509,7 +511,7 @@ impl World {
         }
     }
 
-    /// A quiet beginning, a time of troubles, and a quiet end in which everything must come right.
+    /// A quiet beginning, a time of faults, and a quiet end in which the cluster must become well.
     pub fn history(seed: u64, planted: Planted) -> World {
         let mut world = World::new(seed, 5, planted);
         world.run(2 * SECOND);
@@ -569,7 +571,8 @@ impl World {
         format!("{members:?}\n{old:#?}\n{migrations:?}\n{unserved:?}\n{states:#?}")
     }
 
-    /// Everybody is UP, every key is served, and no backup keeps anything of the dead.
+    /// Whether all servers are UP, every key is served, and no backup keeps replicas of dead
+    /// servers.
     fn is_settled(&self) -> bool {
         let Some(leader) = &self.leader else {
             return false;

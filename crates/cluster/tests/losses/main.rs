@@ -1,9 +1,10 @@
 //! A master among backups that come and go: they are lost at any time, come back under new names
-//! with what they had, refuse, answer late, twice or never. A coordinator notes control heads when
-//! it likes. Whenever everybody crashes, a recovery by the rules of docs/protocols.md finds every
-//! byte that was acknowledged though R-1 disks are gone for good (and those who were away when all
-//! was made good for besides), or it waits if only some are there; and it is never fooled.
-//! `DURAMEN_SEEDS=first..last` runs other seeds. Scenarios by their numbers in 90-traps.md §I.
+//! with their old replicas, refuse, answer late, twice or never. A coordinator notes control heads
+//! at any time. At any crash of all servers, a recovery by the rules of docs/protocols.md finds
+//! every acknowledged byte, though R-1 disks are gone for good (as well as disks that were away
+//! when all their replicas had been replaced). If only some backups are there, it may wait instead;
+//! and it never takes a stale log for the whole one. `DURAMEN_SEEDS=first..last` runs other seeds.
+//! Scenarios by their numbers in 90-traps.md §I.
 
 #[path = "../common/dice.rs"]
 mod dice;
@@ -24,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const MACHINES: usize = 7;
 
-/// What a backup holds of one segment.
+/// A backup's replica of one segment.
 #[derive(Clone, Debug)]
 struct Stored {
     epoch: u64,
@@ -51,12 +52,12 @@ struct Machine {
     disk: Disk,
     synced: Disk,
     journal: Vec<Message>,
-    /// The master knows it under its new name, and it asked what it may drop.
+    /// The master knows its new name, and it has to ask what it may drop.
     asks: bool,
-    /// It was away when all was made good for: nobody needs what it has.
+    /// It was away when all its replicas had been replaced: they are not needed.
     is_replaced: bool,
-    /// Control segments whose opening it has refused, and at which epoch: it takes none of these
-    /// any more (O13).
+    /// Control segments with a refused opening, and its epoch: later openings up to that epoch are
+    /// refused too (O13).
     refused: BTreeMap<SegmentId, u64>,
 }
 
@@ -69,7 +70,7 @@ struct Message {
 enum Answer {
     Reached(Ticket, Level),
     Busy(Ticket),
-    /// Nobody could give the bytes that it sends.
+    /// No backup could provide the bytes to be sent.
     NotFetched(Ticket),
     Synced(BackupId),
 }
@@ -81,7 +82,7 @@ struct World {
     machines: Vec<Machine>,
     wire: Vec<Message>,
     answers: Vec<Answer>,
-    /// Backups that came (true) or went, which the master has not heard of.
+    /// Backups that came (true) or went, which the master has not been told yet.
     news: VecDeque<(BackupId, bool)>,
     /// Calls with data that are not answered.
     under_way: BTreeMap<Ticket, BackupId>,
@@ -92,14 +93,14 @@ struct World {
     swaps: BTreeMap<u64, Vec<SegmentId>>,
     in_swap: BTreeSet<SegmentId>,
     swapped_out: BTreeSet<SegmentId>,
-    /// Asked of the coordinator, and what it has noted.
+    /// The value requested from the coordinator, and the one that it has noted.
     asked: Option<SegmentId>,
     floor: SegmentId,
-    /// How often a write is synced at once, in percent.
+    /// The share of writes that are synced at once, in percent.
     synced_at_once: usize,
     /// Segments of which a power cut took bytes from a replica since everything was on R replicas.
-    /// Who is cut comes back with what it had synced, less than was promised at level buffered:
-    /// that promise is kept by the others, if they are there.
+    /// A backup whose power was cut comes back with its synced bytes, fewer than were promised at
+    /// level buffered: the others keep that promise, if they are there.
     cut: BTreeSet<SegmentId>,
     losses: usize,
     returns: usize,
@@ -255,7 +256,7 @@ impl World {
                     if send.kind != Kind::Control {
                         self.under_way.insert(send.ticket, send.backup);
                         if send.open && send.close && self.dice.chance(4) {
-                            // Its bytes are elsewhere, and are sought in vain.
+                            // Its bytes are elsewhere, and are not found.
                             self.answers.push(Answer::NotFetched(send.ticket));
                             continue;
                         }
@@ -291,8 +292,8 @@ impl World {
         }
     }
 
-    /// The coordinator notes what it was asked to, and says so. The answer may be lost: then it is
-    /// asked again.
+    /// The coordinator notes the requested value, and confirms it. The confirmation may be lost:
+    /// then the request is repeated.
     fn note(&mut self) {
         let Some(asked) = self.asked else { return };
         self.floor = self.floor.max(asked);
@@ -302,7 +303,7 @@ impl World {
         }
     }
 
-    /// A message arrives, perhaps once more than it was sent; its answer is on its way.
+    /// A message arrives, perhaps once more than it was sent; its answer is in flight.
     fn deliver(&mut self) {
         if self.wire.is_empty() {
             return;
@@ -321,7 +322,7 @@ impl World {
         let ticket = message.send.ticket;
         let (segment, epoch) = (message.send.segment, message.send.epoch);
         let was_refused = machine.refused.get(&segment) >= Some(&epoch);
-        // What it has from an earlier life, of a lower epoch, does not make it take another.
+        // A replica from an earlier life, of a lower epoch, does not make it accept another.
         let has = machine.disk.get(&segment);
         let is_new = has.is_none_or(|has| has.kind != Kind::Control && has.epoch < epoch);
         if was_refused || busy && is_new {
@@ -424,7 +425,7 @@ impl World {
         self.news.push_back((id, false));
     }
 
-    /// A machine comes back under a new name, with what it has.
+    /// A machine comes back under a new name, with its old replicas.
     fn come_back(&mut self) {
         let down: Vec<usize> = (0..MACHINES)
             .filter(|n| self.machines[*n].id.is_none())
@@ -442,20 +443,20 @@ impl World {
         self.ask_what_is_needed(n);
     }
 
-    /// The master hears of what has become of its backups, in order.
+    /// The master is told about its backups, in order.
     fn hear(&mut self) {
         match self.news.pop_front() {
             Some((id, true)) => self.master.backup_up(id),
             Some((id, false)) => {
                 self.wire.retain(|message| message.send.backup != id);
                 self.under_way.retain(|_, backup| *backup != id);
-                self.master.backup_lost(id); // answers that are on their way come late
+                self.master.backup_lost(id); // answers in flight arrive late
             }
             None => {}
         }
     }
 
-    /// It asks the master what it may drop; perhaps before the master has heard of it.
+    /// It asks the master what it may drop; perhaps before the master knows it.
     fn ask_what_is_needed(&mut self, n: usize) {
         let machine = &mut self.machines[n];
         let (Some(id), true) = (machine.id, machine.asks) else {
@@ -490,7 +491,7 @@ impl World {
         disk
     }
 
-    /// Everybody crashes. What recovery would do, and whether it could.
+    /// All servers crash. Checks whether a recovery is possible, and its result.
     fn check_recovery(&mut self) {
         self.promise();
         let power_cut = self.dice.chance(50);
@@ -498,15 +499,15 @@ impl World {
             .map(|n| self.disk_after(n, power_cut))
             .collect();
         let promised = self.promised[usize::from(power_cut)].clone();
-        // Some are not there: recovery may have to wait, but must not be fooled, by stale ones
-        // least of all.
+        // Some are not there: recovery may have to wait, but must not take a stale log for the
+        // whole one.
         let of_some = self.promised_of_some(power_cut);
         for percent in [15, 25, 50] {
             let present = disks.iter().filter(|_| self.dice.chance(percent));
             let some: Vec<Disk> = present.cloned().collect();
             self.recover(&some, &of_some, false);
         }
-        // As many as may be are gone for good.
+        // As many disks as allowed are gone for good.
         if self.dice.chance(50) {
             for (disk, machine) in disks.iter_mut().zip(&self.machines) {
                 disk.retain(|_, _| !machine.is_replaced);
@@ -519,9 +520,9 @@ impl World {
         self.recover(&disks, &promised, true);
     }
 
-    /// What is promised though not everybody is there: of segments that a power cut took bytes
-    /// from, what was synced; if one of them is a control segment, that of all, since it may be the
-    /// only one there.
+    /// The promise when some backups are missing: for segments that a power cut took bytes from,
+    /// only the synced bytes; if one of them is a control segment, this holds for all segments,
+    /// since that control segment may be the only one there.
     fn promised_of_some(&self, power_cut: bool) -> BTreeMap<SegmentId, u32> {
         let [buffered, synced] = &self.promised;
         let is_data = |id: &SegmentId| buffered.contains_key(id);
@@ -537,7 +538,7 @@ impl World {
 
     fn recover(&self, disks: &[Disk], promised: &BTreeMap<SegmentId, u32>, must: bool) {
         if self.floor == SegmentId::NONE {
-            // The recovery takes it that there is no log: so nothing of it may have been
+            // The recovery assumes that there is no log: so nothing of it may have been
             // acknowledged or shown.
             let nothing = promised.values().all(|length| *length == 0);
             assert!(nothing, "promised something before the log was noted");
@@ -595,8 +596,8 @@ impl World {
     }
 }
 
-/// Idempotent, as a backup is: what is there is not written again; an opening at a higher epoch
-/// begins anew; a closed replica stays as it is.
+/// Idempotent, like a backup: existing bytes are not written again; an opening at a higher epoch
+/// begins anew; a closed replica does not change.
 fn store(disk: &mut Disk, message: &Message) {
     let send = &message.send;
     let known = disk.get(&send.segment).map(|stored| stored.epoch);
@@ -677,7 +678,7 @@ fn run(seed: u64, config: Config) -> World {
     world
 }
 
-/// Lets everything arrive, until there is nothing to do.
+/// Delivers all messages, until no work is left.
 fn finish(world: &mut World) {
     for _ in 0..20_000 {
         world.hear();
@@ -700,7 +701,7 @@ fn finish(world: &mut World) {
     );
 }
 
-/// R of those that are there hold what recovery would take, of each segment.
+/// Checks that R of the present disks hold, of each segment, a replica that recovery would accept.
 fn check_replicas(world: &World) {
     let state = world.master.state();
     let up = world.machines.iter().filter(|machine| machine.id.is_some());
@@ -731,8 +732,8 @@ fn live(seed: u64, config: Config) -> World {
     }
     assert!(world.swaps.is_empty(), "swaps end");
     check_replicas(&world);
-    // Every segment has R replicas, and when all have asked nobody keeps anything that nobody
-    // needs.
+    // Every segment has R replicas, and after all backups have asked, none keeps an unneeded
+    // replica.
     while world.up() < MACHINES {
         world.come_back();
     }

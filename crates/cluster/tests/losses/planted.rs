@@ -1,5 +1,5 @@
-//! What finds nothing proves nothing: a rule that is not kept is found, and the history that finds
-//! it is well without it.
+//! Each planted violation of a rule is found, and the same history passes without it: otherwise
+//! these tests would prove nothing.
 
 use crate::{config, live};
 use duramen_cluster::replication::{Bug, Config};

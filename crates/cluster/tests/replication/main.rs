@@ -1,13 +1,13 @@
-//! The rules of replication under random schedules, losses and crashes: what was acknowledged is
-//! recovered, what was freed is not needed, and what recovery would replay is complete. With three
-//! replicas on five backups, and with one stream.
+//! The rules of replication under random schedules, losses and crashes: acknowledged data are
+//! recovered, freed segments are not needed, and the segments that recovery would replay are
+//! complete. With three replicas on five backups, and with one stream.
 //!
 //! Backups are simulated: messages are delivered in any order, acknowledgements too; a sync makes a
-//! backup's earlier acknowledgements synced. After a crash some of what was under way has arrived;
-//! after a power cut each backup has what it had synced and some of what came after, in order. Lost
-//! backups come back with what they had. Recovery finds the disks of some backups: either it sees
-//! that something is missing, or everything promised is there. `DURAMEN_SEEDS=first..last` runs
-//! other seeds.
+//! backup's earlier acknowledgements synced. After a crash some of the messages in flight have
+//! arrived; after a power cut each backup has its synced data and some of the later ones, in order.
+//! Lost backups come back with their old replicas. Recovery finds the disks of some backups: either
+//! it detects that something is missing, or everything promised is there.
+//! `DURAMEN_SEEDS=first..last` runs other seeds.
 
 #[path = "../common/dice.rs"]
 mod dice;
@@ -25,7 +25,7 @@ use duramen_format::control::Record;
 use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a backup holds of one segment.
+/// A backup's replica of one segment.
 #[derive(Clone, Debug)]
 struct Stored {
     epoch: u64,
@@ -41,7 +41,7 @@ type Disk = BTreeMap<SegmentId, Stored>;
 struct Backup {
     up: bool,
     disk: Disk,
-    /// As of the last sync, and what came since, in atomic steps.
+    /// The disk as of the last sync, and the later writes in atomic steps.
     synced: Disk,
     journal: Vec<Vec<Message>>,
 }
@@ -88,22 +88,22 @@ struct World {
     closed: BTreeSet<SegmentId>,
     /// Highest lengths that were ever promised, at levels buffered and synced.
     promised: [BTreeMap<SegmentId, u32>; 2],
-    /// The segment before each one, of the same head, and how long it became.
+    /// The previous segment of the same head, and its final length.
     before: BTreeMap<SegmentId, (SegmentId, u32)>,
     survivors: Vec<SegmentId>,
     swaps: BTreeMap<u64, Vec<SegmentId>>,
     in_swap: BTreeSet<SegmentId>,
     swapped_out: BTreeSet<SegmentId>,
     losses: usize,
-    /// Some schedules lose nobody: then replicas lie on many backups for long.
+    /// Some schedules lose no backup: then replicas stay on many backups for long.
     losses_max: usize,
-    /// What a coordinator was told: no older control segment counts, after a kill and after a power
-    /// cut. It is told after a loss alone: otherwise an old control segment is known for old
-    /// because it is closed.
+    /// The floors that a coordinator was told: no older control segment counts, after a kill and
+    /// after a power cut. It is told only after a loss: otherwise an old control segment is
+    /// identified by being closed.
     floors: [Option<SegmentId>; 2],
     /// The control segment at the last loss, until the coordinator knows a later one.
     told_from: Option<SegmentId>,
-    /// Nothing arrives there for a while.
+    /// Backups to which nothing is delivered for a while.
     slow: BTreeSet<usize>,
     /// Three replicas of everything: so two more disks may go.
     complete: bool,
@@ -145,7 +145,7 @@ impl World {
         SegmentId(self.next_id - 1)
     }
 
-    /// The master's engine does something.
+    /// The master's engine takes a step.
     fn work(&mut self) {
         let head = self.dice.roll(self.heads.len());
         match self.dice.roll(10) {
@@ -293,7 +293,7 @@ impl World {
         let stored = disk
             .get_mut(&send.segment)
             .unwrap_or_else(|| panic!("opened before: {send:?}"));
-        // After a loss a replica that is closed is told its new epoch, and stays closed.
+        // After a loss a closed replica is sent its new epoch, and stays closed.
         let is_told = send.epoch > stored.epoch && send.certificate == stored.certificate;
         assert!(!stored.closed || is_told, "nothing follows a close");
         assert!(send.epoch >= stored.epoch);
@@ -390,7 +390,8 @@ impl World {
         let up: Vec<usize> = (0..self.backups.len())
             .filter(|n| self.backups[*n].up)
             .collect();
-        // With three replicas there must be three places, and the last loss must be mended first.
+        // With three replicas there must be three backups, and the last loss must be repaired
+        // first.
         if up.len() <= 3 || self.losses >= self.losses_max {
             return;
         }
@@ -410,16 +411,16 @@ impl World {
         self.master.backup_lost(BackupId(lost as u64));
     }
 
-    /// Everybody crashes, by a kill or by a power cut. What recovery would do, and whether it
-    /// could.
+    /// All servers crash, by a kill or by a power cut. Checks whether a recovery is possible, and
+    /// its result.
     fn check_recovery(&mut self) {
         let power_cut = self.dice.chance(50);
         let mut disks = self.disks_after(power_cut);
         let promised = self.promised[usize::from(power_cut)].clone();
         self.tell_coordinator();
         let floor = self.floors[usize::from(power_cut)];
-        // Some backups are not there at first: recovery may have to wait, but must not be fooled,
-        // by stale ones least of all.
+        // Some backups are missing at first: recovery may have to wait, but must not take a stale
+        // log for the whole one.
         if !self.config.one_stream {
             let some = if self.dice.chance(40) {
                 without_newest(&disks)
@@ -428,7 +429,7 @@ impl World {
                 present.cloned().collect()
             };
             self.recover(&some, &promised, floor, false);
-            // Two are gone for good, or one while another is made good for.
+            // Two are gone for good, or one while another one is being replaced.
             for _ in 0..if self.complete { 2 } else { 1 } {
                 let gone = self.dice.roll(disks.len());
                 disks[gone].clear();
@@ -451,7 +452,7 @@ impl World {
                 disks.push(backup.disk.clone());
             }
         }
-        // What is on the wire may have arrived, replica by replica in order.
+        // Messages on the wire may have arrived, replica by replica in order.
         let mut cut: BTreeSet<(BackupId, SegmentId)> = BTreeSet::new();
         for message in &self.wire {
             let place = (message.send.backup, message.send.segment);
@@ -510,7 +511,7 @@ impl World {
         self.check_order(&state, disks);
     }
 
-    /// Complete: every listed segment has a replica that counts.
+    /// Complete: every listed segment has a valid replica.
     fn check_listed(&self, state: &State, disks: &[Disk]) {
         for (id, listed) in &state.segments {
             assert!(
@@ -526,7 +527,7 @@ impl World {
         }
     }
 
-    /// O3: where a head's segment has data, the ones before it are whole.
+    /// O3: if a head's segment has data, the ones before it are whole.
     fn check_order(&self, state: &State, disks: &[Disk]) {
         for id in state.segments.keys() {
             let has_data = best(state, disks, *id).is_some_and(|length| length > 0);
@@ -548,7 +549,7 @@ impl World {
                 continue;
             }
             if !state.segments.contains_key(id) {
-                // Its swap is under way, and the record got through.
+                // Its swap is in flight, and the record was stored.
                 assert!(self.in_swap.contains(id), "segment {id} was promised");
                 continue;
             }
@@ -561,8 +562,8 @@ impl World {
     }
 }
 
-/// All there is, but no replica can be read of the newest control segment, nor of an older one that
-/// says it has a successor.
+/// All disks, but without readable replicas of the newest control segment and of older ones that
+/// name a successor.
 fn without_newest(disks: &[Disk]) -> Vec<Disk> {
     let all = disks.iter().flatten();
     let controls = all.filter(|(_, stored)| stored.kind == Kind::Control);
@@ -655,7 +656,7 @@ fn run(seed: u64, config: Config) -> World {
     world
 }
 
-/// Lets everything arrive, until there is nothing to do.
+/// Delivers all messages, until no work is left.
 fn finish(world: &mut World) {
     world.master.unpin_all();
     world.pinned.clear();
@@ -676,14 +677,14 @@ fn finish(world: &mut World) {
     panic!("the rules do not come to an end");
 }
 
-/// One schedule, and its end; returns how many segments were swapped out, backups lost, and
+/// One schedule, and its end; returns the numbers of segments swapped out, backups lost, and
 /// segments promised.
 fn live(seed: u64, config: Config) -> (usize, usize, usize) {
     let mut world = run(seed, config);
     finish(&mut world);
     world.promise();
     world.check_recovery();
-    // Liveness: all that was said is durable, and nothing is left that nobody needs.
+    // Liveness: all sent data are durable, and no unneeded replica is left.
     for (segment, length) in world.heads.iter().flatten() {
         let durable = world.master.durable_bytes(*segment, Level::Synced);
         assert_eq!(durable, *length, "segment {segment}");
@@ -721,7 +722,7 @@ fn check(one_stream: bool) {
             ),
         }
     }
-    // The schedules are worth something.
+    // The schedules cover swaps, promises and losses.
     assert!(swapped > 0 && promised > 0 && (one_stream || losses > 0));
 }
 
@@ -735,8 +736,8 @@ fn one_stream_survives_any_schedule() {
     check(true);
 }
 
-/// A restart goes on from what is there: open segments are closed where they end, what is not
-/// listed is freed.
+/// A restart continues from the existing replicas: open segments are closed where they end,
+/// unlisted ones are freed.
 #[test]
 fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
     for seed in seeds().take(100) {

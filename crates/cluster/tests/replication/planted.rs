@@ -1,11 +1,11 @@
-//! What finds nothing proves nothing: a rule of replication that is not kept is found, with three
-//! replicas.
+//! Each planted violation of a rule of replication is found, with three replicas: otherwise these
+//! tests would prove nothing.
 
 use super::{config, live};
 use duramen_cluster::replication::{Bug, Config};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Words of the first schedule that fails.
+/// The seed and the message of the first schedule that fails.
 fn find(bug: Bug) -> Option<(u64, String)> {
     let config = Config {
         planted: Some(bug),
@@ -23,7 +23,7 @@ fn must_be_found(bug: Bug) {
     let found = find(bug);
     println!("{bug:?}: {found:?}");
     let (seed, _) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
-    // Without it this schedule is well: it was the bug that was found.
+    // Without the bug this schedule passes: so the bug was found, and nothing else.
     live(seed, config(false));
 }
 
@@ -108,7 +108,7 @@ fn o9_pinned_is_freed_is_found() {
 }
 
 /// Found by its scenario: it takes two losses at once, which random histories of three replicas
-/// hardly meet.
+/// hardly have.
 #[test]
 fn o12_the_last_replica_is_freed_is_found() {
     let with_bug = Config {
@@ -133,7 +133,7 @@ fn o14_a_snapshot_beside_an_older_one_is_found() {
     must_be_found(Bug::SnapshotCountsBesideOlder);
 }
 
-/// The first 8,000 schedules do not find it: the tail of a segment got lost although the next one
+/// The first 8,000 schedules do not find it: the tail of a segment was lost although the next one
 /// had data.
 #[test]
 fn o3_a_predecessor_without_its_epoch_is_found() {

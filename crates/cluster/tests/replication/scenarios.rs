@@ -8,8 +8,8 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 
-/// Survivors are on their way when a backup is lost: open segments go on at a higher epoch, the
-/// control log in a new segment. Whenever everybody crashes, the log is complete.
+/// Survivors are in flight when a backup is lost: open segments continue at a higher epoch, the
+/// control log in a new segment. At any crash of all servers, the log is complete.
 #[test]
 fn scenario_12_survivors_are_open_when_the_epochs_grow() {
     let mut on_their_way = 0;
@@ -49,7 +49,7 @@ fn scenario_12_survivors_are_open_when_the_epochs_grow() {
 }
 
 /// Two backups for two replicas, and one of them has no room: it is asked again and again for the
-/// same control segment, and when it has room the log goes on. (Each refusal cost a control
+/// same control segment, and when it has room the log continues. (Each refusal cost a control
 /// segment, which the other one had to keep.)
 #[test]
 fn a_refusal_when_there_is_nobody_else_costs_nothing() {
@@ -98,7 +98,7 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
     sends(&mut master);
     master.control_head_noted(first.expect("it was opened"));
     assert!(master.control_reached() > 0 && master.is_idle());
-    // Somebody else comes: a refusal moves the replica there.
+    // Another backup joins: a refusal moves the replica there.
     let third = BackupId(3);
     master.opened(SegmentId(100), Kind::Head, 0);
     let opening = sends(&mut master);
@@ -111,9 +111,9 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
 }
 
 /// Three backups for two replicas, two of which have no room: they are asked in turn for the same
-/// control segment, each time by another opening, and the one that took it hears nothing more of
-/// it. (Each refusal cost a control segment, and recoveries in need of room took it from each other
-/// for ever.)
+/// control segment, each time by another opening, and the one that accepted it is not asked again.
+/// (Each refusal cost a control segment, and recoveries in need of room took it from each other for
+/// ever.)
 #[test]
 fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     let config = Config {
@@ -160,9 +160,9 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     assert_eq!((next, master.control_reached()), (1, 0));
 }
 
-/// One holder of a closed segment crashes, and the other cannot read its replica any more. The
+/// One holder of a closed segment crashes, and the other one cannot read its replica any more. The
 /// master asked that one for ever, and each time told the backup that was to be sent the bytes to
-/// drop what it had: of the crashed one, which had come back, the last good replica. (Seed 1971 of
+/// drop its replica: the crashed holder had come back, and had the last good replica. (Seed 1971 of
 /// the simulated cluster.)
 pub fn the_last_good_replica_is_kept(config: Config) {
     let segment = SegmentId(100);
@@ -214,7 +214,7 @@ pub fn the_last_good_replica_is_kept(config: Config) {
                 Effect::Send(send) if send.segment == segment => {
                     is_sought = true;
                     if send.backup == back && is_first {
-                        is_first = false; // it was not the bytes that were wanting
+                        is_first = false; // a reason other than missing bytes
                         master.rejected(send.ticket, Rejection::Busy);
                         continue;
                     }
@@ -241,7 +241,7 @@ pub fn the_last_good_replica_is_kept(config: Config) {
     assert!(is_sought && !is_first, "nobody asked");
     assert_eq!(master.holders(segment), []);
 
-    // What the crashed one had counts again, and the damaged one is freed when there are two.
+    // The crashed holder's replica counts again, and the damaged one is freed when there are two.
     let found = Found {
         backup: back,
         segment,

@@ -1,7 +1,7 @@
-//! After a failover a member may still be at a range that others have recovered since. When the
-//! range moves to that member, nothing may come before the old run is over and what it left is
-//! purged: their entries would be one in the index, so that acknowledged data would go with the old
-//! run, or removed keys would return with it.
+//! After a failover a member may still be recovering a range that others have recovered since. When
+//! the range moves to that member, nothing may arrive before the old run is over and its leftover
+//! is purged: their entries would be the same in the index, so acknowledged data would be lost with
+//! the old run, or removed keys would return with it.
 
 use crate::job::{Job, JobResult};
 use crate::member::{Input, RequestId};
@@ -38,7 +38,7 @@ fn table() -> TableEntry {
     }
 }
 
-/// A member, its jobs that nobody has run yet, and the version of its newest list.
+/// A member, its jobs that were not run yet, and the version of its newest list.
 struct Rig {
     node: Node,
     jobs: Vec<Job>,
@@ -86,7 +86,7 @@ impl Rig {
         out
     }
 
-    /// A list of this one tablet, or of none, made so at once.
+    /// A list with this one tablet, or with none, applied at once.
     fn list(&mut self, state: Option<TabletState>) {
         self.version += 1;
         let entry = |state| TabletEntry {
@@ -108,12 +108,12 @@ impl Rig {
         let at = self.jobs.iter().position(|job| job.name() == "order");
         let order = self.jobs.remove(at.expect("a list is an order")).run();
         assert!(matches!(order.result, JobResult::Obeyed(_, Ok(()))));
-        // What would be synced before is not looked at here.
+        // The sync before the confirmation is not checked here.
         let version = TabletsVersion(self.version);
         self.handle(NodeInput::Member(Input::Obeyed { version }));
     }
 
-    /// The tablet is to come here from the other one.
+    /// The tablet is to come here from the other server.
     fn moves_in(&mut self) {
         let from = OTHER;
         self.list(Some(TabletState::Incoming {
@@ -154,7 +154,7 @@ impl Rig {
         life.migrations.waiting().is_empty()
     }
 
-    /// Runs what is to be run, until nothing is.
+    /// Runs all jobs, until none is left.
     fn run_all(&mut self) {
         while let Some(job) = self.jobs.pop() {
             let done = job.run();
@@ -170,7 +170,7 @@ fn old_run_at(held: Held, planted: Planted) {
     rig.moves_in();
     assert!(!rig.has_begun(), "E1: over a run that is {held:?}");
     assert!(!rig.begin_recovery(2), "R2: over a run that is {held:?}");
-    // E2: it ends, what it left is purged, and then the migration goes on.
+    // E2: it ends, its leftover is purged, and then the migration continues.
     if held != Held::Dropped {
         let life = rig.node.life.as_mut().unwrap();
         life.recoveries.hold(Held::Dropped);
@@ -191,13 +191,13 @@ fn purge(planted: Planted) {
     assert!(rig.begin_recovery(2), "E2: after it");
 }
 
-/// A migration ends; what it brought is being taken back when the range is to be recovered here.
+/// A migration ends; its data are being taken back when the range is to be recovered here.
 fn leftover(planted: Planted) {
     let mut rig = Rig::new(planted);
     rig.moves_in();
     assert!(rig.has_begun());
     rig.handle(NodeInput::Tick);
-    // The next list has nothing of it. Its order waits, and would keep a recovery out by itself.
+    // The next list lacks it. Its order waits, and would block a recovery by itself.
     let life = rig.node.life.as_mut().unwrap();
     let mut said = crate::migration::Said::default();
     let tablets = Tablets {
@@ -234,7 +234,7 @@ mod planted {
     use super::*;
     use crate::planted::Bug;
 
-    /// By the rule that it breaks.
+    /// Checks that the bug is found by the rule that it breaks.
     fn is_found(bug: Bug, rule: &str, scenario: impl Fn(Planted) + std::panic::RefUnwindSafe) {
         let found = std::panic::catch_unwind(|| scenario(Planted::one(bug)));
         let why = found.expect_err("it is not found");

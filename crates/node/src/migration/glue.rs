@@ -1,4 +1,4 @@
-//! Migrations within a node: what they hear, and what becomes of what they say.
+//! Connects migrations to the node: passes inputs to them, and carries out their outputs.
 
 use super::{Around, Done, Migrations, Said};
 use crate::here;
@@ -11,7 +11,7 @@ use duramen_base::ids::ServerId;
 use duramen_wire::native::message::MigrateEntries;
 
 impl Node {
-    /// Lets migrations hear something, and does what they say.
+    /// Runs a step of the migrations, and carries out their outputs.
     fn migrate(
         &mut self,
         hear: impl FnOnce(&mut Migrations, &Around<'_>, &mut Said),
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// The source of a migration sends something.
+    /// The source of a migration has sent a message.
     pub(crate) fn entries_arrived(
         &mut self,
         now_us: u64,
@@ -109,7 +109,7 @@ impl Node {
         );
     }
 
-    /// What is to come here begins, if the list is made so and nothing of the range is here.
+    /// Begins the targets, if the list is applied and no part of the range is here.
     fn begin_targets(&mut self) {
         let owned = self.member.owned();
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
@@ -126,8 +126,8 @@ impl Node {
         }
     }
 
-    /// What can go on goes on; then a purge and an order of the list, if nothing stands in their
-    /// way (M4).
+    /// Continues the migrations; then a purge and an order of the list, if nothing blocks them
+    /// (M4).
     pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
             |migrations, around, said| migrations.follow(around.told, said),

@@ -1,37 +1,37 @@
-//! Tablets on their way from this server to another one, and from another one to this.
+//! Migrations of tablets from this server to another one, and from another one to this.
 //!
-//! What begins and what is over is said by the list of tablets alone. Within that, [`source`] sends
-//! what there is, and [`target`] puts it into a side log and reports.
+//! The list of tablets alone determines the begin and the end of a migration. In between,
+//! [`source`] sends the objects, and [`target`] puts them into a side log and reports.
 //!
 //! **Invariants** (docs/protocols.md, Moving a tablet)
-//! - M1: from before its last look at what was written the source serves nothing of the range, no
-//!   reads either, until a newer list says that the migration is over, or the target says that it
-//!   has failed (M8), or it gives up itself before it has sent the last message (M3). No other
-//!   answer, no silence and no time unlocks it.
-//! - M2: a migration is what the newest list says: outgoing here, or incoming. One that is not
-//!   listed is over, whatever comes of it.
-//! - M3: what the target reports as complete is all messages up to the last one, and durably part
-//!   of its own log.
+//! - M1: from before its last check of the written keys the source serves nothing of the range, no
+//!   reads either, until a newer list ends the migration, or the target reports that it has failed
+//!   (M8), or the source itself gives up before it has sent the last message (M3). No other answer,
+//!   no silence and no time unlocks it.
+//! - M2: the state of a migration is that in the newest list: outgoing here, or incoming. One that
+//!   is not listed is over, whatever its outcome.
+//! - M3: the target reports complete only when all messages up to the last one are durably part of
+//!   its own log.
 //! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back
 //!   before an order of the list runs, before another migration and before a recovery of the range
-//!   begins. Nothing comes over what is here ([`crate::here`]).
+//!   begins. Nothing is added to existing data of a range ([`crate::here`]).
 //! - M5: messages may be lost, repeated and late, in any order. Each is replayed as often as it
-//!   comes, until all are there.
-//! - M6: versions that the target gives are above all that the source has given, removed keys
-//!   included.
-//! - M7: completion records go when they are durable, with the last entries.
+//!   arrives, until all have arrived.
+//! - M6: versions that the target gives are above all that the source has given, also for removed
+//!   keys.
+//! - M7: completion records are sent when they are durable, with the last entries.
 //! - M8: a target that has refused (`MigrationRefused`) never reports complete: no list makes it
 //!   the owner.
-//! - M9: the source locks only when what was sent before is durable at the target, and the
+//! - M9: the source locks only when everything sent before is durable at the target, and the
 //!   coordinator has just answered; the target reports only when the coordinator has just answered.
-//!   Else, or if that takes long, it fails. So who cannot store, or a coordinator that is away, is
-//!   found while the source serves, or ends the lock soon.
+//!   Otherwise, or if that takes long, the migration fails. So a target that cannot store, or a
+//!   coordinator that is away, is detected while the source serves, or ends the lock soon.
 //!
-//! **Concurrency** none: one owner, the node. What walks the index, waits for guards or replays is
-//! a job.
+//! **Concurrency** none: one owner, the node. Work that walks the index, waits for guards or
+//! replays is a job.
 //!
 //! Paper: [Ousterhout15 §8], 90-traps.md §F; differs: dirty keys instead of a scan of the log, safe
-//! versions and completion records go along, a lock ends by the list, or by the target's failure.
+//! versions and completion records are sent too, the list or the target's failure ends a lock.
 
 mod glue;
 mod source;
@@ -53,28 +53,28 @@ use std::sync::Arc;
 pub(crate) use target::takes_over_max;
 use target::{Leftover, Target};
 
-/// Calls and tokens are those of migrations if this is what is left of them without so many bits.
+/// A call or token belongs to a migration if it is 1 after a right shift by this many bits.
 const LAST_CALL: u32 = 61;
-/// A question that nobody answers is asked again after this time.
+/// A request without an answer is repeated after this time.
 const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
-/// How often it is looked whether the disks have caught up.
+/// Interval of the checks whether the disks have caught up.
 const LOOK_US: u64 = 5_000;
-/// A question to the coordinator whether it is there is asked again after this time.
+/// The request that checks whether the coordinator answers is repeated after this time.
 const ASK_US: u64 = 500_000;
 /// After the last message the target has this time to store everything and to reach the
 /// coordinator, or it fails.
 const SETTLE_US: u64 = 3_000_000;
-/// A source that has locked, and does not hear from the target for so long that this is over, asks
-/// for the migration's end.
+/// A source that has locked, and is not told by the target within this time that the migration is
+/// over, requests its end.
 const LOCK_US: u64 = 5_000_000;
-/// Migrations that leave at once; the others wait for their turn.
+/// Outgoing migrations at once; the others wait for their turn.
 const SOURCES_MAX: usize = 2;
 
-/// Why something cannot go on, for people.
+/// The error is the reason why a step failed, for people.
 type Result<T> = std::result::Result<T, String>;
 
-/// What came of a job of a migration.
+/// The result of a job of a migration.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     run: u64,
@@ -91,30 +91,30 @@ enum What {
 /// Work for a thread that may wait.
 pub(crate) type Work = Box<dyn FnOnce() -> Done + Send>;
 
-/// What migrations find around them.
+/// The context of migrations.
 pub(crate) struct Around<'a> {
     pub me: ServerId,
     /// The list that was read last.
     pub told: &'a Tablets,
-    /// It is made so.
+    /// Whether it is applied.
     pub is_made: bool,
     pub store: &'a Arc<Store>,
     pub clients: &'a Arc<Clients>,
     pub planted: Planted,
 }
 
-/// What to do, in this order.
+/// The outputs, in this order.
 #[derive(Default)]
 pub(crate) struct Said {
     pub answers: Vec<(RequestId, PeerAnswer)>,
     pub asked: Vec<Asked>,
     pub reports: Vec<(Token, ToCoordinator)>,
-    /// Out of what is served (M1): published before the jobs are given out.
+    /// Not served any more (M1): published before the jobs are issued.
     pub locked: Vec<(MigrationId, TableId, KeyRange)>,
     /// Served again (M8).
     pub unlocked: Vec<MigrationId>,
     pub jobs: Vec<(&'static str, Work)>,
-    /// Planted: served as if it were listed.
+    /// Planted bug: served as if it were listed.
     pub hastened: Vec<(TableId, KeyRange)>,
 }
 
@@ -124,7 +124,7 @@ impl Said {
     }
 }
 
-/// Gives names to questions, and knows whose they are.
+/// Names requests, and finds the migration of an answer.
 #[derive(Default)]
 struct Names {
     next: u64,
@@ -156,54 +156,54 @@ impl Names {
     }
 }
 
-/// See the module.
+/// The migrations of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Migrations {
     sources: BTreeMap<MigrationId, Source>,
     targets: BTreeMap<MigrationId, Target>,
     leftovers: Vec<Leftover>,
     names: Names,
-    /// The list that was followed.
+    /// The list that was followed last.
     seen: TabletsVersion,
     now_us: u64,
 }
 
 impl Migrations {
-    /// Whether an answer of the coordinator's is for here.
+    /// Whether an answer of the coordinator belongs to migrations.
     pub fn is_for(token: Token) -> bool {
         token.0 >> LAST_CALL == 1
     }
 
-    /// Whether an answer of another server's is for here.
+    /// Whether an answer of another server belongs to migrations.
     pub fn is_call(call: PeerCall) -> bool {
         source::is_call(call)
     }
 
-    /// Nothing of a migration that is over is left (M4).
+    /// Whether no leftover of a migration remains (M4).
     pub fn is_settled(&self) -> bool {
         self.leftovers.is_empty()
     }
 
-    /// Whether something of these ranges is being taken back (M4).
+    /// Whether a part of these ranges is being taken back (M4).
     pub fn leaves_any_of(&self, ranges: &Ranges) -> bool {
         let mut leftovers = self.leftovers.iter();
         leftovers.any(|of| ranges.overlaps(of.table, of.range))
     }
 
-    /// Migrations in that have not begun, and their ranges.
+    /// Incoming migrations that have not begun, and their ranges.
     pub fn waiting(&self) -> Vec<(MigrationId, TableId, KeyRange)> {
         let waiting = self.targets.iter().filter(|(_, of)| of.is_waiting());
         waiting.map(|(id, of)| (*id, of.table, of.range)).collect()
     }
 
-    /// The list is made so, and nothing of the range is here.
+    /// Begins a target: the list is applied, and no part of the range is here.
     pub fn begin(&mut self, id: MigrationId, store: &Arc<Store>) {
         if let Some(target) = self.targets.get_mut(&id) {
             target.begin(store);
         }
     }
 
-    /// M2: begins what a newer list has, and ends what it has not.
+    /// M2: begins the migrations of a newer list, and ends those that are not in it.
     pub fn follow(&mut self, told: &Tablets, said: &mut Said) {
         if told.version <= self.seen {
             return;
@@ -251,7 +251,7 @@ impl Migrations {
         told.version > self.seen
     }
 
-    /// The source of a migration sends something.
+    /// The source of a migration has sent a message.
     #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
     pub fn arrived(
         &mut self,
@@ -267,7 +267,7 @@ impl Migrations {
             Some(target) => {
                 target.arrived(now_us, request, sender, message, entries, around, said);
             }
-            // It is over, or this side has not heard of it: the source hears from the coordinator
+            // It is over, or this side is not told of it yet: the coordinator tells the source
             // which.
             None => said.answer(
                 request,
@@ -278,7 +278,7 @@ impl Migrations {
         }
     }
 
-    /// A target answered; `None`: it was not reached.
+    /// The answer of a target; `None`: it was not reached.
     pub fn answered(&mut self, now_us: u64, call: PeerCall, answer: Option<PeerAnswer>) {
         if let Some((id, sequence)) = self.names.calls.remove(&call)
             && let Some(source) = self.sources.get_mut(&id)
@@ -287,7 +287,7 @@ impl Migrations {
         }
     }
 
-    /// The coordinator answered a report; `None`: it was not reached.
+    /// The coordinator's answer to a report; `None`: it was not reached.
     pub fn reported(&mut self, now_us: u64, token: Token, answer: Option<&CoordinatorAnswer>) {
         let Some(id) = self.names.tokens.remove(&token) else {
             return;
@@ -300,7 +300,7 @@ impl Migrations {
         }
     }
 
-    /// A job was run.
+    /// Handles the end of a job.
     pub fn done(&mut self, now_us: u64, done: Done, around: &Around<'_>) {
         let Done { run, what } = done;
         match what {
@@ -323,7 +323,7 @@ impl Migrations {
         }
     }
 
-    /// Goes on with what can go on.
+    /// Continues all migrations.
     pub fn poll(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
         self.now_us = now_us;
         for target in self.targets.values_mut() {
@@ -343,7 +343,7 @@ impl Migrations {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do by time alone.
+    /// When [`poll`](Self::poll) has work without any input.
     pub fn due_us(&self) -> u64 {
         let sources = self.sources.values().map(Source::due_us);
         let targets = self.targets.values();

@@ -1,5 +1,5 @@
-//! The source of a migration: everything it has, then what is written meanwhile, then nothing is
-//! served and the rest goes.
+//! The source of a migration: sends all objects, then those written meanwhile; then nothing is
+//! served and the rest is sent.
 
 use super::{
     ASK_US, Around, Done, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said, What,
@@ -17,25 +17,25 @@ use duramen_wire::native::message::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of entries in one message, about.
+/// Approximate bytes of entries in one message.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Messages that are not answered.
+/// Messages in flight.
 const WINDOW: usize = 4;
-/// What is copied while the tablet is served leaves time to requests: bytes a second if nobody
-/// writes to it, and if somebody does. With two cores and one disk for four servers, p99 of
+/// Copying while the tablet is served is throttled, to leave time for requests: bytes per second if
+/// the tablet is not written to, and if it is. With two cores and one disk for four servers, p99 of
 /// requests was 3.4 times that of before at 100 MB/s, and 2.8 times at 30.
 const PACE_READ: u64 = 50_000_000;
 const PACE_WRITTEN: u64 = 30_000_000;
 /// Keys that are exported at once.
 const KEYS_AT_ONCE: usize = 64;
-/// So many marked keys may wait for the lock.
+/// Most marked keys that may be left for the lock.
 const KEYS_FEW: usize = 256;
-/// After so many rounds the lock comes, however many keys there are.
+/// After so many rounds the lock comes, with any number of keys.
 const ROUNDS_MAX: u32 = 32;
-/// What is being executed becomes durable soon.
+/// Requests that are being executed become durable within about this time.
 const RECORDS_US: u64 = 2_000;
 
-/// What jobs work on, one at a time.
+/// The state that jobs use, one at a time.
 struct Work {
     store: Arc<Store>,
     clients: Arc<Clients>,
@@ -51,12 +51,12 @@ struct Work {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Watch first, then look.
+    /// Sets the watch first, then copies.
     Begin,
     Copy,
-    /// What is marked.
+    /// The marked keys.
     Round,
-    /// Waits for who may still write, then takes the last marks.
+    /// Waits for guards that may still write, then takes the last marks.
     Lock,
     /// The rest of those.
     Rest,
@@ -64,16 +64,16 @@ enum Step {
     Records,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exported {
     /// Each is a message.
     chunks: Vec<Slice>,
     /// The step must be repeated for the rest.
     more: bool,
-    /// Keys that are marked by now.
+    /// Number of keys that are marked by now.
     marked: usize,
-    /// Half of the room for marks is taken: they are sent first, whatever else there is to send.
+    /// Half of the room for marks is used: they are sent before anything else.
     is_crowded: bool,
     safe_version: u64,
     bytes_total: u64,
@@ -83,24 +83,24 @@ enum Stage {
     /// Its turn has not come.
     Waiting,
     Copying,
-    /// What is marked, again and again.
+    /// Sends the marked keys, again and again.
     Rounds,
-    /// As soon as everything is answered: once, until all of it is durable at the target (M9).
+    /// After everything is answered: once, until all of it is durable at the target (M9).
     Catching,
     Settling,
-    /// The coordinator is asked whether it is there, (again) at this time (M9).
+    /// Asks the coordinator for an answer, (again) at this time (M9).
     Asking(u64),
-    /// It has answered.
+    /// The coordinator has answered.
     Ready,
     Locking,
     Rest,
-    /// The time: not before.
+    /// Not before this time.
     Records(u64),
-    /// The list says what follows.
+    /// Waits for the list.
     Sent,
-    /// The coordinator is told, (again) at this time.
+    /// Reports to the coordinator, (again) at this time.
     GivenUp(String, u64),
-    /// It has been told.
+    /// It has been reported.
     Told,
 }
 
@@ -110,7 +110,7 @@ struct Flight {
     due_us: u64,
 }
 
-/// See the module.
+/// The source of a migration; see the module.
 pub(super) struct Source {
     id: MigrationId,
     pub table: TableId,
@@ -129,9 +129,9 @@ pub(super) struct Source {
     is_relieving: bool,
     /// Nothing is exported before this time.
     rest_us: u64,
-    /// The target has stored what was sent.
+    /// The target has stored all sent data.
     has_settled: bool,
-    /// The coordinator was told that this locks, and has not heard anything else.
+    /// The last report to the coordinator was that this locks.
     is_announced: bool,
     locked_us: Option<u64>,
     /// It is to be served again (M8).
@@ -171,7 +171,7 @@ impl Source {
         matches!(self.stage, Stage::Waiting)
     }
 
-    /// It costs time and memory.
+    /// Whether it costs time and memory.
     pub fn is_active(&self) -> bool {
         !matches!(
             self.stage,
@@ -208,7 +208,7 @@ impl Source {
         said.jobs.push(("export", Box::new(job)));
     }
 
-    /// A step was done.
+    /// Handles the end of a step.
     pub fn exported(&mut self, now_us: u64, result: Result<Exported>, around: &Around<'_>) {
         self.is_busy = false;
         if let Stage::GivenUp(..) | Stage::Told = self.stage {
@@ -285,7 +285,7 @@ impl Source {
         self.next += 1;
     }
 
-    /// Goes on with what can go on.
+    /// Continues the migration.
     pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
         self.watch_lock(now_us, around, said);
         if let Stage::GivenUp(reason, due_us) = &mut self.stage {
@@ -325,14 +325,15 @@ impl Source {
                 self.ask_coordinator(now_us, around, names, said);
             }
             Stage::Ready => self.lock(now_us, around, names, said),
-            // Nobody is served: the sooner the better.
+            // No client is served: the sooner the better.
             Stage::Rest => self.give(Step::Rest, said),
             Stage::Records(due_us) if due_us <= now_us => self.give(Step::Records, said),
             _ => {}
         }
     }
 
-    /// M9: the coordinator hears that this is about to lock; its answer says that it is there.
+    /// M9: reports to the coordinator that this is about to lock; its answer shows that it is
+    /// there.
     fn ask_coordinator(
         &mut self,
         now_us: u64,
@@ -350,7 +351,7 @@ impl Source {
         ToCoordinator::MigrationProgress {
             migration: self.id,
             server: around.me,
-            bytes: 0, // the target knows
+            bytes: 0, // the target counts them
             bytes_total: self.bytes_total,
             entries: 0,
             phase,
@@ -373,7 +374,7 @@ impl Source {
         if matches!(self.stage, Stage::Sent) && self.flights.is_empty() {
             return;
         }
-        // What is sent whole is asked on: the target's refusal unlocks.
+        // If everything is sent, the requests continue: the target's refusal unlocks.
         let flights = match self.stage {
             Stage::Sent => std::mem::take(&mut self.flights),
             _ => BTreeMap::new(),
@@ -382,7 +383,7 @@ impl Source {
         self.flights = flights;
     }
 
-    /// M1: the view without this range goes out before the job.
+    /// M1: the view without this range is output before the job.
     fn lock(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
         let marked = self.work.as_ref().map_or(0, |work| lock(work).marked());
         self.marked = marked;
@@ -417,7 +418,7 @@ impl Source {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do by time alone.
+    /// When [`poll`](Self::poll) has work without any input.
     pub fn due_us(&self) -> u64 {
         let flights = self.flights.values().map(|flight| flight.due_us).min();
         let own = match self.stage {
@@ -434,7 +435,7 @@ impl Source {
         own.min(flights.unwrap_or(u64::MAX)).min(locked)
     }
 
-    /// The target answered; `None`: it was not reached.
+    /// The answer of the target; `None`: it was not reached.
     pub fn answered(&mut self, now_us: u64, sequence: u64, answer: Option<PeerAnswer>) {
         let Some(flight) = self.flights.get_mut(&sequence) else {
             return;
@@ -454,12 +455,12 @@ impl Source {
                 }
                 self.unlocks = true;
             }
-            // Whether it is there is for the coordinator to say.
+            // Only the coordinator decides whether the target is alive.
             _ => flight.due_us = now_us + REST_US,
         }
     }
 
-    /// Planted: not before the list says that it is gone.
+    /// Planted bug: purges before the list has removed the range.
     fn purge_early(&self) {
         if let (Stage::Sent, Some(work), true) = (&self.stage, &self.work, self.flights.is_empty())
             && lock(work).planted.is(Bug::PurgedEarly)
@@ -468,17 +469,17 @@ impl Source {
         }
     }
 
-    /// What is locked stays so until the list says more, or the target has failed (M1); not if the
-    /// last message was never sent, without which nothing is complete (M3).
+    /// Gives up. A locked range stays so until a newer list, or the target's failure (M1), unless
+    /// the last message was never sent, without which no migration is complete (M3).
     fn give_up(&mut self, now_us: u64, reason: String) {
         self.unlocks |= !matches!(self.stage, Stage::Sent);
         self.flights.clear();
         self.locked_us = None;
-        self.work = None; // and with it the watch, when no job has it any more
+        self.work = None; // and with it the watch, when no job uses it any more
         self.stage = Stage::GivenUp(reason, now_us);
     }
 
-    /// The coordinator has answered; `None`: it was not reached.
+    /// The answer of the coordinator; `None`: it was not reached.
     pub fn reported(&mut self, now_us: u64, answer: Option<&CoordinatorAnswer>) {
         match (&mut self.stage, answer) {
             (
@@ -501,7 +502,7 @@ impl Work {
         self.watch.as_ref().map_or(0, Watch::marked)
     }
 
-    /// On a worker.
+    /// Runs on a worker.
     fn step(&mut self, step: Step) -> Result<Exported> {
         let mut out = Vec::new();
         let mut exported = Exported::default();
@@ -611,7 +612,7 @@ fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Whether a call is one of a migration's.
+/// Whether a call belongs to migrations.
 pub(super) fn is_call(call: PeerCall) -> bool {
     call.0 >> LAST_CALL == 1
 }

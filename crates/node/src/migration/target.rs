@@ -1,5 +1,5 @@
-//! The target of a migration: what comes goes into a side log, which becomes part of the log when
-//! all of it is there.
+//! The target of a migration: received entries go into a side log, which becomes part of the log
+//! when all have arrived.
 
 use super::{
     ASK_US, Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said, What,
@@ -15,44 +15,43 @@ use duramen_wire::native::message::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Messages that may be ahead of the first one that is missing.
+/// Most messages ahead of the first missing one.
 const AHEAD_MAX: u64 = 64;
-/// Segments of the side log that may wait to be written before the source is held up: what is left
-/// to write when it has locked.
+/// Segments of the side log that may wait to be written before the source is held up: the rest to
+/// write after it has locked.
 const UNWRITTEN_MAX: usize = 2;
-/// Of the memory for segments that may be in use when everything is there, in percent.
+/// Most memory for segments that may be in use when everything has arrived, in percent.
 const FULL_PERCENT: u64 = 90;
-/// Of memory, what the keys of entries on flash may take, in percent.
+/// Most memory for the keys of entries on flash, in percent.
 const INDEX_PERCENT: u64 = 60;
-/// An index that takes less than one of so many parts of memory says nothing about how much keys
-/// need.
+/// An index smaller than this part of memory gives no estimate of the memory for keys.
 const INDEX_TELLS_PART: u64 = 16;
-/// What the source is told when this side is not ready.
+/// Delay for the source while this side is not ready.
 const NOT_YET_MS: u32 = 10;
-/// How often the coordinator hears how far it is.
+/// Interval of the progress reports to the coordinator.
 const PROGRESS_US: u64 = 500_000;
 
 enum Stage {
-    /// The list is not made so yet, or something of the range is here ([`crate::here`]).
+    /// The list is not applied yet, or part of the range is here ([`crate::here`]).
     Waiting,
     Filling,
     Committing(SideCommit),
-    /// It is durable. The coordinator is asked whether it is there, (again) at this time (M9).
+    /// It is durable. The coordinator is asked for an answer, (again) at this time (M9).
     Asking(u64),
-    /// The coordinator is told, (again) at this time.
+    /// It is reported to the coordinator, (again) at this time.
     Reporting(MigrationOutcome, u64),
-    /// It has been told: the list says what follows.
+    /// It has been reported: waits for the list.
     Told,
 }
 
-/// A message that came.
+/// A message that has arrived.
 enum Arrival {
-    /// Who waits for the answer.
+    /// The requests that wait for the answer.
     Replaying(Vec<RequestId>),
     Replayed,
 }
 
-/// See the module.
+/// The target of a migration; see the module.
 pub(super) struct Target {
     id: MigrationId,
     pub table: TableId,
@@ -61,20 +60,20 @@ pub(super) struct Target {
     run: u64,
     stage: Stage,
     side: Option<Arc<SideLog>>,
-    /// Own segments with lower ids hold nothing of it.
+    /// Own segments with lower ids have no entries of it.
     creation: SegmentId,
     arrivals: BTreeMap<u64, Arrival>,
-    /// All below are replayed.
+    /// All messages below are replayed.
     whole: u64,
     last: Option<u64>,
-    /// Replayed; answered when there is not too much to be written, and in the end when it is known
-    /// what came of all of it.
+    /// Replayed requests; they are answered when few bytes are left to be written, and the last one
+    /// when the outcome of the migration is known.
     held: Vec<(RequestId, u64)>,
     /// An empty message: answered when all before it is durable (M9).
     settling: Option<u64>,
-    /// When everything has to be done (M9).
+    /// The deadline for everything (M9).
     until_us: u64,
-    /// Why it has failed (M8).
+    /// The reason of its failure (M8).
     refused: Option<String>,
     bytes_total: u64,
     progress_us: u64,
@@ -127,7 +126,7 @@ impl Target {
         matches!(self.stage, Stage::Waiting)
     }
 
-    /// The list is made so, and nothing of the range is left.
+    /// Begins: the list is applied, and no part of the range is left here.
     pub fn begin(&mut self, store: &Arc<Store>) {
         self.creation = store.engine().roll_heads();
         let plan = SidePlan::default();
@@ -135,7 +134,7 @@ impl Target {
         self.stage = Stage::Filling;
     }
 
-    /// The source sends something (M5).
+    /// The source has sent a message (M5).
     #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
     pub fn arrived(
         &mut self,
@@ -205,7 +204,7 @@ impl Target {
     /// A message was replayed.
     pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<()>) {
         if let Err(reason) = result {
-            // No job is at it any more: what came is taken back when the others have ended.
+            // Its job has ended: the entries are taken back when the others have ended.
             if let Some(Arrival::Replaying(waiting)) = self.arrivals.remove(&sequence) {
                 let held = waiting.into_iter().map(|request| (request, sequence));
                 self.held.extend(held);
@@ -231,7 +230,7 @@ impl Target {
         arrivals.any(|arrival| matches!(arrival, Arrival::Replaying(_)))
     }
 
-    /// Goes on with what can go on.
+    /// Continues the migration.
     pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
         self.answer(said);
         if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
@@ -333,8 +332,8 @@ impl Target {
             .push((names.fresh(), self.progress(around, phase)));
     }
 
-    /// Lets the source go on, if the disks of this side keep up, and when it is known what came of
-    /// it.
+    /// Answers the source, if the disks of this side keep up, and the last message when the outcome
+    /// is known.
     fn answer(&mut self, said: &mut Said) {
         if let Some(reason) = &self.refused {
             for (request, _) in self.held.drain(..) {
@@ -349,7 +348,7 @@ impl Target {
             _ => 0,
         };
         let settling = self.settling;
-        // What came of the last one is known later (M8).
+        // The outcome of the last one is known later (M8).
         let last = self.last.filter(|_| matches!(self.stage, Stage::Filling));
         let goes = |sequence: u64| match settling == Some(sequence) {
             true => unwritten == 0,
@@ -360,7 +359,7 @@ impl Target {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do by time alone.
+    /// When [`poll`](Self::poll) has work without any input.
     pub fn due_us(&self, now_us: u64) -> u64 {
         let own = match &self.stage {
             Stage::Reporting(_, due_us) => *due_us,
@@ -382,7 +381,7 @@ impl Target {
         }
     }
 
-    /// The coordinator answered a report; `None`: it was not reached.
+    /// The coordinator's answer to a report; `None`: it was not reached.
     pub fn reported(&mut self, now_us: u64, answer: Option<&CoordinatorAnswer>) {
         match (&mut self.stage, answer) {
             (Stage::Asking(_), Some(CoordinatorAnswer::Noted)) => {
@@ -398,7 +397,7 @@ impl Target {
         }
     }
 
-    /// It failed: what came is taken back, beside the report.
+    /// After a failure: the side log is taken back, in parallel with the report.
     pub fn take_leftover(&mut self) -> Option<Leftover> {
         match self.stage {
             Stage::Reporting(MigrationOutcome::Failed { .. }, _) => self.leftover(),
@@ -420,7 +419,7 @@ impl Target {
         })
     }
 
-    /// The list does not have it any more. What is committed belongs to the log: it is served, or
+    /// The list does not have it any more. Committed entries belong to the log: they are served, or
     /// purged by the list's order.
     pub fn end(mut self, said: &mut Said) -> Option<Leftover> {
         let after_ms = NOT_YET_MS;
@@ -445,12 +444,12 @@ impl Target {
 }
 
 impl Leftover {
-    /// A replay that was under way has ended.
+    /// A replay in progress has ended.
     pub fn replayed(&mut self) {
         self.replaying -= 1;
     }
 
-    /// Gives the job that takes it back out, once, when nothing is replayed into it any more.
+    /// Outputs the job that takes it back, once, when no replay uses it any more.
     pub fn poll(&mut self, said: &mut Said) {
         if self.is_given || self.replaying > 0 {
             return;
@@ -458,7 +457,7 @@ impl Leftover {
         self.is_given = true;
         let (side, run) = (self.side.clone(), self.run);
         let job = move || {
-            // One that had ended is as it was.
+            // No effect on one that had ended.
             let _ = side.abort();
             Done {
                 run,
@@ -469,9 +468,9 @@ impl Leftover {
     }
 }
 
-/// Live bytes that there may be when everything is there: in memory, and on flash as far as the
-/// index, which stays in memory, has room for their keys. Those of other tables or ranges may be
-/// longer or shorter: about.
+/// Most live bytes when everything has arrived: in memory, and on flash as far as the index, which
+/// stays in memory, has room for the keys. An estimate: keys of other tables or ranges may be
+/// longer or shorter.
 pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
     let memory = stats.segment_budget_bytes;
     let flash = &stats.flash;
@@ -482,8 +481,8 @@ pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
     };
     let both = memory.saturating_add(on_flash) * FULL_PERCENT / 100;
     let for_keys = (memory + stats.index_bytes) * INDEX_PERCENT / 100;
-    // A small index has pages that a few keys, or none any more, have filled: it says nothing about
-    // keys to come.
+    // A small index has pages for a few keys, or for keys that are gone: it gives no estimate for
+    // new keys.
     if stats.index_bytes <= memory / INDEX_TELLS_PART {
         return both;
     }
@@ -493,7 +492,7 @@ pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
         .max(memory * FULL_PERCENT / 100)
 }
 
-/// Better now than after it has sent everything.
+/// A refusal now is better than after the source has sent everything.
 fn room_for(bytes: u64, store: &Arc<Store>) -> Result<()> {
     let stats = store.engine().stats();
     let limit = takes_over_max(&stats);
@@ -541,7 +540,7 @@ mod tests {
             ..with(110 * MIB, false)
         };
         assert_eq!(takes_over_max(&empty), 180 * MIB);
-        // All was given away, or one key is there: the index has pages still.
+        // All keys were given away, or one key is there: the index still has pages.
         let emptied = Stats {
             index_bytes: 2 * MIB,
             ..empty

@@ -1,4 +1,4 @@
-//! A disk with replicas of two logs: one of a server that is UP, one that no list here names.
+//! A disk with replicas of two logs: one of a server that is UP, one that is not in the list here.
 
 use super::*;
 use crate::servers::{list, members};
@@ -80,7 +80,7 @@ impl Rig {
     }
 }
 
-/// The answer to a question that was given up comes after the next one was asked.
+/// The answer to a request that was given up arrives after the next one was sent.
 fn late_answers(planted: Planted) {
     let mut rig = Rig::new(planted);
     rig.hold(MASTER, 7);
@@ -105,7 +105,7 @@ fn late_answers(planted: Planted) {
     assert_eq!(rig.poll(SOON_US).asked.len(), 1, "U3");
 }
 
-/// A server writes here before this one has heard of it; another one is gone.
+/// A server writes here before this one is told of it; another one is gone.
 fn strangers(planted: Planted) {
     let mut rig = Rig::new(planted);
     let gone = ServerId::new(3, 1);
@@ -116,7 +116,7 @@ fn strangers(planted: Planted) {
     let [(token, ToCoordinator::Servers)] = &out.reports[..] else {
         panic!("{:?}", out.reports);
     };
-    // Something of yet another server comes after the question: the answer says nothing of it.
+    // A replica of yet another server arrives after the request: the answer does not cover it.
     rig.hold(ServerId::new(4, 1), 9);
     let answer = CoordinatorAnswer::Servers(list(2, &[ME, MASTER, NEW]).into());
     let tasks = rig.needed.listed(*token, Some(&answer), &rig.members);

@@ -62,7 +62,7 @@ fn purged(owned: &mut Owned, ranges: &[(u64, u64)]) {
     owned.purged();
 }
 
-/// A list is told whose order must wait for a purge.
+/// Reads a list whose order must wait for a purge.
 fn tell_waiting(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) {
     owned.tell(list(version, tablets)).unwrap();
     assert_eq!(owned.next_order(), None, "N9: it waits for a purge");
@@ -84,7 +84,7 @@ fn emptying(planted: Planted) {
     purged(&mut owned, &[(0, 9)]);
     let order = owned.next_order().expect("nothing is doomed any more");
     assert!(owned.obeyed(order.version) && !serves(&owned, 5));
-    // The same migration goes on, and ends here: what came by it stays.
+    // The same migration continues, and ends here: its objects stay.
     tell_waiting(&mut owned, 4, &[(0, 4, incoming(7)), (5, 9, incoming(8))]);
     purged(&mut owned, &[(5, 9)]); // another one begins anew
     let order = owned.next_order().expect("nothing is doomed any more");
@@ -94,8 +94,8 @@ fn emptying(planted: Planted) {
     purged(&mut owned, &[(5, 9)]);
 }
 
-/// A range leaves and comes back: what it brings is not served before the purge of what was here is
-/// over. Orders and ranges that have nothing to do with it wait for none of that.
+/// A range leaves and comes back: its new objects are not served before the purge of the old ones
+/// is over. Unrelated orders and ranges do not wait.
 fn coming_back(planted: Planted) {
     let mut owned = Owned {
         planted,

@@ -1,4 +1,4 @@
-//! The ends of a partition's replay, step by step, over a store that reaches nobody.
+//! The ends of a partition's replay, step by step, over a store without reachable backups.
 
 use super::*;
 use crate::owned::Owned;
@@ -103,7 +103,7 @@ impl Held {
 }
 
 impl Recoveries {
-    /// The only run is at this stage, and stays there but for what is [`Held::Dropped`].
+    /// Keeps the only run at this stage; only [`Held::Dropped`] continues.
     pub(crate) fn hold(&mut self, held: Held) {
         let run = self.runs.values_mut().next().expect("there is one");
         let replayed = PartitionOutcome::Replayed {
@@ -115,7 +115,7 @@ impl Recoveries {
             retry_elsewhere: true,
             reason: String::new(),
         };
-        run.jobs = 1; // so it is at it for ever
+        run.jobs = 1; // so the run never ends
         let committed = [
             Held::Settling,
             Held::Reporting,
@@ -210,7 +210,7 @@ fn entries(next: Option<u32>) -> PeerAnswer {
     PeerAnswer::Entries { next, entries: 1 }
 }
 
-/// It is replayed, and the coordinator says that it is somebody else's by now.
+/// It is replayed, and the coordinator reports that another server owns it by now.
 fn stale(planted: Planted) {
     let mut rig = Rig::new(planted);
     let run = rig.recoveries.runs.get_mut(&ID).unwrap();
@@ -234,7 +234,7 @@ fn stale(planted: Planted) {
     assert!(!rig.recoveries.has(ID));
 }
 
-/// A list comes that is older than the table.
+/// A list arrives that is older than the table.
 fn tables(planted: Planted) {
     let rig = Rig::new(planted);
     let mut owned = Owned::default();
@@ -269,7 +269,7 @@ fn turned(planted: Planted) {
     let Peer::ReadReplica(ReadReplica { offset: 0, .. }) = asked.question else {
         panic!("{:?}", asked.question);
     };
-    // All of it has come, damaged, when the old piece ends, which says nothing of it.
+    // All of it has arrived, damaged, when the old piece ends, whose result does not count.
     let second = rig
         .answer(&asked, entries(None), b"damaged.".repeat(9))
         .pop()
@@ -358,7 +358,7 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
 }
 
 #[cfg(feature = "planted")]
-/// A master that could not reach its backups kept a share of a dead server's keys from everybody,
+/// A master that could not reach its backups kept a share of a dead server's keys from all clients,
 /// as long as that lasted.
 #[test]
 fn what_backups_do_not_store_is_for_another_master_and_purged_here() {

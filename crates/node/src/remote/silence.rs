@@ -1,21 +1,21 @@
-//! Which backups are there, but do not do what they are asked (Q8).
+//! Detects backups that are alive, but do not carry out requests (Q8).
 //!
-//! A backup whose disk hangs still answers pings, and one that this server alone cannot reach
-//! answers everybody else's. Neither is ever called crashed, and each would hold up this log for
-//! ever.
+//! A backup with a hung disk still answers pings, and one that only this server cannot reach
+//! answers all other servers' pings. Neither is ever declared crashed, and each would hold up this
+//! log for ever.
 //!
-//! **Concurrency** none: one owner, the way to the backups.
+//! **Concurrency** none: one owner, [`Remote`](super::Remote).
 
 use super::PATIENCE_US;
 use duramen_cluster::replication::BackupId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Questions in vain, [`PATIENCE_US`] apart, after which a backup is silent.
+/// Unanswered requests, [`PATIENCE_US`] apart, after which a backup is silent.
 const ASKED_MAX: u32 = 8;
-/// Nobody has answered anything for this long: this server itself may be cut off.
+/// No server has answered anything for this long: this server itself may be cut off.
 const CUT_OFF_US: u64 = 1_000_000;
 
-/// What a question needs of a backup.
+/// The part of a backup that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
     Disk,
@@ -28,11 +28,11 @@ struct InVain {
     counted_us: u64,
 }
 
-/// See the module.
+/// The unanswered requests of all backups; see the module.
 #[derive(Default)]
 pub(super) struct Silence {
     in_vain: BTreeMap<(BackupId, Need), InVain>,
-    /// When somebody answered something.
+    /// When any server last answered.
     heard_us: u64,
 }
 
@@ -42,12 +42,12 @@ impl Silence {
         self.heard_us = self.heard_us.max(now_us);
     }
 
-    /// `backup` did what it was asked.
+    /// `backup` carried out a request.
     pub fn answered(&mut self, backup: BackupId, need: Need) {
         self.in_vain.remove(&(backup, need));
     }
 
-    /// A question to `backup` was not answered in time.
+    /// A request to `backup` was not answered in time.
     pub fn in_vain(&mut self, now_us: u64, backup: BackupId, need: Need) {
         if self.heard_us + CUT_OFF_US < now_us {
             return self.in_vain.clear();
@@ -58,7 +58,7 @@ impl Silence {
         });
         let since_us = now_us - known.counted_us;
         if since_us > 2 * PATIENCE_US {
-            known.asked = 0; // this server was stopped meanwhile, or did not ask
+            known.asked = 0; // this server was stopped meanwhile, or sent no request
         } else if since_us < PATIENCE_US {
             return;
         }
@@ -66,12 +66,12 @@ impl Silence {
         known.counted_us = now_us;
     }
 
-    /// Forgets a backup.
+    /// Drops the state of a backup.
     pub fn forget(&mut self, backup: BackupId) {
         self.in_vain.retain(|(known, _), _| *known != backup);
     }
 
-    /// Who was asked in vain for long.
+    /// Backups with unanswered requests for long.
     pub fn silent(&self) -> BTreeSet<BackupId> {
         let long = self
             .in_vain

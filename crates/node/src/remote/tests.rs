@@ -1,4 +1,4 @@
-//! Questions, their repetitions, and what the answers mean.
+//! Requests, their repetitions, and the meaning of the answers.
 
 use super::*;
 use duramen_cluster::replication::Send;
@@ -6,8 +6,7 @@ use duramen_cluster::replication::Send;
 const ME: ServerId = ServerId::new(0, 1);
 const HOLDER: BackupId = BackupId(7);
 
-/// A control segment's bytes are sent, nobody answers, and they are sent again: then the first
-/// answer comes.
+/// A control segment's bytes are sent, not answered, and sent again: then the first answer arrives.
 fn a_late_answer(planted: Planted) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
@@ -71,7 +70,7 @@ fn a_lease_from_a_repeated_question_is_found() {
     assert!(std::panic::catch_unwind(planted).is_err());
 }
 
-/// Replicas of many closed segments were on a backup that has died: their bytes are asked of
+/// Replicas of many closed segments were on a backup that has died: their bytes are requested from
 /// others.
 fn copies(count: u64) -> (Remote, Vec<Asked>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
@@ -106,7 +105,7 @@ fn polled(remote: &mut Remote, now_us: u64) -> Vec<Asked> {
     asked
 }
 
-/// All of them were asked for at once, and stood in memory, 8 MB each: most of a large log.
+/// All of them were requested at once, and were held in memory, 8 MB each: most of a large log.
 #[test]
 fn closed_segments_are_copied_one_after_the_other() {
     let (mut remote, asked) = copies(3);
@@ -145,7 +144,7 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
     assert_eq!(polled(&mut remote, COPY_US - 1).len(), 1, "again");
     let asked = polled(&mut remote, COPY_US + PATIENCE_US);
     assert_eq!(asked.len(), 2, "Q7: the other one begins");
-    // The holder of both is lost before they have the bytes: the next one is asked, of each.
+    // The holder of both is lost before the bytes arrive: the next one is asked for each.
     let mut heard = Vec::new();
     remote.lost(0, HOLDER, &mut heard);
     let asked = polled(&mut remote, COPY_US + PATIENCE_US);
@@ -153,8 +152,8 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
     assert_eq!(heard, []);
 }
 
-/// How many times a backup was asked in vain, one question every `every_us`, until it is silent;
-/// None: it never is.
+/// The number of unanswered requests to a backup, one every `every_us`, until it is silent; None:
+/// it never is.
 fn silent_after(every_us: u64, hears_others: bool) -> Option<usize> {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());

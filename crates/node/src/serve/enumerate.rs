@@ -1,4 +1,4 @@
-//! Enumerations: what is served of a range, piece by piece, in the order of the index (X6).
+//! Enumerations: the served objects of a range, piece by piece, in the order of the index (X6).
 
 use super::planted::Bug;
 use super::{NOT_SERVED_MS, Servant, WhenCold, answer_error, without};
@@ -10,27 +10,27 @@ use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Envelope, ObjectsAnswe
 use duramen_wire::native::message::{Object, Outcome, Problem};
 use std::ops::Range;
 
-/// Objects looked for at once.
+/// Objects searched for at once.
 const STEP_OBJECTS: usize = 16;
-/// An answer ends after so much work, measured in buckets: about a millisecond.
+/// Longest work of one answer, in buckets: about a millisecond.
 const BUCKETS_MAX: usize = 16 << 10;
-/// Objects that are read from flash side by side, if an answer begins with one that lies there.
+/// Objects read from flash side by side, if an answer begins with one on flash.
 const AHEAD_OBJECTS: usize = 128;
-/// What a step takes if it finds less than it was looking for.
+/// The cost of a step that finds fewer objects than wanted.
 const STEP_BUCKETS: usize = 1024;
-/// What a step takes if it finds enough.
+/// The cost of a step that finds enough.
 const SHORT_STEP_BUCKETS: usize = STEP_OBJECTS / 4;
 /// An object's fixed fields.
 const OBJECT_BYTES: usize = 24;
 
-/// What is asked for.
+/// A request for a piece.
 pub(super) struct Piece {
     pub table: TableId,
     pub cursor: u64,
     pub bytes_max: u32,
 }
 
-/// What a step found, to be brought into the order of the hashes.
+/// The objects of a step, to be sorted by their hashes.
 #[derive(Default)]
 pub(super) struct Pieces {
     found: Vec<Found>,
@@ -86,7 +86,7 @@ impl Pieces {
 }
 
 impl Servant {
-    /// The part of a range, from its beginning on, that is served here.
+    /// The part of a range, from its start on, that is served here.
     pub(super) fn served_part(
         &self,
         view: &View,
@@ -99,7 +99,7 @@ impl Servant {
         }
         let mut last = None;
         for (of, served) in view.served().iter() {
-            // Neighbours may be served as one, if both have been since the map that the client has.
+            // Neighbours may be served as one, if both have been served since the client's map.
             let follows = last.map_or(range.first, |last: RouteHash| last.next().unwrap_or(last));
             if of == table
                 && served.contains(follows)
@@ -116,8 +116,8 @@ impl Servant {
         }
     }
 
-    /// Appends the answer. Nothing was appended if it is an error. An answer ends before what lies
-    /// on flash; one that would begin with that waits for it, if it may (X8).
+    /// Appends the answer. Nothing was appended if it is an error. An answer ends before the first
+    /// object on flash; one that would begin with such an object waits for it, if it may (X8).
     pub(super) fn enumerate(
         &mut self,
         guard: &mut Guard<'_>,
@@ -139,7 +139,7 @@ impl Servant {
             match self.step(guard, piece.table, &part, at, (STEP_OBJECTS, false)) {
                 Err(Error::Cold(_)) if !is_first => break,
                 Err(Error::Cold(_)) => match self.begin_cold(guard, piece, &part) {
-                    // As much as was brought here for it.
+                    // As many objects as were read for it.
                     Ok(next) => (cursor, buckets) = (next, BUCKETS_MAX),
                     Err(error) => {
                         out.truncate(start);
@@ -166,9 +166,9 @@ impl Servant {
         Ok(())
     }
 
-    /// The first step of an answer has met what lies on flash (which the guard has noted): answers
-    /// with what comes before it, if there is anything, and returns where to go on; else notes as
-    /// much of what follows as can be read at once.
+    /// The first step of an answer has found an object on flash (which the guard has noted):
+    /// answers with the objects before it, if there are any, and returns the cursor behind these;
+    /// otherwise notes as many of the next objects on flash as can be read at once.
     fn begin_cold(
         &mut self,
         guard: &Guard<'_>,
@@ -183,7 +183,7 @@ impl Servant {
         let at = piece.cursor;
         let (table, count) = (piece.table, STEP_OBJECTS);
         let first = match self.step(guard, table, part, at, (count, true)) {
-            Ok((next, _)) => return Ok(next), // what comes before it is an answer
+            Ok((next, _)) => return Ok(next), // the objects before it are an answer
             Err(Error::Cold(first)) => first,
             Err(error) => return Err(error),
         };
@@ -199,7 +199,7 @@ impl Servant {
         Err(Error::Cold(first))
     }
 
-    /// Collects what comes next; returns where to go on, and how much work it was.
+    /// Collects the next objects; returns the next cursor, and the work done.
     fn step(
         &mut self,
         guard: &Guard<'_>,
@@ -212,7 +212,7 @@ impl Servant {
         pieces.clear();
         let shows = |object: duramen_engine::Object<'_>| {
             let hash = guard.hash(object.key);
-            // A cursor may stand amid a bucket, or amid what another server's index takes for one.
+            // A cursor may be within a bucket, or within a bucket of another server's index.
             let hash = guard.route(hash, object.key).hash();
             if hash >= cursor {
                 pieces.push(hash, &object);
@@ -227,7 +227,7 @@ impl Servant {
         Ok((next, looked))
     }
 
-    /// Adds what was collected; `Some`: from that hash on it did not fit.
+    /// Adds the collected objects; `Some`: from that hash on they did not fit.
     fn push_pieces(&self, answer: &mut ObjectsAnswer<'_>, bytes_max: usize) -> Option<u64> {
         let groups = self.pieces.found.chunk_by(|a, b| a.hash == b.hash);
         for group in groups {

@@ -1,5 +1,5 @@
-//! Asks the coordinator whose leases last: requests of clients are executed only while theirs does,
-//! and records of those that have none are forgotten (rifl L5, L8).
+//! Requests to the coordinator about client leases: requests of clients are executed only while
+//! their leases last, and records of clients without a lease are dropped (rifl L5, L8).
 
 use super::Clients;
 use crate::member::Token;
@@ -8,15 +8,15 @@ use duramen_wire::native::message::{CoordinatorAnswer, ToCoordinator};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Tokens of these questions. Others have higher bits.
+/// Tokens of these requests. Others have higher bits.
 const QUESTIONS: u64 = 1 << 60;
-/// What nobody answered is asked again after this time: clients wait for it.
+/// A request without an answer is repeated after this time: clients wait for it.
 const AGAIN_US: u64 = 50_000;
 
-/// Questions of one life.
+/// The requests of one life.
 pub(crate) struct Leases {
     clients: Arc<Clients>,
-    /// When each was sent, and about whom.
+    /// The send time of each, and its clients.
     asked: BTreeMap<Token, (u64, Vec<ClientId>)>,
     /// To be asked about again, at `again_us`.
     failed: Vec<ClientId>,
@@ -45,7 +45,7 @@ impl Leases {
         &self.clients
     }
 
-    /// When it wants to be polled; also when a client has come that nobody knows.
+    /// When it must be polled; also when an unknown client has come.
     pub fn due_us(&self) -> u64 {
         match self.failed.is_empty() {
             true => self.due_us,
@@ -53,7 +53,7 @@ impl Leases {
         }
     }
 
-    /// What to ask now.
+    /// The next request, if one is due.
     pub fn poll(&mut self, now_us: u64) -> Option<(Token, ToCoordinator)> {
         let mut clients = Vec::new();
         if now_us >= self.due_us || self.clients.has_unknown() {
@@ -75,7 +75,7 @@ impl Leases {
         Some((token, ToCoordinator::AreAlive { clients }))
     }
 
-    /// `None`: nobody was reached. It is asked again.
+    /// `None`: the coordinator was not reached. The request is repeated.
     pub fn answered(&mut self, token: Token, answer: Option<&CoordinatorAnswer>) {
         let Some((sent_us, asked)) = self.asked.remove(&token) else {
             return;

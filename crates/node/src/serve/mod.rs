@@ -1,29 +1,30 @@
-//! Executes what native clients ask: routing, conditions, enumerations, exactly once.
+//! Executes the requests of native clients: routing, conditions, enumerations, exactly once.
 //!
 //! A [`Servant`] belongs to a thread and has no clock. It appends the whole reply to a request, and
-//! says what must be durable before that reply leaves ([`Servant::take_wait`]); who drives it also
-//! looks at the read lease after the request was executed (`ReadUntil`), and tells it after each
-//! commit what has become durable ([`Servant::settle`]).
+//! returns the position that must be durable before that reply leaves ([`Servant::take_wait`]). Its
+//! driver also checks the read lease after the request was executed (`ReadUntil`), and reports
+//! after each commit the durable positions ([`Servant::settle`]).
 //!
 //! **Invariants**
-//! - X1: the view is looked at for each operation, after the guard was renewed: who takes a range
-//!   away waits for the guards of before (`Store::quiesce`), so nothing is read or written by an
-//!   older view.
+//! - X1: the view is loaded for each operation, after the guard was renewed: the removal of a range
+//!   waits for the guards from before (`Store::quiesce`), so nothing is read or written by an older
+//!   view.
 //! - X2: an operation whose map is older than this server's tenure of the key is not executed (rifl
 //!   L10).
-//! - X3: effect and completion record are in one group of the log; if there is no effect for want
-//!   of something, there is no record, and the request may come again.
-//! - X4: what was found out (a condition that failed, a value that is no number) is recorded as an
-//!   effect is: a late copy must not find out something else.
+//! - X3: effect and completion record are in one group of the log; if there is no effect for lack
+//!   of a resource, there is no record, and the request may come again.
+//! - X4: a result without effect (a condition that failed, a value that is no number) is recorded
+//!   like an effect: a late copy must not get another result.
 //! - X5: a request is finished, and so its repetitions answered, only when effect and record have
-//!   the level that was asked for, whatever became of the connection meanwhile (rifl L2).
-//! - X6: of an enumeration, what an answer left out is at or after its cursor, and what it holds
-//!   before; keys of equal hash are never parted. Work and bytes of an answer are bounded.
+//!   the requested level, whatever happened to the connection meanwhile (rifl L2).
+//! - X6: in an enumeration, the objects that an answer left out are at or after its cursor, and its
+//!   objects before; keys of equal hash are never separated. Work and bytes of an answer are
+//!   bounded.
 //! - X7: nothing is allocated for a read but room in the output.
-//! - X8: a request that meets what lies on flash has done nothing, and left no record, when it says
-//!   so ([`Servant::take_wanted`]): it is shown again as it is, and then goes by the view and the
-//!   tenure of then. What a part of several meets later has done nothing either, and is answered
-//!   with `Retry`.
+//! - X8: a request that needs an entry on flash has done nothing, and left no record, when it
+//!   reports so ([`Servant::take_wanted`]): it is executed again unchanged, and then goes by the
+//!   view and the tenure of that time. An operation of several that needs such an entry later has
+//!   done nothing either, and is answered with `Retry`.
 //!
 //! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held
 //! while the store is entered.
@@ -55,9 +56,10 @@ use enumerate::Pieces;
 use once::Pending;
 use std::sync::Arc;
 
-/// Parts of a request, or requests of a round, whose buckets and then entries are fetched together.
+/// Operations of a request, or requests of a round, whose buckets and then entries are fetched
+/// together.
 pub const HINTS: usize = 16;
-/// What the answer to an operation takes at most, values that were read excepted.
+/// Most bytes of the answer to an operation, without values that were read.
 const OUTCOME_BYTES_MAX: usize = 24 + 8 + TEXT_BYTES_MAX;
 const TEXT_BYTES_MAX: usize = 64;
 
@@ -66,7 +68,7 @@ const NOT_SERVED_MS: u32 = 10;
 /// Being executed, or about to be known.
 const SOON_MS: u32 = 1;
 
-/// The view of now, for one thread. See X1.
+/// The current view, for one thread. See X1.
 pub trait Views {
     fn view(&mut self) -> &View;
 }
@@ -83,7 +85,7 @@ impl Views for Arc<View> {
     }
 }
 
-/// The hash of a request's key, and its bucket on its way into the cache.
+/// The hash of a request's key, with its bucket being prefetched.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint {
     table: TableId,
@@ -122,22 +124,22 @@ impl Hint {
 pub struct Asked<'a> {
     pub envelope: Envelope,
     pub request: Request<'a>,
-    /// Of this very request.
+    /// Of this request.
     pub hint: Option<Hint>,
 }
 
-/// What becomes of a request that needs an entry on flash which the session does not hold (X8).
+/// The handling of a request that needs an entry on flash which the session does not hold (X8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenCold {
-    /// It says what it needs, so much at most, and is to be shown again.
+    /// It reports the entries that it needs, at most `bytes_max`, and is to be executed again.
     Waits { bytes_max: usize },
-    /// What can be done without is done; the client is to send the rest again.
+    /// The operations that need no such entry are done; the client is to send the others again.
     Retries,
-    /// As `Retries`, but the device could not be read: the rest has failed.
+    /// As `Retries`, but the device could not be read: these operations have failed.
     Fails,
 }
 
-/// What came with a request.
+/// The context of a request.
 #[derive(Clone, Copy, Debug)]
 struct Circumstances {
     now_us: u64,
@@ -145,7 +147,7 @@ struct Circumstances {
     map: MapVersion,
 }
 
-/// See the module.
+/// Executes requests for one thread; see the module.
 pub struct Servant {
     clients: Arc<Clients>,
     wait: Position,
@@ -156,14 +158,14 @@ pub struct Servant {
     pieces: Pieces,
     /// None: its sessions wait for flash themselves.
     when_cold: Option<WhenCold>,
-    /// What the request that was not answered needs of flash.
+    /// The entries on flash that the unanswered request needs.
     wanted: Vec<Cold>,
     planted: planted::Planted,
 }
 
 impl Servant {
-    /// Its sessions wait for flash themselves, unless it is told what else to do
-    /// ([`when_cold`](Self::when_cold)).
+    /// Its sessions wait for flash themselves, unless [`when_cold`](Self::when_cold) sets another
+    /// way.
     pub fn new(clients: Arc<Clients>) -> Servant {
         Servant {
             clients,
@@ -183,8 +185,8 @@ impl Servant {
         self.when_cold = Some(then);
     }
 
-    /// What the last request needs of flash: it was not answered and did nothing (X8). Empty: it
-    /// was answered.
+    /// The entries on flash that the last request needs: it was not answered and did nothing (X8).
+    /// Empty: it was answered.
     #[inline]
     pub fn take_wanted(&mut self) -> Vec<Cold> {
         std::mem::take(&mut self.wanted)
@@ -194,25 +196,26 @@ impl Servant {
         &self.clients
     }
 
-    /// What must be reached, at its own level, before the replies since the last call may leave.
+    /// The position that must be reached, at its own level, before the replies since the last call
+    /// may leave.
     #[inline]
     pub fn take_wait(&mut self) -> Position {
         std::mem::take(&mut self.wait)
     }
 
-    /// Whether something waits for [`settle`](Self::settle).
+    /// Whether a request waits for [`settle`](Self::settle).
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// The level that what waits for [`settle`](Self::settle) needs at most; `Memory`: nothing
+    /// The highest level that requests waiting for [`settle`](Self::settle) need; `Memory`: none
     /// waits.
     pub fn level_wanted(&self) -> Level {
         let levels = self.pending.iter().map(|pending| pending.position.level());
         levels.max().unwrap_or(Level::Memory)
     }
 
-    /// To be called after commits. `reached`: the level that a position has.
+    /// To be called after commits. `reached`: the level of a position.
     pub fn settle(&mut self, reached: impl Fn(&Position) -> Level) {
         let clients = &self.clients;
         self.pending.retain(|pending| {
@@ -224,8 +227,8 @@ impl Servant {
         });
     }
 
-    /// Executes a request and appends the reply, a whole frame; or says what it needs of flash.
-    /// `now_us`: the node's clock.
+    /// Executes a request and appends the reply, a whole frame; or reports the entries that it
+    /// needs from flash. `now_us`: the node's clock.
     pub fn serve(
         &mut self,
         guard: &mut Guard<'_>,
@@ -343,9 +346,9 @@ impl Servant {
         answer.finish();
     }
 
-    /// X8: whether parts of a request have to wait for flash, all of it together with them: those
-    /// that were done could not be done again. Beyond what may be read at once they do not wait,
-    /// and are to be sent again.
+    /// X8: whether operations of a request have to wait for flash; then the whole request waits,
+    /// since finished operations could not be done again. Operations beyond the bytes that may be
+    /// read at once do not wait, and are to be sent again.
     fn lacks_for(&mut self, guard: &mut Guard<'_>, parts: Parts<'_>) -> bool {
         let Some(WhenCold::Waits { bytes_max }) = self.when_cold else {
             return false;
@@ -353,7 +356,7 @@ impl Servant {
         guard.renew();
         let mut bytes = 0;
         for single in parts.iter() {
-            // Who uses it is told what is wrong.
+            // The execution reports the error.
             if let Ok(Some(cold)) = guard.cold(single.table, guard.hash(single.key), single.key) {
                 bytes += cold.span().1;
                 if bytes > bytes_max && !self.wanted.is_empty() {
@@ -365,8 +368,8 @@ impl Servant {
         !self.wanted.is_empty()
     }
 
-    /// One operation; calls `answer` once. `Err`: this lies on flash; nothing was done (X8), and
-    /// `answer` was not called.
+    /// Executes one operation; calls `answer` once. `Err`: this entry is on flash; nothing was done
+    /// (X8), and `answer` was not called.
     #[inline]
     fn single(
         &mut self,
@@ -423,7 +426,7 @@ impl Servant {
         done
     }
 
-    /// What was done and seen becomes part of the wait.
+    /// Adds the effects and the observations to the wait.
     #[inline]
     fn note(&mut self, guard: &mut Guard<'_>, level: Option<Level>) {
         if guard.has_position() {
@@ -437,7 +440,7 @@ impl Servant {
         }
     }
 
-    /// A mutating operation with an id: at most one effect, whatever is repeated.
+    /// A mutating operation with an id: at most one effect under any repetition.
     fn once(
         &mut self,
         guard: &mut Guard<'_>,
@@ -473,7 +476,7 @@ impl Servant {
                     reason: "what was recorded for this request is no outcome",
                 },
             },
-            // A copy of this very frame may be what is being executed: it must not look as if
+            // The request in progress may be a copy of this frame: the answer must not mean that
             // nothing had been done.
             Begin::InProgress => Problem::InProgress { after_ms: SOON_MS },
             Begin::AskLease => Problem::Retry { after_ms: SOON_MS },
@@ -497,7 +500,7 @@ impl Servant {
         rpc: Rpc,
     ) -> Result<Outcome<'static>, Error> {
         guard.lock_keys(&[(single.table, hash)])?;
-        // X8: under the lock it stays as it is, and the operation waits for no device.
+        // X8: under the lock it does not change, and the operation waits for no device.
         if self.when_cold.is_some()
             && let Ok(Some(cold)) = guard.cold(single.table, hash, single.key)
         {
@@ -546,7 +549,7 @@ impl Servant {
         });
     }
 
-    /// Why a key is not for this server; `None`: it is.
+    /// The reason why a key is not for this server; `None`: it is.
     #[inline]
     fn refusal(
         &self,
@@ -565,7 +568,7 @@ impl Servant {
             }
             _ if self.planted.is(Bug::ViewIsNotLookedAt) => None,
             Route::Moved(_) => Some(Problem::UnknownTablet),
-            // The client may know of a table that this server has yet to hear of.
+            // The client may know a table that this server is not told of yet.
             Route::NoTable if map <= view.map_version() => Some(Problem::UnknownTable),
             Route::NoTable | Route::TryAgain | Route::ClusterDown => Some(Problem::Retry {
                 after_ms: NOT_SERVED_MS,
@@ -592,7 +595,7 @@ fn kind_of(request: &Request<'_>) -> Kind {
     }
 }
 
-/// The answer to an operation that cannot be done now for want of what lies on flash.
+/// The answer to an operation that cannot be done now because an entry is on flash.
 #[cold]
 fn without(then: Option<WhenCold>) -> Outcome<'static> {
     Outcome::Problem(match then {
@@ -603,7 +606,7 @@ fn without(then: Option<WhenCold>) -> Outcome<'static> {
     })
 }
 
-/// What lies on flash, and is needed, is no answer.
+/// A needed entry on flash is no answer.
 #[cold]
 fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) -> Result<(), Cold> {
     let text;
@@ -614,7 +617,7 @@ fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) -> Result<(), 
         }
         Error::OutOfMemory { .. } => Problem::Full { what: "memory" },
         Error::DiskFull => Problem::Full { what: "disk" },
-        // This life is about to end; somebody else will have the key.
+        // This life is about to end; another server will have the key.
         Error::DiskFailed | Error::Closed => Problem::Retry {
             after_ms: NOT_SERVED_MS,
         },

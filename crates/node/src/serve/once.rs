@@ -1,4 +1,4 @@
-//! What this server remembers of its clients' requests: trackers, joined to the records in the log.
+//! The completion records of this server's clients: trackers, joined to the records in the log.
 
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, TableId};
 use duramen_base::limits::RPC_WINDOW;
@@ -19,7 +19,7 @@ pub(super) struct Pending {
     pub result: Box<[u8]>,
 }
 
-/// The record of a request, but for its result.
+/// The record of a request, without its result.
 pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completion<'static> {
     Completion {
         table: table.0,
@@ -32,12 +32,12 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
 }
 
 /// All clients of a life's store. Given to the store when it is opened, so that records in its log
-/// are met and kept.
+/// are replayed and kept.
 pub struct Clients {
     shards: Box<[Mutex<Tracker>]>,
-    /// Somebody waits for the answer to a question that was not asked yet.
+    /// Whether a client waits for a lease check that was not sent yet.
     unknown: AtomicBool,
-    /// Asks whoever drives the node to look at it.
+    /// Requests a poll from the driver of the node.
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// `wake`: somebody must be asked about; must only signal.
+    /// `wake`: a client must be asked about; must only signal.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Arc<Clients> {
         let shards = (0..SHARDS).map(|_| Mutex::new(Tracker::new(RPC_WINDOW)));
         Arc::new(Clients {
@@ -86,9 +86,9 @@ impl Clients {
         self.of(rpc.client).abandon(rpc);
     }
 
-    /// The records of a range that another master takes over, as they stand in a log, one after the
-    /// other; nothing of the range begins any more. `None`: something of it is not durable yet. Ask
-    /// again after a commit, and `Servant::settle` by each thread.
+    /// The records of a range that another master takes over, in the form of a log, one after the
+    /// other; no request of the range begins any more. `None`: a request of it is not durable yet.
+    /// Call it again after a commit, and `Servant::settle` by each thread.
     pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for tracker in self.each() {
@@ -106,7 +106,7 @@ impl Clients {
         Some(bytes)
     }
 
-    /// The range is not owned any more.
+    /// Drops the records of a range that is not owned any more.
     pub fn purge(&self, table: TableId, range: &KeyRange) {
         self.each()
             .for_each(|mut tracker| tracker.purge(table, range));
@@ -125,21 +125,21 @@ impl Clients {
             .collect()
     }
 
-    /// When [`ask`](Self::ask) has something to say at the latest, if nobody new comes.
+    /// When [`ask`](Self::ask) has a client at the latest, if no new one comes.
     pub fn next_ask_us(&self) -> Option<u64> {
         self.each()
             .filter_map(|tracker| tracker.next_ask_us())
             .min()
     }
 
-    /// The answer to a question that was sent at `sent_us`.
+    /// The answer to a request that was sent at `sent_us`.
     pub fn answered(&self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
         for client in asked {
             self.of(*client).answered(sent_us, &[*client], alive);
         }
     }
 
-    /// Clients known, and records of all of them: for people.
+    /// Numbers of known clients and of all their records: for people.
     pub fn size(&self) -> (usize, usize) {
         self.each().fold((0, 0), |(clients, records), tracker| {
             let (more, kept) = tracker.size();

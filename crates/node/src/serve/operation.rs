@@ -1,4 +1,4 @@
-//! What operations do to a key.
+//! The effects of operations on a key.
 
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object};
 use duramen_format::entry::Completion;
@@ -7,12 +7,12 @@ use duramen_wire::native::message::{
     Amount, Condition, Expiry, Operation, Outcome, Problem, Single,
 };
 
-/// Room in the log for everything about an operation but its key, twice, and its value: headers,
+/// Room in the log for an operation, apart from its key (stored twice) and its value: headers,
 /// padding, a completion record, a number as text (a float has up to 330 digits).
 const ROOM_BYTES: usize = 1024;
 
-/// Does what a mutating operation says. `Ok`: so it was, for good, effect or none. `Err`: nothing
-/// happened, and it could happen another time.
+/// Applies a mutating operation. `Ok`: the result is final, with an effect or without. `Err`:
+/// nothing happened, and it may be tried again.
 pub(super) fn apply(
     guard: &mut Guard<'_>,
     single: &Single<'_>,
@@ -35,8 +35,8 @@ pub(super) fn apply(
     }
 }
 
-/// As [`apply`], and the outcome goes to the log with it; its bytes are left in `record`. The key
-/// is locked. `apart`: a bug.
+/// As [`apply`], with the outcome in the log; its bytes are left in `record`. The key is locked.
+/// `apart`: a planted bug.
 ///
 /// # Panics
 /// If the log has no room for a record although it was set aside: the effect would be without it.

@@ -1,31 +1,30 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
-//! none.
+//! Bugs that tests plant to check that they are found. Without feature `planted` there are none.
 
-/// A rule that is not kept.
+/// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Anything is served, whoever owns it.
+    /// Keys of other owners are served too.
     ViewIsNotLookedAt,
     /// X2, rifl L10: copies from before this server owned the key are executed.
     TenureIsNotLookedAt,
     /// X3: the completion record is in another group than the effect.
     RecordApart,
-    /// X3: what had an effect may be executed again.
+    /// X3: a request with an effect may be executed again.
     AbandonAfterEffect,
-    /// X4: a condition that failed is tried again when a late copy comes.
+    /// X4: a failed condition is evaluated again for a late copy.
     FailuresAreNotRecorded,
     /// X5: a repetition is answered before the first execution is durable.
     FinishBeforeDurable,
-    /// X6: what did not fit into an answer is passed over by its cursor.
+    /// X6: the cursor passes objects that did not fit into an answer.
     CutIsSkipped,
-    /// X8: what waits for flash counts as being executed.
+    /// X8: a request that waits for flash counts as being executed.
     ColdIsNotAbandoned,
-    /// X8: the parts of a request that meet nothing on flash are done before it waits for the
-    /// others, and again after it.
+    /// X8: the operations of a request that need nothing from flash are done before it waits for
+    /// the others, and again after it.
     PartsBeforeTheyWait,
 }
 
-/// The bug that is planted, if there is one.
+/// The planted bug, if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Planted(#[cfg(feature = "planted")] Option<Bug>);
 
@@ -55,7 +54,7 @@ impl super::Servant {
 
 #[cfg(feature = "planted")]
 impl super::Clients {
-    /// One bug in what remembers requests.
+    /// Plants one bug in the trackers.
     pub fn plant(&self, bug: duramen_cluster::rifl::Bug) {
         self.each().for_each(|mut tracker| {
             let changed = tracker.clone().with_bug(bug);

@@ -1,4 +1,4 @@
-//! Five members, of which one holds hints, tells its own, and looks for a dead one's.
+//! Five members, of which one holds hints, sends its own, and searches for a dead one's.
 
 use super::*;
 use crate::servers::{list, members};
@@ -18,7 +18,7 @@ fn blocks(count: usize, byte: u8) -> Vec<u8> {
     vec![byte; count * BLOCK_BYTES]
 }
 
-/// What it says, as whom it asks what.
+/// The requests that it sends, each with its receiver.
 fn poll(
     warmth: &mut Warmth,
     now_us: u64,
@@ -48,12 +48,12 @@ fn a_hint_is_told_to_the_next_two_until_they_have_it() {
     let (asked, _) = poll(&mut warmth, now_us, &all(), None);
     assert_eq!(to(&asked), [server(5)], "the other one has it");
     assert_eq!(asked[0].payload[..], blocks(1, 1));
-    // One is gone, around the end comes the next.
+    // One is gone; the next one follows cyclically.
     let fewer = members(&[server(1), server(2), ME, server(5)]);
     now_us += LOOK_US;
     let (asked, _) = poll(&mut warmth, now_us, &fewer, None);
     assert_eq!(to(&asked), [server(1)]);
-    // News.
+    // A change.
     now_us += LOOK_US;
     let (asked, _) = poll(&mut warmth, now_us, &all(), Some(blocks(2, 2)));
     assert_eq!(to(&asked), [server(4), server(5)]);
@@ -133,11 +133,11 @@ fn who_recovers_asks_one_after_the_other_until_somebody_knows() {
     let (asked, _) = poll(&mut warmth, 0, &rest, None);
     assert_eq!(to(&asked), [server(2)]);
     assert_eq!(asked[0].question, Peer::GetHeat { server: dead });
-    // An older program, which does not know the question.
+    // An older program, which does not support the request.
     warmth.answered(asked[0].call, None);
     let (asked, _) = poll(&mut warmth, 1, &rest, None);
     assert_eq!(to(&asked), [server(4)], "not itself");
-    // Nobody answers.
+    // No answer.
     assert!(poll(&mut warmth, PATIENCE_US, &rest, None).0.is_empty());
     let late = asked[0].call;
     let (asked, _) = poll(&mut warmth, 1 + PATIENCE_US, &rest, None);
@@ -149,7 +149,7 @@ fn who_recovers_asks_one_after_the_other_until_somebody_knows() {
     let (asked, found) = poll(&mut warmth, 3 + PATIENCE_US, &rest, None);
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].0, &found[0].1[..]), (dead, &blocks(1, 7)[..]));
-    // The next one: nobody knows.
+    // The next one: no server has it.
     assert_eq!(asked[0].question, Peer::GetHeat { server: other });
     let mut next = asked;
     for n in 0..ASKED_MAX as u64 {
@@ -160,13 +160,13 @@ fn who_recovers_asks_one_after_the_other_until_somebody_knows() {
         next = asked;
     }
     assert!(next.is_empty() && warmth.search.is_none() && warmth.wanted.is_empty());
-    // What is here needs no question.
+    // A hint that is here needs no request.
     warmth.put(0, server(2), blocks(1, 8), &rest);
     warmth.recovered(server(2));
     let (asked, found) = poll(&mut warmth, 10 + PATIENCE_US, &rest, None);
     assert!(asked.is_empty());
     assert_eq!(found[0].1[..], blocks(1, 8));
-    // Without a second tier there is nothing to fill from.
+    // Without a second tier there is nothing to load from.
     let mut cold = Warmth::new(false);
     cold.recovered(dead);
     assert!(poll(&mut cold, 0, &rest, None).0.is_empty());

@@ -1,11 +1,11 @@
-//! The real coordinator, its store in memory, and chance from a seed.
+//! The real coordinator, its store in memory, and random numbers from a seed.
 
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{Config, Coordinator, Output};
 use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::ClusterSettings;
 
-/// One that leads, over an empty store, at time 0.
+/// A leader over an empty store, at time 0.
 pub fn coordinator(seed: u64, settings: ClusterSettings) -> (Memory, Coordinator, Vec<Output>) {
     let mut meta = Memory::new("one");
     meta.acquire().unwrap().expect("nobody else leads");
@@ -21,7 +21,7 @@ pub fn coordinator(seed: u64, settings: ClusterSettings) -> (Memory, Coordinator
     (meta, coordinator, outputs)
 }
 
-/// Small numbers, all from one seed.
+/// Small random numbers, all from one seed.
 pub struct Dice(pub u64);
 
 impl Dice {

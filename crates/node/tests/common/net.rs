@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const MEMORY: u64 = 64 << 20;
 pub const LEASE_MS: u32 = 500;
 pub const TABLE: TableId = TableId(1);
-/// Of the links that may be cut.
+/// The coordinator's end of the links that may be cut.
 pub const COORDINATOR: usize = usize::MAX;
 
 pub fn settings() -> ClusterSettings {
@@ -41,12 +41,13 @@ pub fn settings() -> ClusterSettings {
     }
 }
 
-/// What is on its way.
+/// A message in flight.
 #[derive(Clone)]
 pub enum Event {
-    /// Of which leader, if it is an answer: connections end with who had them.
+    /// With the term of the leader that it answers, if it is an answer: connections end with a
+    /// leader.
     ToCoordinator(Option<u32>, coordinator::Input),
-    /// For which life, unless it is a question.
+    /// With the life that it answers, unless it is a request.
     ToNode(usize, Option<u64>, NodeInput),
 }
 
@@ -60,11 +61,11 @@ pub struct Server {
     pub woken: Arc<AtomicBool>,
     pub is_alive: bool,
     pub ended: Option<String>,
-    /// How often it was started.
+    /// Number of its starts.
     pub life: u64,
-    /// Its last id, as its disk has it.
+    /// Its last id on its disk.
     pub stored: Option<ServerId>,
-    /// Until then it stands still.
+    /// It is paused until then.
     pub paused_us: u64,
 }
 
@@ -74,7 +75,7 @@ pub enum Asker {
     Person,
 }
 
-/// Who waits for an answer of a node's.
+/// The server or coordinator that waits for a node's answer.
 #[derive(Clone, Copy)]
 pub enum Waiting {
     Node(usize, u64, PeerCall),
@@ -92,18 +93,18 @@ pub struct Net {
     pub askers: BTreeMap<ReplyId, Asker>,
     pub waiting: BTreeMap<RequestId, Waiting>,
     pub answers: Vec<CoordinatorAnswer>,
-    /// What the coordinator has said it noted.
+    /// The control heads that the coordinator has confirmed as noted.
     pub noted: BTreeMap<ServerId, SegmentId>,
     pub cut: BTreeSet<(usize, usize)>,
-    /// Pings are not cut.
+    /// Whether cuts leave pings alone.
     pub do_pings_pass: bool,
-    /// Nobody hears that a migration is complete, or has failed.
+    /// Whether all reports that a migration is complete, or has failed, are lost.
     pub loses_ends: bool,
     pub next: u64,
     pub dice: Dice,
     pub lost_percent: u64,
     pub fetched: usize,
-    /// What backups promised about the end of a log's reads: when it was asked for, and until when.
+    /// The backups' promises about the end of a log's reads: each log, and the end.
     pub quiet: Vec<(ServerId, u64)>,
     /// The term of the coordinator.
     pub term: u32,
@@ -160,8 +161,8 @@ impl Net {
         self.events.insert((self.now_us + delay_us, number), event);
     }
 
-    /// On its way for up to 20 ms, so in any order; perhaps lost, perhaps twice. Pings are quick
-    /// and safe: one that is lost breaks a connection in the field, and is noticed.
+    /// Sends a message with a delay of up to 20 ms, so in any order; perhaps lost, perhaps twice.
+    /// Pings are quick and safe: a lost one breaks a connection in practice, and is noticed.
     pub fn send(&mut self, from: usize, to: usize, event: Event, is_ping: bool) {
         if self.cut.contains(&(from, to)) && !(is_ping && self.do_pings_pass) {
             return;
@@ -191,7 +192,7 @@ impl Net {
         self.coordinated(outputs);
     }
 
-    /// In order, also of what a commit leads to: the last `WakeAt` counts.
+    /// Handles outputs in order, also those that follow from a commit: the last `WakeAt` counts.
     pub fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
         let mut outputs = VecDeque::from(outputs);
         while let Some(output) = outputs.pop_front() {
@@ -251,7 +252,7 @@ impl Net {
         self.let_work(n);
     }
 
-    /// The process is gone; what it had on its disk, and in the page cache, stays.
+    /// Ends the process; its disk and page cache stay.
     pub fn kill(&mut self, n: usize) {
         let server = &mut self.servers[n];
         server.is_alive = false;
@@ -273,7 +274,7 @@ impl Net {
         self.servers.insert(n, next);
     }
 
-    /// Another coordinator takes over from what is stored.
+    /// Another coordinator takes over with the stored state.
     pub fn change_leader(&mut self) {
         self.meta.expire();
         let name = format!("coordinator:{}", self.term + 1);
@@ -295,7 +296,7 @@ impl Net {
         self.coordinated(outputs);
     }
 
-    /// The store's and the keeper's threads, as far as they have something to do.
+    /// Runs the threads of the store and of the keeper while they have work.
     pub fn let_work(&mut self, n: usize) {
         for _ in 0..100 {
             let server = &mut self.servers[n];
@@ -361,7 +362,7 @@ impl Net {
                     sender: me,
                     question,
                 };
-                // A question has a reply id: a repeated frame would be answered once by the driver.
+                // A request has a reply id: the driver would answer a repeated frame once.
                 if !is_lost && self.dice.roll(100) >= self.lost_percent {
                     let delay_us = 100 + self.dice.roll(20_000);
                     self.at(delay_us, Event::ToCoordinator(None, asked));
@@ -466,7 +467,7 @@ impl Net {
         due_us.max(server.paused_us)
     }
 
-    /// Runs until `is_done`; whether that came in time.
+    /// Runs until `is_done`; returns whether that came in time.
     pub fn run(&mut self, for_us: u64, is_done: impl Fn(&Net) -> bool) -> bool {
         let until_us = self.now_us + for_us;
         loop {
@@ -513,7 +514,7 @@ impl Net {
         }
     }
 
-    /// Nobody reads when a backup, asked by a recovery, has said that it will not.
+    /// No server reads after a backup has told a recovery that its reads have ended.
     pub fn check(&self) {
         for (log, quiet_us) in &self.quiet {
             for server in &self.servers {
@@ -539,7 +540,7 @@ impl Net {
         self.answers.pop().expect("an answer at once")
     }
 
-    /// All join, and one serves a table. Which.
+    /// All join, and one serves a table. Returns its number.
     pub fn begin(&mut self) -> usize {
         let count = self.servers.len();
         let all_joined = |net: &Net| {
@@ -580,7 +581,7 @@ impl Net {
         self.servers[n].node.read_until().may_read(self.now_us)
     }
 
-    /// Writes a key; whether it was acknowledged in time.
+    /// Writes a key; returns whether it was acknowledged in time.
     pub fn write(&mut self, n: usize, key: &[u8], value: &[u8]) -> bool {
         let store = self.servers[n].store.clone().unwrap();
         let mut session = store.engine().session().unwrap();
@@ -595,7 +596,8 @@ impl Net {
         self.run(30_000_000, |_| log.reached(&position) >= Level::Synced)
     }
 
-    /// What a recovery finds of a log without the disks of `gone`: by the control log's list.
+    /// The data that a recovery finds of a log without the disks of `gone`: by the control log's
+    /// list.
     pub fn recover(&self, log: ServerId, gone: &[usize]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let present: Vec<&Backup> = (self.servers.iter().enumerate())
             .filter(|(n, _)| !gone.contains(n))
@@ -652,7 +654,7 @@ impl Net {
     }
 }
 
-/// Where files are cheap to sync, if there is such a place.
+/// A directory where syncs are cheap, if there is one.
 fn directory() -> tempfile::TempDir {
     let fast = std::path::Path::new("/dev/shm");
     match tempfile::tempdir_in(fast) {
@@ -677,7 +679,8 @@ fn empty_backup(n: usize, dir: &tempfile::TempDir) -> Arc<Backup> {
     Arc::new(Backup::create(disk, &options, &geometry, &identity).unwrap())
 }
 
-/// A process, from `now_us` on. `last`: how often its disk was used before, and by whom last.
+/// A process that starts at `now_us`. `last`: the number of its disk's earlier uses, and the last
+/// user.
 fn server(
     n: usize,
     seed: u64,

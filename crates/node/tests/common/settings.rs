@@ -1,4 +1,4 @@
-//! What the coordinator of a test says to its members.
+//! The cluster settings that a test's coordinator sends to its members.
 
 use duramen_wire::native::message::ClusterSettings;
 

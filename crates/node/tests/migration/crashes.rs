@@ -1,4 +1,4 @@
-//! Scenario 34 of 90-traps.md: somebody crashes, at any moment of a migration.
+//! Scenario 34 of 90-traps.md: a participant crashes, at any moment of a migration.
 
 use crate::scenarios::{is_over, moving};
 use crate::world::World;
@@ -8,14 +8,14 @@ enum Victim {
     Source,
     Target,
     Coordinator,
-    /// It hears nothing and says nothing, and does not know that it is called crashed.
+    /// It receives and sends no messages, and is not told that it was declared crashed.
     CutSource,
 }
 
-/// Of a migration, at which somebody crashes.
+/// Moments of a migration at which the victim crashes.
 const MOMENTS: usize = 14;
 
-/// Whether the migration was still under way.
+/// Returns also whether the migration was still running.
 fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
     let (mut world, from, to) = moving(seed, None);
     let (was_over, _) = world.work_for_events(events, is_over);
@@ -35,7 +35,7 @@ fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
     (world, !was_over)
 }
 
-/// At some moments, spread over all of it.
+/// Crashes at some moments, spread over the whole migration.
 fn sweep(victim: Victim, seed: u64) {
     let (mut world, ..) = moving(seed, None);
     let (_, events) = world.work_for_events(usize::MAX, is_over);

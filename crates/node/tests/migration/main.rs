@@ -1,6 +1,6 @@
 //! Tablets move between whole nodes while clients read, write and remove, over a network that
-//! loses, repeats and reorders, and whoever takes part may crash at any moment: who acknowledged
-//! something keeps it, and nobody is shown anything old.
+//! loses, repeats and reorders, and any participant may crash at any moment: no acknowledged write
+//! is lost, and no client is shown a stale value.
 
 #[path = "../common/coordinator.rs"]
 mod coordinator;

@@ -1,4 +1,4 @@
-//! Each rule left out is noticed.
+//! Each planted violation of a rule is found.
 
 use crate::scenarios::{
     deaf_from_the_lock_on, given_up_at_its_end, over_a_bad_network, removed_before,
@@ -7,11 +7,11 @@ use crate::scenarios::{
 use crate::world::World;
 use duramen_node::planted::Bug;
 
-/// The first seed by which it is found, of so many.
+/// Finds the bug with one of the first so many seeds.
 fn find(bug: Bug, scenario: fn(u64, Option<Bug>) -> World, seeds: u64) {
     for seed in 1..=seeds {
         if scenario(seed, Some(bug)).wrong.is_some() {
-            // Without it all is well: it was the bug that was found.
+            // Without the bug the same seed passes: so the bug was found, and nothing else.
             assert_eq!(scenario(seed, None).wrong, None, "seed {seed}");
             return;
         }

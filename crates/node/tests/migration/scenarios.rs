@@ -1,4 +1,4 @@
-//! What happens to a tablet on its way, without anybody's crash.
+//! Migrations without crashes during the move.
 
 use crate::net::{COORDINATOR, Net, TABLE};
 use crate::world::World;
@@ -10,8 +10,8 @@ use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MigrationPhase, Refusal,
 };
 
-/// Moves everything from its owner to another server, under clients. The world, the owner and the
-/// other one.
+/// Moves everything from its owner to another server, with clients at work. Returns the world, the
+/// owner and the other server.
 pub fn moving(seed: u64, bug: Option<Bug>) -> (World, usize, usize) {
     let mut world = World::new(seed, 4, 24);
     if let Some(bug) = bug {
@@ -28,7 +28,7 @@ pub fn is_over(net: &Net) -> bool {
     net.coordinator.status().migrations.is_empty()
 }
 
-/// It moves, clients go on, and the new owner crashes.
+/// The tablet moves, clients continue, and the new owner crashes.
 pub fn there_and_recovered(seed: u64, bug: Option<Bug>) -> World {
     let (mut world, from, to) = moving(seed, bug);
     assert!(world.work_until(60_000_000, is_over), "seed {seed}: no end");
@@ -38,7 +38,7 @@ pub fn there_and_recovered(seed: u64, bug: Option<Bug>) -> World {
     assert_eq!(phase, MigrationPhase::Done, "seed {seed}: {ended:?}");
     assert!(!world.serves(from) || bug.is_some(), "seed {seed}");
     world.check();
-    // It is in the target's log: whoever recovers it finds it all.
+    // It is in the target's log: its recovery finds all of it.
     world.kill(to);
     world.check();
     world
@@ -92,7 +92,7 @@ fn a_target_that_reaches_no_backups_owns_nothing() {
 }
 
 /// The target cannot store anything: its links to backups are cut, and it is well otherwise. The
-/// source used to lock all the same, and nobody served the tablet for as long as that lasted.
+/// source used to lock all the same, and no server served the tablet during all that time.
 #[test]
 fn a_target_that_stores_nothing_is_found_before_the_source_locks() {
     for seed in 101..=103 {
@@ -112,10 +112,10 @@ pub fn stores_nothing_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
     let (mut world, from, to) = moving(seed, bug);
     let is_locked = |net: &Net| net.owner() != Some(from);
     assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
-    world.net.lost_percent = 0; // each takes seconds to be repeated
+    world.net.lost_percent = 0; // each lost message is repeated only after seconds
     world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
-    // No list tells anybody that it is over, and the coordinator hears nothing of it before it can
-    // be told otherwise.
+    // No list reports the end of the migration, and the coordinator has no report of it before it
+    // could be told otherwise.
     world.net.cut(to, [COORDINATOR]);
     world.net.cut(from, [COORDINATOR]);
     world.net.do_pings_pass = true;
@@ -134,8 +134,8 @@ fn a_source_whose_target_stores_nothing_serves_again_after_some_seconds() {
     }
 }
 
-/// The coordinator dies beside a migration and stays away. A tablet that was locked stayed so,
-/// although source and target were well, and one that was not locked yet was locked then.
+/// The coordinator dies during a migration and stays away. A locked tablet stayed locked, although
+/// source and target were well, and one that was not locked yet was locked then.
 #[test]
 fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
     for seed in 121..=126 {
@@ -144,8 +144,9 @@ fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
             let is_locked = |net: &Net| net.owner() != Some(from);
             assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
         }
-        world.net.loses_ends = true; // had the end been told, nobody but the coordinator would know
-        world.net.lost_percent = 0; // each takes seconds to be repeated
+        // With a report of the end, only the coordinator would know the owner.
+        world.net.loses_ends = true;
+        world.net.lost_percent = 0; // each lost message is repeated only after seconds
         for n in 0..4 {
             world.net.cut(n, [COORDINATOR]);
         }
@@ -161,7 +162,7 @@ fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
     }
 }
 
-/// The source hears nothing any more when it has locked, not even that the tablet is the target's.
+/// After its lock, the source receives no message, not even that the target owns the tablet.
 pub fn deaf_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
     let (mut world, from, to) = moving(seed, bug);
     let is_locked = |net: &Net| net.owner() != Some(from);
@@ -186,12 +187,12 @@ fn a_source_that_hears_nothing_serves_nothing() {
     }
 }
 
-/// The target tells nobody that it has everything, and somebody gives up.
+/// The target's report that it has everything is lost, and the migration is given up.
 pub fn given_up_at_its_end(seed: u64, bug: Option<Bug>) -> World {
     let (mut world, from, _) = moving(seed, bug);
     world.net.loses_ends = true;
-    // The source serves nothing from its last message on, not even if it is told something else.
-    // It may take a while to come to that: lost messages are repeated after seconds.
+    // The source serves nothing from its last message on, even if it is told otherwise. It may take
+    // a while to come to that: lost messages are repeated after seconds.
     let has_locked = world.work_until(60_000_000, |net| net.owner() != Some(from));
     assert!(has_locked, "seed {seed}: not sent");
     world.net.admin(Admin::CreateTable {
@@ -221,7 +222,7 @@ fn who_is_told_of_an_abort_goes_on_and_who_is_not_waits() {
     }
 }
 
-/// Versions of what was removed, and is not sent, are not given again.
+/// Versions of removed keys, which are not sent, are not given again.
 pub fn removed_before(seed: u64, bug: Option<Bug>) -> World {
     let mut world = World::new(seed, 4, 4);
     if let Some(bug) = bug {
@@ -246,8 +247,8 @@ fn scenario_18_versions_grow_though_what_had_them_is_gone() {
     removed_before(31, None).expect_right("removed, moved, written");
 }
 
-/// A request was executed at the source; whether the target, and then who recovers it, knows the
-/// answer.
+/// A request was executed at the source; checks whether the target, and then the server that
+/// recovers it, has the answer.
 pub fn with_an_answer(seed: u64, bug: Option<Bug>) -> World {
     let mut world = World::new(seed, 4, 4);
     if let Some(bug) = bug {
@@ -313,7 +314,7 @@ fn scenario_35_away_and_back_with_removals_between() {
         }
         assert!(world.work_until(60_000_000, is_over));
         world.check();
-        // What it had in earlier times is in its log too, and no part of the tablet.
+        // Its entries from earlier times are in its log too, but do not belong to the tablet.
         world.kill(from);
         world.check();
         world.expect_right(&format!("seed {seed}, recovered"));

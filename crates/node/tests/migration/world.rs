@@ -1,5 +1,5 @@
-//! Clients of a cluster whose tablets move: who asks whom, what may be answered, and what must be
-//! there at the end.
+//! Clients of a cluster in which tablets move: their requests, the allowed answers, and the data
+//! that must exist at the end.
 
 use crate::coordinator::Dice;
 use crate::net::{Net, Server, TABLE, settings};
@@ -13,18 +13,18 @@ use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, Migra
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Seconds that everything needs to come to rest.
+/// Time until the whole cluster is at rest, in microseconds.
 pub const REST_US: u64 = 30_000_000;
 
-/// What a key was set to, by number; `None`: removed.
+/// A change of a key, by number; `None`: removed.
 type Change = Option<Vec<u8>>;
 
-/// A key, as its only writer knows it.
+/// A key, as its only writer has it.
 #[derive(Default)]
 struct Key {
-    /// Sent to somebody, in this order. The first is its absence before all.
+    /// Sent changes, in order. The first is the key's absence at the start.
     changes: Vec<Change>,
-    /// What was acknowledged, or shown to somebody, is this change or a later one.
+    /// The newest acknowledged or shown state is this change or a later one.
     floor: usize,
     /// The version of the newest acknowledged change.
     version: u64,
@@ -42,7 +42,7 @@ struct Waits {
 enum What {
     /// This change, of this version.
     Write(usize, u64),
-    /// This was found; it must not be older than what was known when it was asked for.
+    /// A read of this value; it must not be older than the floor at the time of the request.
     Read(Change, usize),
 }
 
@@ -51,9 +51,9 @@ pub struct World {
     keys: Vec<Key>,
     hasher: KeyHasher,
     dice: Dice,
-    /// What is sent is about as large.
+    /// Approximate size of a value.
     pub value_bytes: u64,
-    /// Broken promises, if somebody asks for them.
+    /// The first broken promise, if the test collects them.
     pub wrong: Option<String>,
     pub acknowledged: usize,
 }
@@ -81,7 +81,7 @@ impl World {
         self.hasher.route(&World::name(n))
     }
 
-    /// Who says that it serves this hash, and lives.
+    /// The living servers that would serve this hash.
     pub fn servers_of(&self, hash: RouteHash) -> Vec<usize> {
         let serves = |s: &Server| {
             s.is_alive && s.ended.is_none() && s.view.route(TABLE, hash) == Route::Serve
@@ -94,7 +94,7 @@ impl World {
         self.net.servers[n].node.member().id()
     }
 
-    /// Everybody has this bug.
+    /// Plants this bug in all servers.
     pub fn plant(&mut self, bug: Bug) {
         for server in &mut self.net.servers {
             server.node.plant(bug);
@@ -105,7 +105,7 @@ impl World {
         self.servers_of(RouteHash(1)).contains(&n)
     }
 
-    /// Fills a server's memory with something that it owns.
+    /// Fills a server's memory with data that it owns.
     pub fn crowd(&mut self, n: usize) {
         let store = self.net.servers[n].store.clone().unwrap();
         let value = vec![7; 500_000];
@@ -153,7 +153,7 @@ impl World {
         self.wrong.get_or_insert(what);
     }
 
-    /// A client does something to a key, if it is not waiting.
+    /// A client operates on a key, if it is not waiting.
     fn operate(&mut self, n: usize) {
         let kind = self.dice.roll(10);
         self.act(n, kind);
@@ -193,7 +193,7 @@ impl World {
                 None => guard.remove(TABLE, hash, &name),
             };
             let Ok(done) = done else {
-                return; // nothing has happened
+                return; // nothing was done
             };
             key.changes.push(change);
             What::Write(number, done.after.unwrap_or(0))
@@ -210,7 +210,7 @@ impl World {
         self.net.let_work(server);
     }
 
-    /// Whether the answer has left, or never will.
+    /// Checks whether the answer has left, or never will.
     fn settle(&mut self, n: usize) {
         let Some(waits) = self.keys[n].waiting.take() else {
             return;
@@ -221,7 +221,7 @@ impl World {
             .as_ref()
             .is_some_and(|store| Arc::ptr_eq(store, &waits.store));
         if !server.is_alive || server.ended.is_some() || !is_same {
-            return; // nobody knows
+            return; // the outcome is unknown
         }
         let log = waits.store.log().unwrap();
         if log.reached(&waits.position) < Level::Synced || !self.net.reads(waits.server) {
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// Clients work until it is so, at most for `for_us`; whether it came.
+    /// Clients work until `is_so`, at most for `for_us`; returns whether it became true.
     pub fn work_until(&mut self, for_us: u64, is_so: impl Fn(&Net) -> bool) -> bool {
         let until_us = self.net.now_us + for_us;
         while self.net.now_us < until_us {
@@ -283,8 +283,8 @@ impl World {
         false
     }
 
-    /// As `work_until`, but stops after so many events; whether it was so before, and how many
-    /// there were.
+    /// As `work_until`, but stops after so many events; returns whether `is_so` was true before,
+    /// and the number of events.
     pub fn work_for_events(
         &mut self,
         events: usize,
@@ -301,7 +301,7 @@ impl World {
         (so.get(), count.get())
     }
 
-    /// Everything is written, so that something moves.
+    /// Writes all keys, so that there is data to move.
     pub fn fill(&mut self) {
         for n in 0..self.keys.len() {
             for _ in 0..200 {
@@ -320,7 +320,7 @@ impl World {
         self.net.admin(Admin::Migrate { table, range, to })
     }
 
-    /// Begins one that begins.
+    /// Begins a migration that must be accepted.
     pub fn move_to(&mut self, to: usize) {
         let answer = self.migrate(KeyRange::ALL, to);
         let CoordinatorAnswer::Admin(AdminAnswer::Migrating(begun)) = answer else {
@@ -329,13 +329,13 @@ impl World {
         assert!(!begun.is_empty());
     }
 
-    /// The last ones that ended.
+    /// The last migrations that ended.
     pub fn ended(&self) -> Vec<MigrationStatus> {
         self.net.coordinator.status().migrations_ended
     }
 
-    /// Nothing is lost any more, everybody has come to rest, and then: each key is with one server,
-    /// as it was acknowledged or later.
+    /// Ends all faults and waits until the cluster is at rest; then each key is on one server, in
+    /// its acknowledged state or a later one.
     pub fn check(&mut self) {
         self.net.cut.clear();
         self.net.do_pings_pass = false;
@@ -345,8 +345,8 @@ impl World {
         let until_us = self.net.now_us + REST_US;
         let is_at_rest = |world: &World| {
             let status = world.net.coordinator.status();
-            // Who was cut off may have a view that serves until it hears that it is no member: the
-            // coordinator knows better.
+            // A server that was cut off may have a view that serves until it is told that it is no
+            // member: the coordinator's state counts.
             let quiet = status.migrations.is_empty();
             let is_served = status.tablets.iter().all(|tablet| tablet.served);
             quiet && is_served && hashes.iter().all(|hash| world.servers_of(*hash).len() == 1)
@@ -389,7 +389,7 @@ impl World {
                 ));
             }
         }
-        // And they can be written to, at a higher version.
+        // And they can be written, at a higher version.
         for n in 0..3 {
             self.set(n, true);
         }

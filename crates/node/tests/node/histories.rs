@@ -1,9 +1,9 @@
-//! Random histories: writes and reads go on while servers are killed at any output, restarted on
-//! their disks, stand still and are cut off, all at once too, and coordinators change. What was
-//! acknowledged, or read, is there ever after; a key has one owner at a time; in the end all is
+//! Random histories: writes and reads continue while servers are killed at any output, restarted on
+//! their disks, paused and cut off, all at once too, and coordinators change. Acknowledged data,
+//! and data that a read showed, never disappear; a key has one owner at a time; in the end all is
 //! served, every segment has its replicas, and nothing else is left on the disks.
 //!
-//! `DURAMEN_NODE_SEED` and `DURAMEN_NODE_RUNS` choose others.
+//! `DURAMEN_NODE_SEED` and `DURAMEN_NODE_RUNS` choose other histories.
 
 use crate::net::{Net, TABLE, settings};
 use duramen::internals::Position;
@@ -20,10 +20,10 @@ const SERVERS: usize = 5;
 const KEYS: u64 = 24;
 const MS: u64 = 1_000;
 
-/// What may be read of a key: the last value that counts, and those that were tried since.
+/// The values that a read of a key may show: the last promised one, and later attempts.
 #[derive(Default)]
 struct Known {
-    /// Acknowledged, or read: nothing older is ever seen again.
+    /// Acknowledged, or read: nothing older may be read again.
     floor: u64,
     tried: u64,
 }
@@ -98,7 +98,7 @@ impl History {
         self.net.dice.roll(sides)
     }
 
-    /// Lets time pass, and looks all the while.
+    /// Lets time pass, with checks all the time.
     fn pass(&mut self, for_us: u64) {
         let until_us = self.net.now_us + for_us;
         while self.net.now_us < until_us {
@@ -114,7 +114,7 @@ impl History {
         server.is_alive && server.ended.is_none() && server.paused_us <= self.net.now_us
     }
 
-    /// Who would answer a request for this key.
+    /// The servers that would answer a request for this key.
     fn servants(&self, hash: RouteHash) -> Vec<usize> {
         let serves = |n: &usize| {
             let view = &self.net.servers[*n].view;
@@ -139,7 +139,7 @@ impl History {
             let server = &self.net.servers[one.server];
             let is_over = !server.is_alive || server.ended.is_some() || server.life != one.life;
             let Some(store) = server.store.as_ref().filter(|_| !is_over) else {
-                return false; // nobody knows
+                return false; // the outcome is unknown
             };
             let is_durable = store.log().unwrap().reached(&one.position) >= Level::Synced;
             let leaves = is_durable && self.at_work(one.server) && self.net.reads(one.server);
@@ -153,7 +153,7 @@ impl History {
         self.pending = pending;
     }
 
-    /// Who ended its life begins another one.
+    /// A server whose life has ended begins another one.
     fn revive(&mut self) {
         for n in 0..SERVERS {
             if self.net.servers[n].is_alive && self.net.servers[n].ended.is_some() {
@@ -290,7 +290,7 @@ impl History {
         }
     }
 
-    /// Everything comes back: nothing is missing, and nothing too much.
+    /// All servers come back: nothing is missing, and nothing is left over.
     fn end(&mut self) {
         let seed = self.seed;
         self.net.killed_after = None;
@@ -360,8 +360,8 @@ impl History {
         text
     }
 
-    /// What is not as it should be in the end: a segment with too few replicas, or with too many,
-    /// or of a log that is gone.
+    /// A violation at the end: a segment with too few replicas, or with too many, or of a log that
+    /// is gone.
     fn wrong_replicas(&self) -> Option<String> {
         let replicas = self.net.settings.replicas as usize;
         let servers = &self.net.servers;

@@ -1,5 +1,5 @@
-//! Whole nodes over a network that loses, repeats and reorders: what is acknowledged is on the
-//! disks of others, whoever crashes; who is cut off reads nothing.
+//! Whole nodes over a network that loses, repeats and reorders: acknowledged data are on the disks
+//! of others, whichever server crashes; a server that is cut off reads nothing.
 
 #[path = "../common/coordinator.rs"]
 mod coordinator;

@@ -7,7 +7,7 @@ use duramen_node::Route;
 use duramen_wire::native::message::ClusterSettings;
 use std::collections::BTreeMap;
 
-/// What the present owners have in memory.
+/// The values in the memory of the present owners.
 fn served(net: &Net) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
     for n in 0..41u64 {
@@ -29,7 +29,7 @@ fn served(net: &Net) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// Each hash by one server that is alive.
+/// Whether each hash is served by one living server.
 fn everything_is_served(net: &Net) -> bool {
     let alive = net.servers.iter().filter(|server| server.is_alive);
     let mut hashes = (0..64).map(|n| RouteHash(n << 58 | 77));
@@ -60,8 +60,8 @@ fn who_crashed_is_recovered_by_others_with_all_that_it_acknowledged() {
         let is_recovered = net.run(20_000_000, everything_is_served);
         assert!(is_recovered, "seed {seed}: the first is not recovered");
         assert!(served(&net) == model, "seed {seed}");
-        // What was recovered is in the logs of its new owners: one of them may crash at once, with
-        // what was written since.
+        // Recovered data are in the logs of their new owners: one of them may crash at once, with
+        // later writes too.
         let owners: Vec<usize> = (0..5).filter(|n| net.serves_some(*n)).collect();
         owners_max = owners_max.max(owners.len());
         let second = net.owner_of(b"key 0");

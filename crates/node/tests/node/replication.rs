@@ -1,4 +1,4 @@
-//! Replicas on other servers, and the leases of those who hold them.
+//! Replicas on other servers, and the leases of their holders.
 
 use crate::net::{COORDINATOR, LEASE_MS, Net};
 use duramen_wire::native::message::Admin;
@@ -27,7 +27,7 @@ fn what_is_acknowledged_is_on_two_other_servers_disks_whoever_crashes() {
                 assert!(net.recover(log, &[gone]) == model, "seed {seed}, write {n}");
             }
             if n == 40 {
-                // The one that holds most, so closed segments too.
+                // The holder of most replicas, so of closed segments too.
                 let held = |n: &usize| net.servers[*n].backup.replicas_of(log.number()).len();
                 let victim = others.iter().copied().max_by_key(held).unwrap();
                 net.servers[victim].is_alive = false;
@@ -65,7 +65,7 @@ fn who_is_cut_off_from_the_holders_of_its_control_segment_stops_reading() {
     let owner = net.begin();
     assert!(net.write(owner, b"key", b"value"));
     assert!(net.run(5_000_000, |net| net.reads(owner)));
-    // Nothing is written: the lease is renewed.
+    // Without writes, the lease is renewed.
     for _ in 0..100 {
         net.run(20_000, |_| false);
         assert!(net.reads(owner), "at {}", net.now_us);
@@ -89,12 +89,12 @@ fn scenario_27_a_zombie_reads_nothing_once_a_backup_has_said_so() {
         let server = net.servers[owner].node.member().id();
         assert!(net.write(owner, b"key", b"value"));
         assert!(net.run(5_000_000, |net| net.reads(owner)));
-        // The owner hears nothing from anybody, but what it says may still arrive.
+        // The owner receives no messages, but its own messages may still arrive.
         for other in (0..4).filter(|n| *n != owner).chain([COORDINATOR]) {
             net.cut.insert((other, owner));
         }
         net.admin(Admin::CrashServer { server });
-        net.run(3_000_000, |_| false); // `check` looks all the time
+        net.run(3_000_000, |_| false); // `check` runs all the time
         assert!(!net.quiet.is_empty(), "seed {seed}: a holder was asked");
         assert!(!net.write(owner, b"late", b"late"), "seed {seed}");
         // It is told at last.

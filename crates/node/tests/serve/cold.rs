@@ -1,5 +1,5 @@
-//! Requests that meet what lies on flash (X8): they have done nothing, wait, and are executed once,
-//! by the view of then.
+//! Requests for data on flash (X8): they do nothing while they wait, and are executed once, by the
+//! view at that time.
 
 use crate::enumerate::single;
 use crate::world::{Got, SINCE, World, reply, rpc, view};
@@ -16,14 +16,14 @@ use std::collections::BTreeSet;
 
 const KEYS: u64 = 16_000;
 const VALUE_BYTES: usize = 800;
-/// Nobody needs so many.
+/// More rounds than any request needs.
 const ROUNDS_MAX: usize = 10_000;
 
 fn key(n: u64) -> Vec<u8> {
     format!("key:{n:08}").into_bytes()
 }
 
-/// Begins with a number that can be counted on.
+/// A value that begins with a number for increments.
 fn value(n: u64) -> Vec<u8> {
     let mut value = format!("{n}").into_bytes();
     if n.is_multiple_of(2) {
@@ -33,7 +33,7 @@ fn value(n: u64) -> Vec<u8> {
     value
 }
 
-/// Of numbers and texts in turn, several times what memory has room for.
+/// Numbers and texts in turn, several times the size of memory.
 fn filled(bug: Option<Bug>) -> World {
     let mut world = World::tiered(bug);
     for n in 0..KEYS {
@@ -74,7 +74,7 @@ fn sum(got: &Got) -> Option<i64> {
     }
 }
 
-/// The first number from `from` on that lies on flash: what a request for it waits for.
+/// The first number from `from` on that is on flash, and the data that a request for it waits for.
 fn cold_number(world: &mut World, from: u64) -> (u64, Vec<Cold>) {
     let numbers = (from..KEYS).filter(|n| n % 2 == 1);
     let mut found = numbers.map(|n| {
@@ -87,7 +87,7 @@ fn cold_number(world: &mut World, from: u64) -> (u64, Vec<Cold>) {
 }
 
 /// Increments, conditions and removals of keys on flash, each repeated while it waits and after it.
-/// `Err`: one was not done once.
+/// `Err`: one was not done exactly once.
 pub(crate) fn each_operation_once(bug: Option<Bug>) -> Result<(), String> {
     let mut world = filled(bug);
     let mut at = 1;
@@ -99,7 +99,7 @@ pub(crate) fn each_operation_once(bug: Option<Bug>) -> Result<(), String> {
         let request = Request::Single(asked);
         let mut lent = Vec::new();
         let out = loop {
-            // Once in vain; more often only for what a cleaner moves meanwhile.
+            // One wait; more only for data that a cleaner moves meanwhile.
             match world.show(SINCE, &request, &lent) {
                 Ok(out) => break out,
                 Err(wanted) => lent.extend(wanted.iter().map(|cold| world.read(*cold))),
@@ -175,7 +175,7 @@ fn conditions_and_removals_judge_what_lies_on_flash() {
     }
 }
 
-/// X1, X2: while it waits, the key goes elsewhere, and comes back.
+/// X1, X2: while the request waits, the key goes to another server, and comes back.
 #[test]
 fn who_waits_for_flash_is_served_by_the_view_of_then() {
     let mut world = filled(None);
@@ -212,7 +212,7 @@ fn multi(singles: &[Single<'_>]) -> Vec<u8> {
     out
 }
 
-/// Increments of many keys in one request, of which some lie on flash, more than may be read at
+/// Increments of many keys in one request, of which some are on flash, more than may be read at
 /// once. None has an id. `Err`: one was not done exactly once.
 pub(crate) fn parts_once(bug: Option<Bug>) -> Result<(), String> {
     let mut world = filled(bug);

@@ -1,4 +1,4 @@
-//! Enumerations beside writes: what is there all the time comes once, and all of it.
+//! Enumerations beside writes: each object that exists all the time is returned once.
 
 use crate::history::Dice;
 use crate::world::{Got, SEED, TABLE, World, view};
@@ -32,7 +32,8 @@ fn stable(n: u64) -> Vec<u8> {
     format!("stays {n}").into_bytes()
 }
 
-/// A scan as a client does it, while keys come, change and go, and while what is owned is split.
+/// A scan like a client's, while keys are created, changed and removed, and while the owned range
+/// is split.
 pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut world = World::new(bug);
     let mut dice = Dice(seed);
@@ -49,7 +50,7 @@ pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         if pieces > 100_000 {
             return Err("it does not end".to_owned());
         }
-        // What is owned here is cut anywhere; the client comes back for the rest.
+        // The owned range is split anywhere; the client returns for the rest.
         let owned = match dice.roll(3) {
             0 => KeyRange::ALL,
             _ => {

@@ -1,9 +1,8 @@
-//! Random histories of one client against a model that knows what each operation does, and that
-//! each takes effect once.
+//! Random histories of one client against a model of each operation, which takes effect once.
 //!
 //! A request is sent again at any time: at once, when it is durable, after others of the same key,
 //! after its answer was acknowledged. Copies come by old maps, for keys that are not here, and to
-//! the master that has replayed what this one had durable.
+//! the master that has replayed the durable part of this one's log.
 
 use crate::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
 use duramen_base::ids::{KeyRange, RouteHash};
@@ -36,7 +35,7 @@ struct Stored {
     expires_at_ms: Option<u64>,
 }
 
-/// A request that was sent, and what it was answered.
+/// A request that was sent, and its answer.
 #[derive(Clone, Debug)]
 struct Sent {
     key: Vec<u8>,
@@ -44,7 +43,7 @@ struct Sent {
     id: u64,
     acknowledged: u64,
     answer: Got,
-    /// Number of the commit that made it durable; `None`: none yet.
+    /// Whether a commit has made it durable.
     is_durable: bool,
 }
 
@@ -83,9 +82,9 @@ struct History {
     sent: Vec<Sent>,
     next_id: u64,
     acknowledged: u64,
-    /// The highest acknowledgement that any executed request brought.
+    /// The highest acknowledgement of any executed request.
     told: u64,
-    /// Below the first id that is not durable: a client acknowledges what it has the answer of.
+    /// The operations so far, for messages.
     trace: Vec<String>,
 }
 
@@ -154,7 +153,7 @@ impl History {
         }
     }
 
-    /// What the model says that an operation does now, if its answer is right.
+    /// Applies an operation to the model, if its answer is right.
     fn apply(&mut self, key: &[u8], operation: &Op, got: &Got) -> Verdict {
         let now_ms = self.world.now_ms();
         let found = self.objects.get(key).cloned();
@@ -243,7 +242,7 @@ impl History {
         self.trace.push(format!("{sent:?} -> {got:?}"));
         let (key, operation) = (sent.key.clone(), sent.operation.clone());
         self.apply(&key, &operation, &got)?;
-        // Whoever is told so waits until effect and record are durable.
+        // Such an answer waits until effect and record are durable.
         let waits = !self.world.wait.is_none() && !self.world.is_durable(&self.world.wait.clone());
         self.check(waits, "the answer does not wait for its record")?;
         self.told = self.told.max(self.acknowledged);
@@ -252,7 +251,7 @@ impl History {
         Ok(())
     }
 
-    /// A copy of an earlier request: as it was sent then.
+    /// A copy of an earlier request, unchanged.
     fn send_again(&mut self) -> Verdict {
         if self.sent.is_empty() {
             return Ok(());
@@ -272,8 +271,8 @@ impl History {
         self.check(right, "a copy was answered otherwise")
     }
 
-    /// A copy that was led here by a map from before this master owned the key: it may have been
-    /// executed by somebody else.
+    /// A copy that came by a map from before this master owned the key: another server may have
+    /// executed it.
     fn send_late(&mut self) -> Verdict {
         let key = self.key();
         let operation = self.operation(&key);
@@ -291,7 +290,7 @@ impl History {
         self.check(got == Got::UnknownTablet, "a late copy was looked at")
     }
 
-    /// The key is somebody else's for a moment.
+    /// Another server owns the key for a moment.
     fn send_elsewhere(&mut self) -> Verdict {
         let key = self.key();
         let operation = self.operation(&key);
@@ -322,7 +321,7 @@ impl History {
     fn acknowledge(&mut self) {
         let undurable = self.sent.iter().find(|sent| !sent.is_durable);
         let up_to = undurable.map_or(self.next_id, |sent| sent.id - 1);
-        // Not all of it: the newest ones are those that are sent again.
+        // Not all of it: the newest requests are those that are sent again.
         self.acknowledged = self
             .acknowledged
             .max(up_to.saturating_sub(self.dice.roll(6)));
@@ -336,7 +335,7 @@ impl History {
             .retain(|_, object| object.expires_at_ms.is_none_or(|time_ms| time_ms > now_ms));
     }
 
-    /// It crashes; who owns its keys from now on has replayed what was durable.
+    /// It crashes; the next owner of its keys has replayed the durable entries.
     fn crash(&mut self) -> Verdict {
         self.commit();
         self.trace.push("crash".to_owned());
@@ -365,7 +364,7 @@ impl History {
     }
 }
 
-/// Runs a history; `Err`: what was wrong.
+/// Runs a history; `Err`: the violation.
 pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Verdict {
     let mut history = History {
         world: World::new(bug),

@@ -1,5 +1,5 @@
-//! What native clients ask of a master, against a model; and the same with one rule broken, which
-//! must be noticed.
+//! Requests of native clients to a master, against a model; and the same with one rule broken,
+//! which must be found.
 
 mod cold;
 mod enumerate;
@@ -9,7 +9,7 @@ mod once;
 mod planted;
 mod world;
 
-/// Conditions, versions, expiry, numbers, copies, late copies, and what was replayed.
+/// Conditions, versions, expiry, numbers, copies, late copies, and replayed entries.
 #[test]
 fn histories_are_those_of_the_model() {
     for seed in 0..400 {

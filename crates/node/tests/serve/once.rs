@@ -41,7 +41,7 @@ fn a_client_is_served_when_its_lease_is_known_and_not_after_it_ended() {
     let alive = [(duramen_base::ids::ClientId(1), 1_000)];
     world.clients.answered(0, &[alive[0].0], &alive);
     assert_eq!(number(&world.do_now(&add(b"k", 1, 1))), 1);
-    // The coordinator says that it has none any more, while its request is under way.
+    // The coordinator reports that its lease has ended, while its request is in flight.
     world
         .clients
         .answered(2, &[duramen_base::ids::ClientId(1)], &[]);
@@ -127,8 +127,8 @@ fn records_move_with_their_range_when_all_of_it_is_durable() {
     );
 }
 
-/// X3: whatever a commit takes while requests run, it takes effects with their records. `Err`: it
-/// did not.
+/// X3: whatever a commit contains while requests run, it has effects together with their records.
+/// `Err`: it had not.
 pub(crate) fn groups_are_whole(requests: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut world = World::new(bug);
     world.lease(&[1]);

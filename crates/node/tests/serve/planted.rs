@@ -1,4 +1,4 @@
-//! A rule broken on purpose is found.
+//! Each planted violation of a rule is found.
 
 use crate::{cold, enumerate, history, once};
 use duramen_node::serve::Bug;

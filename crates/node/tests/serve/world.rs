@@ -1,4 +1,4 @@
-//! One master, its log in the hands of the test: nothing is durable before the test says so.
+//! One master, whose log the test commits: nothing is durable before the test does so.
 
 use duramen_base::ids::{
     ClientId, KeyRange, Level, MapVersion, RouteHash, RpcId, ServerId, TableId, TabletsVersion,
@@ -22,12 +22,12 @@ use std::sync::{Arc, RwLock};
 
 pub(crate) const ME: ServerId = ServerId::new(1, 1);
 pub(crate) const TABLE: TableId = TableId(5);
-/// Since when it serves what it serves.
+/// The version of the map since which it serves its ranges.
 pub(crate) const SINCE: u64 = 10;
 pub(crate) const SEED: u64 = 1;
 const MEMORY: u64 = 64 << 20;
 const LEASE_MS: u32 = 1 << 30;
-/// Of a world with flash: most of what is there has no room in memory.
+/// Of a world with flash: memory has no room for most of the data.
 const SMALL_MEMORY: u64 = 4 << 20;
 const FLASH: usize = 64 << 20;
 
@@ -112,15 +112,15 @@ pub(crate) struct World {
     pub(crate) view: Arc<View>,
     pub(crate) clock_ms: Arc<AtomicU64>,
     pub(crate) now_us: u64,
-    /// What is durable, as entries.
+    /// The durable entries.
     pub(crate) durable: Vec<u8>,
-    /// What the last request waits for.
+    /// The position that the last request waits for.
     pub(crate) wait: Position,
-    /// Its second tier: requests that need something from there say so.
+    /// Its second tier: requests that need data from it report so.
     flash: Option<Arc<Flash>>,
-    /// How much a request may wait for at once.
+    /// Most bytes that a request may wait for at once.
     pub(crate) fetch_bytes: usize,
-    /// How often requests have waited.
+    /// Number of times that requests have waited.
     pub(crate) parked: usize,
 }
 
@@ -145,12 +145,12 @@ impl World {
         World::with(bug, &[])
     }
 
-    /// One that has replayed `entries` of another.
+    /// A master that has replayed `entries` of another.
     pub(crate) fn with(bug: Option<Bug>, entries: &[u8]) -> World {
         World::of(Options::new(MEMORY), None, bug, entries)
     }
 
-    /// One with little memory and a second tier.
+    /// A master with little memory and a second tier.
     pub(crate) fn tiered(bug: Option<Bug>) -> World {
         let flash = Arc::new(Flash(RwLock::new(vec![0; FLASH])));
         let options = Options {
@@ -214,13 +214,13 @@ impl World {
         self.clock_ms.load(Ordering::Relaxed)
     }
 
-    /// The coordinator says that these clients have leases.
+    /// The coordinator reports that these clients have leases.
     pub(crate) fn lease(&mut self, clients: &[u64]) {
         for client in clients {
             if self.clients.size().0 > 0 {
-                break; // It was met in a log.
+                break; // It was found in a log.
             }
-            // A question is only asked about whom somebody knows.
+            // The lease check is only sent for known clients.
             let got = self.do_now(&Single {
                 table: TABLE,
                 key: b"first",
@@ -237,8 +237,8 @@ impl World {
         self.clients.answered(0, &asked, &alive);
     }
 
-    /// The whole reply to a request that came by a map of this version. What it waits for of flash
-    /// is brought.
+    /// The whole reply to a request that came by a map of this version. Data that it waits for are
+    /// read from flash.
     pub(crate) fn frame(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
         let mut lent = Vec::new();
         loop {
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// What lies there, as whoever lends it to a session reads it.
+    /// Reads data from flash, as a driver does before it lends them to a session.
     pub(crate) fn read(&self, mut cold: Cold) -> (Cold, Vec<u8>) {
         let flash = self.flash.as_ref().expect("it has a second tier");
         loop {
@@ -271,8 +271,8 @@ impl World {
         }
     }
 
-    /// Shows a request once: its reply, or what it waits for. `lent`: what was brought for it
-    /// before.
+    /// Executes a request once: its reply, or the data that it waits for. `lent`: data that were
+    /// read for it before.
     pub(crate) fn show(
         &mut self,
         map: u64,
@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    /// Takes what was appended so far; it is durable when the second step comes.
+    /// Collects the entries appended so far; they are durable after a second step.
     pub(crate) fn collect(&self) -> (Collected, Vec<u8>) {
         let (log, mut collected) = (self.store.log().unwrap(), Collected::default());
         log.collect(&mut collected);
@@ -383,7 +383,7 @@ impl World {
     }
 }
 
-/// The entries among what was collected.
+/// The entries in the collected pieces.
 pub(crate) fn entries_of(log: &duramen_engine::Log, collected: &Collected) -> Vec<u8> {
     let mut entries = Vec::new();
     for piece in log.pieces(collected) {

@@ -1,4 +1,4 @@
-//! Coordinators: processes of which one leads, and the store that they share.
+//! Coordinators: several processes, of which one leads, and the store that they share.
 
 use super::bug::Bug;
 use super::coverage::Class;
@@ -18,17 +18,17 @@ use duramen_wire::native::message::{
     ServerListUpdate, ToCoordinator,
 };
 
-/// Silence after which the store lets another one lead.
+/// Silence of a leader after which the store lets another one lead.
 const LEASE_US: u64 = 400_000;
 const CAMPAIGN_US: u64 = 60_000;
-/// So long ago what kept a server from answering may be when it is called crashed: 16 failures of
-/// 125 ms, and storing it.
+/// Longest time between the fault that kept a server from answering and its verdict: 16 failures of
+/// 125 ms, and the commit of the verdict.
 const EXCUSE_US: u64 = 4_000_000;
-/// As the driver's, in proportion to the length of a run.
+/// As in the driver, scaled to the length of a run.
 const RESIGN_REST_US: u64 = 1_000_000;
 const RESIGN_AGAIN_US: u64 = 60_000_000;
 
-/// A place where a coordinator can run.
+/// A simulated coordinator.
 pub(super) struct Chair {
     meta: Memory,
     pub is_on: bool,
@@ -38,9 +38,9 @@ pub(super) struct Chair {
     pub generation: u64,
     backlog: Vec<Event>,
     wakes_at_us: u64,
-    /// What comes of its questions until some time, by its own fault.
+    /// The error of all its requests until some time, because of its own fault.
     pub blind: Option<(Sign, u64)>,
-    /// When it last left the leadership to others.
+    /// When it last resigned.
     resigned_us: Option<u64>,
     drift_ppm: i64,
     offset_us: u64,
@@ -77,18 +77,18 @@ impl Chair {
     }
 }
 
-/// A clock's rate, in millionths more than the true one.
+/// A clock's rate, in millionths above the true one.
 pub(super) fn drift(plan: &Plan, random: &mut Random) -> i64 {
     let most = plan.drift_ppm as i64;
     random.below(2 * plan.drift_ppm + 1) as i64 - most
 }
 
-/// What a clock of this rate has counted when so much time has passed.
+/// The time that a clock of this rate shows after this true time.
 pub(super) fn local(now_us: u64, drift_ppm: i64) -> u64 {
     (now_us as i64 + now_us as i64 * drift_ppm / 1_000_000) as u64
 }
 
-/// When a clock of this rate will have counted so much, or a little later.
+/// The true time when a clock of this rate will show this time, or a little later.
 pub(super) fn global(local_us: u64, drift_ppm: i64) -> u64 {
     (i128::from(local_us) * 1_000_000 / i128::from(1_000_000 + drift_ppm)) as u64 + 2
 }
@@ -112,8 +112,8 @@ impl World {
         }
     }
 
-    /// The one that leads and runs. Who slept while another one took over, and does not know it
-    /// yet, is not meant: what it says is old.
+    /// The current leader, if it runs. A leader that slept while another one took over does not
+    /// count: its state is stale.
     pub(super) fn leader(&self) -> Option<usize> {
         let leads = |chair: &Chair| {
             let newest = chair.leads.as_ref().map(|(term, _)| *term) == Some(self.newest_term);
@@ -167,7 +167,7 @@ impl World {
         self.after(0, Event::ChairWakes(n));
     }
 
-    /// Nobody has heard of the leader for too long.
+    /// The leader's lease has ended.
     pub(super) fn depose(&mut self, n: usize, generation: u64) {
         let chair = &self.chairs[n];
         let slept = chair.is_paused && chair.generation == generation;
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    /// It hears too few servers, and another one may hear more; as often as the driver lets it.
+    /// It reaches too few servers, and another one may reach more; as often as the driver allows.
     fn chair_resigns(&mut self, n: usize) {
         let now_us = self.now_us;
         let chair = &mut self.chairs[n];
@@ -319,8 +319,8 @@ impl World {
         self.after(RESIGN_REST_US, Event::Campaign(n, generation));
     }
 
-    /// Who is called crashed was off, paused, not reached, or slow, or its life had ended by
-    /// itself: whatever else goes wrong is no reason (coordinator, V1 and V2).
+    /// A server that is declared crashed was off, paused, unreachable or slow, or its life had
+    /// ended: no other fault justifies it (coordinator, V1 and V2).
     fn look_for_excuses(&mut self, output: &Output) {
         let Output::Ask {
             question: FromCoordinator::Servers(ServerListUpdate::Step { changes, .. }),
@@ -409,7 +409,7 @@ impl World {
     pub(super) fn commit(&mut self, n: usize, generation: u64, token: Token, batch: &Batch) {
         let chair = &mut self.chairs[n];
         if !chair.is_on && !self.store_is_away && self.random.one_in(2) {
-            // It died while the store had it already.
+            // It died, but the store has the commit already.
             let _ = chair.meta.commit(batch);
         }
         if chair.generation != generation || !chair.is_on {
@@ -422,7 +422,7 @@ impl World {
         let mut failure = None;
         if self.store_is_away {
             self.coverage.fired(Class::StoreFailure);
-            // It may have been stored, and the answer was lost.
+            // The commit may have been stored, and the answer was lost.
             if self.random.one_in(2) {
                 let _ = self.chairs[n].meta.commit(batch);
             }
@@ -443,7 +443,7 @@ impl World {
         self.after(CAMPAIGN_US, Event::Campaign(n, generation));
     }
 
-    /// A server asks whoever it takes for the coordinator.
+    /// A server sends a request to the coordinator that it takes for the leader.
     pub(super) fn asks_coordinator(
         &mut self,
         server: usize,
@@ -473,13 +473,13 @@ impl World {
         let lost = NodeInput::Member(MemberInput::Unanswered { token });
         let lost = Event::Within(server, generation, Box::new(lost));
         let way = (Place::Server(server), Place::Coordinator(n));
-        // A repeated frame on a connection would be a broken connection: questions come once or not
+        // A repeated frame on a connection would break the connection: requests arrive once or not
         // at all.
         let event = Event::ToCoordinator(n, Box::new(asked));
         self.send(way, Mode::Once, event, Some(lost));
     }
 
-    /// The operator asks the leader; the answer comes at once or later, in `told`.
+    /// The operator sends a command to the leader; the answer arrives in `told`, at once or later.
     pub(super) fn administer(&mut self, admin: Admin) -> bool {
         let Some(n) = self.leader() else {
             return false;

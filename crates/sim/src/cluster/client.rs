@@ -1,6 +1,6 @@
-//! Clients that go by redirections, as those of RESP do: each operation is sent until it is known
-//! whether it was executed, or until nobody answers; then its outcome is unknown, and the client
-//! goes on under another name.
+//! Clients that follow redirections, as RESP clients do. Each operation is sent again until its
+//! outcome is known, or until no server answers. Then its outcome is unknown, and the client
+//! continues under another name.
 
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
 use super::machine::wall_ms;
@@ -14,16 +14,16 @@ use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The table that is always there.
+/// The table that always exists.
 pub(super) const TABLE: TableId = TableId(1);
-/// Who has not answered by then will not.
+/// Timeout of one request.
 const PATIENCE_US: u64 = 600_000;
-/// As a client: who empties tables.
+/// The client number of the operator that empties tables.
 const EMPTIER: usize = usize::MAX;
-/// Before the same is tried again.
+/// Pause before a retry.
 const PAUSE_US: u64 = 10_000;
 
-/// What is sent.
+/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub client: usize,
@@ -33,7 +33,7 @@ pub(super) struct Request {
     pub value_bytes: usize,
 }
 
-/// What comes back.
+/// A reply.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub sequence: u64,
@@ -43,22 +43,22 @@ pub(super) struct Reply {
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Done(Found),
-    /// Nothing was done; there it may be.
+    /// Nothing was done; this server may own the key.
     Moved(usize),
-    /// Nothing was done; later.
+    /// Nothing was done; retry later.
     Again,
 }
 
-/// A reply that waits for what it says to be durable, and for the server's lease.
+/// A reply that waits until its position is durable, and for the server's lease.
 pub(super) struct Held {
     request: Request,
     position: Position,
     found: Found,
-    /// When what it needed from flash is there.
+    /// The time when the data it needed from flash has been read.
     from_us: u64,
 }
 
-/// What a client is about.
+/// The current operation of a client.
 #[derive(Clone, Debug)]
 struct Errand {
     key: u64,
@@ -70,25 +70,26 @@ struct Errand {
     before: u64,
 }
 
-/// See the module.
+/// A client; see the module.
 pub(super) struct Client {
-    /// In the history. Changes when an outcome stays unknown.
+    /// Its name in the history. Changes when an outcome stays unknown.
     pub name: u64,
     errand: Option<Errand>,
-    /// Where keys were found.
+    /// The server where each key was found last.
     known: BTreeMap<u64, usize>,
     pub is_off: bool,
-    /// It speaks the native protocol.
+    /// Set for a client of the native protocol.
     pub native: Option<Native>,
-    /// What is asked of it at the end, in order: each until it is known to be done.
+    /// Its operations at the end of the run, in order: each is repeated until it is known to be
+    /// done.
     last: VecDeque<(u64, Last)>,
 }
 
-/// What is done to a key at the end.
+/// An operation on a key at the end of the run.
 #[derive(Clone, Copy, Debug)]
 enum Last {
     Read,
-    /// Or increment a counter.
+    /// A write, or an increment of a counter.
     Write,
     Remove,
 }
@@ -105,14 +106,14 @@ impl Client {
         }
     }
 
-    /// Whether it has nothing more to do.
+    /// Whether it has no more work.
     pub fn is_done(&self) -> bool {
         let idle = self.native.as_ref().is_none_or(Native::is_idle);
         self.errand.is_none() && self.last.is_empty() && idle
     }
 }
 
-/// Its bytes.
+/// The bytes of a key.
 pub(super) fn key_of(key: u64) -> Vec<u8> {
     format!("key {}", number_of(key)).into_bytes()
 }
@@ -123,7 +124,7 @@ pub(super) fn value_of(value: u64, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// The number that a value stands for.
+/// The number that a value represents.
 pub(super) fn read_value(bytes: &[u8], is_counter: bool) -> Option<u64> {
     if is_counter {
         return std::str::from_utf8(bytes).ok()?.parse().ok();
@@ -134,7 +135,7 @@ pub(super) fn read_value(bytes: &[u8], is_counter: bool) -> Option<u64> {
 }
 
 impl World {
-    /// The number of a client's next question; what was asked before counts no more.
+    /// Gives a client's next request a new number; earlier requests have no effect any more.
     fn ask_anew(&mut self, c: usize) -> Option<Errand> {
         let sequence = self.number();
         let errand = self.clients[c].errand.as_mut()?;
@@ -149,13 +150,13 @@ impl World {
         }
     }
 
-    /// Every key is read once more.
+    /// Reads every key once more.
     pub(super) fn last_reads(&mut self) {
         let keys = self.present_keys().into_iter();
         self.ask_at_the_end(keys.map(|key| (key, Last::Read)).collect());
     }
 
-    /// Every key can be written, removed and written again.
+    /// Writes, removes and writes again every key.
     pub(super) fn last_writes(&mut self) {
         let of = |key| match self.is_counter(key) {
             true => vec![(key, Last::Write)],
@@ -173,7 +174,7 @@ impl World {
         self.after(0, Event::ClientActs(0, 0));
     }
 
-    /// It begins something (`sequence` 0), or asks again.
+    /// Begins an operation (`sequence` 0), or sends it again.
     pub(super) fn client_acts(&mut self, c: usize, sequence: u64) {
         let is_over = self.is_over();
         let client = &mut self.clients[c];
@@ -187,7 +188,7 @@ impl World {
             Some(errand) if errand.sequence == sequence => return self.ask(c),
             Some(_) => return,
             None if sequence != 0 || client.is_off => return,
-            None if is_over && client.last.is_empty() => return, // a pause has ended late
+            None if is_over && client.last.is_empty() => return, // a pause ended late
             None => {}
         }
         let (key, action) = match client.last.front().copied() {
@@ -241,7 +242,7 @@ impl World {
         self.last_value
     }
 
-    /// Clients begin nothing new.
+    /// Whether clients begin nothing new.
     pub(super) fn is_over(&self) -> bool {
         self.now_us >= self.plan.load_us + self.began_us
     }
@@ -251,7 +252,7 @@ impl World {
             return;
         };
         if self.tables.is_gone(errand.key) && self.random.one_in(4) {
-            // Nothing was done so far, and nobody will do it.
+            // Nothing was done so far, and no server will do it.
             self.gives_up(c);
             return;
         }
@@ -271,7 +272,7 @@ impl World {
         self.after(PATIENCE_US, Event::ClientTires(c, errand.sequence));
     }
 
-    /// Nobody has answered.
+    /// A request timed out.
     pub(super) fn client_tires(&mut self, c: usize, sequence: u64) {
         if self.clients[c].native.is_some() {
             return self.native_tires(c, sequence);
@@ -282,14 +283,14 @@ impl World {
         };
         client.known.remove(&errand.key);
         if errand.action == Action::Read {
-            // Nothing depends on whether it was done.
+            // A read has no effect, so its outcome does not matter.
             client.errand = Some(errand);
             return self.ask(c);
         }
         self.ends(c, &errand, Found::Nothing);
     }
 
-    /// It is gone in the midst of whatever it did; another one comes.
+    /// The client dies in the middle of its operation; another one takes its place.
     pub(super) fn client_crashes(&mut self, c: usize) -> bool {
         if self.clients[c].native.is_some() {
             return self.native_crashes(c);
@@ -301,7 +302,7 @@ impl World {
         true
     }
 
-    /// What it was about is gone.
+    /// Gives up the current operation.
     fn gives_up(&mut self, c: usize) {
         if let Some(errand) = self.clients[c].errand.take()
             && errand.action == Action::Remove
@@ -445,7 +446,7 @@ impl World {
                 };
                 let written = guard.write(table, hash, &key, &bytes, expires_at_ms);
                 written.map(|outcome| match outcome.after {
-                    // It had expired when it came.
+                    // It had expired when it arrived.
                     None if expires_at_ms.is_some() => Some(Found::Absent),
                     after => after.map(|version| Found::Written { version }),
                 })
@@ -491,7 +492,8 @@ impl World {
         }
     }
 
-    /// A removal of who empties tables counts as a client's that waits for its reply.
+    /// A removal by the operator that empties tables counts as that of a client which waits for its
+    /// reply.
     pub(super) fn hold_removal(
         &mut self,
         n: usize,
@@ -515,7 +517,7 @@ impl World {
         });
     }
 
-    /// Replies leave when what they say is durable and the lease runs.
+    /// Sends held replies when their positions are durable and the lease runs.
     pub(super) fn let_replies_go(&mut self, n: usize) {
         let true_us = self.now_us;
         let now_us = self.machines[n].clock(true_us);
@@ -543,8 +545,8 @@ impl World {
         }
     }
 
-    /// Nobody else may be answering for this key now. Who has given the key away since it executed
-    /// a request may still say what came of it: that went along.
+    /// No other server may be answering for this key now. A server that gave the key away after it
+    /// executed a request may still send the outcome: that went along with the key.
     pub(super) fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
         let route = KeyHasher::new(1).route(&key_of(key));
         let table = self.tables.table_of(key);

@@ -1,20 +1,21 @@
-//! Which faults have happened. A fault counts when it has had an effect, not when it was planned.
+//! Counts of the faults that happened. A fault counts when it had an effect, not when it was
+//! planned.
 
 use std::fmt;
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// A way in which the world is unkind.
+        /// A class of faults.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Class {
             $($(#[$doc])* $name,)*
         }
 
         impl Class {
-            /// All of them.
+            /// All classes.
             pub const ALL: &'static [Class] = &[$(Class::$name,)*];
 
-            /// For people.
+            /// The name for messages.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Class::$name => $text,)*
@@ -64,11 +65,11 @@ classes! {
     TableEmptied = "table emptied",
     FlashError = "error of a flash device",
     SlowFlash = "slow flash device",
-    /// A segment lies on flash alone.
+    /// A segment is on flash alone.
     Cold = "segment gone to flash",
 }
 
-/// How often each class has happened.
+/// The number of faults of each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     counts: Vec<u64>,
@@ -83,24 +84,24 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// It has happened.
+    /// Counts one fault of this class.
     pub fn fired(&mut self, class: Class) {
         self.counts[class as usize] += 1;
     }
 
-    /// How often it has.
+    /// The number of faults of this class.
     pub fn count(&self, class: Class) -> u64 {
         self.counts[class as usize]
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn join(&mut self, other: &Coverage) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
     }
 
-    /// What never happened.
+    /// The classes that never happened.
     pub fn missing(&self) -> Vec<Class> {
         let all = Class::ALL.iter().copied();
         all.filter(|class| self.count(*class) == 0).collect()

@@ -1,4 +1,4 @@
-//! What the thread of a server's disk does, and what becomes of the server when its disk fails.
+//! The thread of a server's disk, and the end of a server whose disk fails.
 
 use super::coverage::Class;
 use super::machine::{AGAIN_US, STEPS_MAX};
@@ -7,10 +7,10 @@ use super::world::{Event, World};
 use crate::random::Random;
 use duramen_node::NodeOutput;
 
-/// How long a commit takes on a good disk.
+/// Time of a commit on a good disk.
 const COMMIT_US: u64 = 150;
 
-/// Most time that an operation of a server's disk takes beside that: each has its own.
+/// Longest additional time of an operation of a server's disk: each server has its own.
 pub(super) fn operation_us(n: usize, plan: &Plan) -> u64 {
     let mut random = Random::new(plan.seed ^ 0x6469_736b ^ (n as u64) << 32);
     match random.below(3) {
@@ -20,7 +20,7 @@ pub(super) fn operation_us(n: usize, plan: &Plan) -> u64 {
 }
 
 impl World {
-    /// The disk's thread. What it says leaves when the disk has done it.
+    /// Runs the disk's thread. Its outputs leave when the disk has finished the operations.
     pub(super) fn keeper_works(&mut self, n: usize) {
         let true_us = self.now_us;
         let now_us = self.machines[n].clock(true_us);
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// What the disk answers, after this time.
+    /// Sends the disk's outputs after this time.
     pub(super) fn later(&mut self, n: usize, delay_us: u64, out: Vec<NodeOutput>) {
         if out.is_empty() {
             return;
@@ -88,7 +88,7 @@ impl World {
         self.after(delay_us, Event::Disk(n, generation, number));
     }
 
-    /// A server whose disk failed ends; if its power failed, it stays off for a while.
+    /// Ends a server whose disk failed; if its power failed, it stays off for a while.
     fn disk_failed(&mut self, n: usize) {
         let machine = &mut self.machines[n];
         if machine.disk.is_down() {

@@ -1,8 +1,8 @@
-//! Makes things go wrong, and right again.
+//! Starts faults, and ends them.
 //!
 //! **Invariants**
-//! - F1: of the disks of a cluster with R replicas at most R - 1 lose, in a whole run, what they
-//!   had acknowledged: so everything that was acknowledged is still somewhere.
+//! - F1: in a whole run, at most R - 1 disks of a cluster with R replicas lose acknowledged data:
+//!   so everything that was acknowledged still exists.
 //! - F2: at most R - 1 servers are off at once because of faults of single servers.
 
 use super::coverage::Class;
@@ -14,19 +14,19 @@ use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_cluster::coordinator::Sign;
 use duramen_wire::native::message::{Admin, CoordinatorAnswer};
 
-/// Between two looks whether a server is drained no more: longer than a commit of the coordinators'
+/// Interval of the checks whether a drain has ended: longer than a commit of the coordinators'
 /// store takes.
 pub(super) const UNDRAIN_US: u64 = 100_000;
 
 impl World {
-    /// All that the plan has.
+    /// Schedules all faults of the plan.
     pub(super) fn plan_faults(&mut self) {
         for (at_us, fault) in std::mem::take(&mut self.plan.faults) {
             self.after(at_us, Event::Fault(Box::new(fault)));
         }
     }
 
-    /// F2; also whether it is on.
+    /// F2; also whether the server is on.
     fn may_stop(&mut self, n: usize) -> bool {
         let off = self.machines.iter().filter(|m| m.process.is_none()).count();
         let may = self.machines[n].process.is_some() && off + 1 < self.plan.replicas as usize;
@@ -36,7 +36,7 @@ impl World {
         may
     }
 
-    /// F1: takes note of it.
+    /// F1: marks the disk as ruined if that is allowed.
     fn may_ruin(&mut self, n: usize) -> bool {
         if !self.machines[n].is_ruined {
             let ruined = self.machines.iter().filter(|m| m.is_ruined).count();
@@ -200,7 +200,7 @@ impl World {
         self.after(for_us, Event::Ends(Box::new(fault)));
     }
 
-    /// A fault that lasted is over.
+    /// Ends a fault that lasted.
     pub(super) fn relent(&mut self, fault: Fault) {
         match fault {
             Fault::Pause { server, .. } if server >= self.machines.len() => {
@@ -232,7 +232,8 @@ impl World {
         }
     }
 
-    /// Nobody leads, or the store fails before it has it: an operator asks until the list says so.
+    /// If there is no leader, or the store fails before the commit, the operator repeats the
+    /// command until the list shows the change.
     fn ends_drain(&mut self, n: usize) {
         let (id, status) = (self.id_of(n), self.status());
         let entry = status.map(|status| {
@@ -331,7 +332,7 @@ impl World {
                 for_us,
             } => {
                 let near = of(servers);
-                // Clients get through: they are whom a zombie would deceive.
+                // Clients get through: a zombie would give them stale answers.
                 let far = Places::all().without(near).without(Places::CLIENTS);
                 let (from, to) = if *outward { (near, far) } else { (far, near) };
                 self.net.cut(cut(from, to, *for_us, Class::OneWay));
@@ -414,7 +415,7 @@ impl World {
         (id != duramen_base::ids::ServerId::NONE).then_some(id)
     }
 
-    /// What an operator does while everything runs.
+    /// An operator's action while everything runs.
     fn operate(&mut self, fault: Fault) {
         let at = RouteHash(self.random.next_u64());
         let table = self.some_table();
@@ -443,7 +444,7 @@ impl World {
         }
     }
 
-    /// Everything that was broken is whole, as far as it can be.
+    /// Ends all faults, as far as possible.
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.say(|| "HEALED".to_owned());

@@ -1,4 +1,4 @@
-//! A run from its beginning to its verdict.
+//! A run from its start to its verdict.
 
 use super::client::key_of;
 use super::coverage::Coverage;
@@ -19,44 +19,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const SECOND: u64 = 1_000_000;
-/// How long a cluster may take to be there at all.
+/// Longest time until a new cluster serves.
 const BEGIN_US: u64 = 30 * SECOND;
-/// How often it is looked at whether something has come.
+/// Interval at which conditions are checked.
 const LOOK_US: u64 = 20_000;
-/// What clients have begun when the faults end.
+/// Time for the calls that clients have begun when the faults end.
 const CALLS_US: u64 = 60 * SECOND;
-/// The last writes of all keys, and the last reads.
+/// Time for the last writes of all keys, and for the last reads.
 const WRITES_US: u64 = 10 * SECOND;
 const READS_US: u64 = 10 * SECOND;
-/// How long a cluster rests, and the most messages that each of its servers and what it asks send
-/// then: twice what they do.
+/// Length of the rest, and the most messages that each server sends and causes in it: twice the
+/// usual number.
 const REST_US: u64 = SECOND;
 const SENT_AT_REST_MAX: u64 = 180;
-/// A drain of one server.
+/// Time for a drain of one server.
 const DRAIN_US: u64 = 20 * SECOND;
-/// Backups take nothing new when so few frames are left.
+/// A backup accepts no new replicas when so few frames are left.
 const FRAMES_KEPT: usize = 2;
-/// One run in so many is drained and started anew at its end: it takes as long as the rest.
+/// One run in so many is drained and restarted at its end: that takes as long as the rest of a run.
 const STARTED_ANEW_ONE_IN: u64 = 4;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub seed: u64,
-    /// What must never be; empty if all is well.
+    /// Violations of the rules; empty if there are none.
     pub violations: Vec<String>,
     pub coverage: Coverage,
     pub history: History,
-    /// A sum over everything that happened.
+    /// The checksum over all events.
     pub trace: u64,
     pub events: u64,
     /// Simulated time, in microseconds.
     pub took_us: u64,
-    /// From the end of all faults until everything was well.
+    /// Time from the end of all faults until the cluster was well.
     pub healed_in_us: u64,
 }
 
-/// Runs a plan. A panic of what runs in it is a violation like any other.
+/// Runs a plan. A panic of the code under test is a violation like any other.
 pub fn run(plan: Plan) -> Outcome {
     let seed = plan.seed;
     let lived = catch_unwind(AssertUnwindSafe(|| judge(plan)));
@@ -104,7 +104,7 @@ fn judge(plan: Plan) -> Outcome {
 }
 
 impl World {
-    /// Returns how long it took until all was well after the last fault.
+    /// Returns the time from the last fault until the cluster was well.
     fn live(&mut self) -> u64 {
         for n in 0..self.chairs.len() {
             self.at(n as u64 * 2_000, Event::ChairStarts(n, 0));
@@ -174,7 +174,7 @@ impl World {
         self.run(patience_us, LOOK_US, |world| world.is_well())
     }
 
-    /// Whether segments of every master would find disks with room.
+    /// Whether each master would find backups with room for new segments.
     fn has_room(&self) -> bool {
         let is_roomy = |machine: &&Machine| {
             let backup = machine.process.as_ref().map(|process| &process.backup);
@@ -187,8 +187,8 @@ impl World {
         self.machines.iter().filter(is_roomy).count() > self.plan.replicas as usize
     }
 
-    /// The cluster does its work after all that befell it: whatever is retried for ever, does not
-    /// fit or is wedged shows here. In some runs it is drained and started anew, too.
+    /// The cluster works after all faults: endless retries, data that does not fit and stuck states
+    /// show here. In some runs one server is drained and then the cluster is restarted, as well.
     fn end(&mut self) -> Result<(), String> {
         if !self.are_done(CALLS_US) {
             return Err("a client's call does not end".to_owned());
@@ -218,8 +218,8 @@ impl World {
         Ok(())
     }
 
-    /// Nobody has anything to do: what goes on is pings, leases and a look at the map now and then.
-    /// A question that is repeated for ever shows here.
+    /// With no client at work, only pings, leases and occasional reads of the map are sent. A
+    /// request that is repeated for ever shows here.
     fn rests(&mut self) -> Result<(), String> {
         let before = self.sent;
         self.run(REST_US, u64::MAX, |_| false);
@@ -238,9 +238,10 @@ impl World {
         })
     }
 
-    /// Everything that one server has moves to the others: a drain that begins ends.
+    /// Drains one server: all its tablets move to the others, and a drain that begins must end.
     fn drain_one(&mut self) -> Result<(), String> {
-        // Whoever ends an earlier drain sees that it has ended, and does not end this one.
+        // An operator's retry that ends an earlier drain must see that it has ended, or it would
+        // end this one.
         self.run(2 * UNDRAIN_US, u64::MAX, |_| false);
         let n = self.random.below(self.machines.len() as u64) as usize;
         let Some(server) = self.id_of(n) else {
@@ -276,7 +277,7 @@ impl World {
         })
     }
 
-    /// Every hash by one server that may read, and by no other.
+    /// Each hash is served by one server that may read, and by no other.
     fn all_served(&mut self) -> bool {
         let now_us = self.now_us;
         let serves = |machine: &Machine, table, hash| {
@@ -316,7 +317,7 @@ impl World {
         self.wrong().unwrap_or_default()
     }
 
-    /// What is not as it must be in the end; `None`: nothing.
+    /// The first violated condition at the end of the run; `None`: all hold.
     fn wrong(&mut self) -> Option<String> {
         if !self.all_joined() {
             return Some("not everybody is a member".to_owned());
@@ -352,7 +353,7 @@ impl World {
             .or_else(|| self.leaked(&members))
     }
 
-    /// R replicas of everything that a log lists, on distinct servers, none of them its own.
+    /// R replicas of each segment that a log lists, on distinct servers other than its own.
     pub(super) fn too_few_replicas(&self, n: usize) -> Option<String> {
         let log = self.id_of(n)?;
         let wanted = self.plan.replicas as usize;
@@ -390,7 +391,7 @@ impl World {
             segment: longest.1.segment,
         };
         let Ok(info) = longest.0.read_of(id, &mut bytes) else {
-            return None; // damage is found by others
+            return None; // other checks find damage
         };
         let Ok(state) = State::replay(id.segment, &bytes[..info.length as usize]) else {
             return Some(format!("{log}: its control segment makes no sense"));
@@ -449,7 +450,7 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// Replicas of logs that nobody needs any more.
+    /// Replicas of logs that no server needs any more.
     fn leaked(&self, members: &BTreeSet<ServerId>) -> Option<String> {
         let machines = self.machines.iter().enumerate();
         for (n, machine) in machines {

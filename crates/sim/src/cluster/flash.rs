@@ -1,9 +1,8 @@
-//! A flash device in memory: the second tier of a simulated member. What is on it is nobody's after
-//! the process.
+//! A flash device in memory: the second tier of a simulated member. Its contents have no owner
+//! after the process has ended.
 //!
-//! It may fail and it may be slow, but it never gives back what was not written there last: a
-//! member reads nothing that it did not write in the same life, and a real device that lies is
-//! another matter.
+//! It may fail and it may be slow, but it always returns the bytes written last: a member reads
+//! only data that it wrote in the same life. Devices that return wrong data are not modelled.
 
 use super::coverage::Class;
 use super::world::World;
@@ -15,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 const BYTES: usize = 8 << 20;
 
-/// How the flash devices of a machine are now.
+/// The state of the flash devices of a machine: error rates and latency.
 #[derive(Clone)]
 pub(super) struct Mood(Arc<Mutex<State>>);
 
@@ -24,9 +23,9 @@ struct State {
     /// One in so many reads fails; 0: none does.
     reads_fail: u64,
     writes_fail: u64,
-    /// Most time that an operation takes.
+    /// Longest time of an operation, in microseconds.
     slow_us: u64,
-    /// How long the reads took since somebody asked.
+    /// Total time of the reads since the last query.
     took_us: u64,
     failures: u64,
 }
@@ -47,7 +46,7 @@ impl Mood {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One in so many reads and writes fails from now on; 0: none does.
+    /// From now on one in so many reads and writes fails; 0: none does.
     pub fn fail(&self, reads: u64, writes: u64) {
         let mut state = self.state();
         (state.reads_fail, state.writes_fail) = (reads, writes);
@@ -57,12 +56,12 @@ impl Mood {
         self.state().slow_us = most_us;
     }
 
-    /// How long reads took since this was asked last.
+    /// Total time of the reads since the last query.
     pub fn took_us(&self) -> u64 {
         std::mem::take(&mut self.state().took_us)
     }
 
-    /// How often it failed since this was asked last.
+    /// Number of failures since the last query.
     pub fn failures(&self) -> u64 {
         std::mem::take(&mut self.state().failures)
     }
@@ -87,7 +86,7 @@ impl Mood {
 
 struct Flash(RwLock<Vec<u8>>, Mood);
 
-/// An empty one.
+/// Options with an empty device.
 pub(super) fn options(mood: &Mood) -> FlashOptions {
     FlashOptions {
         device: Arc::new(Flash(RwLock::new(vec![0; BYTES]), mood.clone())),
@@ -115,7 +114,7 @@ impl Device for Flash {
 }
 
 impl World {
-    /// How long reads from flash took since this was asked last.
+    /// Total time of a server's reads from flash since the last query.
     pub(super) fn flash_took_us(&mut self, n: usize) -> u64 {
         let flash = &self.machines[n].flash;
         if flash.failures() > 0 {

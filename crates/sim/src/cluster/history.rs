@@ -1,41 +1,42 @@
-//! What clients asked for and what they were told, and when: what linearizability is judged by.
+//! The requests of clients and their answers, with times: the input of the check of
+//! linearizability.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Never answered, or not so that anybody knows whether it was done.
+/// Never answered, or without knowledge of whether it was done.
 pub const UNKNOWN: u64 = u64::MAX;
 
-/// What was asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     Read,
-    /// Of a value that nobody else writes.
+    /// Writes a value that no other operation writes.
     Write(u64),
-    /// The same, of a value that expires at this time of the run.
+    /// As `Write`, of a value that expires at this time of the run.
     Fleeting {
         value: u64,
         expires_us: u64,
     },
-    /// As a write, if there is no object.
+    /// As `Write`, if there is no object.
     Create(u64),
     Remove,
-    /// By one.
+    /// Increments by one.
     Increment,
 }
 
-/// What came of it.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Found {
-    /// Nothing is known.
+    /// The outcome is unknown.
     Nothing,
     /// There was no object.
     Absent,
-    /// Read: this value at this version. Increment: the number that it left.
+    /// Read: this value at this version. Increment: the number after it.
     Value { value: u64, version: u64 },
-    /// A write's version.
+    /// The version of a write.
     Written { version: u64 },
-    /// The version that is gone.
+    /// The version that was removed.
     Removed { version: u64 },
     /// There was an object already.
     Refused { current: Option<u64> },
@@ -48,13 +49,13 @@ pub struct Event {
     pub key: u64,
     pub action: Action,
     pub found: Found,
-    /// When it was sent first.
+    /// When it was first sent.
     pub from_us: u64,
     /// When its answer came, or [`UNKNOWN`].
     pub to_us: u64,
 }
 
-/// All of a run, in the order in which they ended or were given up.
+/// All operations of a run, in the order in which they ended or were given up.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub events: Vec<Event>,
@@ -62,8 +63,8 @@ pub struct History {
 
 impl History {
     /// One JSON object per line, in the form that the checker of real servers' histories reads
-    /// (tests/checker/history.go): two checkers that know nothing of each other judge the same
-    /// runs. The other one knows nothing of expiry either: keys whose values expire are left out.
+    /// (tests/checker/history.go): two independent checkers judge the same runs. The other checker
+    /// does not support expiry: keys whose values expire are left out.
     pub fn to_json_lines(&self) -> String {
         let mut lines = String::new();
         let expires = |event: &&Event| matches!(event.action, Action::Fleeting { .. });
@@ -98,7 +99,7 @@ impl History {
     }
 }
 
-/// The fields of what was answered; `None`: nothing is known.
+/// The fields of an answer; `None`: the outcome is unknown.
 fn answer(action: Action, found: Found) -> Option<String> {
     let of = |version: u64| match version {
         0 => String::new(),

@@ -1,9 +1,9 @@
-//! Whether a history is linearizable, key by key, with outcomes that nobody knows.
+//! Decides whether a history is linearizable, key by key, with operations of unknown outcome.
 //!
-//! The search of Wing and Gong with the memory of Lowe: next comes any operation that began before
-//! all that wait have ended. Versions make it quick: whoever was told one has its place among all
-//! the others of the key. An operation of unknown outcome comes at any time after it began, or
-//! never.
+//! The search of Wing and Gong with the memory of Lowe: the next operation is any one that began
+//! before all remaining ones have ended. Versions make it fast: an operation that was answered with
+//! a version has its place among all others of the key. An operation of unknown outcome may take
+//! effect at any time after it began, or never.
 //!
 //! Paper: [Lowe, Testing for linearizability, 2017]; differs: versions cut the search.
 
@@ -11,41 +11,41 @@ use super::history::{Action, Event, Found, History, UNKNOWN};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
-/// Clocks are so wrong at most, in what they are made of here.
+/// Largest error of a wall clock in a run, in the terms of this check.
 pub(super) const CLOCKS_US: u64 = 302_000;
-/// Most steps for one key, before it is said that nobody knows.
+/// Most steps of the search for one key; beyond it the verdict is undecided.
 const STEPS_MAX: usize = 400_000;
 
-/// What a history is.
+/// The verdict on a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Linearizable,
-    /// With the operations of one key, as far as they can be put in order.
+    /// With the operations of one key, as far as they can be ordered.
     Illegal(String),
     Undecided(String),
 }
 
-/// What a key holds.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Register {
     value: Option<u64>,
-    /// Of the object; `None` if nobody was told.
+    /// The version of the object; `None` if no client was told.
     version: Option<u64>,
-    /// Every later version is above it.
+    /// Each later version is above it.
     floor: u64,
-    /// When the object expires, by a clock that is right.
+    /// When the object expires, by a correct clock.
     expires_us: Option<u64>,
 }
 
 impl Register {
-    /// A clock that is ahead may have let it expire before this operation ended.
+    /// Whether a fast clock may have let it expire before this operation ended.
     fn may_be_gone(self, event: &Event) -> bool {
         let expires_us = self.expires_us;
         self.value.is_none()
             || expires_us.is_some_and(|at_us| at_us <= event.to_us.saturating_add(CLOCKS_US))
     }
 
-    /// A clock that is behind may have let it be there when this operation began.
+    /// Whether a slow clock may have kept it until this operation began.
     fn may_be_there(self, event: &Event) -> bool {
         let expires_us = self.expires_us;
         self.value.is_some() && expires_us.is_none_or(|at_us| event.from_us < at_us + CLOCKS_US)
@@ -72,7 +72,7 @@ impl Register {
         }
     }
 
-    /// The object has this version, as far as anybody knows.
+    /// This register with this version, if that contradicts nothing known.
     fn at(self, version: u64) -> Option<Register> {
         match self.version {
             Some(own) if own != version => None,
@@ -85,7 +85,7 @@ impl Register {
         }
     }
 
-    /// After this operation, if it can be the next one.
+    /// The state after this operation, if it can be the next one.
     fn after(self, event: &Event) -> Option<Register> {
         let absent = Register {
             value: None,
@@ -105,11 +105,11 @@ impl Register {
             (Action::Fleeting { value, expires_us }, Found::Written { version }) => {
                 Some(self.put(value, Some(version))?.expiring(expires_us))
             }
-            // It had expired when it came.
+            // It had expired when it arrived.
             (Action::Fleeting { expires_us, .. }, Found::Absent) => {
                 (expires_us <= event.to_us.saturating_add(CLOCKS_US)).then_some(absent)
             }
-            // No version was given if it had expired when it came.
+            // No version was given if it had expired when it arrived.
             (Action::Fleeting { value, expires_us }, Found::Nothing) => Some(Register {
                 value: Some(value),
                 version: None,
@@ -142,7 +142,7 @@ impl Register {
     }
 }
 
-/// The place among versions that an operation was told.
+/// The version in an operation's answer.
 fn version_of(event: &Event) -> Option<u64> {
     match event.found {
         Found::Value { version, .. } | Found::Written { version } | Found::Removed { version } => {
@@ -174,10 +174,10 @@ pub fn check(history: &History) -> Verdict {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place {
-    /// Known operations before this one are done, and those of the mask, counted from it.
+    /// Known operations before this one are done, and those in the mask, counted from it.
     base: usize,
     done: u128,
-    /// Of unknown ones.
+    /// The mask of the unknown operations that are done.
     taken: u128,
     register: Register,
 }
@@ -187,7 +187,7 @@ struct Search {
     unknown: Vec<Event>,
     seen: HashSet<Place>,
     steps: usize,
-    /// Most known operations that could be put in order, and what came then.
+    /// Most known operations that could be ordered, and the state after them.
     best: (usize, Register),
 }
 
@@ -204,7 +204,7 @@ impl Search {
         let mut read: HashSet<u64> = HashSet::new();
         let (mut absent, mut strange) = (false, false);
         for event in &known {
-            // A key that could be created was absent, as one that was read and not found.
+            // A key that could be created was absent, as was one that was read and not found.
             let creates = matches!(event.action, Action::Create(_));
             absent |= creates && matches!(event.found, Found::Written { .. });
             // So was a counter that began anew.
@@ -222,7 +222,7 @@ impl Search {
                 _ => {}
             }
         }
-        // What nobody could have noticed need not have been.
+        // An unknown operation whose effect no answer shows need not be considered.
         let noticed = |event: &Event| match event.action {
             Action::Write(value) | Action::Create(value) => read.contains(&value) || strange,
             Action::Fleeting { value, .. } => read.contains(&value) || strange || absent,
@@ -268,7 +268,7 @@ impl Search {
         Verdict::Illegal(self.describe())
     }
 
-    /// Pushes every place that one more operation leads to, the likeliest last.
+    /// Pushes each state that one more operation leads to, the likeliest last.
     fn next(&mut self, place: &Place, stack: &mut Vec<Place>) {
         let mut end_us = u64::MAX;
         let mut lowest = u64::MAX;
@@ -438,7 +438,7 @@ mod tests {
         let gone = event(Action::Remove, Found::Nothing, 5, UNKNOWN);
         let absent = event(Action::Read, Found::Absent, 20, 30);
         assert!(judge(&[written(7, 1, 0, 4), gone, absent]));
-        // A history of 2026 in which nobody read the key while it was gone.
+        // A history of 2026 in which no client read the key while it was gone.
         let created = event(Action::Create(8), Found::Written { version: 2 }, 20, 30);
         assert!(judge(&[written(7, 1, 0, 4), gone, created]));
         assert!(!judge(&[written(7, 1, 0, 4), created]));

@@ -27,19 +27,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a disk has room for, unless it is made full.
+/// Capacity of a disk, unless a fault fills it.
 const DISK_BYTES: u64 = 1 << 30;
-/// From the end of a process's life to the next one's beginning, when it begins again by itself.
+/// Time from the end of a process to the start of the next one, when it restarts by itself.
 pub(super) const AGAIN_US: u64 = 20_000;
-/// Rounds of work after one event, before something is wrong.
+/// Rounds of work after one event; more are a bug.
 const ROUNDS_MAX: usize = 200;
 pub(super) const STEPS_MAX: usize = 20_000;
-/// What the cleaner does at a time.
+/// Bytes that the cleaner cleans in one step.
 const CLEAN_BYTES: u64 = 1 << 20;
-/// When replies that wait are looked at again.
+/// Interval at which held replies are checked.
 const HELD_US: u64 = 3_000;
 
-/// A wall clock that is right.
+/// A correct wall clock.
 pub(super) fn wall_ms(now_us: u64) -> u64 {
     1_700_000_000_000 + now_us / 1_000
 }
@@ -58,7 +58,7 @@ pub(super) struct Process {
     pub held: Vec<Held>,
     pub held_letters: Vec<HeldLetter>,
     pub servant: Option<Servant>,
-    /// The disk is at work until then.
+    /// The disk is busy until this time.
     pub busy_until_us: u64,
     pub ended: bool,
 }
@@ -69,31 +69,32 @@ pub(super) struct Machine {
     pub flash: flash::Mood,
     disk_number: u64,
     stored: Option<ServerId>,
-    /// Otherwise nobody answers; a machine whose process is dead refuses connections.
+    /// Without power no connection is answered; with power but without a process, connections are
+    /// refused.
     pub is_powered: bool,
     pub process: Option<Process>,
-    /// Grows with each beginning and end of a process.
+    /// Grows with each start and end of a process.
     pub generation: u64,
     pub is_paused: bool,
     backlog: VecDeque<Event>,
     drift_ppm: i64,
     offset_us: u64,
-    /// Its wall clock is so far ahead.
+    /// The offset of its wall clock: positive if it is ahead.
     pub wall_offset_ms: i64,
     pub slow_us: u64,
-    /// Most time that an operation of its disk takes.
+    /// Longest time of one operation of its disk.
     pub operation_us: u64,
-    /// Its disk has lost, or may have lost, what it had acknowledged.
+    /// Its disk has lost, or may have lost, acknowledged data.
     pub is_ruined: bool,
     wakes_at_us: u64,
-    /// It dies after so many outputs, for so long.
+    /// It dies after so many outputs, and stays down for so long.
     pub dies_after: Option<(u32, u64)>,
-    /// It stays off for so long when its disk's power fails.
+    /// The time that it stays off when its disk's power fails.
     pub cut_us: Option<u64>,
-    /// It is to be off until somebody starts it.
+    /// Whether it stays off until all faults are over.
     pub kept_off: bool,
     lives: u64,
-    /// Who may lack replicas of its log, and since when.
+    /// Servers that may lack replicas of its log, each with the time of the suspicion.
     pub suspects: BTreeMap<usize, u64>,
 }
 
@@ -137,7 +138,7 @@ impl Machine {
         chair::global(local_us.saturating_sub(self.offset_us), self.drift_ppm)
     }
 
-    /// Its disk is gone, and it has a new one.
+    /// Replaces its disk by an empty one.
     pub fn replace_disk(&mut self, random: &mut Random) {
         self.disk_number = random.next_u64() | 1;
         self.disk = SimDisk::new(self.disk_number, DISK_BYTES).untraced();
@@ -148,14 +149,14 @@ impl Machine {
         self.disk.set_capacity(if is_full { 0 } else { DISK_BYTES });
     }
 
-    /// The disk has room for what it holds and so much more.
+    /// Sets the disk's capacity to the bytes in use plus `bytes`.
     pub fn leave_room(&self, bytes: u64) {
         self.disk.set_capacity(self.disk.used_bytes() + bytes);
     }
 }
 
 impl World {
-    /// One more server, with an empty disk.
+    /// Adds a server with an empty disk.
     pub(super) fn add_machine(&mut self) {
         let n = self.machines.len();
         self.say(|| format!("server {n} is added"));
@@ -194,7 +195,7 @@ impl World {
         }
     }
 
-    /// A process begins.
+    /// Starts a process.
     pub(super) fn boot(&mut self, n: usize, generation: u64) {
         let machine = &mut self.machines[n];
         if machine.generation != generation || machine.kept_off {
@@ -288,7 +289,7 @@ impl World {
         let first = n % coordinators.len();
         coordinators.rotate_left(first);
         NodeOptions {
-            room_us: 0, // what is told for refusals alone costs messages
+            room_us: 0, // messages about room for refusals alone would be extra
             candidate: Candidate {
                 enlist: Enlist {
                     nonce: self.random.next_u64(),
@@ -319,7 +320,7 @@ impl World {
         }
     }
 
-    /// The process ends. What it had said may still arrive.
+    /// Ends the process. Messages that it has sent may still arrive.
     pub(super) fn stop(&mut self, n: usize, has_power: bool) {
         let machine = &mut self.machines[n];
         machine.process = None;
@@ -333,7 +334,7 @@ impl World {
         self.say(|| format!("server {n} ends"));
     }
 
-    /// It begins again after this time.
+    /// Starts it again after this time.
     pub(super) fn boot_after(&mut self, n: usize, down_us: u64) {
         let generation = self.machines[n].generation;
         self.after(down_us, Event::Boot(n, generation));
@@ -350,7 +351,7 @@ impl World {
         self.after(0, Event::Wake(n));
     }
 
-    /// A paused process hears everything later.
+    /// A paused process receives every event later.
     pub(super) fn is_deaf(&mut self, n: usize, event: impl FnOnce() -> Event) -> bool {
         let machine = &mut self.machines[n];
         if machine.is_paused {
@@ -381,7 +382,7 @@ impl World {
         }
     }
 
-    /// The machine that was asked refuses the connection.
+    /// The target machine refuses the connection.
     pub(super) fn nobody_answers(&mut self, request: u64) {
         let delay_us = 100 + self.random.below(1_000);
         match self.askers.get(&request) {
@@ -444,7 +445,7 @@ impl World {
         self.let_work(n);
     }
 
-    /// Its wall clock is looked at: expiry goes by it.
+    /// Updates the wall clock of a process, which expiry uses.
     pub(super) fn set_wall(&mut self, n: usize) {
         let machine = &self.machines[n];
         if let Some(process) = &machine.process {
@@ -470,7 +471,7 @@ impl World {
         for output in out {
             let machine = &mut self.machines[n];
             if machine.generation != generation {
-                return; // it died at the output before
+                return; // it died at the previous output
             }
             if let Some((left, down_us)) = machine.dies_after {
                 if left == 0 {
@@ -484,7 +485,7 @@ impl World {
         }
     }
 
-    /// The store's threads and the keeper's, as far as they have something to do.
+    /// Runs the threads of the store and of the keeper while they have work.
     pub(super) fn let_work(&mut self, n: usize) {
         let generation = self.machines[n].generation;
         for _ in 0..ROUNDS_MAX {
@@ -528,7 +529,7 @@ impl World {
         self.violated(format!("server {n} is never done"));
     }
 
-    /// When it is to be woken next.
+    /// Schedules its next wake-up.
     fn arm(&mut self, n: usize) {
         let now_us = self.now_us;
         let machine = &mut self.machines[n];
@@ -748,7 +749,7 @@ impl World {
         self.send(way, Mode::Free, event, None);
     }
 
-    /// A worker does a job; the node hears of it a little later.
+    /// A worker runs a job; the node receives the result a little later.
     pub(super) fn job_runs(&mut self, n: usize, generation: u64, number: u64) {
         if self.machines[n].generation != generation {
             self.jobs.remove(&number);

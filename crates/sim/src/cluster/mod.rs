@@ -1,10 +1,10 @@
 //! Whole clusters in one thread, from one seed: real nodes with real engines and real backups on
-//! simulated disks, the real coordinator, and a network, clocks and machines that do what they may
-//! do.
+//! simulated disks, the real coordinator, and a simulated network with simulated clocks and
+//! machines.
 //!
-//! A [`Plan`] says what will happen; [`run`] lets it happen and judges: nothing acknowledged is
-//! lost, what clients saw is linearizable, one server at a time answers for a key, and when all
-//! faults are over everything is served and replicated again within a bounded time.
+//! A [`Plan`] lists the faults of a run. [`run`] executes it and judges it: nothing acknowledged is
+//! lost, the replies to clients are linearizable, one server at a time answers for a key, and after
+//! the last fault everything is served and replicated again within a bounded time.
 
 mod bug;
 mod chair;

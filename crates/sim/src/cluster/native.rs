@@ -1,7 +1,8 @@
-//! Native clients: the decisions of the client's own crate, and the servant of the node, over
-//! frames as they are on the wire.
+//! Native clients: the decisions of the `client` crate, and the servant of the node, over frames of
+//! the native protocol.
 //!
-//! What such a client is told counts as done once, however often its frames arrive.
+//! An operation that is acknowledged to such a client was executed once, however often its frames
+//! arrived.
 
 use super::client::{key_of, read_value, value_of};
 use super::coverage::Class;
@@ -27,9 +28,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Who has not answered by then will not.
+/// Timeout of one request.
 const PATIENCE_US: u64 = 500_000;
-/// How long a call may take.
+/// Deadline of a call.
 const DEADLINE: Duration = Duration::from_secs(8);
 /// Most operations of a call.
 const PARTS_MAX: u64 = 3;
@@ -38,21 +39,21 @@ const PARTS_MAX: u64 = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
     pub client: usize,
-    /// Of the sending.
+    /// Number of this sending.
     pub number: u64,
     pub bytes: Vec<u8>,
 }
 
-/// A reply that waits.
+/// A reply that waits for its position or for a lease.
 pub(super) struct HeldLetter {
     letter: Letter,
     position: Position,
     keys: Vec<u64>,
-    /// When what it needed from flash is there.
+    /// The time when the data it needed from flash has been read.
     from_us: u64,
 }
 
-/// What a part is about.
+/// One operation of a call.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     key: u64,
@@ -61,18 +62,18 @@ struct Part {
     before: u64,
 }
 
-/// See the module.
+/// A native client; see the module.
 pub(super) struct Native {
     core: Core,
     call: Option<(Batch<'static>, Vec<Part>, u64)>,
-    /// What was sent and is not answered.
+    /// Requests that are not answered yet.
     sent: BTreeMap<u64, Send>,
     asked: BTreeMap<u64, Ask>,
-    /// Sendings of this call that a server has executed or refused, and whether it did so twice
-    /// with one of them.
+    /// Sendings of this call that a server has executed or refused, and whether a server did so
+    /// twice with one of them.
     served: BTreeSet<u64>,
     was_repeated: bool,
-    /// Of its timers: older ones count no more.
+    /// Number of its current timer: older timers have no effect.
     pub turn: u64,
 }
 
@@ -95,7 +96,8 @@ impl Native {
     }
 }
 
-/// Bytes that live as long as the program: batches borrow theirs. The same few in all runs.
+/// Bytes with the lifetime of the program, since batches borrow theirs. All runs share the same
+/// few.
 fn forever(bytes: Vec<u8>) -> &'static [u8] {
     static ALL: OnceLock<Mutex<HashMap<Vec<u8>, &'static [u8]>>> = OnceLock::new();
     let all = ALL.get_or_init(Mutex::default);
@@ -146,7 +148,7 @@ fn work_of(table: TableId, part: &Part, (most_bytes, large_one_in): (u64, u64)) 
 }
 
 impl World {
-    /// It begins a call, or goes on with the one that it has.
+    /// Begins a call, or continues the current one.
     pub(super) fn native_acts(&mut self, c: usize) {
         if self.clients[c].is_off {
             return;
@@ -251,7 +253,7 @@ impl World {
         self.after(PATIENCE_US, Event::ClientTires(c, number));
     }
 
-    /// Nobody has answered, or the connection broke.
+    /// A request timed out, or its connection broke.
     pub(super) fn native_tires(&mut self, c: usize, number: u64) {
         let now_us = self.now_us;
         let native = self.clients[c].native.as_mut().expect("a native client");
@@ -318,7 +320,7 @@ impl World {
         }
     }
 
-    /// Its results are in.
+    /// All results of the call have arrived.
     fn native_ends(&mut self, c: usize) {
         let client = &mut self.clients[c];
         let native = client.native.as_mut().expect("a native client");
@@ -330,11 +332,11 @@ impl World {
                 Ok(Settled::Outcome(outcome)) => self.found(part.key, outcome),
                 Ok(Settled::Objects(_)) => None,
                 Err(Error::OutcomeUnknown { .. }) => Some(Found::Nothing),
-                // An answer may have been lost when it was still there.
+                // An answer from the time when the table existed may have been lost.
                 Err(Error::NoSuchTable(_)) if self.may_be_denied(part.key) => Some(Found::Nothing),
-                // "Not done" is said of sendings that arrive once, as on a connection. The network
-                // repeated a frame, and what came back was "later, it is being executed", about the
-                // copy: whether the first one was done is not known.
+                // "Not done" refers to sendings that arrive once, as on a connection. The network
+                // repeated a frame, and the reply "later, it is being executed" was about the copy:
+                // whether the first one was done is not known.
                 Err(Error::Deadline { .. }) if was_repeated => Some(Found::Nothing),
                 Err(Error::Deadline { .. } | Error::Full(_)) => None, // it was not done
                 Err(Error::Refused(_)) if self.coverage.count(Class::FlashError) > 0 => {
@@ -356,8 +358,9 @@ impl World {
         self.after(delay_us, Event::ClientActs(c, turn));
     }
 
-    /// Whether a client may be told that the table of a key does not exist. A leader that slept for
-    /// longer than its lease says here what it knew before: a real one looks at its lease first.
+    /// Whether a client may be answered that the table of a key does not exist. A leader that slept
+    /// for longer than its lease answers here with its old state; a real one checks its lease
+    /// first.
     fn may_be_denied(&self, key: u64) -> bool {
         let slept = self.coverage.count(Class::CoordinatorPause) > 0;
         self.tables.is_gone(key) || slept && self.plan.churns
@@ -413,7 +416,7 @@ impl World {
         })
     }
 
-    /// It is gone in the midst of whatever it did; another one comes.
+    /// The client dies in the middle of its call; another one takes its place.
     pub(super) fn native_crashes(&mut self, c: usize) -> bool {
         let coordinators = self.chairs.len();
         let seed = self.random.next_u64();
@@ -444,7 +447,7 @@ impl World {
             .as_ref()
             .is_some_and(|p| p.servant.is_some());
         if !has_servant {
-            // The connection is refused.
+            // The server refuses the connection.
             return self.after(200, Event::ClientTires(letter.client, letter.number));
         }
         if self.is_deaf(n, || Event::Letter(n, Box::new(letter.clone()))) {
@@ -506,7 +509,7 @@ impl World {
         key.into_iter().collect()
     }
 
-    /// As [`let_replies_go`](Self::let_replies_go).
+    /// As [`let_replies_go`](Self::let_replies_go), for native clients.
     pub(super) fn let_letters_go(&mut self, n: usize) {
         let true_us = self.now_us;
         let now_us = self.machines[n].clock(true_us);
@@ -549,7 +552,7 @@ fn frame_of(bytes: &[u8]) -> Option<Frame<'_>> {
     }
 }
 
-/// Whether it says something of a key, rather than that it says nothing.
+/// Whether the reply contains the outcome for a key, rather than a problem.
 fn has_an_outcome(bytes: &[u8]) -> bool {
     let reply = frame_of(bytes).map(|frame| {
         decode_reply(&frame).map(|reply| match reply {

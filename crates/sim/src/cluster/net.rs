@@ -1,4 +1,4 @@
-//! The network: who reaches whom, how long it takes, what gets lost on the way.
+//! The network: reachability, latency and loss of messages.
 
 use super::coverage::{Class, Coverage};
 use super::plan::Plan;
@@ -13,7 +13,7 @@ pub enum Place {
     Client(usize),
 }
 
-/// Some places.
+/// A set of places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places(u64);
 
@@ -54,33 +54,33 @@ pub struct Cut {
     pub to: Places,
     pub since_us: u64,
     pub until_us: u64,
-    /// It comes and goes.
+    /// If set, the cut is on and off by turns, with this period.
     pub period_us: Option<u64>,
     pub class: Class,
 }
 
-/// How a message travels.
+/// The guarantees of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Lost, repeated, overtaken.
+    /// May be lost, repeated, overtaken.
     Free,
-    /// Once or not at all.
+    /// Arrives once or not at all.
     Once,
-    /// In order, and never lost by chance.
+    /// Arrives in order, and is never lost by chance.
     Safe,
 }
 
-/// What becomes of a message.
+/// The fate of a message.
 pub enum Fate {
-    /// It arrives after this time, and perhaps once more after another.
+    /// Arrives after this time, and a second time after the other one, if there is one.
     Arrives(u64, Option<u64>),
-    /// It does not arrive; `true`: the sender is told that the connection broke, sooner or later.
+    /// Does not arrive; `true`: the sender is told some time later that the connection broke.
     Lost(bool),
 }
 
 pub struct Net {
     cuts: Vec<Cut>,
-    /// When the last message from one place to another arrives.
+    /// Arrival time of the last message from one place to another.
     last_us: BTreeMap<(Place, Place), u64>,
     loss_ppm: u64,
     duplicate_ppm: u64,
@@ -88,13 +88,13 @@ pub struct Net {
     latency_us: u64,
     late_us: u64,
     ordered: bool,
-    /// Links are not alike: what their differences come from.
+    /// The seed of the differences between links; `None`: all links are alike.
     uneven: Option<u64>,
 }
 
 const MILLION: u64 = 1_000_000;
 const QUICKEST_US: u64 = 30;
-/// Of a bad link.
+/// Loss of a bad link.
 const LOSSY_PPM: u64 = 100_000;
 const SLOW_US: u64 = 40_000;
 
@@ -117,14 +117,14 @@ impl Net {
         self.cuts.push(cut);
     }
 
-    /// Nothing is cut, lost or late any more.
+    /// Removes all cuts, losses and delays.
     pub fn heal(&mut self) {
         self.cuts.clear();
         self.uneven = None;
         (self.loss_ppm, self.duplicate_ppm, self.delay_ppm) = (0, 0, 0);
     }
 
-    /// What keeps a message from arriving.
+    /// The fault that keeps a message from arriving, if there is one.
     pub fn blocked(&mut self, now_us: u64, from: Place, to: Place) -> Option<Class> {
         self.cuts.retain(|cut| now_us < cut.until_us);
         let is_cut = |cut: &&Cut| {
@@ -136,7 +136,7 @@ impl Net {
         self.cuts.iter().find(is_cut).map(|cut| cut.class)
     }
 
-    /// How much is lost on a link, one way, and how long a message takes at most.
+    /// The loss of a link in one direction, and the longest time of a message.
     fn link(&self, from: Place, to: Place) -> (u64, u64) {
         let Some(seed) = self.uneven else {
             return (self.loss_ppm, self.latency_us);
@@ -155,7 +155,7 @@ impl Net {
         (loss_ppm, latency_us)
     }
 
-    /// What becomes of a message that leaves now.
+    /// The fate of a message that leaves now.
     pub fn fate(
         &mut self,
         now_us: u64,
@@ -193,7 +193,7 @@ impl Net {
         let again = mode == Mode::Free && random.below(MILLION) < self.duplicate_ppm;
         let again = again.then(|| {
             coverage.fired(Class::Duplicate);
-            // Some come when nobody thinks of them any more.
+            // Some arrive long after their requests have ended.
             let most_us = match random.one_in(8) {
                 true => self.late_us,
                 false => 20 * self.latency_us,

@@ -1,12 +1,11 @@
-//! What a recovery would find, if a server and R - 1 others were gone at this very moment: looked
-//! at all the time, without anybody being harmed. So a rule that is not kept shows long before it
-//! does harm.
+//! The state that a recovery would find if a server and R - 1 others were gone now. It is checked
+//! all the time, without harm to any server. So a broken rule shows long before it does harm.
 //!
 //! **Invariants**
-//! - P1: who crashed since the log had all its replicas does not count as having any: it is among
-//!   the R - 1.
-//! - P2: what lies in segments below a tablet's creation is from an earlier time of it here
-//!   (scenario 35): no recovery counts it.
+//! - P1: a server that crashed since the log had all its replicas does not count as having any: it
+//!   is among the R - 1.
+//! - P2: entries in segments below a tablet's creation are from an earlier time of it here
+//!   (scenario 35): no recovery counts them.
 
 use super::client::key_of;
 use super::history::{Action, Found};
@@ -21,10 +20,11 @@ use duramen_wire::native::message::{ServerStatus, TabletState};
 use std::collections::{BTreeMap, BTreeSet};
 
 const LOOK_US: u64 = 60_000;
-/// By then everybody knows who crashed.
+/// After this time a crash is known to all servers.
 const SUSPECT_US: u64 = 1_500_000;
 
-/// What somebody was told of a key: it had this version, or, if it is gone, that one is gone.
+/// The state of a key that a client was told: it had this version, or, if it is gone, that version
+/// is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Known {
     version: u64,
@@ -35,8 +35,8 @@ pub(super) struct Known {
 type Image = BTreeMap<u64, (u64, bool)>;
 
 impl World {
-    /// What a client was told must be found from now on.
-    /// `before`: the version that had been told when it was asked for.
+    /// A recovery must find from now on the outcome that a client was told. `before`: the version
+    /// that was known when the request was sent.
     pub(super) fn know(&mut self, key: u64, action: Action, found: Found, before: u64) {
         if action == Action::Remove && found != Found::Nothing {
             self.doubt_no_more(key);
@@ -60,19 +60,19 @@ impl World {
         *before = (*before).max(known);
     }
 
-    /// The greatest version of a key that anybody was told.
+    /// The greatest version of a key in any answer.
     pub(super) fn known_version(&self, key: u64) -> u64 {
         self.known.get(&key).map_or(0, |known| known.version)
     }
 
-    /// A removal is asked for: from now on, until it is known what came of it, the key may be gone.
+    /// A removal is requested: until its outcome is known, the key may be gone.
     pub(super) fn doubt(&mut self, key: u64, action: Action) {
         if action == Action::Remove {
             *self.doubts.entry(key).or_default() += 1;
         }
     }
 
-    /// A removal was not done, or is known.
+    /// A removal was not done, or its outcome is known.
     pub(super) fn doubt_no_more(&mut self, key: u64) {
         *self.doubts.entry(key).or_default() -= 1;
     }
@@ -93,7 +93,7 @@ impl World {
             return;
         };
         for n in 0..self.machines.len() {
-            // A replica from an earlier life counts for nothing, and goes when its segment is
+            // A replica from an earlier life does not count, and is removed when its segment is
             // opened there anew.
             let is_quiet = self.waits_for(n).starts_with("0 calls");
             if is_quiet && self.too_few_replicas(n).is_none() {
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// As many as may be lost beside server `n`.
+    /// A set of servers that may be lost together with server `n`.
     fn some_to_lose(&mut self, n: usize) -> Option<BTreeSet<usize>> {
         let count = self.machines.len();
         let most = self.plan.replicas as usize - 1;
@@ -139,7 +139,7 @@ impl World {
         Some(gone)
     }
 
-    /// What this log has of the tables, and from which segment on.
+    /// The tables' ranges that this log owns, each with its first segment.
     fn owned_by(&self, log: ServerId) -> Vec<(TableId, KeyRange, SegmentId)> {
         let leader = self.leader().and_then(|n| self.chairs[n].leads.as_ref());
         let tablets = leader.map(|(_, coordinator)| coordinator.tablets_of(log).tablets);
@@ -175,7 +175,7 @@ impl World {
             &creation,
         )?;
         for (key, known) in &self.known {
-            // What expired may be gone, or lie there still.
+            // An expired object may be gone or still be there.
             if creation(*key).is_none() || self.expiring.contains(key) {
                 continue;
             }
@@ -183,7 +183,8 @@ impl World {
             let may_be_gone = self.doubts.get(key).is_some_and(|count| *count > 0);
             let is_lost = match known.is_gone {
                 true => found.1 && found.0 <= known.version,
-                // A log that has taken over what is gone need not say that it is.
+                // A log that has taken over a tablet need not contain the tombstones of removed
+                // keys.
                 false => found.0 < known.version && !may_be_gone,
             };
             if is_lost {
@@ -194,8 +195,8 @@ impl World {
     }
 }
 
-/// What the newest control segment lists, replayed. `key_in`: the key of a number in a table.
-/// `creation`: of the tablet of a key, if the log has it (P2).
+/// Replays the segments that the newest control segment lists. `key_in`: the key of a number in a
+/// table. `creation`: that of the tablet of a key, if the log owns it (P2).
 fn image(
     backups: &[&Backup],
     log: ServerId,
@@ -269,7 +270,7 @@ fn image(
             {
                 let newest = image.entry(key).or_default();
                 let is_object = entry.kind == EntryKind::Object;
-                // A tombstone has the version of what it killed.
+                // A tombstone has the version of the object that it deletes.
                 if entry.version > newest.0 || entry.version == newest.0 && !is_object {
                     *newest = (entry.version, is_object);
                 }

@@ -1,4 +1,4 @@
-//! What will happen in a run, all of it decided by a profile and a seed.
+//! The plan of a run: all its faults and settings, which a profile and a seed determine.
 
 use super::bug::Bug;
 use crate::random::Random;
@@ -6,7 +6,7 @@ use crate::random::Random;
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
 
-/// A fault, or something that an operator does. Times are in microseconds.
+/// A fault, or an operator's action. Times are in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A process dies; the machine and its page cache stay.
@@ -14,21 +14,21 @@ pub enum Fault {
         server: usize,
         down_us: u64,
     },
-    /// A process dies while it does what its machine said, after so many outputs.
+    /// A process dies while it carries out its machine's outputs, after so many of them.
     CrashAtOutput {
         server: usize,
         outputs: u32,
         down_us: u64,
     },
-    /// A machine loses power, at once, or at one of its next operations on the disk, perhaps in its
-    /// midst.
+    /// A machine loses power, at once, or at one of its next operations on the disk, perhaps in the
+    /// middle of it.
     PowerCut {
         server: usize,
         operations: Option<u64>,
         within: bool,
         down_us: u64,
     },
-    /// A machine is gone with its disk; another one takes its place with an empty one.
+    /// A machine is lost with its disk; another one with an empty disk takes its place.
     LoseDisk {
         server: usize,
         down_us: u64,
@@ -41,26 +41,27 @@ pub enum Fault {
         server: usize,
         for_us: u64,
     },
-    /// Nothing goes between these servers (and the coordinators, if `coordinator`) and the others.
+    /// No message passes between these servers (and the coordinators, if `coordinator`) and the
+    /// others.
     Partition {
         servers: Vec<usize>,
         coordinator: bool,
         clients: bool,
         for_us: u64,
     },
-    /// Nothing leaves these servers, or nothing reaches them.
+    /// No message leaves these servers, or none reaches them.
     OneWay {
         servers: Vec<usize>,
         outward: bool,
         for_us: u64,
     },
-    /// Nothing gets from one server to another; `None`: or to or from the coordinators.
+    /// No message passes from one server to another; `None`: to or from the coordinators.
     CutLink {
         from: Option<usize>,
         to: Option<usize>,
         for_us: u64,
     },
-    /// A link comes and goes.
+    /// A link is cut and restored by turns.
     Flapping {
         a: usize,
         b: Option<usize>,
@@ -81,7 +82,7 @@ pub enum Fault {
         server: usize,
         for_us: u64,
     },
-    /// A disk has room for so much more than it holds.
+    /// A disk has only this much free room.
     DiskFills {
         server: usize,
         bytes: u64,
@@ -94,7 +95,7 @@ pub enum Fault {
     Unreadable {
         server: usize,
     },
-    /// One of the next writes goes elsewhere, or nowhere.
+    /// One of the next writes goes to another place, or to none.
     Misdirected {
         server: usize,
         operations: u64,
@@ -106,27 +107,27 @@ pub enum Fault {
     CoordinatorPause {
         for_us: u64,
     },
-    /// The leader reaches no server by its own fault: names are not found, descriptors are gone;
-    /// or, if `denied`, its token is wrong.
+    /// The leader cannot reach any server because of a fault of its own: names are not resolved,
+    /// descriptors are used up; or, if `denied`, its token is wrong.
     CoordinatorBlind {
         denied: bool,
         for_us: u64,
     },
-    /// The coordinators' store fails; what was being committed is there or not.
+    /// The coordinators' store fails; a commit in flight may be stored or not.
     StoreFailure {
         for_us: u64,
     },
     ClientCrash {
         client: usize,
     },
-    /// A client stands still, for longer than its lease.
+    /// A client pauses for longer than its lease.
     ClientPause {
         client: usize,
         for_us: u64,
     },
-    /// Of a tablet, at a random place.
+    /// Splits a tablet at a random place.
     Split,
-    /// Of a random tablet to a random server.
+    /// Moves a random tablet to a random server.
     Migrate,
     Drain {
         server: usize,
@@ -144,49 +145,49 @@ pub enum Fault {
         most_us: u64,
         for_us: u64,
     },
-    /// A server's wall clock is put so far ahead of the true time.
+    /// A server's wall clock is set this far ahead of the true time.
     ClockStep {
         server: usize,
         offset_ms: i64,
     },
-    /// The table that comes and goes is dropped, and made again so much later.
+    /// The table that comes and goes is dropped, and created again after this time.
     DropTable {
         for_us: u64,
     },
-    /// Everybody deletes what it has of that table.
+    /// Each server deletes its part of that table.
     EmptyTable,
 }
 
-/// What kinds of faults there are, and how the network is.
+/// All settings of a run: its faults, its network, its sizes.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
     pub servers: usize,
     pub coordinators: usize,
     pub replicas: u32,
-    /// Servers have one of so many racks; 0: none.
+    /// Servers are spread over so many racks; 0: none.
     pub racks: usize,
     pub clients: usize,
-    /// So many of them go by redirections, as those of RESP; the others are native.
+    /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
-    /// Of these, so many are counters.
+    /// Of the keys, so many are counters.
     pub keys: u64,
     pub counters: u64,
     /// Most bytes of a value.
     pub value_bytes: u64,
-    /// Time between a client's operations, at most.
+    /// Longest time between two operations of a client.
     pub think_us: u64,
-    /// How long clients work.
+    /// The time during which clients work.
     pub load_us: u64,
     pub segment_bytes: u32,
     pub memory_bytes: u64,
     /// Each life of a server has other settings: memory, heads, a second tier or none.
     pub resettled: bool,
-    /// Members have a second tier: whatever may lie there does.
+    /// Members have a second tier, and keep as much as possible there.
     pub flash: bool,
-    /// Wall clocks are wrong, and what is written may expire by them.
+    /// Wall clocks are wrong, and written values may expire by them.
     pub clocks: bool,
-    /// Disks are of different speed: an operation takes so long at most.
+    /// Disks differ in speed: longest time of an operation.
     pub disk_us: u64,
     /// Every other key is in a table that comes and goes.
     pub churns: bool,
@@ -195,48 +196,48 @@ pub struct Plan {
     pub client_lease_ms: u32,
     /// Tablets of the table at its creation.
     pub tablets: u32,
-    /// Most time that a commit of the coordinators' store takes.
+    /// Longest time of a commit of the coordinators' store.
     pub commit_us: u64,
-    /// Late copies come up to so much later.
+    /// Late copies arrive up to this time later.
     pub late_us: u64,
-    /// Nobody may be called dead: nothing of the kind happens.
+    /// No server may be declared dead: the plan has no fault that would justify it.
     pub nobody_dies: bool,
     pub loss_ppm: u64,
     pub duplicate_ppm: u64,
-    /// Part of messages that take ten times as long.
+    /// Share of messages that take ten times as long.
     pub delay_ppm: u64,
-    /// Messages on one way arrive in the order in which they were sent.
+    /// Messages in one direction of a link arrive in the order in which they were sent.
     pub ordered: bool,
-    /// Each link, one way, has a loss and a latency of its own.
+    /// Each direction of a link has a loss and a latency of its own.
     pub uneven: bool,
-    /// Most time that a message takes.
+    /// Longest time of a message.
     pub latency_us: u64,
-    /// Clock rates differ by up to so many parts in a million from the true one.
+    /// Clock rates differ from the true one by up to so many parts in a million.
     pub drift_ppm: u64,
-    /// What a log may take on disks; 0: twice its memory.
+    /// Most bytes that a log may take on disks; 0: twice its memory.
     pub log_bytes: u64,
     /// One in so many writes is large.
     pub large_one_in: u64,
     pub frames: u32,
     pub wal_bytes: u64,
     pub faults: Vec<(u64, Fault)>,
-    /// A bug to be found.
+    /// A planted bug to be found.
     pub bug: Option<Bug>,
-    /// How long after the last fault everything must be well.
+    /// Time after the last fault within which the cluster must be well.
     pub patience_us: u64,
 }
 
-/// What faults are drawn from.
+/// The faults that a plan draws from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Anything, a few kinds at a time.
+    /// All kinds, a few of them in each plan.
     Mixed,
-    /// Nothing goes wrong.
+    /// No faults.
     Calm,
 }
 
 impl Plan {
-    /// A cluster of this size to which nothing happens.
+    /// A cluster of this size without faults.
     pub fn calm(seed: u64, servers: usize, replicas: u32) -> Plan {
         Plan {
             seed,
@@ -302,7 +303,8 @@ impl Plan {
         if profile == Profile::Mixed {
             plan.network(&mut random);
             plan.draw_faults(&mut random);
-            // What was thought of later: the plans of other seeds stay what they were.
+            // Later additions use random numbers of their own: the plans of other seeds stay the
+            // same.
             let mut later = Random::new(seed ^ 0x006c_6174_6572);
             plan.churns = later.one_in(4);
             if plan.churns {
@@ -314,8 +316,8 @@ impl Plan {
             if later.one_in(4) {
                 plan.draw_disks(&mut later);
             }
-            // What a disk has silently lost is seen by who compares it with another holder, and a
-            // recovery waits 150 ms for those that do not answer.
+            // A silent loss on a disk is noticed only by a comparison with another holder, and a
+            // recovery waits only 150 ms for those that do not answer.
             let is_lost = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Misdirected { .. });
             if later.one_in(4) && !plan.faults.iter().any(is_lost) {
                 plan.draw_links(&mut later);
@@ -347,7 +349,7 @@ impl Plan {
             let at_us = SECOND / 2 + random.below(self.load_us);
             let fault = self.draw(kind, random);
             self.faults.push((at_us, fault));
-            // Another one close by: faults that meet are worth more.
+            // Another one close by: faults that overlap find more bugs.
             if random.one_in(3) {
                 let kind = kinds[random.below(kinds.len() as u64) as usize];
                 let fault = self.draw(kind, random);
@@ -436,7 +438,7 @@ impl Plan {
         }
     }
 
-    /// A table is dropped or emptied, half of the times when something else happens.
+    /// A table is dropped or emptied, in half of the cases close to another fault.
     pub(super) fn draw_churn(&mut self, random: &mut Random) {
         let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
         for _ in 0..2 + random.below(6) {
@@ -451,8 +453,8 @@ impl Plan {
         }
     }
 
-    /// Flash fails or is slow, half of the times when something else happens; much lies there, and
-    /// tablets move meanwhile.
+    /// Flash fails or is slow, in half of the cases close to another fault; much data is on flash,
+    /// and tablets move meanwhile.
     pub(super) fn draw_flash(&mut self, random: &mut Random) {
         let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
         self.value_bytes = 12_000;
@@ -484,7 +486,7 @@ impl Plan {
         }
     }
 
-    /// Disks of different speed that are nearly full now and then.
+    /// Disks of different speed that are nearly full at times.
     pub(super) fn draw_disks(&mut self, random: &mut Random) {
         self.disk_us = [0, MS, 10 * MS][random.below(3) as usize];
         let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
@@ -499,7 +501,7 @@ impl Plan {
         }
     }
 
-    /// Links that are not alike, and single ones that are cut, one way.
+    /// Links that differ, and single ones that are cut in one direction.
     pub(super) fn draw_links(&mut self, random: &mut Random) {
         self.uneven = true;
         let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
@@ -522,7 +524,7 @@ impl Plan {
         }
     }
 
-    /// Wall clocks that are wrong, and are put forth and back.
+    /// Wall clocks that are wrong, and are set forward and back.
     pub(super) fn draw_clocks(&mut self, random: &mut Random) {
         self.clocks = true;
         let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
@@ -536,7 +538,7 @@ impl Plan {
         }
     }
 
-    /// How far ahead a server's wall clock is at first.
+    /// The initial offset of a server's wall clock.
     pub(super) fn wall_offset_ms(&self, n: usize) -> i64 {
         let mut random = Random::new(self.seed ^ 0x0063_6c6f_636b ^ (n as u64) << 56);
         match self.clocks {
@@ -545,7 +547,7 @@ impl Plan {
         }
     }
 
-    /// Half of the times shortly after one of these.
+    /// In half of the cases, a time shortly after one of these.
     fn some_time(&self, times_us: &[u64], random: &mut Random) -> u64 {
         match times_us.get(random.below(2 * times_us.len() as u64) as usize) {
             Some(at_us) => *at_us + random.below(200 * MS),
@@ -553,7 +555,7 @@ impl Plan {
         }
     }
 
-    /// At least one, not all.
+    /// At least one server, not all.
     fn some_servers(&self, random: &mut Random) -> Vec<usize> {
         let first = random.below(self.servers as u64) as usize;
         let count = 1 + random.below(self.servers as u64 / 2) as usize;
@@ -561,7 +563,7 @@ impl Plan {
     }
 }
 
-/// At most what the model allows.
+/// At most the offset that the model allows.
 fn some_offset_ms(random: &mut Random) -> i64 {
     random.below(601) as i64 - 300
 }

@@ -1,4 +1,4 @@
-//! Bugs that the simulator must find, each with what provokes it.
+//! Bugs that the simulator must find, each with the faults that expose it.
 
 use super::bug::Bug;
 use super::plan::{Fault, Plan, Profile};
@@ -14,45 +14,45 @@ use duramen_node::serve::Bug as Serve;
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
 
-/// What a bug needs to show itself.
+/// The kind of run that exposes a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Anything.
+    /// All kinds of faults.
     Mixed,
-    /// Servers come and go, one after the other, and two at once.
+    /// Servers crash and return, one after the other, and two at once.
     Crashes,
-    /// Much is written: segments are closed, cleaned, freed.
+    /// Many writes: segments are closed, cleaned, freed.
     Churn,
-    /// The same, while servers come and go.
+    /// As `Churn`, while servers crash and return.
     ChurnAndCrashes,
-    /// Owners are cut off, paused, and called dead.
+    /// Owners are cut off, paused, and declared dead.
     Zombies,
     /// Coordinators die while servers do.
     Failovers,
-    /// Answers are lost and requests come again, late.
+    /// Answers are lost, and requests arrive again, late.
     Repetitions,
-    /// The same, while much is written.
+    /// As `Repetitions`, with many writes.
     RepetitionsAndChurn,
-    /// Clients end, and copies of what they asked come after their leases.
+    /// Clients end, and copies of their requests arrive after their leases.
     Leases,
-    /// Disks have no room, now and then.
+    /// Disks are full at times.
     Full,
-    /// Tablets move, while requests come late.
+    /// Tablets move while requests arrive late.
     Moves,
-    /// Tablets move and flash fails, while much is written.
+    /// Tablets move and flash fails, with many writes.
     Flash,
-    /// A table comes and goes, while servers and coordinators do.
+    /// A table is created and dropped, while servers and coordinators crash.
     Tables,
-    /// Links are not alike, and single ones are cut, one way.
+    /// Links differ, and single ones are cut in one direction.
     Links,
-    /// What is written expires by clocks that are wrong, while servers come and go.
+    /// Values expire by wrong clocks, while servers crash and return.
     Clocks,
-    /// Only coordinators stand still or fail to reach anybody, and messages are slow.
+    /// Only coordinators pause or cannot reach the servers, and messages are slow.
     Patience,
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: &'static [Shape] = &[
         Shape::Mixed,
         Shape::Crashes,
@@ -73,7 +73,7 @@ impl Shape {
     ];
 }
 
-/// A bug to be found.
+/// A planted bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Planted {
     /// `room::Variant`, as in docs/protocols.md.
@@ -84,7 +84,7 @@ pub struct Planted {
 
 macro_rules! planted {
     ($($room:ident :: $name:ident, $shape:ident;)*) => {
-        /// All that the simulator is asked to find.
+        /// All bugs that the simulator must find.
         pub const ALL: &[Planted] = &[$(Planted {
             name: concat!(stringify!($room), "::", stringify!($name)),
             bug: Bug::$room($room::$name),
@@ -138,7 +138,7 @@ planted! {
 }
 
 impl Plan {
-    /// A plan that provokes bugs of this shape.
+    /// A plan that exposes bugs of this shape.
     pub fn shaped(shape: Shape, seed: u64) -> Plan {
         let mut random = Random::new(seed ^ 0x0073_6861_7065);
         if shape == Shape::Mixed {

@@ -1,4 +1,4 @@
-//! Many runs: which seeds, on how many threads, and what is printed.
+//! Many runs: their seeds, threads and progress lines.
 
 use super::coverage::Coverage;
 use super::finish::{self, Outcome};
@@ -7,23 +7,23 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two lines about the progress.
+/// Interval of progress lines.
 const LINE: Duration = Duration::from_secs(5);
 
-/// What came of many runs.
+/// The results of many runs.
 #[derive(Debug, Default)]
 pub struct Summary {
     pub runs: u64,
     pub coverage: Coverage,
     pub operations: u64,
-    /// Operations whose outcome nobody knows.
+    /// Operations with unknown outcome.
     pub unknown: u64,
     pub slowest_healing_us: u64,
-    /// The first ones that failed.
+    /// The first runs that failed.
     pub failures: Vec<Outcome>,
 }
 
-/// How many runs, and how long at most.
+/// Number of runs, and the most time for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     pub runs: u64,
@@ -32,7 +32,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` say otherwise.
+    /// These numbers, unless `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` override them.
     pub fn from_environment(runs: u64, time: Duration) -> Budget {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         Budget {
@@ -43,7 +43,7 @@ impl Budget {
     }
 }
 
-/// How one run is repeated.
+/// The command that repeats one run.
 pub fn replay_line(seed: u64) -> String {
     format!(
         "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test clusters replay -- --nocapture --ignored"

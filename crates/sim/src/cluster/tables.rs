@@ -1,13 +1,13 @@
-//! The tables of a run: one for ever, and one that an operator drops, makes anew under its old
+//! The tables of a run: one that stays, and one that an operator drops, creates anew under its old
 //! name, and empties.
 //!
-//! A key of a history says in which table it is: each incarnation has keys of its own there, though
-//! their bytes are the same. So a value of a dropped table that comes back in the next one is
-//! nothing that anybody wrote.
+//! A key of a history determines its table: each incarnation of the table has keys of its own
+//! there, though their bytes are the same. So a value of a dropped table that reappears in the next
+//! incarnation is a value that no client wrote.
 //!
 //! **Invariants**
-//! - T1: once a name is given again, nobody who is UP serves the table that had it before.
-//! - T2: who is emptied has nothing of the table at that moment.
+//! - T1: once a name is given again, no server that is UP serves the table that had it before.
+//! - T2: a server that has emptied a table has no object of it at that moment.
 
 use super::client::{TABLE, key_of};
 use super::coverage::Class;
@@ -21,24 +21,24 @@ use std::collections::BTreeMap;
 
 /// More than there are keys in a table.
 const KEYS: u64 = 1_000;
-/// The name that is given again and again.
+/// The name that is used again and again.
 const NAME: &str = "u";
-/// How often the operator looks whether it is done.
+/// Interval at which the operator checks for completion.
 const LOOK_US: u64 = 20_000;
-/// Keys that are emptied at a time.
+/// Keys that are removed per step.
 const SOME: usize = 8;
 
-/// What the operator wants of the table that comes and goes.
+/// The wanted state of the table that comes and goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Nothing,
-    /// To be gone, and made again so much later.
+    /// Dropped, and created again after this time.
     Gone(u64),
-    /// To be there, from this time on.
+    /// Present, from this time on.
     There(u64),
 }
 
-/// A removal of who empties tables.
+/// A removal by the operator that empties tables.
 struct Emptied {
     key: u64,
     from_us: u64,
@@ -48,12 +48,12 @@ struct Emptied {
 
 /// The tables of a run.
 pub(super) struct Tables {
-    /// By incarnation: 0 is the one for ever, the last one is the newest that came and went.
+    /// By incarnation: 0 is the table that stays, the last one is the newest of the other.
     ids: Vec<TableId>,
-    /// The newest one is gone, or may be.
+    /// Whether the newest one is dropped, or may be.
     is_dropped: bool,
     wish: Wish,
-    /// Removals of somebody who empties tables, not yet known to be durable.
+    /// Removals by the operator that empties tables, not yet known to be durable.
     emptied: BTreeMap<u64, Emptied>,
 }
 
@@ -67,38 +67,37 @@ impl Tables {
         }
     }
 
-    /// Where a key is.
+    /// The table of a key.
     pub fn table_of(&self, key: u64) -> TableId {
         self.ids[(key / KEYS) as usize]
     }
 
-    /// The key of this number in a table.
+    /// The key with this number in a table.
     pub fn key_in(&self, table: TableId, number: u64) -> Option<u64> {
         let incarnation = self.ids.iter().rposition(|id| *id == table)?;
         Some(incarnation as u64 * KEYS + number)
     }
 
-    /// Those that are there as far as anybody knows.
+    /// The tables that exist, as far as is known.
     pub fn present(&self) -> impl Iterator<Item = TableId> {
         let newest = self.ids.last().filter(|_| !self.is_dropped);
         [TABLE].into_iter().chain(newest.copied())
     }
 
-    /// Its table was dropped, or may have been.
+    /// Whether its table was dropped, or may have been.
     pub fn is_gone(&self, key: u64) -> bool {
         let incarnation = (key / KEYS) as usize;
         incarnation > 0 && (incarnation + 1 < self.ids.len() || self.is_dropped)
     }
 }
 
-/// Its number in its table: the same in each incarnation.
+/// The key's number in its table: the same in each incarnation.
 pub(super) fn number_of(key: u64) -> u64 {
     key % KEYS
 }
 
 impl World {
-    /// Some key of some table, of one that is gone now and then, as who still knows it would use
-    /// it.
+    /// A random key of a random table; its table may be dropped, as for a client with an old map.
     pub(super) fn some_key(&mut self) -> u64 {
         let number = self.random.below(self.plan.keys);
         if !self.plan.churns || number.is_multiple_of(2) {
@@ -111,7 +110,7 @@ impl World {
         }
     }
 
-    /// One of those that are there.
+    /// A random table of those that exist.
     pub(super) fn some_table(&mut self) -> TableId {
         let present: Vec<TableId> = self.tables.present().collect();
         match present.len() {
@@ -120,7 +119,7 @@ impl World {
         }
     }
 
-    /// All keys that are there at the end.
+    /// All keys whose tables exist at the end.
     pub(super) fn present_keys(&self) -> Vec<u64> {
         let newest = self.tables.ids.len() as u64 - 1;
         let of = |number: u64| {
@@ -138,12 +137,12 @@ impl World {
         number_of(key) < self.plan.counters
     }
 
-    /// What the plan wants to be there is there.
+    /// Whether the tables that the plan wants exist.
     pub(super) fn tables_are_there(&self) -> bool {
         !self.plan.churns || !self.tables.is_dropped && self.tables.wish == Wish::Nothing
     }
 
-    /// The table that comes and goes is made for the first time.
+    /// Creates the table that comes and goes for the first time.
     pub(super) fn make_table(&mut self) {
         if self.plan.churns {
             self.tables.wish = Wish::There(0);
@@ -151,7 +150,7 @@ impl World {
         }
     }
 
-    /// It is dropped, and made again so much later.
+    /// Drops it, and creates it again after this time.
     pub(super) fn drop_table(&mut self, for_us: u64) {
         if self.tables.wish == Wish::Nothing && !self.tables.is_dropped {
             self.tables.wish = Wish::Gone(for_us);
@@ -160,7 +159,7 @@ impl World {
         }
     }
 
-    /// The operator looks how far it is, and asks again for what is not done.
+    /// The operator checks its progress, and repeats requests that have no effect yet.
     pub(super) fn operate_tables(&mut self) {
         if self.tables.wish == Wish::Nothing {
             return;
@@ -203,7 +202,7 @@ impl World {
     fn check_names(&mut self, status: &Status) {
         let newest = self.tables.ids.len() - 1;
         let mut old: Vec<TableId> = self.tables.ids[1..newest].to_vec();
-        // An id that was given twice shows by what is found under it.
+        // An id that was given twice is detected by its contents.
         old.retain(|id| *id != self.tables.ids[newest]);
         let is_up = |id: ServerId| {
             let mut servers = status.servers.iter();
@@ -228,7 +227,7 @@ impl World {
         }
     }
 
-    /// Everybody deletes its part of the table that comes and goes, key by key, as FLUSHDB does.
+    /// Each server deletes its part of the table that comes and goes, key by key, as FLUSHDB does.
     pub(super) fn empty_table(&mut self) {
         let newest = self.tables.ids.last().copied();
         let Some(table) = newest.filter(|_| !self.tables.is_dropped) else {
@@ -256,7 +255,7 @@ impl World {
             let guard = session.pin();
             let next = guard.scan(table, cursor, SOME, |object| keys.push(object.key.to_vec()));
             drop(guard);
-            // The table is not made here yet, or its flash cannot be read.
+            // The table does not exist here yet, or its flash cannot be read.
             let Ok(next) = next else { return };
             for key in keys {
                 is_done &= self.empty_key(n, table, &mut session, &key);
@@ -271,7 +270,7 @@ impl World {
         }
     }
 
-    /// False: it cannot be removed now.
+    /// Returns false if the key cannot be removed now.
     fn empty_key(
         &mut self,
         n: usize,
@@ -289,7 +288,7 @@ impl World {
         let mut guard = session.pin();
         let hash = guard.hash(bytes);
         if process.view.route(table, KeyHasher::new(1).route(bytes)) != Route::Serve {
-            return true; // what it is still receiving, or has not purged
+            return true; // it is still receiving the key, or has not purged it
         }
         let done = guard.remove(table, hash, bytes);
         let position = guard.take_position();
@@ -312,7 +311,7 @@ impl World {
         true
     }
 
-    /// T2. Only what can be read at this moment.
+    /// T2. Only objects that can be read at this moment.
     fn check_empty(&mut self, n: usize, table: TableId, session: &mut duramen_engine::Session) {
         for number in 0..self.plan.keys {
             let bytes = key_of(number);
@@ -332,7 +331,7 @@ impl World {
         }
     }
 
-    /// A removal of who empties tables is durable.
+    /// A removal by the operator that empties tables is durable.
     pub(super) fn emptied(&mut self, sequence: u64, found: Found) {
         if let Some(removal) = self.tables.emptied.remove(&sequence) {
             self.know(removal.key, Action::Remove, found, removal.before);
@@ -340,7 +339,7 @@ impl World {
         }
     }
 
-    /// Of what was not known to be durable nobody knows whether it was done.
+    /// Removals that are not known to be durable have an unknown outcome.
     pub(super) fn empties_no_more(&mut self) {
         for (sequence, removal) in std::mem::take(&mut self.tables.emptied) {
             self.put_removal(sequence, &removal, Found::Nothing, UNKNOWN);

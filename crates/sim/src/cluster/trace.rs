@@ -1,4 +1,4 @@
-//! A sum over everything that happens in a run: the same seed must give the same one.
+//! A checksum over all events of a run: the same seed must give the same checksum.
 
 /// FNV-1a over 64-bit words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
-//! A whole cluster on one thread: everything that happens is an event of one queue, and chance
-//! comes from one seed.
+//! A whole cluster on one thread: each thing that happens is an event of one queue, and all random
+//! numbers come from one seed.
 //!
 //! **Invariants**
-//! - W1: what happens next depends on the plan alone: no clock, thread, address or hash order of
-//!   the real machine takes part.
-//! - W2: what a process has in memory ends with it; what a machine's disk has is decided by the
-//!   disk (`crate::disk`).
+//! - W1: the next event depends on the plan alone: no clock, thread, address or hash order of the
+//!   real machine takes part.
+//! - W2: a process's memory ends with it; the simulated disk (`crate::disk`) decides which bytes of
+//!   a machine's disk survive.
 //!
 //! **Concurrency** none.
 
@@ -28,28 +28,28 @@ use duramen_node::{Job, NodeInput, NodeOutput, PeerCall, Token};
 use duramen_wire::native::message::CoordinatorAnswer;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A message that takes so long keeps an answer from being in time.
+/// A message that takes longer than this may make an answer late.
 const SLOW_US: u64 = 50_000;
 
-/// Something that will happen.
+/// A future event.
 #[derive(Clone)]
 pub(super) enum Event {
     /// A frame reaches a server's machine.
     ToServer(usize, Box<NodeInput>),
-    /// Something ends within a process of that generation.
+    /// An event inside the process of that generation.
     Within(usize, u64, Box<NodeInput>),
-    /// A disk is done with what these say.
+    /// A disk has finished the operations behind these outputs.
     Disk(usize, u64, u64),
     Job(usize, u64, u64),
-    /// A process whose life is over begins another one.
+    /// A process that has ended is replaced by a new one.
     LivesAgain(usize, u64),
     Wake(usize),
     Boot(usize, u64),
     ToCoordinator(usize, Box<coordinator::Input>),
     ChairWakes(usize),
-    /// A coordinator that does not lead tries to.
+    /// A coordinator that does not lead tries to become leader.
     Campaign(usize, u64),
-    /// A commit of a coordinator's reaches the store.
+    /// A coordinator's commit reaches the store.
     Commit(usize, u64, coordinator::Token, Box<Batch>),
     ChairStarts(usize, u64),
     /// The leader's lease has ended.
@@ -61,16 +61,16 @@ pub(super) enum Event {
     Told(usize, u64, Box<CoordinatorAnswer>),
     ClientActs(usize, u64),
     ClientTires(usize, u64),
-    /// What a recovery would find is looked at.
+    /// Checks the state that a recovery would find now.
     Imagine,
-    /// The operator of tables goes on.
+    /// The operator of tables takes its next step.
     Operate,
     Fault(Box<Fault>),
     Ends(Box<Fault>),
 }
 
 impl Event {
-    /// For the trace.
+    /// The words for the trace.
     fn words(&self) -> [u64; 3] {
         match self {
             Event::ToServer(n, input) => [1, *n as u64, number_of(input)],
@@ -127,22 +127,22 @@ fn number_of(input: &NodeInput) -> u64 {
     }
 }
 
-/// Who waits for an answer.
+/// The sender of a request that waits for an answer.
 #[derive(Clone)]
 pub(super) enum Asker {
     Peer(usize, u64, PeerCall),
     Coordinator(usize, u64, CallId),
-    /// Also what it wants to be noted.
+    /// Also the control segment that it wants noted.
     Member(usize, u64, Token, Option<(ServerId, SegmentId)>),
     Person,
     Client(usize),
 }
 
-/// See the module.
+/// A simulated cluster; see the module.
 pub struct World {
     pub(super) plan: Plan,
     pub(super) random: Random,
-    /// Messages that were put on their way.
+    /// Number of messages sent.
     pub(super) sent: u64,
     pub(super) now_us: u64,
     queue: BTreeMap<(u64, u64), Event>,
@@ -156,42 +156,42 @@ pub struct World {
     pub(super) store_is_away: bool,
     pub(super) clients: Vec<Client>,
     pub(super) history: History,
-    /// Of all leaderships so far.
+    /// The newest term of all leaderships so far.
     pub(super) newest_term: Term,
-    /// What must never be, and was.
+    /// Violations of the rules so far.
     pub(super) violations: Vec<String>,
     pub(super) askers: HashMap<u64, Asker>,
     /// Answers to the operator.
     pub(super) told: Vec<CoordinatorAnswer>,
     pub(super) last_value: u64,
     pub(super) tables: Tables,
-    /// Of each key.
+    /// The known state of each key.
     pub(super) known: BTreeMap<u64, Known>,
-    /// Keys that were written with a time to expire at.
+    /// Keys that were written with an expiry time.
     pub(super) expiring: BTreeSet<u64>,
-    /// Removals of a key of which nobody knows whether they were done.
+    /// Per key, the number of removals with unknown outcome.
     pub(super) doubts: BTreeMap<u64, i64>,
-    /// From which control segment on logs count, as their masters were told.
+    /// Per log, the first control segment that counts, as its master was told.
     pub(super) noted: BTreeMap<ServerId, SegmentId>,
-    /// When something last kept each server from answering a coordinator.
+    /// When a fault last kept each server from answering a coordinator.
     pub(super) excused_us: Vec<Option<u64>>,
-    /// Who was called crashed.
+    /// Servers that were declared crashed.
     pub(super) judged: BTreeSet<ServerId>,
     /// When clients began.
     pub(super) began_us: u64,
-    /// All faults are over.
+    /// Whether all faults are over.
     pub(super) is_healed: bool,
     pub(super) events: u64,
-    /// Results that disks have not said yet.
+    /// Results of disk operations that are not finished yet.
     pub(super) on_disk: HashMap<u64, Vec<NodeOutput>>,
     /// Jobs that no worker has taken yet.
     pub(super) jobs: HashMap<u64, Job>,
-    /// What happens is printed.
+    /// Whether events are printed.
     pub(super) talks: bool,
 }
 
 impl World {
-    /// Everything is off.
+    /// A world in which everything is off.
     pub fn new(plan: Plan) -> World {
         let meta = Memory::new("nobody");
         let mut random = Random::new(plan.seed);
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// It must never be.
+    /// Records a violation.
     pub(super) fn violated(&mut self, what: String) {
         self.say(|| format!("VIOLATION {what}"));
         if self.violations.len() < 8 {
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Puts a message on its way. `lost`: what the sender hears if it does not arrive.
+    /// Sends a message. `lost`: the event for the sender if it does not arrive.
     pub(super) fn send(
         &mut self,
         way: (Place, Place),
@@ -310,13 +310,13 @@ impl World {
         }
     }
 
-    /// Something keeps this server from answering now.
+    /// Notes that a fault keeps this server from answering now.
     pub(super) fn excuse(&mut self, n: usize) {
         self.excused_us[n] = Some(self.now_us);
     }
 
-    /// Runs until this time, or until `is_done`, which is looked at every `look_us`; whether it
-    /// came.
+    /// Runs for this long, or until `is_done`, which is checked every `look_us`; returns whether it
+    /// became true.
     pub(super) fn run(
         &mut self,
         for_us: u64,

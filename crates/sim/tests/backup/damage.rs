@@ -1,5 +1,5 @@
-//! Bits that flip and writes that go astray: no wrong byte is ever given out, and nothing is
-//! silently missing.
+//! Flipped bits and misplaced writes: no wrong byte is ever returned, and no data is silently
+//! missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
     backup.stage(chunk).unwrap();
 }
 
-/// A store with everything in it that can be in one: whole frames, a frame with an open part and a
-/// tail in its slot, bytes that went straight to a frame, commits alone, a freed frame. Returns the
+/// A store with everything that can be in one: whole frames, a frame with an open part and a tail
+/// in its slot, bytes that went directly to a frame, commits alone, a freed frame. Returns the
 /// lengths.
 fn small_store(clean: bool) -> (SimDisk, BTreeMap<u64, u32>) {
     let disk = SimDisk::new(3, 2 << 20);
@@ -52,7 +52,7 @@ fn small_store(clean: bool) -> (SimDisk, BTreeMap<u64, u32>) {
     append(&backup, 1, 0, 5000, true);
     append(&backup, 2, 0, 700, false);
     backup.commit(Level::Synced).unwrap();
-    append(&backup, 3, 0, 7001, false); // straight to its frame
+    append(&backup, 3, 0, 7001, false); // directly to its frame
     append(&backup, 2, 700, 900, false);
     backup.commit(Level::Synced).unwrap();
     while backup.flush_step().unwrap() {}
@@ -60,7 +60,7 @@ fn small_store(clean: bool) -> (SimDisk, BTreeMap<u64, u32>) {
     backup.commit(Level::Synced).unwrap();
     while backup.flush_step().unwrap() {}
     backup.free(SegmentId(5)).unwrap();
-    // Goes on until the log was full once: then 2 and 3 have slots with tails.
+    // Continues until the log was full once: then 2 and 3 have slots with tails.
     let mut length = 900;
     while backup.stats().stalls == 0 {
         append(&backup, 2, length, length + 17, false);
@@ -90,13 +90,13 @@ enum Outcome {
     Refused,
     /// A replica is reported as damaged.
     Damaged,
-    /// A replica is not there at all: the control log lists it, so its absence is reported.
+    /// A replica is missing: the control log lists it, so its absence is reported.
     Absent,
     /// The last commit is taken for one that a power cut tore.
     LastLost,
 }
 
-/// Opens the store to read and looks at everything.
+/// Opens the store to read and checks everything.
 fn outcome(
     disk: &SimDisk,
     lengths: &BTreeMap<u64, u32>,
@@ -143,8 +143,8 @@ fn outcome(
     Ok(worst)
 }
 
-/// Flips a bit of every byte that is not in a blank block, and of some that are. Returns how often
-/// each outcome came.
+/// Flips a bit of every byte that is not in a blank block, and of some that are. Returns the number
+/// of each outcome.
 fn flip_everything(
     clean: bool,
     planted: Option<Bug>,
@@ -190,7 +190,7 @@ fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
             "two copies"
         );
         if clean {
-            // A clean stop leaves nothing in the write-ahead log that a start needs.
+            // After a clean stop, a start needs nothing of the write-ahead log.
             let needed = [Outcome::Refused, Outcome::LastLost, Outcome::Damaged];
             assert!(
                 needed
@@ -227,7 +227,7 @@ fn unreadable_sectors_are_refused_or_reported() {
     }
 }
 
-/// A damaged store that opens can be used: nothing panics, and what was sound stays so.
+/// A damaged store that opens can be used: nothing panics, and the sound data stay sound.
 #[test]
 fn a_damaged_store_goes_on() {
     let (base, lengths) = small_store(false);
@@ -264,8 +264,8 @@ fn a_damaged_store_goes_on() {
     assert!(opened > 300, "{opened} opened");
 }
 
-/// Writes that land elsewhere, or nowhere, without an error: a device that lies. What it was told
-/// to keep may be lost, but what is given out is right.
+/// Writes that go elsewhere, or nowhere, without an error. Acknowledged data may be lost, but each
+/// byte that is returned is right.
 #[test]
 fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
     let base = fresh_disk(5);
@@ -288,8 +288,8 @@ fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
     }
 }
 
-/// After a failed sync nothing more is taken, what was acknowledged is still read, and the next
-/// opening finds it.
+/// After a failed sync no write is accepted, acknowledged data can still be read, and the next
+/// opening finds them.
 #[test]
 fn a_failed_sync_is_final_for_writes_and_not_for_reads() {
     let (disk, lengths) = small_store(false);

@@ -48,7 +48,7 @@ fn sweep(fault: Fault, fixed: u64, steps: u32, stride: u64) {
             let result = crash_at(&base, seed, None, steps, Some((at, fault)));
             must(seed, &format!("{fault:?} at operation {at}"), result);
             at += stride;
-            // The one at the operation, and the one at the end of what followed.
+            // The crash at the operation, and the one at the end of the steps after it.
             crashes += 2;
         }
     }
@@ -80,8 +80,8 @@ fn scenario_39_a_full_disk_at_every_operation_loses_nothing() {
     sweep(Fault::Full, 5, 120, 1);
 }
 
-/// A power cut while a store is created leaves nothing, or an unfinished creation, or a store; none
-/// of them needs a person.
+/// A power cut during the creation of a store leaves nothing, or an unfinished creation, or a
+/// store; none of them needs a person.
 #[test]
 fn a_creation_that_was_cut_is_finished_by_the_next_start() {
     let create = |disk: &SimDisk| {
@@ -123,9 +123,9 @@ fn a_creation_that_was_cut_is_finished_by_the_next_start() {
     assert!(again > 100 && opened > 100, "{again} {opened}");
 }
 
-/// What a killed process wrote is seen by the next one, and yet a power cut takes it. (One that
-/// went on with a store whose creation had been killed lost all of it in the next power cut: names
-/// and superblock were in the cache alone.)
+/// The next process sees the writes of a killed one, and yet a power cut loses them. (A process
+/// that continued a store whose creation had been killed lost all of it in the next power cut:
+/// names and superblock were in the cache alone.)
 #[test]
 fn what_a_killed_creation_left_in_the_cache_is_made_durable_by_the_next_start() {
     let create = |disk: &SimDisk| {
@@ -161,7 +161,7 @@ fn what_a_killed_creation_left_in_the_cache_is_made_durable_by_the_next_start() 
     assert!(opened > 10, "{opened}");
 }
 
-/// A proof of the tests: each bug, planted, is found.
+/// A test of the tests: each planted bug is found.
 fn finds(bug: Bug, faults: &[Fault]) {
     let base = fresh_disk(99);
     for seed in 1..400 {
@@ -172,7 +172,7 @@ fn finds(bug: Bug, faults: &[Fault]) {
                     crash_at(&base, seed, Some(bug), 150, Some((at, *fault)))
                 });
                 if !matches!(found, Ok(Ok(_))) {
-                    // Without it all is well: it was the bug that was found.
+                    // Without the bug this history passes: so the bug was found, and nothing else.
                     crash_at(&base, seed, None, 150, Some((at, *fault))).expect("no bug");
                     return;
                 }

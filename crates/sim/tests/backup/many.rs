@@ -1,4 +1,4 @@
-//! Two logs on one backup: a replica that is opened again, what masters of a recovery read, and
+//! Two logs on one backup: a replica that is opened again, the reads of a recovery's masters, and
 //! groups of several masters.
 
 use std::cell::Cell;
@@ -41,7 +41,7 @@ fn chunk(bytes: &[u8], from: u32, to: u32, epoch: u64, certified: bool) -> Chunk
     }
 }
 
-/// What was acknowledged last: epoch and length.
+/// The last acknowledged state: epoch and length.
 type Acknowledged = (u64, u32);
 
 /// A replica of epoch 0, in the log alone or partly in its frame; then its master gives it up and
@@ -57,7 +57,7 @@ fn reopen(backup: &Backup, large: bool, acked: &mut Acknowledged) -> Result<(), 
     let mut other = chunk(&bytes, 0, 100, 0, true);
     other.close = true;
     backup.stage_of(LOG + 1, other)?;
-    *acked = (0, 0); // from here on it was given up
+    *acked = (0, 0); // from here on the old replica was given up
     backup.stage_of(LOG, chunk(&bytes, 0, 500, 1, false))?;
     backup.commit(Level::Buffered)?;
     backup.stage_of(LOG, chunk(&bytes, 500, first + 2_000, 1, true))?;
@@ -70,8 +70,8 @@ fn reopen(backup: &Backup, large: bool, acked: &mut Acknowledged) -> Result<(), 
     Ok(())
 }
 
-/// Scenario 6: re-replication onto a backup that holds an older replica, cut anywhere: what is
-/// there is the old one or the new one, whole, and the new one once it was acknowledged.
+/// Scenario 6: re-replication onto a backup that holds an older replica, cut anywhere: afterwards
+/// the replica is the old one or the new one, whole, and the new one once it was acknowledged.
 #[test]
 fn scenario_06_a_replica_opened_again_is_never_mixed() {
     let base = fresh_disk(7);
@@ -133,8 +133,8 @@ fn check_reopened(backup: &Backup, acked: Acknowledged, case: (bool, Fault, u64,
     );
 }
 
-/// A replica that stays when another one of its segment is lost gets the new epoch, without a new
-/// byte: it counts only if that is durable, wherever its bytes lie.
+/// A replica that stays when another one of its segment is lost gets the new epoch without a new
+/// byte: the epoch counts only once it is durable, wherever the bytes are.
 #[test]
 fn an_epoch_that_comes_alone_is_durable() {
     for (seed, flushed_before, flushed_after) in [
@@ -225,8 +225,7 @@ fn keys_of(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
     keys
 }
 
-/// Every entry is given to the range that it belongs to, once, and none from before the tablet was
-/// its owner's.
+/// Every entry is given to its range, once, and none from before the tablet belonged to its owner.
 #[test]
 fn recovery_masters_read_what_is_theirs() {
     let hasher = KeyHasher::new(5);
@@ -269,14 +268,15 @@ fn recovery_masters_read_what_is_theirs() {
     assert!(buckets[3].is_empty() && buckets[..3].iter().all(|bucket| !bucket.is_empty()));
 }
 
-/// Scenario 20: a flipped bit anywhere makes the replica bad, and nothing of it is given.
+/// Scenario 20: a flipped bit anywhere makes the replica bad, and none of its entries is given.
 #[test]
 fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let hasher = KeyHasher::new(5);
     let backup = open(&fresh_disk(3));
     let mut bytes = segment_of_entries(4, 50);
     let last = bytes.len() - 30;
-    bytes[last] ^= 4; // in an entry; the certificate is that of the wrong bytes, as a master with bad memory would give
+    // In an entry; the certificate matches the wrong bytes, as from a master with bad memory.
+    bytes[last] ^= 4;
     write_closed(&backup, 4, &bytes);
     let good = segment_of_entries(5, 50);
     write_closed(&backup, 5, &good);
@@ -290,7 +290,7 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
         Some(id.segment)
     };
     assert!(matches!(ahead.get(SegmentId(5)), Lookup::NotYet));
-    assert_eq!(read_one(&mut ahead), Some(SegmentId(5))); // asked for: before its turn
+    assert_eq!(read_one(&mut ahead), Some(SegmentId(5))); // requested: before its turn
     assert_eq!(read_one(&mut ahead), None); // memory is full
     let Lookup::Ready(sorted) = ahead.get(SegmentId(5)) else {
         panic!("it was read");
@@ -303,7 +303,7 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     assert_eq!(read_one(&mut ahead), None);
 }
 
-/// What was given wholly is forgotten, and read once more for who comes late.
+/// A segment that was given to all masters is dropped from memory, and read again for a late one.
 #[test]
 fn what_was_given_is_read_again_for_the_late() {
     let hasher = KeyHasher::new(5);
@@ -332,8 +332,8 @@ fn what_was_given_is_read_again_for_the_late() {
     }
 }
 
-/// Scenario 39: openings are refused before frames or the log run out, so what was accepted ends
-/// well.
+/// Scenario 39: openings are refused before frames or the log run out, so all accepted ones can be
+/// finished.
 #[test]
 fn scenario_39_openings_are_refused_in_time() {
     let backup = open(&fresh_disk(4));
@@ -362,8 +362,8 @@ fn scenario_39_openings_are_refused_in_time() {
     }
 }
 
-/// A replica that was opened, and of which nothing more came, does not hold up the write-ahead log:
-/// its master may wait for room here itself.
+/// An opened replica without further data does not hold up the write-ahead log: its master may be
+/// waiting for room here itself.
 #[test]
 fn an_opening_without_data_does_not_hold_up_the_log() {
     let disk = fresh_disk(6);
@@ -411,8 +411,8 @@ fn an_opening_without_data_does_not_hold_up_the_log() {
     assert!(into[..500] == all);
 }
 
-/// Three masters that wait for their answers before they send more share commits; one that is alone
-/// does not wait.
+/// Three masters that wait for their answers before they send more share commits; a single one does
+/// not wait.
 #[test]
 fn chunks_of_several_masters_share_a_commit() {
     let backup = open(&fresh_disk(5));
@@ -440,7 +440,7 @@ fn chunks_of_several_masters_share_a_commit() {
         assert!(answered.iter().all(|a| a.level == Level::Synced));
         assert_eq!(answered.len(), 1);
     }
-    // Three that send again 20 us after their answers, more or less.
+    // Three masters that send again about 20 us after their answers.
     let before = backup.stats().commits;
     let mut arrivals: BTreeSet<(u64, u64)> = (0..3).map(|log| (now.get() + 7 * log, log)).collect();
     let mut answers = 0;

@@ -1,4 +1,4 @@
-//! A log writer over a simulated disk that knows what has to survive.
+//! A log writer over a simulated disk with a model of the data that must survive.
 //!
 //! Every commit has a number. After a crash the replicas must be those after some commit `k`, the
 //! same for all segments: not less than the last commit that was acknowledged at the level that
@@ -44,11 +44,11 @@ pub fn options(planted: Option<Bug>) -> Options {
 }
 
 thread_local! {
-    /// Bytes of segments that were asked for: making them anew would take most of a run.
+    /// Bytes of segments that were made before: making them anew would take most of a run.
     static CONTENTS: RefCell<BTreeMap<u64, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The bytes of a segment, which its id decides.
+/// The bytes of a segment, which depend on its id alone.
 pub fn content(segment: u64, from: u32, to: u32) -> Vec<u8> {
     let make = || {
         (0..GEOMETRY.segment_bytes)
@@ -67,8 +67,8 @@ fn certificate(segment: u64, length: u32) -> Certificate {
     Certificate::of(&content(segment, 0, length))
 }
 
-/// What a number of this model stands for: odd ones are segments of the own log, even ones of other
-/// masters' logs, each of which has eight numbers. Segment ids occur in both.
+/// The replica of a number of this model: odd numbers are segments of the own log, even ones of
+/// other masters' logs, each of which has eight numbers. Segment ids occur in both.
 pub fn replica(id: u64) -> ReplicaId {
     let log = if id % 2 == 1 {
         identity().server
@@ -81,13 +81,13 @@ pub fn replica(id: u64) -> ReplicaId {
     }
 }
 
-/// The other way round.
+/// The inverse of [`replica`].
 fn number(id: ReplicaId) -> u64 {
     let twice = (id.segment.0 - 1) * 2;
     twice + u64::from(id.log == identity().server)
 }
 
-/// What a segment is after a commit.
+/// The state of a segment after a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stage {
     commit: u64,
@@ -102,8 +102,8 @@ struct Segment {
     history: Vec<Stage>,
     /// Its freeing was tried: it may be there or not.
     freed: bool,
-    /// It was written straight to a frame: there for sure (or only perhaps, if the call did not
-    /// return).
+    /// Set if it was written directly to a frame: `true` if it is certainly there, `false` if the
+    /// call did not return.
     survivor: Option<bool>,
 }
 
@@ -125,20 +125,20 @@ pub struct Run {
     options: Options,
     random: Random,
     segments: BTreeMap<u64, Segment>,
-    /// Segments with something staged, and whether it is certified.
+    /// Segments with staged bytes, and whether these are certified.
     staged: Vec<(u64, bool)>,
     next_segment: u64,
     tried: u64,
     buffered: u64,
     synced: u64,
-    /// Logs that were fenced in this life of the backup, with what was there then; `None` if that
-    /// is not settled.
+    /// Logs that were fenced in this life of the backup, with their replicas at that time; `None`
+    /// if these are not settled.
     fenced: BTreeMap<u64, Option<Vec<ReplicaInfo>>>,
-    /// The disk says that it did what it did not.
+    /// Whether the disk reports writes as done that it did not do.
     lies: bool,
 }
 
-/// How the machine stopped.
+/// The kind of crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     Power,
@@ -174,13 +174,13 @@ impl Run {
         self.backup.as_ref().expect("the store is open")
     }
 
-    /// One thing that a master, a flusher or a scrubber does.
+    /// One step of a master, a flusher or a scrubber.
     ///
     /// # Errors
     /// The backup's.
     pub fn step(&mut self) -> Result<(), Error> {
         match self.any_step() {
-            // A master waits for space, or makes some.
+            // A master waits for space, or frees some.
             Err(Error::Full { .. }) => match self.free_closed() {
                 Err(Error::Full { .. }) => Ok(()),
                 other => other,
@@ -189,7 +189,7 @@ impl Run {
         }
     }
 
-    /// As [`step`](Self::step), on a disk that lies: nothing is scrubbed.
+    /// As [`step`](Self::step), on a disk that loses writes silently: nothing is scrubbed.
     ///
     /// # Errors
     /// The backup's.
@@ -198,10 +198,10 @@ impl Run {
         self.step()
     }
 
-    /// Whatever the disk did: what can be read is what was written.
+    /// Whatever the disk did, each read returns the bytes that were written.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The violation.
     pub fn nothing_wrong_is_read(&self) -> Result<(), String> {
         let Ok((backup, found)) = Backup::open_to_read(Arc::new(self.disk.clone()), &self.options)
         else {
@@ -250,7 +250,7 @@ impl Run {
             .expect("numbers do not end")
     }
 
-    /// Another master is taken for crashed: its log is fenced. One that was fenced before is
+    /// Another master is declared crashed: its log is fenced. A log that was fenced before is
     /// recovered, and freed.
     fn fence(&mut self) -> Result<(), Error> {
         let settled = self.fenced.iter().find(|(_, found)| found.is_some());
@@ -274,9 +274,9 @@ impl Run {
         let fenced = self.backup().fence(log);
         if let Err(error @ Error::Full { .. }) = fenced {
             self.fenced.insert(log, None);
-            return Err(error); // nobody was told anything
+            return Err(error); // no answer was sent
         }
-        // It commits what is staged.
+        // The fence commits the staged bytes.
         self.tried += u64::from(!self.staged.is_empty());
         self.staged.clear();
         fenced?;
@@ -287,7 +287,7 @@ impl Run {
         Ok(())
     }
 
-    /// M1: what there was of a fenced log is what there is, whatever its master tries.
+    /// M1: the replicas of a fenced log do not change, whatever its master tries.
     fn check_fence(&self, log: u64) {
         let backup = self.backup();
         let of_log = self
@@ -324,8 +324,8 @@ impl Run {
 
     fn append(&mut self) -> Result<(), Error> {
         let heads = self.open_heads();
-        // What waits for its certificate cannot leave the write-ahead log, so a writer goes on
-        // there first.
+        // Bytes without a certificate cannot leave the write-ahead log, so a writer completes these
+        // segments first.
         let waiting = heads.iter().copied().find(|id| {
             let segment = &self.segments[id];
             let certified = segment.at(u64::MAX).map_or(0, |(length, _)| length);
@@ -365,7 +365,7 @@ impl Run {
         );
         match staged {
             Err(Error::CommitTooLarge { .. }) => return self.commit(),
-            Err(Error::Busy { .. }) => return Ok(()), // the master asks another backup
+            Err(Error::Busy { .. }) => return Ok(()), // the master chooses another backup
             other => other?,
         }
         self.next_segment = self.next_segment.max(id + 1);
@@ -450,11 +450,11 @@ impl Run {
                 if let Some(segment) = self.segments.get_mut(&id) {
                     segment.survivor = Some(true);
                 }
-                self.synced = self.buffered; // it syncs what it builds on
+                self.synced = self.buffered; // it syncs all that it builds on
                 Ok(())
             }
             Err(Error::Full { .. }) => {
-                // Perhaps it is there, if the slot was written; nobody will list it.
+                // Perhaps it is there, if the slot was written; no control segment will list it.
                 if let Some(segment) = self.segments.get_mut(&id) {
                     segment.freed = true;
                 }
@@ -464,7 +464,7 @@ impl Run {
         }
     }
 
-    /// Frees some segment that is closed and durable, as a master does after a swap.
+    /// Frees a segment that is closed and durable, as a master does after a swap.
     fn free(&mut self) -> Result<(), Error> {
         let used = self.segments.len() as u64;
         if used < 5 {
@@ -500,8 +500,7 @@ impl Run {
         self.backup().free_of(replica(id))
     }
 
-    /// Stops the store as it is: what the crash does to the disk has happened already, or happens
-    /// here.
+    /// Stops the store: the crash has changed the disk already, or does so here.
     pub fn stop(&mut self, crash: Crash) {
         if crash == Crash::Power && !self.disk.is_down() {
             self.disk.cut_power();
@@ -511,10 +510,10 @@ impl Run {
         self.disk.restart();
     }
 
-    /// Opens the store again and checks it. Afterwards the run can go on.
+    /// Opens the store again and checks it. Afterwards the run can continue.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The violation.
     pub fn reopen(&mut self, crash: Crash) -> Result<(), String> {
         let opened = Backup::open(
             Arc::new(self.disk.clone()),
@@ -531,7 +530,7 @@ impl Run {
             .map(|info| (number(info.id()), info))
             .collect();
         let newest = self.tried;
-        // What was staged for a commit that was never tried has no effect.
+        // Bytes staged for a commit that was never tried have no effect.
         let k = (kept..=newest)
             .rev()
             .find(|k| self.explains(*k, &found))
@@ -554,7 +553,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether what was found is what there is after commit `k`.
+    /// Whether the found replicas are those after commit `k`.
     fn explains(&self, k: u64, found: &BTreeMap<u64, ReplicaInfo>) -> bool {
         self.segments.iter().all(|(id, segment)| {
             if segment.freed {
@@ -602,12 +601,13 @@ impl Run {
         text
     }
 
-    /// The model goes on from what was found.
+    /// Sets the model to the found replicas.
     fn settle(&mut self, k: u64, found: &BTreeMap<u64, ReplicaInfo>, backup: &Backup) {
         for (id, info) in found {
             let known = self.segments.get(id).is_some_and(|segment| !segment.freed);
             if !known {
-                // A freed one that reappeared: nobody lists it, so it is freed again.
+                // A freed replica that reappeared: no control segment lists it, so it is freed
+                // again.
                 backup
                     .free_of(info.id())
                     .expect("what reappeared can be freed");
@@ -633,14 +633,14 @@ impl Run {
         self.fenced.clear(); // a server that comes back has another id, which old masters do not know
         self.tried = k;
         self.buffered = k;
-        self.synced = k; // opening synced what it found
+        self.synced = k; // opening synced everything that it found
         self.next_segment = self
             .next_segment
             .max(found.keys().last().map_or(0, |last| last + 1));
     }
 }
 
-/// What must not change behind a fence.
+/// The state of a replica that a fence keeps unchanged.
 fn held(info: &ReplicaInfo) -> (SegmentId, u32, u32, bool) {
     (info.segment, info.length, info.crc, info.closed)
 }
@@ -658,11 +658,11 @@ pub fn fresh_disk(seed: u64) -> SimDisk {
     disk
 }
 
-/// Runs `steps` steps with a fault at one operation, crashes, checks, and goes on for as many steps
-/// and another crash. Returns the number of operations of the run before the fault.
+/// Runs `steps` steps with a fault at one operation, crashes, checks, and continues for as many
+/// steps and another crash. Returns the number of operations of the run before the fault.
 ///
 /// # Errors
-/// What was lost.
+/// The data that was lost.
 pub fn crash_at(
     base: &SimDisk,
     seed: u64,
@@ -708,7 +708,7 @@ pub fn crash_at(
     Ok(operations)
 }
 
-/// What is on the disk, for whoever looks at a failed run.
+/// The contents of the disk, to debug a failed run.
 pub fn dump(disk: &SimDisk) -> String {
     use duramen_backup::inspect::{Inspector, describe};
     let mut text = String::new();

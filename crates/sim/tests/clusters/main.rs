@@ -20,8 +20,8 @@ fn nothing_goes_wrong_where_nothing_goes_wrong() {
     assert!(summary.failures.is_empty());
 }
 
-/// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` ask for more or less, `DURAMEN_SIM_FIRST` for other
-/// seeds.
+/// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` set the number of runs and the time,
+/// `DURAMEN_SIM_FIRST` the first seed.
 #[test]
 fn everything_survives_everything() {
     let budget = Budget::from_environment(5_000, Duration::from_secs(570));
@@ -46,13 +46,13 @@ fn resettled(seed: u64) -> Plan {
     let plan = Plan::of(Profile::Mixed, seed);
     Plan {
         resettled: true,
-        frames: 2 * plan.frames, // as memory may grow, so must the disks
+        frames: 2 * plan.frames, // disks grow with memory
         ..plan
     }
 }
 
-/// Servers come back with more memory or less, with more heads, and without the flash that they
-/// had. `DURAMEN_SIM_FIRST` and the like as above; `DURAMEN_SIM_SEED=n` runs one.
+/// Servers restart with more memory or less, with more heads, and without the flash that they had.
+/// `DURAMEN_SIM_FIRST` and the others as above; `DURAMEN_SIM_SEED=n` runs one seed.
 #[test]
 fn restarts_with_other_settings_are_survived() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -117,7 +117,7 @@ fn sweep() {
     }
 }
 
-/// How many of the seeds of [`everything_survives_everything`] find a bug.
+/// The number of seeds of [`everything_survives_everything`] that find a bug.
 #[test]
 #[ignore = "takes long: DURAMEN_SIM_BUG, DURAMEN_SIM_RUNS"]
 fn rates() {

@@ -1,5 +1,5 @@
-//! Bugs that simulated clusters must find: each with what provokes it, and the seed from which on
-//! it is looked for.
+//! Bugs that simulated clusters must find, each with the faults that expose it and the first seed
+//! that is tried.
 
 use duramen_sim::cluster::planted;
 use duramen_sim::cluster::{Plan, run};
@@ -123,8 +123,8 @@ fn simulated_living_client_that_is_forgotten_is_found() {
     find("Rifl::ForgetsTheLiving", 1);
 }
 
-/// Found by the first run that looked at a cluster at rest: 200 questions a second about clients
-/// that were gone.
+/// Found by the first run that checked a cluster at rest: 200 requests a second about clients that
+/// were gone.
 #[test]
 fn simulated_questions_that_come_ever_sooner_are_found() {
     find("Rifl::AsksEverSooner", 1);
@@ -235,7 +235,7 @@ fn simulated_victim_without_a_name_is_found() {
     find("Engine::SideNamesNoVictim", 2);
 }
 
-/// What is in the list is looked for.
+/// Each bug in the list has a test in this file.
 #[test]
 fn every_bug_has_a_test() {
     let tests = include_str!("planted.rs");

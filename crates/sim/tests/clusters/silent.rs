@@ -1,20 +1,20 @@
 //! Backups that run, but store nothing for a master.
 //!
-//! A disk hung, or one link between two members was cut. The member answered the pings of everybody
-//! else, so nobody called it crashed, and its masters waited for it for ever.
+//! A disk hung, or one link between two members was cut. The member answered the pings of all other
+//! servers, so it was not declared crashed, and its masters waited for it for ever.
 
 use duramen_node::planted::Bug as NodeBug;
 use duramen_sim::cluster::{Bug, Fault, Plan, run};
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000;
-/// A backup is silent after 4 s of questions in vain; the rest is for the new replicas and the next
-/// try of the client.
+/// A backup is silent after 4 s of unanswered requests; the rest is for the new replicas and the
+/// client's next try.
 const LONGEST_US: u64 = 7 * SECOND;
 const CUT_US: u64 = 20 * SECOND;
 
-/// The longest time without any operation of a key that was done, of all keys, and how many were
-/// done, while `fault` lasted.
+/// The longest time without a finished operation on a key, over all keys, and the number of
+/// finished operations, while `fault` lasted.
 fn longest(seed: u64, fault: Fault, bug: Option<Bug>) -> (u64, usize) {
     let mut plan = Plan::calm(seed, 5, 2);
     plan.load_us = CUT_US + 5 * SECOND;

@@ -1,5 +1,5 @@
-//! Bits that flip at rest under a store that runs: scrubbing finds them, what they held is written
-//! elsewhere, and after a power cut everything is there. docs/protocols.md, "Damage at rest".
+//! Bits that flip at rest under a running store: scrubbing finds them, the data are written
+//! elsewhere, and after a power cut all of it is there. docs/protocols.md, "Damage at rest".
 
 use duramen::internals::{Repair, RepairStep};
 use duramen::{Error, Level, Options, Store};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 const T: TableId = TableId::DEFAULT;
 const KEYS: u64 = 40;
 
-/// A store that runs, and what it holds.
+/// A running store, and the values in it.
 struct Running {
     disk: SimDisk,
     store: Option<Arc<Store>>,
@@ -77,14 +77,14 @@ impl Running {
         }
     }
 
-    /// As large as they may be: some segments are closed by it.
+    /// Writes values as large as they may be: some segments are closed by it.
     fn write(&mut self, count: u64) {
         let bytes = 100_000 + self.random.below(300_000) as usize;
         self.write_bytes(count, bytes);
     }
 
-    /// The slot, in the frames' file, of a control segment of which a part lies in a frame and the
-    /// rest in the log.
+    /// The slot, in the frames' file, of a control segment with a first part in a frame and the
+    /// rest in the write-ahead log.
     fn control_slot(&self) -> Option<usize> {
         let bytes = self.disk.bytes_of("frames");
         let slots = bytes[..1 << 20].chunks_exact(8192).map(Slot::decode);
@@ -98,7 +98,7 @@ impl Running {
             .map(|(n, _)| n * 8192)
     }
 
-    /// A scrub and what follows from it, until the disk goes down or refuses.
+    /// Scrubs and repairs until the disk is down or refuses.
     fn repair_as_far_as_it_goes(&self) {
         let frames = self.store().scrub().expect("it has a directory");
         for _ in 0..frames {
@@ -109,7 +109,7 @@ impl Running {
         }
     }
 
-    /// Until nothing is left to be done.
+    /// Runs background steps until no work is left.
     fn settle(&self) {
         for _ in 0..10_000 {
             if !self.store().background_step().expect("the disk works") {
@@ -119,7 +119,7 @@ impl Running {
         panic!("the background comes to no end");
     }
 
-    /// Where a value of which there is one good copy lies in a file.
+    /// The offsets in a file of a value of which there is one good copy.
     fn place_of(&self, file: &str, value: &[u8]) -> Vec<usize> {
         let bytes = self.disk.bytes_of(file);
         let mut found = Vec::new();
@@ -134,7 +134,7 @@ impl Running {
         found
     }
 
-    /// One whole scrub, and what follows from it.
+    /// Scrubs all frames once, and repairs.
     fn scrub(&self) {
         let frames = self.store().scrub().expect("it has a directory");
         for _ in 0..frames {
@@ -143,7 +143,7 @@ impl Running {
         assert_eq!(self.store().stats().unwrap().scrub.left, 0);
     }
 
-    /// The power fails; after it everything is there.
+    /// Cuts the power; after it all values are there.
     fn cut_and_check(&mut self) {
         self.disk.cut_power();
         self.store = None;
@@ -180,7 +180,7 @@ fn with_frames(seed: u64) -> Running {
     running
 }
 
-/// Damages a place in the frames that holds part of a value that is alive; returns it.
+/// Damages a place in the frames that holds part of a live value; returns the place.
 fn hurt(running: &mut Running) -> usize {
     let numbers: Vec<u64> = running.values.keys().copied().collect();
     loop {
@@ -200,7 +200,7 @@ fn a_flipped_bit_is_found_and_its_segment_moved() {
     for seed in 0..3 {
         let mut running = with_frames(seed);
         hurt(&mut running);
-        // Without a scrub the next start refuses the data: nothing else would tell.
+        // Without a scrub the damage is noticed at the next start, which refuses the data.
         let unrepaired = running.disk.copy(1);
         running.scrub();
         let before = running.store().stats().unwrap();
@@ -253,7 +253,7 @@ fn damage_under_writes_and_in_survivors() {
             running.scrub();
             if round % 2 == 0 {
                 hurt(&mut running);
-                running.write(2); // the pass is under way
+                running.write(2); // the pass is running
             }
             running.settle();
         }
@@ -266,8 +266,8 @@ fn damage_under_writes_and_in_survivors() {
     }
 }
 
-/// Until it is repaired a power cut is as bad as it was: nothing is served from what is damaged,
-/// nothing wrong is shown. After it, at whatever moment, everything is there.
+/// Until the repair is done, a power cut has the same result as without it: no damaged data are
+/// served, and nothing wrong is shown. After the repair, a power cut at any moment loses nothing.
 #[test]
 fn a_power_cut_at_any_moment_of_a_repair() {
     let mut refused = 0;
@@ -305,7 +305,7 @@ fn a_power_cut_at_any_moment_of_a_repair() {
     panic!("a repair takes that many operations?");
 }
 
-/// An error of the device at a frame: it is not used again, whatever happens.
+/// An error of the device at a frame: the frame is never used again.
 #[test]
 fn a_frame_that_cannot_be_read_is_left_alone() {
     let mut running = with_frames(21);
@@ -340,7 +340,7 @@ fn a_frame_that_cannot_be_read_is_left_alone() {
     running.cut_and_check();
 }
 
-/// The slot that says what a frame holds is as much a part of it as the data.
+/// The slot that describes a frame's contents is as much a part of it as the data.
 #[test]
 fn a_damaged_slot_is_found() {
     let mut running = with_frames(22);
@@ -362,12 +362,12 @@ fn a_damaged_slot_is_found() {
     running.cut_and_check();
 }
 
-/// The control segment in its frame: the log goes on in a new one.
+/// The control segment in its frame: the log continues in a new one.
 #[test]
 fn a_damaged_control_segment_has_a_successor() {
     let mut running = with_frames(30);
-    // Small commits fill the write-ahead log until what holds up its end, the control segment, goes
-    // to a frame in part.
+    // Small commits fill the write-ahead log until the segment that keeps its tail from moving, the
+    // control segment, goes to a frame in part.
     let control = (0..200).find_map(|_| {
         running.write_bytes(2, 50_000);
         running.settle();
@@ -385,14 +385,14 @@ fn a_damaged_control_segment_has_a_successor() {
     running.cut_and_check();
 }
 
-/// An open segment, of which a first part lies in a frame: it is closed and moved.
+/// An open segment with a first part in a frame: it is closed and moved.
 #[test]
 fn a_damaged_open_segment_is_closed_and_moved() {
     let mut running = with_frames(40);
     running.write(2);
     let stats = running.store().stats().unwrap();
     let numbers: Vec<u64> = running.values.keys().copied().collect();
-    // The values written last lie in the open segment, straight in its frame: they are large.
+    // The values written last are in the open segment, directly in its frame: they are large.
     let mut hurt = 0;
     for number in numbers {
         let mut value = number.to_le_bytes().to_vec();
@@ -412,7 +412,8 @@ fn a_damaged_open_segment_is_closed_and_moved() {
     running.cut_and_check();
 }
 
-/// No space for survivors: the repair waits, the figures say so, and it goes on when there is some.
+/// No space for survivors: the repair waits, the statistics show it, and it continues when there is
+/// space.
 #[test]
 fn a_repair_on_a_full_disk_waits_for_room() {
     let mut running = with_frames(50);
@@ -421,7 +422,7 @@ fn a_repair_on_a_full_disk_waits_for_room() {
     for operation in now..now + 2000 {
         running.disk.inject(operation, Fault::Full);
     }
-    // Driven by hand; whatever fails is tried again.
+    // Step by step; each failed step is tried again.
     running.repair_as_far_as_it_goes();
     let stats = running.store().stats().unwrap();
     assert_eq!(
@@ -429,7 +430,7 @@ fn a_repair_on_a_full_disk_waits_for_room() {
         (1, 1, 0)
     );
     running.check();
-    running.disk.restart(); // forgets the faults
+    running.disk.restart(); // drops the faults
     running.settle();
     let stats = running.store().stats().unwrap();
     assert!(stats.is_sound() && stats.scrub_repaired == 1, "{stats:?}");
@@ -437,7 +438,7 @@ fn a_repair_on_a_full_disk_waits_for_room() {
     running.cut_and_check();
 }
 
-/// An orderly end repairs what it knows of: memory still has it.
+/// An orderly shutdown repairs the known damage: memory still has the data.
 #[test]
 fn an_orderly_end_leaves_nothing_damaged() {
     let mut running = with_frames(60);

@@ -12,21 +12,21 @@ const T: TableId = TableId::DEFAULT;
 const BLOCK: usize = 4096;
 pub const FAULTS: [Fault; 3] = [Fault::PowerCut, Fault::PowerCutWithin, Fault::Kill];
 
-/// What a history does more of than others.
+/// A kind of step that a history has more of.
 #[derive(Clone, Copy, Debug)]
 enum More {
     Removing,
     Cleaning,
 }
 
-/// What a history is like.
+/// The properties of a history.
 #[derive(Clone, Debug)]
 pub struct Setting {
     seed: u64,
     steps: u64,
     keys: u64,
     value_bytes_max: u64,
-    /// So many more kinds of step, beside 16, are this one.
+    /// Beside the 16 kinds of steps, so many more are this one.
     more: (u64, More),
     planted: Option<Bug>,
 }
@@ -54,7 +54,7 @@ impl Setting {
         }
     }
 
-    /// Few keys, small values, much read: for what shows between commits.
+    /// Few keys, small values, many reads: for the state that is visible between commits.
     pub fn hot(seed: u64) -> Setting {
         Setting {
             steps: 120,
@@ -64,7 +64,7 @@ impl Setting {
         }
     }
 
-    /// Little is alive, much is cleaned, life is short.
+    /// Few live data, much cleaning, short lives.
     pub fn cleaned(seed: u64) -> Setting {
         Setting {
             steps: 200,
@@ -74,7 +74,7 @@ impl Setting {
         }
     }
 
-    /// The same with a bug.
+    /// The same with a planted bug.
     pub fn with(self, bug: Bug) -> Setting {
         Setting {
             planted: Some(bug),
@@ -94,7 +94,7 @@ fn options(planted: Option<Bug>) -> Options {
     options
 }
 
-/// A disk, what it should hold, and a source of chance.
+/// A disk, the model of its contents, and random numbers.
 pub struct Life {
     setting: Setting,
     disk: SimDisk,
@@ -140,7 +140,7 @@ impl Life {
 
     fn die(&mut self, fault: Fault) {
         if !self.disk.is_down() {
-            self.disk.cut_power(); // the history was over before
+            self.disk.cut_power(); // the history ended before the fault
         }
         self.disk.restart();
         let end = match fault {
@@ -159,7 +159,7 @@ impl Life {
         )
     }
 
-    /// After a crash the store opens, and every key is what it may be.
+    /// After a crash the store opens, and every key has an allowed state.
     fn settle(&mut self, end: End) {
         let store = self.open().expect("it opens after a crash");
         let keys: Vec<Vec<u8>> = (0..self.setting.keys).map(key).collect();
@@ -179,8 +179,8 @@ impl Life {
     }
 
     /// One life that ends in order or by a cut; then bits flip on the medium, a few at a time, each
-    /// time on a copy of it: the store refuses to open, or everything is as it was. Returns how
-    /// often it refused.
+    /// time on a copy of it: the store refuses to open, or everything is unchanged. Returns the
+    /// number of refusals.
     pub fn live_and_rot(&mut self, times: u64) -> u64 {
         if self.random.below(2) == 0 {
             self.live_until_cut();
@@ -225,7 +225,7 @@ impl Life {
         }
     }
 
-    /// In order: everything is exactly as it is.
+    /// After an orderly shutdown the contents are exactly those of the model.
     pub fn check(&mut self) {
         assert!(self.live(), "nothing goes wrong");
         let store = self.open().expect("it opens after an orderly end");
@@ -235,7 +235,7 @@ impl Life {
         session.pin();
     }
 
-    /// One life; returns whether it came to its orderly end.
+    /// One life; returns whether it had an orderly end.
     fn live(&mut self) -> bool {
         let Ok(store) = self.open() else {
             assert!(self.disk.is_down(), "it opens unless the power fails");
@@ -256,7 +256,7 @@ impl Life {
         true
     }
 
-    /// One thing happens; returns false if the disk is down.
+    /// One step; returns false if the disk is down.
     fn step(&mut self, store: &Arc<Store>, sessions: &mut [Session; 2]) -> bool {
         let which = self.random.below(2) as usize;
         let session = &mut sessions[which];
@@ -326,7 +326,7 @@ impl Life {
         guard.unlock_keys();
     }
 
-    /// The number that the value stands for, and some more bytes.
+    /// A value: its number, then some more bytes.
     fn value(&mut self, bytes_max: u64) -> Vec<u8> {
         self.next_value += 1;
         let bytes = 8 + self.random.below(bytes_max) as usize;
@@ -347,7 +347,7 @@ impl Life {
         true
     }
 
-    /// A reader is shown a key when its position is synced: what it saw is a promise.
+    /// A reader is shown a key when its position is synced: that state is a promise.
     fn read_and_wait(&mut self, store: &Store, which: usize, sessions: &mut [Session; 2]) -> bool {
         let key = key(self.random.below(self.setting.keys));
         let session = &mut sessions[which];
@@ -358,7 +358,7 @@ impl Life {
         drop(guard);
         let log = store.log().expect("a durable store");
         if log.reached(&position) == Level::Synced {
-            self.model.promise_key(&key); // it need not wait: so it must survive
+            self.model.promise_key(&key); // the reader need not wait: so the state must survive
         }
         true
     }
@@ -372,7 +372,7 @@ fn pair_keys(number: u64) -> [Vec<u8>; 2] {
     ["a", "b"].map(|side| format!("pair {number}{side}").into_bytes())
 }
 
-/// The number that a key's value stands for.
+/// The number at the start of a key's value.
 fn read(guard: &Guard<'_>, key: &[u8]) -> Option<u64> {
     let object = guard
         .read(T, guard.hash(key), key)

@@ -1,11 +1,11 @@
-//! The whole durable store on the simulated disk: random histories, the power cut or the process
-//! killed at any operation of the disk, several lives in a row. What was promised is there, nothing
-//! that was shown reverts, groups are whole.
+//! The whole durable store on the simulated disk: random histories, with a power cut or a kill at
+//! any operation of the disk, several lives in a row. All promised data are there, no state that
+//! was shown reverts, groups are whole.
 //!
-//! A run takes the same seeds every time, and then fresh ones for as long as [`FRESH`] says. A seed
-//! that fails is printed with the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed;
-//! `DURAMEN_SIM_RUNS=n` so many, all fixed; `DURAMEN_SIM_SECONDS=n` as many fresh ones as fit in
-//! (per test).
+//! A run takes the same seeds every time, and then fresh ones for the time [`FRESH`]. A seed that
+//! fails is printed with the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed;
+//! `DURAMEN_SIM_RUNS=n` runs so many, all fixed; `DURAMEN_SIM_SECONDS=n` sets the time for fresh
+//! ones (per test).
 
 mod decay;
 mod life;
@@ -15,8 +15,8 @@ use duramen::internals::Bug;
 use life::{Life, Setting};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Fresh seeds are run for so long in each test: all in all about a minute and a half with the
-/// fixed ones.
+/// Time for fresh seeds in each test: about a minute and a half for all tests, with the fixed
+/// seeds.
 const FRESH: Duration = Duration::from_secs(6);
 
 fn number(name: &str) -> Option<u64> {
@@ -73,7 +73,7 @@ fn scenario_01_02_03_every_cut_point_of_short_histories() {
     });
 }
 
-/// As those below, with little that is alive and much cleaning.
+/// As the tests below, with few live data and much cleaning.
 #[test]
 fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
     run("much_cleaning", 20, |seed| {
@@ -85,7 +85,7 @@ fn scenario_08_random_cuts_of_histories_with_much_cleaning() {
     });
 }
 
-/// Longer histories with rolls, cleaning, swaps, snapshots; several lives on one disk.
+/// Longer histories with new segments, cleaning, swaps, snapshots; several lives on one disk.
 #[test]
 fn scenario_03_08_10_random_cuts_of_long_histories() {
     run("random_cuts", 8, |seed| {
@@ -98,8 +98,8 @@ fn scenario_03_08_10_random_cuts_of_long_histories() {
     });
 }
 
-/// A kill in the midst of the creation, then a start that goes on, then a power cut: nothing synced
-/// the names.
+/// A kill in the middle of the creation, then a start that continues it, then a power cut: the
+/// names had never been synced.
 #[test]
 fn history_262_after_a_killed_creation() {
     let mut life = Life::new(&Setting::long(262), 262);
@@ -109,8 +109,8 @@ fn history_262_after_a_killed_creation() {
     life.check();
 }
 
-/// Scenario 20: bits flip on the disk of a whole store. With one replica there is nothing to mend
-/// it with: it is refused, or the flip was where nothing counts.
+/// Scenario 20: bits flip on the disk of a whole store. With one replica there is no source for a
+/// repair: the store is refused, or the flip was where no data are.
 #[test]
 fn scenario_20_flipped_bits_are_refused_or_harmless() {
     let refused = std::sync::atomic::AtomicU64::new(0);
@@ -122,7 +122,7 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
     assert!(refused.into_inner() > 0, "no flip hit what counts");
 }
 
-// What finds nothing proves nothing: each of these must be found by the random histories.
+// Each of these planted bugs must be found by the random histories, or these prove nothing.
 
 use duramen_engine::Bug as Engine;
 
@@ -187,6 +187,6 @@ fn find(bug: Bug, setting: fn(u64) -> Setting, history: fn(&mut Life)) {
     });
     println!("{bug:?}: found by history {found:?}");
     let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
-    // Without it this history is well: it was the bug that was found.
+    // Without the bug this history passes: so the bug was found, and nothing else.
     history(&mut Life::new(&setting(seed), seed));
 }

@@ -1,14 +1,14 @@
-//! What a history promised, key by key.
+//! The promises of a history, key by key.
 
 use std::collections::BTreeMap;
 
-/// What a key was, or is: a number that was written, or nothing.
+/// The state of a key: a number that was written, or nothing.
 pub type Is = Option<u64>;
 
-/// The states of one key, in order, and how far they were promised.
+/// The states of one key, in order, and the last promised ones.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// With the highest object version up to there.
+    /// Each with the highest object version up to there.
     states: Vec<(Is, u64)>,
     /// The last state that survives a kill, and a power cut.
     buffered: usize,
@@ -41,7 +41,7 @@ pub struct Model {
     keys: BTreeMap<Vec<u8>, History>,
 }
 
-/// How a life ended.
+/// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Kill,
@@ -62,7 +62,7 @@ impl Model {
         history.states.push((None, history.version()));
     }
 
-    /// Versions only grow. (One that was never promised and is lost may be given again.)
+    /// Versions only grow. (A version that was never promised and is lost may be given again.)
     pub fn write(&mut self, key: &[u8], number: u64, version: u64) {
         let history = self.keys.entry(key.to_vec()).or_default();
         let known = history.version();
@@ -70,7 +70,7 @@ impl Model {
         history.states.push((Some(number), version));
     }
 
-    /// Everything up to now has been acknowledged, or shown by a reply, at a level.
+    /// All states up to now have been acknowledged, or shown by a reply, at a level.
     pub fn promise_all(&mut self, synced: bool) {
         for history in self.keys.values_mut() {
             history.buffered = history.states.len() - 1;
@@ -80,15 +80,15 @@ impl Model {
         }
     }
 
-    /// What this key is now has been shown to somebody.
+    /// The present state of this key has been shown to a client.
     pub fn promise_key(&mut self, key: &[u8]) {
         if let Some(history) = self.keys.get_mut(key) {
             history.synced = history.states.len() - 1;
         }
     }
 
-    /// After a crash: the key is now what it was at some moment at or after the last promise. From
-    /// here on it is that.
+    /// After a crash: the key has its state of some moment at or after the last promise, and keeps
+    /// it from here on.
     pub fn settle(&mut self, key: &[u8], found: Is, end: End) {
         let history = self.keys.entry(key.to_vec()).or_default();
         let promised = match end {

@@ -12,29 +12,29 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Accounts between which money is transferred, and what each has at the start.
+/// Accounts between which money is transferred, and the amount on each at the start.
 const ACCOUNTS: usize = 16;
 const START: i64 = 1_000;
 /// Counters that all counting clients share.
 pub(crate) const COUNTERS: usize = 4;
-/// Keys that stay as they are, for scans.
+/// Keys that stay unchanged, for scans.
 const STABLE: usize = 200;
 /// Longest value of a filler: memory is full after a few seconds.
 const FILL_BYTES_MAX: usize = 64 << 10;
 /// Old keys that one command deletes.
 const BATCH: usize = 500;
 
-/// What all clients of an episode share.
+/// The state that all clients of an episode share.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) plan: Plan,
     pub(crate) watch: Arc<Watch>,
-    /// Increments that were acknowledged, and those whose outcome is unknown. Relaxed: they are
-    /// read after all clients have ended.
+    /// Acknowledged increments, and those with unknown outcome. Relaxed: they are read after all
+    /// clients have ended.
     pub(crate) counted: [AtomicI64; COUNTERS],
     pub(crate) uncertain: [AtomicI64; COUNTERS],
-    /// Held by who lists all keys of a store with flash: that reads every key that lies there,
-    /// which takes seconds, and takes so many times longer for so many at once.
+    /// Held by the client that lists all keys of a store with flash: that reads every key on flash,
+    /// which takes seconds for one client and many times longer for many at once.
     pub(crate) listing: Mutex<()>,
 }
 
@@ -50,8 +50,8 @@ impl Setting {
     }
 }
 
-/// An error that says that nothing was done, for a reason that a run makes: no memory, no disk, or
-/// a group that is too large.
+/// Whether an error means that nothing was done, for a reason that a run causes: no memory, no
+/// disk, or a group that is too large.
 pub(crate) fn is_refusal(reply: &Reply) -> bool {
     const REFUSALS: [&str; 5] = [
         "OOM ",
@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Its connection ended; what a new one has to begin with is forgotten.
+    /// Its connection ended: state for the old connection is dropped.
     pub(crate) fn lost(&mut self) {
         if let Client::Crossing(crossing) = self {
             crossing.uncertain = true;
@@ -113,7 +113,7 @@ impl Client {
     }
 }
 
-/// What must be there before the clients begin.
+/// Writes the data that must exist before the clients begin.
 pub(crate) fn load(wire: &mut Wire, plan: &Plan) -> Result<()> {
     let mut lines: Vec<Command> = Vec::new();
     for account in 0..ACCOUNTS {
@@ -200,7 +200,7 @@ fn number(text: &[u8], asked: &Command) -> Result<i64> {
         .map_err(|_| Trouble::Failed(format!("{}: no number: {text}", shown(asked))))
 }
 
-/// All accounts, read in one step, have what they had at the start.
+/// All accounts, read in one step, have the sum of the start.
 pub(crate) fn check_sum(wire: &mut Wire) -> Result<()> {
     let mut asked = words("MGET");
     asked.extend((0..ACCOUNTS).map(|account| format!("t:{account}").into_bytes()));
@@ -266,7 +266,7 @@ pub(crate) fn check_counters(wire: &mut Wire, setting: &Setting) -> Result<()> {
 }
 
 /// Deletes old keys of its own in large batches, and writes and deletes shared keys in crossing
-/// orders: the ring of waits of 2026 needed nothing more.
+/// orders: the deadlock of 2026 needed nothing more.
 pub(crate) struct Crossing {
     /// Its share of the old keys: every `step`-th from `first` on.
     first: usize,
@@ -323,7 +323,7 @@ impl Crossing {
         match reply {
             Reply::Number(count) if !is_gone => {
                 let is_right = count == keys.len() as i64;
-                // A load that memory had no room for leaves keys out; so does a cache.
+                // A load leaves keys out if memory has no room for them; so does a cache.
                 if !is_right && setting.plan.keeps_keys() && !self.uncertain {
                     let refused = setting.watch.refusals.load(Ordering::Relaxed);
                     if refused == 0 && setting.plan.memory_mb >= 128 {
@@ -395,10 +395,10 @@ impl Crossing {
     }
 }
 
-/// Writes values over more keys than memory has room for, and deletes some of them now and then.
+/// Writes values over more keys than memory has room for, and sometimes deletes some of them.
 fn fill(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
     let bytes = FILL_BYTES_MAX;
-    // A value has half of the most bytes on average: twice what memory and flash have room for.
+    // A value has half of the longest length on average: twice what memory and flash have room for.
     let room = setting.plan.memory_mb
         + if setting.plan.flash {
             plan::FLASH_MB
@@ -430,7 +430,7 @@ fn fill(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// A whole SCAN finds every key that was there all the time.
+/// A whole SCAN finds every key that existed during all of it.
 fn scan(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
     let mut found = BTreeSet::new();
     let mut cursor = b"0".to_vec();

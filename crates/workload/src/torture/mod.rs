@@ -1,13 +1,13 @@
 //! `duramen-workload torture`: a real server, clients of all kinds, faults, and a watchdog.
 //!
-//! A run is a row of episodes. Each has a plan that is drawn from its number (settings, clients,
-//! faults), so `--seed N --episodes 1` repeats the plan of one. What threads and the kernel choose
-//! is not repeated.
+//! A run is a series of episodes. Each episode has a plan that is drawn from its number (settings,
+//! clients, faults), so `--seed N --episodes 1` repeats the plan of one. The choices of threads and
+//! the kernel are not repeated.
 //!
-//! **What is checked**
-//! - Every reply comes within the limit, beside pauses that the run makes itself (`watch`).
-//! - Clients with keys of their own know every reply (`own`). Sums of transfers, counters and scans
-//!   are right. After `kill -9` nothing acknowledged is lost, nothing is half done.
+//! **Checks**
+//! - Every reply arrives within the limit, excluding pauses that the run makes itself (`watch`).
+//! - Clients with keys of their own check every reply (`own`). Sums of transfers, counters and
+//!   scans are right. After `kill -9` nothing acknowledged is lost, nothing is half done.
 //! - SIGTERM ends the server cleanly, and its next start has everything.
 //! - Resident memory stays within `--rss-bound` percent of the budget, plus a fixed allowance.
 
@@ -32,10 +32,10 @@ use std::time::{Duration, Instant};
 use watch::Watch;
 use wire::{Trouble, Wire};
 
-/// Resident memory beside the bound: 10 MB, and what the requests and replies of 64 connections
-/// with pipelines of large values take.
+/// Resident memory beside the bound: 10 MB, and the requests and replies of 64 connections with
+/// pipelines of large values.
 const RSS_ALLOWANCE: u64 = 32 << 20;
-/// A client whose connection is refused tries again after this time.
+/// A client retries a refused connection after this time.
 const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Parser)]
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// Number of the first episode.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ends after this time; the episode that is under way is finished.
+    /// Ends after this time; the episode in progress is finished.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// Ends after so many episodes, if that is earlier.
@@ -73,12 +73,12 @@ pub(crate) struct Arguments {
     folder: Option<PathBuf>,
 }
 
-/// Totals of a run.
-/// Servers run in folders of their own.
+/// The absolute path: servers run in folders of their own.
 fn absolute(path: &str) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|error| error.to_string())
 }
 
+/// Totals of a run.
 #[derive(Debug, Default)]
 struct Totals {
     episodes: u64,
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     while Instant::now() < until && arguments.episodes.is_none_or(|most| totals.episodes < most) {
         let plan = Plan::draw(seed, arguments.threads);
         let own = folder.join(format!("episode-{seed}"));
-        // What an earlier run of this number left would be found by this one.
+        // The files of an earlier run with this number would be found by this one.
         let _ = std::fs::remove_dir_all(&own);
         std::fs::create_dir_all(&own)
             .map_err(|error| format!("cannot create {}: {error}", own.display()))?;
@@ -186,7 +186,7 @@ impl<'a> Episode<'a> {
             let length = Duration::from_secs_f64(this.arguments.seconds);
             this.make_faults(&mut dice, Instant::now() + length, totals);
             if watch.failure().is_some() {
-                // Described while the clients still wait.
+                // Collected while the clients still wait.
                 let description = this.server().describe();
                 println!("{description}");
             }
@@ -202,9 +202,9 @@ impl<'a> Episode<'a> {
         self.finish(totals)
     }
 
-    /// Samples memory, and notices that the server has ended.
+    /// Samples memory, and detects the end of the server.
     fn look(&self) {
-        // Faults hold the lock while the server is meant to be away.
+        // Faults hold the lock while they keep the server down.
         let Ok(mut server) = self.server.try_lock() else {
             return;
         };
@@ -223,7 +223,7 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// One client, with a new connection whenever one ends.
+    /// Runs one client, with a new connection after each one that ends.
     fn drive(&self, number: usize) {
         let watch = &self.setting.watch;
         let mut client = Client::new(number, &self.setting.plan, self.arguments.clients);
@@ -288,7 +288,7 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// The clients have ended: what they left is right, also after a clean stop.
+    /// After the clients have ended, the data are right, also after a clean stop.
     fn finish(&mut self, totals: &mut Totals) -> Result<(), String> {
         let mut server = self.server();
         let watch = Arc::new(Watch::new(Duration::from_millis(self.arguments.limit_ms)));

@@ -1,11 +1,12 @@
-//! A client with keys of its own: it knows what each of its replies must be.
+//! A client with keys of its own: its model gives the right reply to each command.
 //!
 //! **Invariants**
 //! - `torture::O1`: only this client writes its keys, so each reply is determined by its model.
-//! - `torture::O2`: a command that is refused for want of room changes nothing, however many keys
+//! - `torture::O2`: a command that is refused for lack of room changes nothing, however many keys
 //!   it names.
-//! - `torture::O3`: after a lost connection the keys are as after some prefix of what was sent.
-//!   Each command counts as a whole. Where memory may be full, each of them may have been refused.
+//! - `torture::O3`: after a lost connection the keys have the state after some prefix of the sent
+//!   commands. Each command counts as a whole. Where memory may be full, each of them may have been
+//!   refused.
 
 use super::clients::{Setting, is_refusal};
 use super::wire::{Command, Result, Trouble, Wire, command, shown};
@@ -19,7 +20,7 @@ const KEYS: usize = 24;
 /// Most commands of one pipeline.
 const PIPELINE_MAX: usize = 16;
 
-/// States of the keys that are told apart after a lost connection.
+/// Most states of the keys that are distinguished after a lost connection.
 const STATES_MAX: usize = 1 << 15;
 
 /// Operations that a report of a failure shows.
@@ -27,7 +28,7 @@ const HISTORY: usize = 40;
 
 type Keys = BTreeMap<usize, Vec<u8>>;
 
-/// A command, what it does to the keys, and its reply if it is executed.
+/// A command, its effect on the keys, and its reply if it is executed.
 #[derive(Clone)]
 enum Op {
     Get(usize),
@@ -77,7 +78,7 @@ fn ok() -> Reply {
 }
 
 impl Op {
-    /// Does this to the model; gives the reply.
+    /// Applies the operation to the model; returns the reply.
     fn apply(&self, keys: &mut Keys) -> Reply {
         let count = |keys: &Keys, some: &[usize]| {
             Reply::Number(some.iter().filter(|key| keys.contains_key(key)).count() as i64)
@@ -175,7 +176,7 @@ impl Op {
         commands.push(last);
     }
 
-    /// Replies that come before the last one, which is this operation's own.
+    /// Number of replies before the last one, which is this operation's own.
     fn replies_before(&self) -> usize {
         match self {
             Op::Together(ops) => ops.len() + 1,
@@ -212,7 +213,7 @@ impl Own {
         let mut keys: Vec<usize> = (0..count).map(|_| self.dice.below(KEYS)).collect();
         keys.sort_unstable();
         keys.dedup();
-        // Keys in any order: two clients' orders of locking must not matter.
+        // Keys in any order: the order in which two clients lock keys must not matter.
         if self.dice.below(2) == 0 {
             keys.reverse();
         }
@@ -253,7 +254,7 @@ impl Own {
         }
     }
 
-    /// An operation that may stand between MULTI and EXEC.
+    /// An operation that is allowed between MULTI and EXEC.
     fn draw_single(&mut self, setting: &Setting) -> Op {
         loop {
             let op = self.draw(setting);
@@ -334,7 +335,7 @@ impl Own {
         self.history.push_back(line.chars().take(400).collect());
     }
 
-    /// A sentence with the operations that went before.
+    /// A sentence with the operations before it.
     fn told(&self, sentence: String) -> String {
         let lines: Vec<&str> = self.history.iter().map(String::as_str).collect();
         format!("{sentence}\nbefore it:\n{}", lines.join("\n"))
@@ -361,8 +362,8 @@ impl Own {
         Ok(())
     }
 
-    /// The states that the keys may be in after some of these operations: after each prefix, in
-    /// which any of them may be left out if they `may_be_refused`. None: too many to be told.
+    /// The possible states of the keys after some of these operations: after each prefix, in which
+    /// any of them may be left out if they `may_be_refused`. None: too many to be distinguished.
     fn states(&self, ops: &[Op], may_be_refused: bool) -> Option<BTreeSet<Keys>> {
         let mut newest = BTreeSet::from([self.keys.clone()]);
         let mut all = newest.clone();
@@ -384,7 +385,7 @@ impl Own {
         Some(all)
     }
 
-    /// Finds out in which of the possible states the keys are (O3).
+    /// Finds the state of the keys among the possible ones (O3).
     fn settle(&mut self, wire: &mut Wire, setting: &Setting, ops: Vec<Op>) -> Result<()> {
         let mut found = Keys::new();
         for key in 0..KEYS {

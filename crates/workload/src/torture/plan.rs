@@ -6,22 +6,22 @@ use std::path::Path;
 /// Size of a server's flash file.
 pub(crate) const FLASH_MB: u64 = 256;
 
-/// How a server of an episode is made.
+/// The settings of an episode's server.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) threads: usize,
     pub(crate) memory_mb: u64,
     pub(crate) level: Level,
-    /// It has a data directory.
+    /// Whether it has a data directory.
     pub(crate) on_disk: bool,
     pub(crate) flash: bool,
     pub(crate) cache: bool,
-    /// Somebody sends FLUSHALL, so no client can expect its own keys.
+    /// A client sends FLUSHALL, so no client can expect its own keys.
     pub(crate) flushes: bool,
     /// Keys that are loaded before anything else and deleted in large batches.
     pub(crate) old_keys: usize,
-    /// Some clients fill memory until writes are refused.
+    /// Whether some clients fill memory until writes are refused.
     pub(crate) full: bool,
     /// Longest value, in bytes.
     pub(crate) value_bytes_max: usize,
@@ -56,7 +56,7 @@ impl Plan {
         // A cache that keeps its data in a directory cannot have flash.
         let on_disk = level != Level::Memory || one_of(2) == 0;
         let flash = one_of(3) == 0 && !(cache && on_disk);
-        // Less than an episode writes, however busy the machine is: memory becomes full, and stays
+        // Less than the data of an episode, even on a busy machine: memory becomes full, and stays
         // so.
         let full = one_of(3) == 0;
         let memory_mb = if full { memory_mb.min(64) } else { memory_mb };
@@ -75,17 +75,17 @@ impl Plan {
         }
     }
 
-    /// Clients may check that their own keys are as they left them.
+    /// Whether clients may check that their own keys are unchanged.
     pub(crate) fn keeps_keys(&self) -> bool {
         !self.cache && !self.flushes
     }
 
-    /// Acknowledged writes survive `kill -9`.
+    /// Whether acknowledged writes survive `kill -9`.
     pub(crate) fn survives_kills(&self) -> bool {
         self.on_disk && self.level != Level::Memory
     }
 
-    /// Arguments of `duramen serve`; files lie in `folder`.
+    /// Arguments of `duramen serve`; files are in `folder`.
     pub(crate) fn arguments(&self, folder: &Path) -> Vec<String> {
         let text = |words: &[&str]| {
             words

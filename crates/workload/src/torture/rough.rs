@@ -1,5 +1,4 @@
-//! A client that behaves badly, or does what stops others: it checks nothing but that it is
-//! answered.
+//! A client that misbehaves, or stops others: it only checks that it is answered.
 
 use super::clients::{Setting, is_refusal};
 use super::wire::{Result, Trouble, Wire, words};
@@ -76,7 +75,7 @@ impl Rough {
                     listing = setting.listing.try_lock().ok();
                     commands.truncate(usize::from(listing.is_some()));
                 }
-                // Databases 9 to 11 belong to rough clients. Database 0 belongs to everybody.
+                // Databases 9 to 11 belong to rough clients. Database 0 belongs to all clients.
                 if matches!(line, "FLUSHDB" | "MOVE m 11") {
                     wire.ask("SELECT 9")?;
                 }
@@ -104,7 +103,7 @@ impl Rough {
         Err(Trouble::Gone("garbage".to_owned()))
     }
 
-    /// Holds everybody up for a moment; that time is excused.
+    /// Holds all clients up for a moment; that time is excused.
     fn pause(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
         let milliseconds = 20 + self.dice.below(200);
         let kind = ["ALL", "WRITE"][self.dice.below(2)];
@@ -115,7 +114,7 @@ impl Rough {
         asked.map(drop)
     }
 
-    /// Has the server close the connection of another client.
+    /// Makes the server close the connection of another client.
     fn kill(&mut self, wire: &mut Wire) -> Result<()> {
         let Reply::Bulk(list) = wire.ask("CLIENT LIST")? else {
             return Ok(());
@@ -132,7 +131,7 @@ impl Rough {
         Ok(())
     }
 
-    /// Asks for much and takes nothing of it.
+    /// Requests long replies and reads none of them.
     fn leave_replies(&mut self, wire: &mut Wire) -> Result<()> {
         let commands = vec![words("CONFIG GET *"); 200 + self.dice.below(800)];
         wire.send_all(&commands)?;

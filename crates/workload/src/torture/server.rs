@@ -1,4 +1,4 @@
-//! The server under torture: one process, started again on the same ports.
+//! The server under torture: one process, restarted on the same ports.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -79,7 +79,7 @@ impl Server {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Says how the process ended, if it has.
+    /// The reason why the process ended, if it has ended.
     pub(crate) fn has_ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         Some(format!("the server ended ({status}):\n{}", self.log_end()))
@@ -143,8 +143,7 @@ impl Server {
         Some(kib << 10)
     }
 
-    /// What `/livez` and `/memory` say, and which threads wait in the kernel for what: for a
-    /// report.
+    /// The pages `/livez` and `/memory`, and the kernel wait of each thread: for a report.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for path in ["/livez", "/memory"] {

@@ -1,4 +1,4 @@
-//! Watches one run: how long replies take, what went wrong, and how much memory the server has.
+//! The watchdog of one run: times of replies, the first failure, and the server's memory.
 //!
 //! **Invariants**
 //! - `torture::W1`: a reply is late when it takes longer than the limit, not counting excused time.
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The interval at which the machine is watched and memory is sampled.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// A tick that comes this much late means that the machine stood still.
+/// A tick that is this late means that the machine stood still.
 const STANDSTILL: Duration = Duration::from_millis(200);
 
-/// Shared by all clients of a run.
+/// The watchdog; shared by all clients of a run.
 #[derive(Debug)]
 pub(crate) struct Watch {
     limit: Duration,
@@ -112,7 +112,7 @@ impl Watch {
         sent.at.elapsed().saturating_sub(excused)
     }
 
-    /// True if a reply to a request that was sent then is late (W1).
+    /// Whether a reply to a request sent then is late (W1).
     pub(crate) fn is_late(&self, sent: Sent) -> bool {
         self.taken(sent) > self.limit
     }

@@ -1,4 +1,4 @@
-//! One watched connection: every reply comes within the limit, or the run has failed.
+//! One watched connection: every reply arrives within the limit, or the run has failed.
 
 use super::watch::{Sent, Watch};
 use crate::resp::{Reply, encode, read_reply};
@@ -7,15 +7,15 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a waiting client looks whether its reply is late.
+/// Interval at which a waiting client checks whether its reply is late.
 const LOOK: Duration = Duration::from_millis(200);
-/// Pause of a client that was told that the server is loading.
+/// Pause of a client after the answer that the server is loading.
 const LOADING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a client has no reply.
+/// The reason why a client has no reply.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The connection ended. What was sent and not answered may have been done.
+    /// The connection ended. Requests without an answer may have been executed.
     Gone(String),
     /// The run has failed: a wrong reply, or a late one.
     Failed(String),
@@ -58,7 +58,7 @@ impl Read for Watched {
                     if self.watch.is_stopped() && !self.watch.is_late(self.sent) {
                         return Err(io::Error::new(ErrorKind::ConnectionAborted, "the run ends"));
                     }
-                    // Looked at twice: a machine that stood still excuses it in the meantime.
+                    // Checked twice: meanwhile a standstill of the machine is noticed and excused.
                     if self.watch.is_late(self.sent) {
                         std::thread::sleep(LOOK);
                         if self.watch.is_late(self.sent) {
@@ -87,8 +87,8 @@ impl Wire {
         })
     }
 
-    /// Waits until the server has its data: a pipeline that begins while it loads could be refused
-    /// in its first half and executed in its second.
+    /// Waits until the server has loaded its data: of a pipeline that begins before, the first half
+    /// could be refused and the second half executed.
     pub(crate) fn await_loaded(&mut self) -> Result<()> {
         loop {
             match self.ask("PING")? {
@@ -100,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends the bytes unchanged.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let watched = self.stream.get_mut();
         watched.sent = watched.watch.sent();
@@ -125,7 +125,7 @@ impl Wire {
             Ok(reply) => {
                 let watched = self.stream.get_mut();
                 watched.watch.answered(watched.sent);
-                // The next reply of a pipeline has the limit anew.
+                // The limit begins anew for the next reply of a pipeline.
                 watched.sent = watched.watch.sent();
                 Ok(reply)
             }

@@ -1,9 +1,9 @@
-//! False alarms: whether a server that lives is ever called crashed, while all of a cluster is
-//! under full load.
+//! False alarms: whether a living server is ever declared crashed while a whole cluster is under
+//! full load.
 //!
 //! More clients than the machine has processors write and read without a pause, so that every
-//! server waits for its turn again and again: what a server that is silent for want of time looks
-//! like is just what failure detection must not take for a death.
+//! server waits for a processor again and again: failure detection must not take a server that is
+//! silent for lack of time for a dead one.
 
 use super::Programs;
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, progress};
@@ -19,17 +19,17 @@ const SERVERS: usize = 5;
 const CLIENTS: u64 = 24;
 const KEYS: u64 = 200_000;
 const VALUE_BYTES: usize = 1000;
-/// How often clients write, of so many requests.
+/// One in so many requests is a write.
 const WRITES_OF: u64 = 2;
-/// How long a run takes if nothing is said, in minutes.
+/// Default length of a run, in minutes.
 const MINUTES: f64 = 10.0;
 const MINUTES_QUICK: f64 = 0.25;
-/// How often the coordinator is asked whom it takes for alive.
+/// Interval at which the coordinator is asked for the living servers.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often progress is shown.
+/// Interval of progress lines.
 const SHOW_EVERY: Duration = Duration::from_secs(30);
 
-/// What was seen.
+/// The observations of a run.
 #[derive(Default)]
 struct Watched {
     /// Servers that were up and are not any more.
@@ -114,7 +114,7 @@ fn work(table: &Table, seed: u64, over: &AtomicBool, requests: &AtomicU64, faile
     }
 }
 
-/// Who is up, as the coordinator has it.
+/// The servers that are up according to the coordinator.
 fn living(client: &Client) -> Result<BTreeSet<ServerId>> {
     let doing = "asking how the cluster is";
     match client.admin(Admin::Status).doing(doing)? {
@@ -127,8 +127,8 @@ fn living(client: &Client) -> Result<BTreeSet<ServerId>> {
     }
 }
 
-/// Looks again and again. A server that was called crashed comes back under another id: no look
-/// misses that.
+/// Checks again and again. A server that was declared crashed returns under another id, so no check
+/// misses it.
 fn watch(client: &Client, time: Duration, requests: &AtomicU64) -> Result<Watched> {
     let begun = Instant::now();
     let mut shown = begun;
@@ -139,7 +139,7 @@ fn watch(client: &Client, time: Duration, requests: &AtomicU64) -> Result<Watche
     }
     let mut watched = Watched::default();
     while begun.elapsed() < time {
-        std::thread::sleep(LOOK_EVERY.min(time)); // the pace of looking
+        std::thread::sleep(LOOK_EVERY.min(time)); // the interval of checks
         watched.alarms.extend(before.difference(&living(client)?));
         watched.looks += 1;
         if shown.elapsed() >= SHOW_EVERY {

@@ -1,4 +1,4 @@
-//! What clients notice of a tablet that moves between two living servers: half of a table goes to
+//! The effect on clients of a tablet that moves between two living servers: half of a table goes to
 //! another server while native clients read and write all of it.
 
 use super::Programs;
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 const KEYS: u64 = 240_000;
 const VALUE_BYTES: usize = 1000;
-/// Each asks, waits for the answer, and asks again.
+/// Clients; each sends a request, waits for the answer, and sends the next.
 const CLIENTS: u64 = 12;
-/// How often clients write, of so many requests.
+/// One in so many requests is a write.
 const WRITES_OF: u64 = 4;
-/// How long the times before and after are looked at.
+/// Length of the measurements before and after.
 const BESIDE: Duration = Duration::from_secs(4);
-/// A migration takes at most so long.
+/// Longest time of a migration.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Before, while and after it moves.
+/// The phases of the measurement.
 const PHASES: [&str; 3] = ["before", "during", "after"];
 
 /// Runs the part.
@@ -161,7 +161,7 @@ fn status(client: &Client) -> Result<Status> {
     }
 }
 
-/// Lets time pass, moves the upper half of the table, and lets time pass again.
+/// Waits, moves the upper half of the table, and waits again.
 fn drive(client: &Client, table: &Table, phase: &AtomicU32) -> Result<MigrationStatus> {
     let before = status(client)?;
     let mine = before

@@ -1,8 +1,8 @@
-//! What a cluster costs and what it gives: replicated writes beside Redis with replicas, reads
-//! beside a single server.
+//! The costs and the gains of a cluster: replicated writes beside Redis with replicas, reads beside
+//! a single server.
 //!
-//! All processes of a run share one machine and one disk, whoever they belong to. Each row prints
-//! how many copies are durable, and how, when a write is acknowledged.
+//! All processes of a run, those of peers too, share one machine and one disk. Each row prints how
+//! many copies are durable, and how, when a write is acknowledged.
 
 mod alarms;
 mod migration;
@@ -13,7 +13,7 @@ use crate::harness::{Doing, Options, Report, Result};
 use crate::servers::{find_duramen, find_program};
 use std::path::PathBuf;
 
-/// What `duramen bench cluster` takes.
+/// Arguments of `duramen bench cluster`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ClusterArgs {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub struct ClusterArgs {
     /// The program `redis-server`; by default the one on PATH
     #[arg(long, value_name = "FILE")]
     pub redis: Option<PathBuf>,
-    /// Where data directories are made: on the disk to be measured
+    /// Parent of the data directories: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Reactor threads of each of Duramen's servers: 1 is like for like with redis-server
@@ -33,7 +33,7 @@ pub struct ClusterArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// How long false alarms are watched for [default: 10; with --quick a quarter]
+    /// Minutes of the watch for false alarms [default: 10; with --quick a quarter]
     #[arg(long, value_name = "N")]
     pub minutes: Option<f64>,
 }
@@ -47,11 +47,11 @@ pub enum Part {
     Reads,
     /// Latency of requests while a tablet moves to another server
     Migration,
-    /// Whether a server that lives is called crashed under full load
+    /// Whether a living server is declared crashed under full load
     Alarms,
 }
 
-/// The programs, and where they keep their data.
+/// The programs, and the parent of their data directories.
 struct Programs {
     duramen: PathBuf,
     /// `None` = not installed.

@@ -1,8 +1,8 @@
-//! Reads of a cluster's member beside those of a server that belongs to none.
+//! Reads of a cluster's member beside those of a single server.
 //!
-//! All keys lie on one member, so that both sides have as many threads; the generator offers both
-//! the same load. What a member does more: it looks whose the key is and by which map the client
-//! came, and whether it may answer (its read lease).
+//! All keys are on one member, so that both sides have as many threads; the generator offers both
+//! the same load. The additional work of a member: it checks the owner of the key, the version of
+//! the client's map, and its right to answer (its read lease).
 
 use super::Programs;
 use crate::harness::{
@@ -13,11 +13,11 @@ use crate::servers::{Cluster, Duramen, Server, Up};
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Connections and requests that each sends before it waits.
+/// Connections, and requests that each sends before it waits.
 const SHAPES: [(usize, usize); 2] = [(50, 1), (50, 16)];
 const KEYS: u64 = 500_000;
 const MEMORY: &str = "512mb";
-/// At most so much less than the single server's: 90-quality's "within 10 %".
+/// Least part of the single server's rate: 90-quality's "within 10 %".
 const LEAST: f64 = 0.9;
 
 /// Runs the part.

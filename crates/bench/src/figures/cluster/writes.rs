@@ -2,7 +2,7 @@
 //! and `WAIT 2`.
 //!
 //! Three durable copies on both sides. Redis's are those of the master and its two replicas;
-//! Duramen's are those of three backups, none of which is the master: a process more on the same
+//! Duramen's are those of three backups, none of which is the master: one more process on the same
 //! machine.
 
 use super::Programs;
@@ -15,19 +15,19 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Connections and requests that each sends before it waits.
+/// Connections, and requests that each sends before it waits.
 const SHAPES: [(usize, usize); 3] = [(1, 1), (50, 1), (50, 16)];
 const KEYS: u64 = 100_000;
 /// Copies that are durable when a write is acknowledged.
 const COPIES: usize = 3;
 
-/// A group that takes writes at one address.
+/// A group that accepts writes at one address.
 struct Side {
     name: &'static str,
     acknowledged: &'static str,
     address: SocketAddr,
     wait_replicas: u32,
-    /// Ends with this, one or the other.
+    /// The group; one of the two is set.
     _cluster: Option<Cluster>,
     _redis: Option<RedisGroup>,
 }
@@ -41,8 +41,8 @@ fn duramen(programs: &Programs, level: &'static str, name: &'static str) -> Resu
         memory: "256mb".to_owned(),
         threads: programs.threads,
         level,
-        // A head that goes on in another segment waits until the one before is synced: with small
-        // ones, thirty times a second.
+        // A head that continues in another segment waits until the one before is synced: with small
+        // segments, thirty times a second.
         more: ["--segment-size", "8mb"].map(str::to_owned).into(),
     };
     let cluster = Cluster::start(&up, &programs.dir)?;

@@ -1,4 +1,4 @@
-//! The disk itself: what one thread gets from it without any store.
+//! The disk itself: the rates of one thread without any store.
 
 use crate::harness::{Doing, Latencies, Result};
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: usize = 4096;
-/// Blocks of the file that is overwritten in a ring, as a write-ahead log would.
+/// Blocks of the file that is overwritten in a ring, as in a write-ahead log.
 const BLOCKS: u64 = 1024;
 
-/// A preallocated file whose blocks are overwritten one after another.
+/// A preallocated file with blocks that are overwritten one after another.
 pub(super) struct RawLog {
     file: File,
     next: u64,
@@ -47,7 +47,7 @@ impl RawLog {
     }
 }
 
-/// Bytes per second of reading files of at least `bytes` in one go, from the disk and not from
+/// Bytes per second of reading files of at least `bytes` sequentially, from the disk and not from
 /// memory.
 pub(super) fn read_rate(dir: &Path, bytes: u64) -> Result<f64> {
     let path = dir.join("raw-read");
@@ -67,8 +67,7 @@ pub(super) fn read_rate(dir: &Path, bytes: u64) -> Result<f64> {
     Ok(rate)
 }
 
-/// Makes the system forget what it has read and written: a restart after a power cut finds no
-/// cached page.
+/// Drops the system's page cache: a restart after a power cut finds no cached page.
 pub(super) fn forget_pages() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").doing("dropping the page cache (needs root)")

@@ -1,9 +1,8 @@
-//! What acknowledged writes cost, what reads pay for them, how long a restart takes, what a
-//! snapshot disturbs: Duramen's server beside redis-server with its append-only file, in one run,
-//! on one disk.
+//! The costs of acknowledged writes, of reads beside them, of a restart, of a snapshot: Duramen's
+//! server beside redis-server with its append-only file, in one run, on one disk.
 //!
-//! Each row prints the level that it is acknowledged at. The raw figure of the disk (overwrite of
-//! preallocated 4 KiB and fdatasync) is taken in the same rounds, in the same directory.
+//! Each row prints its acknowledgement level. The raw figure of the disk (overwrite of preallocated
+//! 4 KiB and fdatasync) is measured in the same rounds, in the same directory.
 
 mod disk;
 mod reads;
@@ -17,7 +16,7 @@ use duramen_base::ids::Level;
 use duramen_base::units::MIB;
 use std::path::{Path, PathBuf};
 
-/// What `duramen bench durability` takes.
+/// Arguments of `duramen bench durability`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DurabilityArgs {
     #[command(flatten)]
@@ -28,13 +27,13 @@ pub struct DurabilityArgs {
     /// The program `redis-server`; by default the one on PATH
     #[arg(long, value_name = "FILE")]
     pub redis: Option<PathBuf>,
-    /// Where data directories are made: on the disk to be measured
+    /// Parent of the data directories: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Reactor threads of Duramen: 1 is like for like with redis-server
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// How Duramen writes its disk: buffered or direct
+    /// Disk mode of Duramen: buffered or direct
     #[arg(long, default_value = "buffered")]
     pub disk_mode: String,
     /// Of restart: only values of these sizes
@@ -58,7 +57,7 @@ pub enum Part {
     Snapshot,
 }
 
-/// The programs, and where they keep their data.
+/// The programs, and the parent of their data directories.
 struct Programs {
     duramen: PathBuf,
     /// `None` = not installed.

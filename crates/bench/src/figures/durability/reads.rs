@@ -1,5 +1,5 @@
-//! Do reads pay for durable writes? GETs beside writers that go as fast as they can, at level
-//! `memory` and at `synced`.
+//! The cost of durable writes for reads: GETs beside writers at full speed, at level `memory` and
+//! at `synced`.
 
 use super::{Level, Programs};
 use crate::harness::{Bound, Latencies, Options, Report, Result, Row, median, progress};
@@ -9,7 +9,8 @@ use duramen_base::units::MIB;
 use std::time::Duration;
 
 const KEYS: u64 = 200_000;
-/// Offered by the writers: what both levels can take, so that the reads meet the same work.
+/// Offered by the writers: both levels can handle this rate, so the reads have the same load beside
+/// them.
 const WRITES_PER_SECOND: f64 = 60_000.0;
 
 struct Side {
@@ -87,7 +88,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     Ok(())
 }
 
-/// Reads for `window`, with writers at work all the while.
+/// Reads for `window`, with writers at work all the time.
 fn beside(side: &Side, window: Duration) -> Result<(Outcome, Outcome)> {
     let mut reads = Load::usual(side.server.address, Command::Get, 1);
     reads.keys = KEYS;

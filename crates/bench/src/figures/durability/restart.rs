@@ -1,5 +1,4 @@
-//! Time from starting the process until it serves all its data again, nothing of it cached by the
-//! system.
+//! Time from the start of the process until it serves all its data again, with an empty page cache.
 
 use super::disk::{forget_pages, read_rate};
 use super::{Level, Programs};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 struct Case {
     name: &'static str,
     start: fn(&Programs, u64, &Scratch) -> Result<Option<Server>>,
-    /// What is asked before it is ended.
+    /// The request before its end.
     before: &'static [&'static str],
 }
 
@@ -121,7 +120,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Median seconds until the data is served again, and the bytes of the files.
+/// Median seconds until the data are served again, and the bytes of the files.
 fn measure(
     options: &Options,
     programs: &Programs,

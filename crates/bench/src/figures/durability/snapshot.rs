@@ -1,4 +1,4 @@
-//! What a snapshot disturbs: latency of synced writes and resident memory while it is taken, beside
+//! The cost of a snapshot: latency of synced writes and resident memory while it is taken, beside
 //! redis-server's fork.
 
 use super::{Level, Programs};
@@ -9,11 +9,11 @@ use crate::servers::{Redis, Scratch, Server};
 use duramen_base::units::MIB;
 use std::time::{Duration, Instant};
 
-/// Writes offered per second: what both servers can take while they save.
+/// Writes offered per second: both servers can handle them while they save.
 const WRITES_PER_SECOND: f64 = 5_000.0;
 /// Length of one measurement; each begins with new connections, without a snapshot as with one.
 const WINDOW: Duration = Duration::from_millis(500);
-/// How long a save may take.
+/// Longest time of a save.
 const SAVE_LIMIT: Duration = Duration::from_secs(120);
 
 struct Side {
@@ -44,8 +44,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         let mut load = Load::usual(side.server.address, Command::Set, 64);
         (load.keys, load.value_bytes) = (keys, 1000);
         load.preload(0)?;
-        // Once more: until the log takes as much memory as it ever will, it grows without a
-        // snapshot too.
+        // Once more: until the log has its full size in memory, it grows without a snapshot too.
         load.preload(0)?;
         let mut quiet = Latencies::default();
         for _ in 0..options.size(10, 3) {
@@ -104,8 +103,8 @@ fn writes(side: &Side, keys: u64) -> Result<Latencies> {
     Ok(load.run()?.latencies)
 }
 
-/// Latencies while it saves, how long that took, and the largest resident memory (of the server and
-/// its children).
+/// Latencies during a save, its duration, and the largest resident memory (of the server and its
+/// children).
 fn during_save(side: &Side, keys: u64) -> Result<(Latencies, f64, u64)> {
     // Redis may be rewriting its append-only file, and then refuses.
     let waiting = Instant::now();

@@ -12,11 +12,11 @@ use duramen_base::units::MIB;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Connections and requests that each sends before it waits.
+/// Connections, and requests that each sends before it waits.
 const SHAPES: [(usize, usize); 5] = [(1, 1), (16, 1), (50, 1), (256, 1), (50, 16)];
 const KEYS: u64 = 200_000;
 
-/// A server and its row's words.
+/// A server, and the words of its row.
 struct Side {
     name: String,
     acknowledged: &'static str,
@@ -238,7 +238,7 @@ fn targets(shapes: &[Shape], report: &mut Report) {
     );
 }
 
-/// Bytes that the disk got for each byte of key and value that was written.
+/// Bytes written to the disk for each byte of key and value.
 fn amplification(sides: &[Side], report: &mut Report) -> Result<()> {
     let Some(side) = sides.iter().find(|side| side.name == "duramen synced") else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Random accesses to an array [Badam11 §5.1], and what a page costs that is in RAM [Badam11 §4,
+//! Random accesses to an array [Badam11 §5.1], and the cost of a page that is in RAM [Badam11 §4,
 //! Table 4].
 
 use super::tool::{Bench, Run, arguments, data_bytes};
@@ -6,7 +6,7 @@ use super::{FlashArgs, RAM_PERCENT};
 use crate::harness::{Bound, Report, Result, Row};
 use duramen_base::units::MIB;
 
-/// Bytes that an object may cost on flash for each time that it is written.
+/// Most bytes written to flash for each write of an object.
 const WRITTEN_MOST: f64 = 160.0;
 const SMALL_BYTES: u64 = 128;
 const STEPS: [&str; 3] = ["0", "50", "100"];
@@ -34,8 +34,8 @@ fn ram_bytes(data: u64) -> u64 {
     (data * RAM_PERCENT / 100).next_multiple_of(MIB)
 }
 
-/// One way, with each share of writes in `steps`: the device's own rate is taken before and after,
-/// and is their mean.
+/// One way, with each share of writes in `steps`: the device's own rate is measured before and
+/// after; the mean counts.
 fn run(
     args: &FlashArgs,
     bench: &Bench,
@@ -44,7 +44,7 @@ fn run(
     steps: &str,
 ) -> Result<(Vec<Run>, f64, f64)> {
     let data = data_bytes(args);
-    // Swap and mapped files are slow enough to be measured with fewer.
+    // Swap and mapped files are so slow that fewer operations suffice.
     let operations = args.options.size(150_000, 60_000) / if way == "malloc" { 8 } else { 1 };
     let mut given = arguments(&[
         ("size", size),
@@ -60,7 +60,7 @@ fn run(
     let runs = bench.run("array", way, ram_bytes(data), &given)?;
     let (mut rates, mut p99) = (Vec::new(), Vec::new());
     if way != "malloc" {
-        // Its file is there now, and has been written to.
+        // Its file exists now, and has been written to.
         for _ in 0..2 {
             for run in bench.run("array", "device", ram_bytes(data), &device)? {
                 rates.push(run.number("per_second"));

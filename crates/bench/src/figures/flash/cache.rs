@@ -1,5 +1,5 @@
-//! What the allocator's RAM object cache finds, and what that costs: its own code (S3-FIFO) against
-//! a cache that evicts what was used least lately, on the same accesses with the same RAM.
+//! Hit rate and cost of the allocator's RAM object cache: its own code (S3-FIFO) against an LRU
+//! cache, on the same accesses with the same RAM.
 
 use super::FlashArgs;
 use super::lru::{Lru, OBJECT_BYTES};
@@ -10,14 +10,14 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// How accesses follow each other.
+/// The order of accesses.
 #[derive(Clone, Copy)]
 enum Trace {
     Uniform,
     Zipfian,
-    /// Zipfian, and every fourth access goes on with a walk over everything.
+    /// Zipfian, and every fourth access continues a walk over all objects.
     Scanned,
-    /// Zipfian by age: what is newest is used most, and every fourth access makes something new.
+    /// Zipfian by age: the newest objects are used most, and every fourth access makes a new one.
     Moving,
 }
 
@@ -67,11 +67,11 @@ impl Trace {
     }
 }
 
-/// What both caches do.
+/// The operations of both caches.
 trait Policy {
     fn get(&self, key: u64, into: &mut [u8; OBJECT_BYTES]) -> bool;
     fn put(&self, key: u64, bytes: &[u8; OBJECT_BYTES], dirty: bool);
-    /// Dirty objects that left.
+    /// Number of dirty objects that left.
     fn written(&self) -> u64;
 }
 
@@ -110,17 +110,17 @@ impl Policy for Lru {
     }
 }
 
-/// Of one run.
+/// The result of one run.
 #[derive(Clone, Copy)]
 struct Found {
     hits: f64,
-    /// Each access.
+    /// Per access.
     ns: f64,
-    /// Each write.
+    /// Per write.
     written: f64,
 }
 
-/// The second half of the accesses is counted: the first one fills the cache.
+/// Only the second half of the accesses counts: the first one fills the cache.
 fn measure(cache: &dyn Policy, keys: &[u32], write_percent: u64) -> Found {
     let mut bytes = [7; OBJECT_BYTES];
     let mut rng = Rng::new(9);
@@ -189,7 +189,7 @@ pub fn run(args: &FlashArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// A column: its name, and what stands in it.
+/// A column: its name, and its value.
 type Column = (&'static str, fn(&Found) -> f64);
 
 /// Both, in one row.

@@ -1,13 +1,12 @@
-//! A cache that evicts what was used least lately, to be measured beside the allocator's: the
-//! policy that Badam11 has.
+//! An LRU cache, to be measured beside the allocator's: the policy of Badam11.
 //!
-//! It is made as favourable to it as can be: all objects are of one length, so that room never has
-//! to be searched for or joined.
+//! It is made as fast as possible: all objects have one length, so that room never has to be
+//! searched for or joined.
 //!
-//! **Concurrency** shards with a lock each, as the allocator's cache.
+//! **Concurrency** shards with a lock each, as in the allocator's cache.
 //!
 //! **Layout** a slot for each object: its key with a bit for dirty, and its neighbours in the order
-//! of use; its bytes; an index of four bytes an object and a quarter more.
+//! of use; its bytes; an index of four bytes per object and a quarter more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,14 +17,14 @@ const SHARDS_MAX: u64 = 16;
 const DIRTY: u64 = 1 << 63;
 const NOBODY: u32 = u32::MAX;
 
-/// See the file's head.
+/// An LRU cache; see the file's head.
 pub struct Lru(Box<[Mutex<Shard>]>);
 
 #[derive(Clone, Copy)]
 struct Slot {
     /// With [`DIRTY`].
     key: u64,
-    /// Used before and after it.
+    /// Neighbours in the order of use.
     older: u32,
     newer: u32,
 }
@@ -46,7 +45,7 @@ fn mixed(key: u64) -> u64 {
 }
 
 impl Lru {
-    /// With at most `bytes` of RAM.
+    /// A cache with at most `bytes` of RAM.
     pub fn new(bytes: u64) -> Lru {
         let shards = 1 << (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX).ilog2();
         let each = (bytes / shards) as usize;
@@ -71,7 +70,7 @@ impl Lru {
         true
     }
 
-    /// Puts an object. A clean one does not replace what is here.
+    /// Puts an object. A clean one does not replace an existing one.
     pub fn put(
         &self,
         key: u64,
@@ -91,7 +90,7 @@ impl Lru {
         shard.use_now(slot);
     }
 
-    /// Dirty objects that left.
+    /// Number of dirty objects that left.
     pub fn written(&self) -> u64 {
         let shards = self.0.iter();
         let shards = shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
@@ -195,7 +194,7 @@ impl Shard {
         }
         let (entry, _) = self.find(key & !DIRTY).expect("what is in a slot is found");
         self.unlink(slot);
-        // What lies behind an emptied entry moves up.
+        // Entries behind an emptied one move up.
         let length = self.index.len();
         let (mut hole, mut at) = (entry, entry);
         loop {
@@ -219,7 +218,7 @@ mod tests {
     use crate::harness::Rng;
     use std::cell::RefCell;
 
-    /// Against a list in the order of use.
+    /// Checked against a list in the order of use.
     #[test]
     fn what_was_used_least_lately_leaves() {
         let lru = Lru::new(20_000);

@@ -1,4 +1,4 @@
-//! memcached with its slabs in `duramen_alloc`'s memory, beside memcached as it is with swap
+//! memcached with its slabs in `duramen_alloc`'s memory, beside unchanged memcached with swap
 //! [Badam11 §5.2, Figure 4].
 
 use super::swap::Swap;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What memcached has in RAM beside its slabs: hash table, connections, stacks.
+/// RAM of memcached beside its slabs: hash table, connections, stacks.
 const TABLES_BYTES: u64 = 8 * MIB;
 const START_MAX: Duration = Duration::from_secs(30);
 
@@ -34,7 +34,7 @@ impl Server {
             .port();
         let data = data_bytes(args);
         let mut command = limit.command(&built.join(format!("memcached-{way}")));
-        // Chunks of `ssd_oalloc` do not lie within one page of slabs, so slabs cannot be moved from
+        // Chunks of `ssd_oalloc` are not within one page of slabs, so slabs cannot be moved from
         // class to class.
         command
             .args(["-l", "127.0.0.1", "-U", "0", "-u", "root", "-t", "8", "-p"])
@@ -71,7 +71,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already, which its figure has told.
+        // It may have ended already; its figure reported that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -110,7 +110,7 @@ pub fn run(args: &FlashArgs, bench: &Bench, built: &Path) -> Result<Report> {
             let mut load = Command::new(built.join("load"));
             load.arg("--flash").arg(bench.scratch.path()).args(&given);
             let runs = match said(&format!("memcached by {shown}, up to {most} B"), &mut load) {
-                // As the programs': Linux may find no memory although swap has room.
+                // As for the programs: Linux may find no memory although swap has room.
                 Err(failure) if *way == "plain" => {
                     progress!("{failure}");
                     let row = Row::new().with("slabs", format!("{shown}: killed by the limit"));

@@ -1,9 +1,9 @@
 //! A program's heap on flash [Badam11 §5]: random accesses by object, by page, by a mapped file and
-//! by swap; programs; memcached; what the machinery costs; restarts. RAM is held by a memory
-//! cgroup, so that no page cache helps anybody.
+//! by swap; programs; memcached; the cost of the machinery; restarts. A memory cgroup limits RAM,
+//! so that the page cache gives no way an advantage.
 //!
-//! What is measured are the C programs of `crates/alloc/examples`, built here; each looks itself
-//! whether it reads what it wrote.
+//! The measured programs are the C programs of `crates/alloc/examples`, built here; each checks
+//! that it reads the data that it wrote.
 
 mod array;
 mod cache;
@@ -17,19 +17,18 @@ mod tool;
 use crate::harness::{Options, Report, Result};
 use std::path::PathBuf;
 
-/// What `duramen bench flash` takes.
+/// Arguments of `duramen bench flash`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FlashArgs {
     #[command(flatten)]
     pub options: Options,
-    /// Where flash files and swap are made: on the device to be measured
+    /// Parent of flash files and swap: on the device to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// The library `libduramen_alloc.a`; by default the one beside this program
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
-    /// The directory that `crates/alloc/examples/memcached/build` leaves; without it memcached is
-    /// left out
+    /// The directory from `crates/alloc/examples/memcached/build`; without it memcached is left out
     #[arg(long, value_name = "DIR")]
     pub memcached: Option<PathBuf>,
     /// Megabytes of data of the array and the programs [default: 384; 96 with --quick]
@@ -47,7 +46,7 @@ pub enum Part {
     Array,
     /// The same with 512 bytes, 1 KB and 2 KB, half of them writes
     Sizes,
-    /// Table 4: what a page costs that is in RAM
+    /// Table 4: the cost of a page that is in RAM
     Machinery,
     /// The RAM object cache: S3-FIFO against least recently used
     Cache,
@@ -69,20 +68,20 @@ const PARTS: [Part; 7] = [
     Part::Memcached,
 ];
 
-/// Of the data, in percent: RAM that programs may use.
+/// RAM for the programs, in percent of the data.
 const RAM_PERCENT: u64 = 8;
 
-/// Runs the parts that are wanted.
+/// Runs the wanted parts.
 ///
 /// # Errors
-/// No C compiler, no library, no room; a program that ended otherwise than it should.
+/// No C compiler, no library, no room; a program that failed.
 pub fn run(args: &FlashArgs) -> Result<Vec<Report>> {
     let mut reports = Vec::new();
     if args.only.is_empty() || args.only.contains(&Part::Cache) {
         reports.push(cache::run(args)?);
     }
     if args.only == [Part::Cache] {
-        return Ok(reports); // no program is needed for that
+        return Ok(reports); // that needs no program
     }
     let bench = tool::Bench::new(args)?;
     for part in PARTS {

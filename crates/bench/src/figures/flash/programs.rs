@@ -78,7 +78,7 @@ pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
         ]);
         bench.clear();
         let runs = match bench.run("hashcache", way, ram, &given) {
-            // Linux may find no memory although swap has room: that is its figure.
+            // Linux may find no memory although swap has room: that is its result then.
             Err(failure) if *way == "malloc" => {
                 progress!("{failure}");
                 rows.push(Row::new().with("memory", format!("{shown}: killed by the limit")));

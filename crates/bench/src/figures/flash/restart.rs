@@ -1,5 +1,5 @@
-//! How long a program is without its data after a restart [Badam11 §5.5]: a checkpoint's metadata
-//! are read, the data are not.
+//! Time without data after a restart of a program [Badam11 §5.5]: a checkpoint's metadata are read,
+//! the data are not.
 
 use super::FlashArgs;
 use super::tool::{Bench, arguments, data_bytes};
@@ -62,18 +62,18 @@ pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
     Ok(report)
 }
 
-/// A restored flash file is as long as it was.
+/// The length of the flash file, which a restore keeps.
 fn flash_mb(bench: &Bench) -> Result<u64> {
     Ok(bench.flash().metadata().doing("the flash file")?.len() / MIB)
 }
 
-/// Takes a file out of the page cache.
+/// Drops a file from the page cache.
 fn forget(file: &Path) -> Result<()> {
     let of = format!("of={}", file.display());
     dd(&[&of, "oflag=nocache", "conv=notrunc,fdatasync", "count=0"])
 }
 
-/// Seconds that it takes to read the file past the page cache.
+/// Seconds to read the file past the page cache.
 fn read_direct(file: &Path) -> Result<f64> {
     let from = format!("if={}", file.display());
     let begun = Instant::now();

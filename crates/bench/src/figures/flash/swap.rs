@@ -1,12 +1,12 @@
-//! A swap file. It needs root, and is taken away again, however this program ends.
+//! A swap file. It needs root, and is removed again, however this program ends.
 
 use crate::harness::{Doing, Failure, Result, Undo, interrupt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Waits until its standard input ends, which is when this program does at the latest, then takes
-/// the swap file off. What is in it must fit into RAM, so the kernel may refuse until whoever uses
-/// it has gone.
+/// Waits until its standard input ends, at the latest with this program, then removes the swap
+/// file. Its contents must fit into RAM, so the kernel may refuse until the programs that use it
+/// have ended.
 const KEEPER: &str = r#"
 trap '' INT TERM HUP
 cat > /dev/null
@@ -27,10 +27,10 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Of `bytes` in a directory, which is this program's own.
+    /// A swap file of `bytes` in a directory of this program.
     ///
     /// # Errors
-    /// The file cannot be made, or the kernel does not take it.
+    /// The file cannot be made, or the kernel refuses it.
     pub fn new(dir: &Path, bytes: u64) -> Result<Swap> {
         let file = dir.join("swap");
         run(Command::new("fallocate")
@@ -38,7 +38,7 @@ impl Swap {
             .arg(&file))?;
         run(Command::new("chmod").arg("600").arg(&file))?;
         run(Command::new("mkswap").arg(&file))?;
-        // From here on somebody takes it off: before it is on.
+        // The keeper starts before the swap file is in use: so the file is always removed.
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "keeper"])
             .arg(&file)
@@ -49,7 +49,7 @@ impl Swap {
         let swap = Swap {
             _undo: Undo::new(move || {
                 drop(keeper.stdin.take());
-                // What fails is seen by `swapon --show`: the file is then still in use, and stays.
+                // A failure shows in `swapon --show`: the file is then still in use, and stays.
                 let _ = keeper.wait();
             }),
         };

@@ -1,4 +1,4 @@
-//! The C programs: built here, run within a limit of RAM, and the lines of JSON that they say.
+//! The C programs: built here, run within a limit of RAM, with their output as lines of JSON.
 
 use super::FlashArgs;
 use super::swap::Swap;
@@ -10,28 +10,28 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// RAM that a program has beside the library's budget: its code, stacks, and page tables, of which
-/// the library leaves up to 8 MiB beside it.
+/// RAM of a program beside the library's budget: its code, stacks, and page tables, for which the
+/// library leaves up to 8 MiB.
 pub const BESIDE_BYTES: u64 = 12 * MIB;
-/// The same for a program that does not use the library: what it does not need is RAM for its data.
+/// The same for a program without the library: RAM that it does not need is left for its data.
 const PLAIN_BESIDE_BYTES: u64 = 4 * MIB;
 /// Programs that are built.
 const PROGRAMS: [&str; 5] = ["array", "btree", "packets", "hashcache", "pairs"];
 
-/// What all parts use.
+/// The state shared by all parts.
 pub struct Bench {
     pub scratch: Scratch,
-    /// Of a swap file; `None`: none can be used here.
+    /// Size of a swap file; `None`: none can be used here.
     swap_bytes: Option<u64>,
     built: BTreeMap<&'static str, PathBuf>,
 }
 
-/// What one run of a program said.
+/// The output of one run of a program.
 #[derive(Clone, Debug)]
 pub struct Run(Value);
 
 impl Run {
-    /// A number; NaN: it said none.
+    /// A number of the output; NaN if it is missing.
     pub fn number(&self, name: &str) -> f64 {
         self.0.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
     }
@@ -85,7 +85,8 @@ impl Bench {
         self.swap_bytes.is_some()
     }
 
-    /// A swap file, which goes when this is dropped: others must not swap while they are measured.
+    /// A swap file, which is removed when this is dropped: other runs must not swap during their
+    /// measurement.
     pub fn swap(&self) -> Result<Option<Swap>> {
         let swap = |bytes| Swap::new(self.scratch.path(), bytes);
         self.swap_bytes.map(swap).transpose()
@@ -96,9 +97,9 @@ impl Bench {
         self.scratch.path().join("flash")
     }
 
-    /// A new flash file: as after a format, nothing of a run before it.
+    /// Removes the flash file: the next run begins without data of an earlier one.
     pub fn clear(&self) {
-        // It need not be there.
+        // It need not exist.
         let _ = std::fs::remove_file(self.flash());
     }
 
@@ -109,7 +110,7 @@ impl Bench {
             .ok_or_else(|| Failure::new(name, "no such program"))
     }
 
-    /// Runs a program with RAM of `ram_bytes` for its objects; each line that it says.
+    /// Runs a program with RAM of `ram_bytes` for its objects; returns each line of its output.
     pub fn run(
         &self,
         name: &str,
@@ -130,7 +131,7 @@ impl Bench {
         };
         let limit =
             Group::new(ram_bytes + beside).doing("making a memory cgroup (are you root?)")?;
-        // Who swaps has no file: what is counted is the device that the swap file is on.
+        // A program that swaps has no flash file: the counted device is that of the swap file.
         let flash = if memory == "malloc" {
             self.scratch.path().to_path_buf()
         } else {
@@ -145,7 +146,7 @@ impl Bench {
     }
 }
 
-/// Runs a program to its end: each line of JSON that it says.
+/// Runs a program to its end; returns each line of JSON that it printed.
 pub fn said(about: &str, command: &mut Command) -> Result<Vec<Run>> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.doing(format!("running {about}"))?;
@@ -166,12 +167,12 @@ pub fn said(about: &str, command: &mut Command) -> Result<Vec<Run>> {
     Ok(lines)
 }
 
-/// Of the array and the programs.
+/// Bytes of data of the array and the programs.
 pub fn data_bytes(args: &FlashArgs) -> u64 {
     args.data_mb.unwrap_or(args.options.size(384, 96)) * MIB
 }
 
-/// Arguments as they are given to a program.
+/// Arguments in the form of the programs.
 pub fn arguments(pairs: &[(&str, u64)]) -> Vec<String> {
     let each = pairs
         .iter()

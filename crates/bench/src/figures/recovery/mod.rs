@@ -1,5 +1,5 @@
-//! How long a crashed server's data is away: from `kill -9` to the last of its keys, detection
-//! included.
+//! Time without a crashed server's data: from `kill -9` to the last of its keys, with the
+//! detection.
 
 mod probe;
 mod watch;
@@ -15,16 +15,16 @@ use std::path::PathBuf;
 use std::time::Instant;
 use watch::{Phases, Watch};
 
-/// Value sizes in bytes, and what must be reached with them.
+/// Value sizes in bytes, and the target of each.
 const SIZES: [(usize, &str); 2] = [
     (100, "s from kill -9 to the last key, 100 B ≤ 3"),
     (1000, "s from kill -9 to the last key, 1 KB ≤ 3"),
 ];
 const KEY_BYTES: u64 = 16;
-/// Seconds that are allowed.
+/// The target in seconds.
 const LIMIT: f64 = 3.0;
 
-/// What `duramen bench recovery` takes.
+/// Arguments of `duramen bench recovery`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RecoveryArgs {
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub struct RecoveryArgs {
     /// The program `duramen`; by default the one beside this program, then the one on PATH
     #[arg(long, value_name = "FILE")]
     pub duramen: Option<PathBuf>,
-    /// Where data directories are made: on the disk to be measured
+    /// Parent of the data directories: on the disk to be measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Servers, the one that is killed included
@@ -41,7 +41,7 @@ pub struct RecoveryArgs {
     /// Replicas of everything
     #[arg(long, default_value_t = 2)]
     pub replicas: usize,
-    /// When writes are acknowledged while data is loaded
+    /// Acknowledgement level of writes while data is loaded
     #[arg(long, default_value_t, value_enum)]
     pub level: Level,
     /// MB of keys and values on the server that is killed
@@ -55,7 +55,7 @@ pub struct RecoveryArgs {
     pub more: Vec<String>,
 }
 
-/// When writes are acknowledged.
+/// Acknowledgement level of writes.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
 pub enum Level {
     #[default]
@@ -63,13 +63,13 @@ pub enum Level {
     Synced,
 }
 
-/// What one run found; times in seconds since the kill.
+/// The result of one run; times in seconds since the kill.
 struct Found {
     keys: u64,
     phases: Phases,
     first: f64,
     last: f64,
-    /// Processor time of the servers that live, from the kill to the last key.
+    /// Processor time of the living servers, from the kill to the last key.
     cpu: f64,
 }
 
@@ -219,7 +219,7 @@ fn kill(pid: u32) -> Result<()> {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).doing(doing)
 }
 
-/// All keys are somewhere.
+/// Checks that all keys exist.
 fn count(survivors: &[std::net::SocketAddr], keys: u64) -> Result<()> {
     let mut found = 0;
     for address in survivors {

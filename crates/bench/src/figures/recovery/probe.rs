@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Keys that are read: many more than there are partitions.
 const SAMPLE: u64 = 2000;
-/// Whoever can't answer yet is asked again after this time.
+/// Pause before the next request to a server that cannot answer yet.
 const REST: Duration = Duration::from_millis(5);
-/// While none of them is served only so many, spread over all of them, are asked for: what is
-/// measured shares its processors with who measures.
+/// While no key is served, only so many, spread over all of them, are requested: the probe shares
+/// its processors with the measured servers.
 const SCOUTS: usize = 40;
 /// Longer than any recovery.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -27,12 +27,12 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Connects: that is not what is measured.
+    /// Connects: this does not belong to the measured time.
     pub(super) fn new(survivors: &[SocketAddr], keys: u64, value_bytes: usize) -> Result<Probe> {
         let step = (keys / SAMPLE).max(1);
         let sample = (0..keys).step_by(step as usize).map(crate::load::key);
         let mut sample: Vec<String> = sample.collect();
-        // One after the other around the ring of slots: what is asked of one server comes together.
+        // In the order of slots: requests for one server come together.
         sample.sort_by_key(|key| KeyHasher::new(0).route(key.as_bytes()).slot());
         let mut probe = Probe {
             survivors: survivors.to_vec(),
@@ -60,7 +60,7 @@ impl Probe {
         }
     }
 
-    /// Seconds from the kill to the first and to the last of them.
+    /// Seconds from the kill to the first and to the last key.
     pub(super) fn run(mut self, killed: Instant) -> Result<(f64, f64)> {
         let mut pending: Vec<(usize, SocketAddr)> = (0..self.keys.len())
             .map(|n| (n, self.survivors[n % self.survivors.len()]))
@@ -77,7 +77,7 @@ impl Probe {
             }
             let before = pending.len();
             let mut by_server: HashMap<SocketAddr, Vec<usize>> = HashMap::new();
-            // After a round in which somebody answered all are asked.
+            // After a round in which a server answered, all keys are requested.
             let step = if seen { 1 } else { before.div_ceil(SCOUTS) };
             turn += 1;
             let asked = pending.extract_if(.., {
@@ -92,8 +92,8 @@ impl Probe {
             }
             let mut moved = false;
             seen = false;
-            // All are asked before any is waited for: who keeps a question back keeps back its own
-            // answers alone.
+            // All servers get their requests before the probe waits for any: a server that delays
+            // its answers delays no others.
             for (address, keys) in &by_server {
                 self.send(*address, keys)?;
             }
@@ -129,7 +129,7 @@ impl Probe {
             let (word, address) = (words.next().unwrap_or_default(), words.nth(1));
             let to = address.and_then(|text| text.parse::<SocketAddr>().ok());
             match (word, to) {
-                // Only those that live: the dead one is still in old maps.
+                // Only living servers: the dead one is still in old maps.
                 ("MOVED", Some(to)) if self.survivors.contains(&to) => {
                     return Ok(Verdict::Moved(to));
                 }
@@ -158,7 +158,7 @@ impl Probe {
             .doing(format!("asking {address}"))
     }
 
-    /// The answers to what was asked.
+    /// The answers to the requests.
     fn receive(&mut self, address: SocketAddr, keys: &[usize]) -> Result<Vec<(usize, Reply)>> {
         let doing = || format!("reading from {address}");
         let (stream, parser) = self.connection(address)?;

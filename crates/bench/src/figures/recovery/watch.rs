@@ -1,4 +1,4 @@
-//! What the coordinator says of a recovery, looked at every few milliseconds.
+//! The coordinator's status of a recovery, read every few milliseconds.
 
 use crate::harness::{Doing, Failure, Result};
 use duramen_client::{Admin, AdminAnswer, Client, Options};
@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(4);
-/// The end of a recovery is waited for this long after its last key was served.
+/// Longest wait for the end of a recovery after its last key was served.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When phases ended, in seconds since the kill, and how much was replayed.
+/// The ends of phases, in seconds since the kill, and the bytes replayed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Phases {
     pub detected: f64,
@@ -24,7 +24,7 @@ pub(super) struct Phases {
     pub entries: u64,
 }
 
-/// What was seen, and when.
+/// Each status, with its time.
 type Seen = Vec<(Instant, RecoveryStatus)>;
 
 pub(super) struct Watch {
@@ -80,7 +80,7 @@ impl Watch {
             .0
             .checked_sub(Duration::from_millis(first.1.elapsed_ms));
         let detected = since(begun.unwrap_or(first.0));
-        // The first look that shows a later phase.
+        // The first status with a later phase.
         let left = |phases: &[RecoveryPhase]| {
             let mut after = seen.iter().skip_while(|(_, s)| phases.contains(&s.phase));
             after.next().map_or(f64::NAN, |(at, _)| since(*at))

@@ -1,8 +1,8 @@
 //! A simulated cluster in which one server dies: the coordinator is the real one, the servers are
 //! queues.
 //!
-//! What the coordinator does takes the time that it really takes here, its messages' encoding
-//! included, and [`MESSAGE`] for the system calls of each.
+//! The coordinator's work takes its real time on this machine, with the encoding of its messages,
+//! and [`MESSAGE`] for the system calls of each message.
 
 use super::costs::SEGMENT_BYTES;
 use super::machine::{MICROSECOND, Machine, Ns, SECOND, Server};
@@ -26,17 +26,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Instant;
 
-/// System calls of one message, sent or received: anchors of a server without a store behind it.
+/// System calls of one message, sent or received: measured for a server without a store.
 pub(super) const MESSAGE: Ns = 3_900;
-/// How long a dead master may still have been allowed to read when its backups are asked.
+/// The longest rest of a dead master's read lease when its backups are asked.
 const LEASE_LEFT_MS: u32 = 300;
 /// A recovery that takes longer has stopped.
 const LIMIT: Ns = 600 * SECOND;
 const PING_INTERVAL_MS: u32 = 100;
 
-/// What is simulated.
+/// The simulated cluster.
 pub(super) struct Plan {
-    /// The one that dies included.
+    /// With the server that dies.
     pub servers: usize,
     pub dead_bytes: u64,
     pub partition_bytes: u64,
@@ -44,18 +44,18 @@ pub(super) struct Plan {
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a run.
 pub(super) struct Outcome {
-    /// From the suspicion until all is served again.
+    /// From the suspicion until all tablets are served again.
     pub took: Ns,
-    /// The slowest disk's time of reading, by the mean.
+    /// The slowest disk's read time over the mean.
     pub disk_spread: f64,
     pub coordinator_ms: f64,
     /// From the death to the first suspicion, on average.
     pub noticed_ms: f64,
 }
 
-/// A resource of a server's, or just time.
+/// A use of a server's resource, or only a delay.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
     Cores(usize, Ns),
@@ -65,22 +65,22 @@ pub(super) enum Stage {
     Delay(Ns),
 }
 
-/// What happens when a chain of stages is over.
+/// The event at the end of a chain of stages.
 #[derive(Clone, Debug)]
 pub(super) enum Then {
-    /// The coordinator hears this.
+    /// The coordinator receives this.
     Coordinator(Box<Input>),
-    /// A server hears a question of the coordinator's.
+    /// A server receives a request of the coordinator.
     Asked(usize, CallId, Box<FromCoordinator>),
     /// A backup has read and divided a segment.
     Divided(usize, u32),
-    /// A recovery master's request is at a backup.
+    /// A recovery master's request arrives at a backup.
     Wanted(Piece),
-    /// A piece is at its recovery master, replayed.
+    /// A piece has arrived at its recovery master and is replayed.
     Replayed(Piece),
-    /// A replica of what a recovery master took over is on disk.
+    /// A replica of a recovery master's side log is on disk.
     Kept(usize),
-    /// Its log says that it is its own now.
+    /// The side log is part of the recovery master's log.
     Committed(usize),
 }
 
@@ -90,7 +90,7 @@ struct Chain {
     then: Then,
 }
 
-/// What is next; of several at one time in this order.
+/// The next step; steps at the same time come in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Event,
@@ -98,14 +98,14 @@ enum Turn {
     Tick,
 }
 
-/// See the file's head.
+/// A simulated cluster; see the file's head.
 pub(super) struct Cluster {
     machine: Machine,
     pub servers: Vec<Server>,
     ids: BTreeMap<ServerId, usize>,
     coordinator: Coordinator,
     store: Memory,
-    /// When the coordinator's thread is free, and for how long it has worked.
+    /// When the coordinator's thread is free, and its total work time.
     coordinator_free: Ns,
     coordinator_busy: Ns,
     wake_at: Option<Ns>,
@@ -122,11 +122,11 @@ pub(super) struct Cluster {
     pub masters: Vec<Master>,
     pub placement: Placement,
     pub replicas: usize,
-    /// Ranges that are served again, and when the last one was.
+    /// When the last range was served again.
     served_at: Ns,
-    /// What waits for the coordinator's thread.
+    /// Inputs that wait for the coordinator's thread.
     inbox: VecDeque<Input>,
-    /// Hashes that the dead one owned.
+    /// Number of hashes that the dead server owned.
     dead_width: u128,
 }
 
@@ -190,7 +190,7 @@ pub(super) fn coordinator(
         );
     }
     keep(outputs, &mut batches);
-    // Stored late and at once: 10,000 servers that come together.
+    // Stored late and at once: 10,000 servers that enlist together.
     settle(&mut coordinator, &mut store, &mut batches)?;
     let created = coordinator.handle(
         0,
@@ -216,7 +216,7 @@ pub(super) type Batches = Vec<(
     duramen_cluster::coordinator::store::Batch,
 )>;
 
-/// Stores everything, and answers what servers are told as good servers do.
+/// Stores everything, and answers the coordinator's requests as good servers do.
 pub(super) fn settle(
     coordinator: &mut Coordinator,
     store: &mut Memory,
@@ -250,7 +250,7 @@ pub(super) fn settle(
     }
 }
 
-/// What every server answers to questions that make it do nothing worth being simulated.
+/// The answer of every server to requests without simulated work.
 fn routine(question: &FromCoordinator) -> Option<ServerAnswer> {
     match question {
         FromCoordinator::Ping { nonce } => Some(ServerAnswer::Pong {
@@ -291,7 +291,7 @@ fn enlist(number: u64) -> ToCoordinator {
 }
 
 impl Cluster {
-    /// Kills a server and waits until everything is served again.
+    /// Kills a server and waits until all tablets are served again.
     pub fn recover(machine: Machine, plan: &Plan) -> Result<Outcome> {
         let spread = if plan.servers > 1000 { plan.servers } else { 1 };
         let settings = settings(plan.partition_bytes, plan.replicas);
@@ -352,7 +352,7 @@ impl Cluster {
         })
     }
 
-    /// The log of the one that will die, on everybody's disks.
+    /// Puts the log of the server that will die onto the other servers' disks.
     fn fill(&mut self, bytes: u64) {
         let segments = bytes.div_ceil(SEGMENT_BYTES);
         let mut records = Vec::new();
@@ -473,8 +473,8 @@ impl Cluster {
         let witness = self.id_of(witness);
         self.tell_coordinator(latency, witness, suspect);
         while self.served_at == 0 {
-            // The coordinator's thread takes what has arrived, then looks at its timers; what comes
-            // meanwhile waits.
+            // The coordinator's thread handles the messages that have arrived, then its timers;
+            // later messages wait.
             let free = self.coordinator_free.max(self.now);
             let wake = self.wake_at.map(|at| (at.max(free), Turn::Tick));
             let inbox = (!self.inbox.is_empty()).then_some((free, Turn::Input));
@@ -544,7 +544,7 @@ impl Cluster {
         );
     }
 
-    /// What a recovery master says at the end.
+    /// The report of a recovery master at the end.
     pub fn report(&mut self, master: usize, outcome: PartitionOutcome) {
         let of = &self.masters[master];
         let question = ToCoordinator::PartitionDone {
@@ -569,7 +569,7 @@ impl Cluster {
         }
     }
 
-    /// The coordinator's thread: it does this when it is free, and it takes as long as it takes.
+    /// The coordinator's thread: it handles this input when it is free, and takes its real time.
     fn coordinate(&mut self, input: Input) -> Result<()> {
         let begins = self.now.max(self.coordinator_free);
         let mut inputs = vec![input];
@@ -587,7 +587,7 @@ impl Cluster {
             work += begun.elapsed().as_nanos() as Ns;
             for output in some {
                 match output {
-                    // Stored by another thread: it costs time, not this thread's.
+                    // Another thread stores it: that takes time, but not this thread's.
                     Output::Persist { token, batch } => {
                         self.store.commit(&batch).doing("storing a batch")?;
                         stored += 1;
@@ -607,7 +607,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the coordinator wants.
+    /// Carries out an output of the coordinator.
     fn said(&mut self, leaves: Ns, output: Output) {
         let latency = self.machine().latency;
         match output {
@@ -680,7 +680,7 @@ impl Cluster {
         );
     }
 
-    /// A new owner hears that it is one.
+    /// A new owner receives its tablets.
     fn told(&mut self, server: usize, tablets: &duramen_wire::native::message::Tablets) {
         for master in self.masters.iter_mut().filter(|m| m.server == server) {
             let of_it = |wanted: &duramen_wire::native::message::RecoverTablet| {
@@ -721,7 +721,7 @@ fn certificate(id: u64, length: u32) -> Certificate {
     }
 }
 
-/// What is said to one server at a time leaves with one system call (`duramen_net`'s hub).
+/// Messages to one server at one time leave with one system call (`duramen_net`'s hub).
 fn sends(outputs: &[Output]) -> u64 {
     let mut to = BTreeSet::new();
     let mut answers = 0;
@@ -735,7 +735,7 @@ fn sends(outputs: &[Output]) -> u64 {
     to.len() as u64 + answers
 }
 
-/// Bytes of a message of the coordinator's, as its process would make them.
+/// Encodes a message of the coordinator as its process would.
 pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
     let envelope = Envelope {
         request: 1,
@@ -749,8 +749,8 @@ pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
     }
 }
 
-/// When somebody first asks a server that is gone: each of the others asks one at random per
-/// interval; the connection is refused.
+/// Time until the first request to a dead server: each of the others asks a random one per
+/// interval, and its connection is refused.
 fn noticed_ms(servers: usize, seed: u64) -> f64 {
     const TRIALS: usize = 200;
     let mut rng = Rng::new(seed);
@@ -774,7 +774,7 @@ fn noticed_ms(servers: usize, seed: u64) -> f64 {
     total / TRIALS as f64
 }
 
-/// Hashes of a range.
+/// Number of hashes in a range.
 pub(super) fn width(range: KeyRange) -> u128 {
     u128::from(range.last.0) - u128::from(range.first.0) + 1
 }

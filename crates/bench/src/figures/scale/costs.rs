@@ -1,5 +1,5 @@
-//! What the work of a recovery costs a core of this machine, measured with the shipped code.
-//! Processor time of the thread that does it, so that a busy machine does not make it dearer.
+//! The cost of a recovery's work on a core of this machine, measured with the shipped code. It is
+//! processor time of the working thread, so a busy machine does not raise it.
 
 use super::machine::Costs;
 use crate::figures::replay;
@@ -66,7 +66,7 @@ fn segment(id: u64) -> Vec<u8> {
     bytes
 }
 
-/// Bytes per second and core of keeping whole segments, and of reading and dividing them.
+/// Bytes per second and core of storing whole segments, and of reading and dividing them.
 fn backup(dir: &Path, segments: u64) -> Result<(f64, f64)> {
     let what = "keeping and reading segments";
     let scratch = Scratch::new(dir).doing(what)?;
@@ -86,7 +86,7 @@ fn backup(dir: &Path, segments: u64) -> Result<(f64, f64)> {
     let bytes = segment(1);
     let (mut kept_s, mut divided_s) = (0.0, 0.0);
     for id in 1..=segments {
-        // Its own id stands in the header.
+        // Its own id is in the header.
         let mut one = bytes.clone();
         let header = segment_header(id);
         one[..header.len()].copy_from_slice(&header);

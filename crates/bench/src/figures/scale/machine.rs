@@ -1,5 +1,5 @@
-//! What a simulated server is made of: queues that serve one piece of work after another, in
-//! simulated nanoseconds.
+//! The parts of a simulated server: queues that serve one piece of work after another, in simulated
+//! nanoseconds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,14 +10,14 @@ pub(super) type Ns = u64;
 pub(super) const SECOND: Ns = 1_000_000_000;
 pub(super) const MICROSECOND: Ns = 1_000;
 
-/// What a server can do, and what work costs it.
+/// The resources of a server, and the costs of its work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
     pub cores: usize,
     /// Bytes per second.
     pub disk_read: f64,
     pub disk_write: f64,
-    /// Each way.
+    /// Bytes per second in each direction.
     pub network: f64,
     /// One way, with the wake-up at its end.
     pub latency: Ns,
@@ -31,11 +31,11 @@ pub(super) struct Machine {
 pub(super) struct Costs {
     /// A recovery master replays entries.
     pub replay: f64,
-    /// A backup verifies what it read and divides it.
+    /// A backup verifies and divides a segment that it has read.
     pub divide: f64,
-    /// A backup takes a whole segment: verifies it, gives it to its disk.
+    /// A backup stores a whole segment: verifies it, writes it to its disk.
     pub keep: f64,
-    /// Bytes go through a socket, each end.
+    /// Bytes pass through a socket, cost at each end.
     pub send: f64,
     pub receive: f64,
 }
@@ -44,7 +44,7 @@ pub(super) fn ns(bytes: u64, per_second: f64) -> Ns {
     (bytes as f64 / per_second * SECOND as f64) as Ns
 }
 
-/// Serves in the order of asking, by one or several hands.
+/// Serves requests in their order, with one or several workers.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     free_at: BinaryHeap<Reverse<Ns>>,
@@ -59,7 +59,7 @@ impl Queue {
         }
     }
 
-    /// When work that is asked for at `now` is done.
+    /// The time when work requested at `now` is done.
     pub fn serve(&mut self, now: Ns, work: Ns) -> Ns {
         let Reverse(free_at) = self.free_at.pop().unwrap_or_default();
         let end = now.max(free_at) + work;

@@ -1,8 +1,8 @@
-//! Large clusters in simulated time: how long a recovery takes, and what the coordinator has to do.
+//! Large clusters in simulated time: the duration of a recovery, and the load of the coordinator.
 //!
-//! The coordinator and the placement of replicas are the shipped code; so is what a core's work
-//! costs, measured at the beginning of the run. Servers are queues for their cores, disk and
-//! network. What is not this machine's is said in the report.
+//! The coordinator and the placement of replicas are the shipped code; the costs of a core's work
+//! are measured with the shipped code at the beginning of the run. Servers are queues for their
+//! cores, disk and network. The report lists the parameters that are not those of this machine.
 //!
 //! Paper: [Ousterhout15 §7.11, Figures 16 and 17].
 
@@ -19,12 +19,12 @@ use duramen_base::units::{GIB, MIB};
 use machine::{MICROSECOND, Machine, SECOND};
 use std::path::PathBuf;
 
-/// What `duramen bench scale` takes.
+/// Arguments of `duramen bench scale`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ScaleArgs {
     #[command(flatten)]
     pub options: Options,
-    /// Where the costs of a disk's side are measured
+    /// Directory in which the costs of a disk are measured
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Cores of each simulated server
@@ -45,7 +45,7 @@ pub struct ScaleArgs {
 }
 
 const MB: f64 = 1e6;
-/// Of each server, in Figure 16.
+/// Data of each server, in Figure 16.
 const NODE_BYTES: u64 = 500 * 1_000_000;
 
 /// Runs the figure.
@@ -103,8 +103,8 @@ fn sizes(options: &Options, machine: Machine, report: &mut Report) -> Result<()>
         let plan = Plan {
             servers: count + 1,
             dead_bytes: count as u64 * NODE_BYTES,
-            // A partition for each, and not one more because the log is a little longer than the
-            // data.
+            // A partition for each server, and not one more because the log is a little longer than
+            // the data.
             partition_bytes: NODE_BYTES + NODE_BYTES / 20,
             replicas: 3,
             seed: count as u64,
@@ -143,7 +143,7 @@ fn sizes(options: &Options, machine: Machine, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// 1 PB in all.
+/// The largest cluster: 1 PB in all.
 fn largest(args: &ScaleArgs, machine: Machine, report: &mut Report) -> Result<()> {
     let servers = if args.options.quick {
         args.servers.min(1000)

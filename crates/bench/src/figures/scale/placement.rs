@@ -1,8 +1,8 @@
 //! Whether randomized placement keeps the slowest disk near the average one (Figure 17): 120 disks,
 //! 12 GB, 120 recoveries each.
 //!
-//! The placement is the shipped code; a recovery takes as long as the slowest disk reads the
-//! primaries that lie on it.
+//! The placement is the shipped code; a recovery takes as long as the slowest disk needs to read
+//! its primaries.
 
 use super::costs::SEGMENT_BYTES;
 use super::machine::{SECOND, ns};
@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 
 const DISKS: usize = 120;
 const DEAD_BYTES: u64 = 12_000_000_000;
-/// Of the paper's disks together, so that a second is the best there is.
+/// The rate of all of the paper's disks together, so that the best time is a second.
 const ALL_DISKS_PER_SECOND: f64 = 12e9;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The shipped one: of five candidates the one that would be done first.
+    /// The shipped one: of five candidates the one that would finish first.
     ReadTime,
-    /// The same, but all disks are taken to be alike.
+    /// The same, with all disks counted as alike.
     Counts,
     Random,
 }

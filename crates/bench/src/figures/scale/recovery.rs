@@ -1,5 +1,5 @@
 //! Backups that read and divide a dead server's segments, and recovery masters that fetch, replay
-//! and replicate them: what `duramen_node` does, with queues in place of work.
+//! and replicate them: as in `duramen_node`, with queues in place of work.
 
 use super::cluster::{Cluster, Stage, Then, width};
 use super::costs::SEGMENT_BYTES;
@@ -9,14 +9,14 @@ use duramen_format::segment::Kind;
 use duramen_wire::native::message::{PartitionOutcome, Recover, ReplicaEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// As in `duramen_node`: segments that a recovery master reads at once, and how far it looks for an
-/// idle backup.
+/// As in `duramen_node`: segments that a recovery master reads at once, and the number of next
+/// segments that it considers to find an idle backup.
 const READS_MAX: usize = 8;
 const LOOK_AHEAD: usize = 32;
 /// Segments that a backup reads at once: one is divided while the next is read.
 const READS_AHEAD: usize = 2;
 
-/// A part of a segment on its way to a recovery master.
+/// A part of a segment for a recovery master.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub master: usize,
@@ -25,7 +25,7 @@ pub(super) struct Piece {
     pub bytes: u64,
 }
 
-/// What a backup has of the dead server's log.
+/// A backup's replicas of the dead server's log.
 #[derive(Default)]
 pub(super) struct Shelf {
     pub replicas: Vec<ReplicaEntry>,
@@ -33,10 +33,10 @@ pub(super) struct Shelf {
     unread: VecDeque<u32>,
     reading: BTreeSet<u32>,
     ready: BTreeSet<u32>,
-    /// Who waits for what.
+    /// The waiting requests for each segment.
     waiting: BTreeMap<u32, Vec<Piece>>,
     started: bool,
-    /// When its disk was done with it.
+    /// When its disk was done with the log.
     pub read_ns: Ns,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Master {
     pub id: ServerId,
     pub order: Recover,
     unread: VecDeque<(u32, usize)>,
-    /// By backup.
+    /// Requests in flight, by backup.
     outstanding: BTreeMap<usize, usize>,
     under_way: usize,
     piece_bytes: u64,
@@ -100,7 +100,7 @@ impl Cluster {
         self.read_on(server);
     }
 
-    /// The same order again changes nothing.
+    /// A repeated order changes nothing.
     pub fn start_master(&mut self, server: usize, id: ServerId, order: Recover) {
         let same = |master: &Master| {
             let of = &master.order;
@@ -134,16 +134,16 @@ impl Cluster {
         self.fetch(self.masters.len() - 1);
     }
 
-    /// How many parts of equal size the log falls into: its share of the hashes of the dead
-    /// server's.
+    /// Number of equal parts that the log is divided into: from the order's share of the dead
+    /// server's hashes.
     fn partitions_of(&self, order: &Recover) -> u64 {
         let all: u128 = self.dead_width();
         let mine: u128 = order.tablets.iter().map(|tablet| width(tablet.range)).sum();
         (all / mine.max(1)).max(1) as u64
     }
 
-    /// Asks for further segments: of the next ones, those whose backups have the least to do for
-    /// it.
+    /// Requests further segments: of the next ones, those for which the backups have the fewest
+    /// requests from this master.
     fn fetch(&mut self, master: usize) {
         let latency = self.machine().latency;
         loop {
@@ -176,7 +176,7 @@ impl Cluster {
         }
         shelf.waiting.entry(piece.segment).or_default().push(piece);
         if !shelf.reading.contains(&piece.segment) {
-            // Asked for before its turn, or another replica than the one that was read ahead.
+            // Requested before its turn, or another replica than the one that was read ahead.
             shelf.unread.retain(|segment| *segment != piece.segment);
             shelf.unread.push_front(piece.segment);
             self.read_on(piece.backup);
@@ -215,7 +215,7 @@ impl Cluster {
         }
     }
 
-    /// A segment of what was taken over goes to its backups.
+    /// A segment of the side log goes to its backups.
     fn ship(&mut self, master: usize) {
         let machine = self.machine();
         let (server, bytes) = (self.masters[master].server, self.masters[master].filled);

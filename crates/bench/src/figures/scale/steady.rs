@@ -1,5 +1,5 @@
-//! What the coordinator of a large cluster does beside recoveries: its real code, asked what so
-//! many servers ask, as often.
+//! The load of a large cluster's coordinator beside recoveries: its real code, with the requests of
+//! so many servers at their real rate.
 
 use super::cluster::{Batches, MESSAGE, coordinator, encode, settings, settle};
 use crate::harness::Result;
@@ -13,22 +13,22 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::{Admin, ToCoordinator};
 use std::time::Instant;
 
-/// How often each server says what it has, per second (`duramen_node`'s member).
+/// Reports of each server about its tablets, per second (`duramen_node`'s member).
 const CONFIRMS: f64 = 0.1;
-/// Parts into which a dead server's tablet is cut, each of which gets a new owner.
+/// Parts into which a dead server's tablet is cut, each with a new owner.
 const CUTS: u64 = 205;
 
-/// Seconds between two of a server's questions for the map: while all is served, and while
-/// something is not (as there).
+/// Seconds between two requests of a server for the map: while all tablets are served, and while
+/// some are not (as in the member).
 fn map_pauses(servers: usize) -> (f64, f64) {
     let servers = servers as f64;
     ((servers * 500e-6).max(1.0), (servers * 200e-6).max(0.1))
 }
 
-/// What was found: parts of one core.
+/// The result: parts of one core.
 pub(super) struct Steady {
     pub busy: f64,
-    /// While something is recovered, beside the recovery itself.
+    /// During a recovery, beside the recovery itself.
     pub busy_meanwhile: f64,
     pub messages_per_second: f64,
 }
@@ -84,7 +84,7 @@ fn change(coordinator: &mut Coordinator, store: &mut Memory, admin: Admin) -> Re
     settle(coordinator, store, &mut batches)
 }
 
-/// Nanoseconds of a question and its answer, by each of the servers once.
+/// Nanoseconds of a request and its answer; each server sends one.
 fn cost(
     coordinator: &mut Coordinator,
     ids: &[ServerId],

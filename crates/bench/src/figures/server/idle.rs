@@ -1,4 +1,4 @@
-//! What a server costs while nothing happens, and how soon it is there.
+//! The cost of a server at rest, and its start time.
 
 use super::{ADAPTIVE, OFF, Programs, REDIS};
 use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const IDLE_CONNECTIONS: usize = 10_000;
-/// Time after the last request after which a server must be asleep.
+/// Time after the last request within which a server must be asleep.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Runs the part.
@@ -59,7 +59,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     Ok(())
 }
 
-/// Processor time while nothing is asked, after a short load has ended and [`SETTLE`] has passed.
+/// Processor time without requests, after a short load has ended and [`SETTLE`] has passed.
 fn idle_percent(server: &Server, window: Duration) -> Result<f64> {
     let mut load = Load::usual(server.address, Command::Get, 1);
     load.limit = Limit::Time(Duration::from_millis(200));
@@ -70,11 +70,11 @@ fn idle_percent(server: &Server, window: Duration) -> Result<f64> {
     Ok((server.cpu_ns()? - before_ns) as f64 / begun.elapsed().as_nanos() as f64 * 100.0)
 }
 
-/// Growth of RSS by connections that have said one PING and then nothing.
+/// Growth of RSS by connections that sent one PING and then nothing.
 fn bytes_per_connection(server: &Server) -> Result<f64> {
     raise_file_limit()?;
     let before = server.rss_bytes()?;
-    // One fewer, because a server may count the connection of the load before as open still.
+    // One fewer, because a server may still count the connection of the load before as open.
     let wanted = IDLE_CONNECTIONS - 1;
     let mut connections = Vec::with_capacity(wanted);
     for n in 0..wanted {

@@ -2,7 +2,8 @@
 //! request, round trips, idle cost, throughput against utilization.
 //!
 //! All servers are processes of their own on loopback. The same generator drives each in turn (A B
-//! A B); processor time is the kernel's account of the server process over the measured run.
+//! A B); processor time is that of the server process in the kernel's statistics over the measured
+//! run.
 
 mod idle;
 mod requests;
@@ -13,7 +14,7 @@ use crate::harness::{Options, Report, Result};
 use crate::servers::{Duramen, Server, find_duramen, find_program};
 use std::path::PathBuf;
 
-/// What `duramen bench server` takes.
+/// Arguments of `duramen bench server`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerArgs {
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub enum Part {
     Utilization,
 }
 
-/// The programs, found.
+/// The paths of the programs.
 pub(super) struct Programs {
     duramen: PathBuf,
     /// `None` = not installed.
@@ -91,7 +92,7 @@ impl Programs {
     }
 }
 
-/// Names of the contenders, as the tables show them.
+/// Names of the contenders in the tables.
 const ADAPTIVE: &str = "duramen";
 const OFF: &str = "duramen, poll off";
 const REDIS: &str = "redis";

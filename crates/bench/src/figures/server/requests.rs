@@ -12,7 +12,7 @@ use duramen_base::units::MIB;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// What is sent, and how many requests are on their way per connection.
+/// The command, and the requests in flight per connection.
 struct Case {
     name: &'static str,
     command: Command,
@@ -260,7 +260,7 @@ fn add_targets(report: &mut Report, all: &[Measured]) {
     }
 }
 
-/// The same comparison by a generator that is not ours.
+/// The same comparison by a foreign generator.
 pub(super) fn redis_benchmark(
     options: &Options,
     programs: &Programs,
@@ -312,7 +312,7 @@ pub(super) fn redis_benchmark(
     Ok(())
 }
 
-/// Requests per second as redis-benchmark says, and server CPU per request in microseconds.
+/// Requests per second as reported by redis-benchmark, and server CPU per request in microseconds.
 fn benchmark_once(
     program: &std::path::Path,
     server: &Server,
@@ -351,7 +351,7 @@ fn benchmark_once(
     Ok([rate, cpu_ns as f64 / 1e3 / requests as f64])
 }
 
-/// Writes in random order, as the utilization part needs them.
+/// Writes in random order, for the utilization part.
 pub(super) fn random_sets(server: &Server, keys: u64, duration: Duration) -> Load {
     let mut load = Load::usual(server.address, Command::Set, 16);
     load.keys = keys;

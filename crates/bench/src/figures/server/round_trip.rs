@@ -1,4 +1,4 @@
-//! One connection, one request at a time: what a caller waits.
+//! One connection, one request at a time: the latency for a caller.
 
 use super::{ADAPTIVE, OFF, Programs, REDIS};
 use crate::harness::{

@@ -22,7 +22,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     let mut at = Vec::new();
     for percent in PERCENTS {
         fill_to(&server, f64::from(percent) / 100.0, &mut keys)?;
-        // Once over the whole log, so that the cleaner has met its steady state.
+        // Once over the whole log, so that the cleaner is in its steady state.
         random_sets(&server, keys, Duration::from_secs(options.size(5, 2))).run()?;
         let before_ns = server.cpu_ns()?;
         let mut rates = Vec::new();
@@ -119,7 +119,7 @@ fn watched(load: &crate::load::Load) -> Result<(crate::load::Outcome, Duration)>
     })
 }
 
-/// Adds keys until the server says that `utilization` is reached.
+/// Adds keys until the server reports `utilization`.
 fn fill_to(server: &Server, utilization: f64, keys: &mut u64) -> Result<()> {
     let number = |field: &str| {
         let doing = || {
@@ -133,14 +133,14 @@ fn fill_to(server: &Server, utilization: f64, keys: &mut u64) -> Result<()> {
     loop {
         let budget = number("duramen_segment_budget_bytes")?;
         let live = number("duramen_live_bytes")?;
-        // Until the server holds something: the most an entry of 16 + 100 bytes can take.
+        // While the server has no data: the most that an entry of 16 + 100 bytes can take.
         let entry = if *keys > 0 {
             live / *keys as f64
         } else {
             136.0
         };
         let missing = (utilization * budget - live) / entry;
-        // NaN too ends here: a server that counts nothing cannot be filled by its own count.
+        // NaN ends here too: a server without counters cannot be filled by them.
         if missing.is_nan() || missing < 64.0 {
             return Ok(());
         }

@@ -1,10 +1,10 @@
 //! Data ten times as large as memory: the store's flash tier beside memcached's extstore, with
 //! equal memory.
 //!
-//! Each server is a process of its own in a memory cgroup of the same limit, so that the page cache
-//! that it makes the system keep counts as its own. The same generator fills both with the same
-//! keys, then reads: all keys alike, and 90 % of reads to 5 % of the keys, which lie scattered
-//! among all others. Only values that were found, and are the key's, count as reads.
+//! Each server is a process of its own in a memory cgroup of the same limit, so that its part of
+//! the page cache counts as its memory. The same generator fills both with the same keys, then
+//! reads: all keys alike, and 90 % of reads to 5 % of the keys, which are scattered among all
+//! others. A read counts only if the value was found and is the key's.
 
 mod reads;
 mod rivals;
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const VALUE_BYTES: usize = 1000;
-/// Data by memory.
+/// Data over memory.
 const TIMES: u64 = 10;
-/// Memory of a second memcached, which has room for what it keeps there of every item.
+/// Factor of the memory of a second memcached, which has room for its RAM part of every item.
 const MORE: u64 = 3;
-/// Times the connections for a second look at a hot set: enough that somebody always has something
-/// to do while others wait.
+/// Factor of the connections in a second measurement of a hot set: enough that some always have
+/// work while others wait.
 const MANY: usize = 4;
 
-/// What `duramen bench tier` takes.
+/// Arguments of `duramen bench tier`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TierArgs {
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub struct TierArgs {
     /// The program `memcached`, with extstore; by default the one on PATH
     #[arg(long, value_name = "FILE")]
     pub memcached: Option<PathBuf>,
-    /// Where the flash files go: a directory on the SSD that is measured
+    /// Directory of the flash files: on the SSD that is measured
     #[arg(long, value_name = "DIR")]
     pub flash: Option<PathBuf>,
     /// Memory of each server, its page cache included; data is ten times as much
@@ -47,14 +47,14 @@ pub struct TierArgs {
     /// Connections
     #[arg(long, default_value_t = 16)]
     pub connections: usize,
-    /// Requests that a connection has on their way at once
+    /// Requests that a connection has in flight at once
     #[arg(long, default_value_t = 4)]
     pub pipeline: usize,
     /// Seconds of each measurement
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Keys per second at which the stores are filled: faster, extstore evicts what it has no time
-    /// to write
+    /// Keys per second at which the stores are filled: faster, extstore evicts items before it
+    /// writes them
     #[arg(long, default_value_t = 50_000.0)]
     pub fill_rate: f64,
     /// Only these reads, and of Duramen alone
@@ -187,7 +187,7 @@ fn side_by_side(
     Ok(rows)
 }
 
-/// So many connections, all stores in turn.
+/// One number of connections, all stores in turn.
 fn at_a_load(
     args: &TierArgs,
     reads: &Reads,
@@ -259,7 +259,7 @@ fn row(reads: &Reads, rival: &Rival, outcomes: &[Outcome], rate: f64) -> Result<
         .number("resident MiB", rival.rss_bytes()? as f64 / MIB as f64, 4))
 }
 
-/// What of all keys is still there.
+/// Counts the keys that are still there.
 fn lost(sizes: &Sizes, rivals: &[Rival], report: &mut Report) -> Result<()> {
     let mut rows = Vec::new();
     for rival in rivals {
@@ -296,7 +296,7 @@ fn lost(sizes: &Sizes, rivals: &[Rival], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Everything is there after a crash, with a directory; memcached's extstore starts empty.
+/// After a crash, a store with a directory has all its data; memcached's extstore starts empty.
 fn restart(program: &Path, sizes: &Sizes, parent: &Path, report: &mut Report) -> Result<()> {
     let data = Scratch::new(parent).doing("making a directory")?;
     let keys = sizes.keys / 2;

@@ -1,4 +1,4 @@
-//! One generator for two protocols: a thread for each connection, which sends a few requests and
+//! A load generator for two protocols: one thread per connection, which sends a few requests and
 //! reads their replies.
 
 use super::VALUE_BYTES;
@@ -8,12 +8,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Of the reads of a hot set, so many of a hundred are of one key in so many.
+/// Percent of the reads of a hot set that go to the hot keys, which are one in so many.
 const HOT_READS: u64 = 90;
 const HOT_KEYS: u64 = 20;
 const FILL_CONNECTIONS: u64 = 4;
 const FILL_PIPELINE: u64 = 64;
-/// A server that says nothing for so long has failed.
+/// A server without a reply for this time has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub(super) enum Protocol {
     Memcached,
 }
 
-/// Which keys are read.
+/// The choice of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// All alike
+    /// All with equal probability
     Uniform,
     /// 90 % of reads to 5 % of the keys
     Hot,
@@ -47,7 +47,7 @@ impl Choice {
     }
 }
 
-/// Reads for a time.
+/// Random reads for a time.
 #[derive(Clone, Copy)]
 pub(super) struct Reads {
     pub(super) choice: Choice,
@@ -57,17 +57,17 @@ pub(super) struct Reads {
     pub(super) time: Duration,
 }
 
-/// What came of requests.
+/// The results of requests.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) requests: u64,
-    /// Stored, or found and right.
+    /// Stored, or found with the right value.
     pub(super) found: u64,
-    /// Another value than the key's.
+    /// Found with another value than the key's.
     pub(super) wrong: u64,
     pub(super) seconds: f64,
     pub(super) latencies: Latencies,
-    /// Entries that Duramen read from flash meanwhile.
+    /// Entries that Duramen read from flash during the run.
     pub(super) fetched: f64,
 }
 
@@ -86,12 +86,12 @@ impl Outcome {
     }
 }
 
-/// What a reply says.
+/// A reply.
 #[derive(Debug, PartialEq, Eq)]
 enum Reply {
     Stored,
     NotStored,
-    /// A value, which is in the buffer that was given.
+    /// A value; it is in the caller's buffer.
     Value,
     Nothing,
 }
@@ -249,7 +249,7 @@ fn read_reply(
     }
 }
 
-/// Runs so many threads, each with a connection, and adds up what they did.
+/// Runs so many threads, each with a connection, and adds up their results.
 fn in_threads(
     rival: &Rival,
     threads: u64,
@@ -302,7 +302,7 @@ impl Reads {
     }
 }
 
-/// Every key once, by a few connections.
+/// Accesses every key once, by a few connections.
 fn each(rival: &Rival, keys: u64, set: bool, rate: Option<f64>) -> Result<Outcome> {
     in_threads(rival, FILL_CONNECTIONS, |number, connection, outcome| {
         let own: Vec<u64> = (number..keys).step_by(FILL_CONNECTIONS as usize).collect();
@@ -319,7 +319,7 @@ fn each(rival: &Rival, keys: u64, set: bool, rate: Option<f64>) -> Result<Outcom
     })
 }
 
-/// Sets all keys, at most so many in a second; returns how many were stored.
+/// Sets all keys, at most so many per second; returns how many were stored.
 pub(super) fn fill(rival: &Rival, keys: u64, rate: Option<f64>) -> Result<u64> {
     Ok(each(rival, keys, true, rate)?.found)
 }

@@ -15,10 +15,10 @@ pub(super) const EXTSTORE: &str = "memcached, extstore";
 pub(super) const EXTSTORE_MORE: &str = "memcached, extstore, 3 x the memory";
 pub(super) const IN_MEMORY: &str = "duramen, all in memory";
 
-/// Of a server's memory, this is its program's: code, stacks, buffers.
+/// The part of a server's memory for its program: code, stacks, buffers.
 const PROGRAM_BYTES: u64 = 24 * MIB;
-/// memcached needs more beside `-m`: its hash table and the buffers of extstore. With 24 MiB it was
-/// killed by the limit.
+/// memcached needs more beside `-m`: its hash table and the buffers of extstore. With 24 MiB the
+/// limit killed it.
 const MEMCACHED_BYTES: u64 = 48 * MIB;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -59,7 +59,7 @@ impl Rival {
         Rival::serve(program, sizes, Some(parent), Some(data))
     }
 
-    /// Duramen with memory for everything.
+    /// Duramen with memory for all data.
     pub(super) fn in_memory(program: &Path, sizes: &Sizes) -> Result<Rival> {
         Rival::serve(program, sizes, None, None)
     }
@@ -106,7 +106,7 @@ impl Rival {
         let name = if flash.is_some() { TIERED } else { IN_MEMORY };
         let server = Server::duramen(name, &how)?;
         let group = match (&flash, data) {
-            // The log's own page cache is no part of the comparison.
+            // The log's part of the page cache does not belong to the comparison.
             (Some(_), None) => limited(sizes.memory_bytes, server.process_id())?,
             _ => None,
         };
@@ -120,7 +120,7 @@ impl Rival {
         })
     }
 
-    /// memcached with its extstore, and so many times the memory.
+    /// memcached with its extstore, and `times` times the memory.
     pub(super) fn memcached(
         program: &Path,
         sizes: &Sizes,
@@ -180,7 +180,7 @@ impl Rival {
         }
     }
 
-    /// Entries that it has read from flash; none if that is not told.
+    /// Entries that it has read from flash; 0 if unknown.
     pub(super) fn fetches(&self) -> Result<f64> {
         match self.protocol {
             Protocol::Resp => {
@@ -210,7 +210,7 @@ impl Rival {
         match &mut self.process {
             Process::Duramen(server) => server.kill(),
             Process::Memcached(child) => {
-                // Both fail only if it is gone already.
+                // Both fail only if it has ended already.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -219,7 +219,7 @@ impl Rival {
 }
 
 /// Puts a server, which has no data yet, into a group with its share of memory; `None`: the system
-/// lets us have none.
+/// allows no group.
 fn limited(memory_bytes: u64, process: u32) -> Result<Option<Group>> {
     let Ok(group) = Group::new(memory_bytes) else {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! What a model server does by itself: its log, its leases, replays and migrations.
+//! The actions of a model server: its log, its leases, replays and migrations.
 
 use super::*;
 
-/// What a server does by itself.
+/// A server's own actions.
 impl World {
     fn life(&mut self, index: usize) -> &mut Life {
         self.servers[index].life.as_mut().expect("it lives")
@@ -20,7 +20,7 @@ impl World {
         state && life.noted && !life.stuck && life.lease_until_us > self.now_us
     }
 
-    /// Writes a replica to a backup, if it takes it.
+    /// Writes a replica to a backup, if that accepts it.
     fn put(&mut self, from: usize, holder: ServerId, segment: SegmentId, replica: Replica) -> bool {
         let log = self.servers[from].id().expect("a member");
         let Some(to) = self.index_of(holder).filter(|to| self.reach(from, *to)) else {
@@ -41,7 +41,7 @@ impl World {
         true
     }
 
-    /// Backups for a segment: random ones that are reached.
+    /// Backups for a segment: random ones within reach.
     fn choose(&mut self, index: usize, without: &[ServerId], count: usize) -> Vec<ServerId> {
         let life = self.servers[index].life.as_ref().expect("it lives");
         let mut up: Vec<ServerId> = life.members.up().map(|e| e.server).collect();
@@ -55,7 +55,7 @@ impl World {
         chosen
     }
 
-    /// Writes what is listed to the control segment's holders.
+    /// Writes the list to the control segment's holders.
     fn put_control(&mut self, index: usize) -> bool {
         let life = self.life(index);
         let Some(control) = life.control else {
@@ -74,7 +74,7 @@ impl World {
             .all(|holder| self.put(index, holder, control, replica.clone()))
     }
 
-    /// The control log goes on in a new segment on new holders; the coordinator must hear of it
+    /// Continues the control log in a new segment on new holders; the coordinator must note it
     /// before anything else.
     fn roll_control(&mut self, index: usize) {
         let holders = self.choose(index, &[], REPLICAS);
@@ -114,8 +114,8 @@ impl World {
         }
     }
 
-    /// A new segment with these entries, on all of its holders and listed; or nothing, and it is
-    /// stuck.
+    /// Adds a new segment with these entries, listed and on all of its holders; or nothing, and the
+    /// server is stuck.
     fn add_segment(
         &mut self,
         index: usize,
@@ -150,7 +150,7 @@ impl World {
         Some(id)
     }
 
-    /// Closes the head, so that what follows has a higher segment id.
+    /// Closes the head, so that later segments have a higher id.
     fn close_head(&mut self, index: usize) -> bool {
         let Some(open) = self.life(index).open.take() else {
             return true;
@@ -171,7 +171,7 @@ impl World {
             .all(|holder| self.put(index, holder, id, replica.clone()))
     }
 
-    /// Whether the write is acknowledged. If not, it may turn up or not.
+    /// Whether the write is acknowledged. If not, a read may show it or not.
     pub fn write(&mut self, index: usize, key: Key, value: Value) -> bool {
         let life = self.life(index);
         let is_full = life
@@ -196,7 +196,7 @@ impl World {
         ok
     }
 
-    /// Whatever is due.
+    /// Does the due work.
     pub fn act(&mut self, index: usize) {
         if self.servers[index].life.is_none() {
             return;
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// What it has; the coordinator says if it is not a member any more.
+    /// Reports its versions; the coordinator answers if it is not a member any more.
     fn confirm(&mut self, index: usize) {
         let life = self.life(index);
         let question = ToCoordinator::Confirm {
@@ -267,7 +267,7 @@ impl World {
         self.life(index).wishes.insert(reply, Wish::Told);
     }
 
-    /// Replaces holders that crashed, and brings what is not everywhere to where it belongs.
+    /// Replaces crashed holders, and writes missing replicas.
     fn repair(&mut self, index: usize) {
         if self.life(index).control.is_none() {
             self.roll_control(index);
@@ -303,8 +303,7 @@ impl World {
         }
     }
 
-    /// Every segment on all of its holders first, and only then what the control segment says of
-    /// them.
+    /// Writes every segment to all of its holders first, and only then the control segment.
     fn place_everything(&mut self, index: usize) {
         let ids: Vec<SegmentId> = self.life(index).segments.keys().copied().collect();
         if !ids.into_iter().all(|id| self.put_segment(index, id)) {
@@ -412,7 +411,7 @@ impl World {
         Ok((data, creation))
     }
 
-    /// Tablets that are to leave: everything at once, and then it is locked.
+    /// Moves tablets out: all data at once, and then the tablet is locked.
     fn move_out(&mut self, index: usize) {
         let life = self.life(index);
         let leaving = life.tablets.tablets.iter().find_map(|t| match t.state {
@@ -466,7 +465,7 @@ impl World {
         self.life(target).ask_at_us = 0;
     }
 
-    /// Asks the coordinator what is not answered.
+    /// Repeats unanswered requests to the coordinator.
     fn ask_again(&mut self, index: usize) {
         let now_us = self.now_us;
         let (disk, replaces) = (self.servers[index].disk, self.servers[index].stored_id);

@@ -1,4 +1,4 @@
-//! Which control segment counts as a dead server's log (G1, G2, G5).
+//! The choice of the control segment that counts as a dead server's log (G1, G2, G5).
 
 use super::*;
 
@@ -72,8 +72,8 @@ fn a_closed_control_segment_has_a_successor() {
 }
 
 /// A disk had silently lost its last writes, among them the record of the newest head segment. Its
-/// backup came back first after a power cut of all, and the recovery took what it had for the whole
-/// log (seed 503920 of the simulated cluster).
+/// backup came back first after a power cut of all servers, and the recovery took its replicas for
+/// the whole log (seed 503920 of the simulated cluster).
 #[test]
 fn a_segment_with_data_that_nobody_lists_proves_a_longer_control_segment() {
     let check = |planted: Planted| {
