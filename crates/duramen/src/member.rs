@@ -640,7 +640,7 @@ impl LogWriter {
         remote.map(|remote| remote.replicas)
     }
 
-    /// The backups whose leases are needed for reading.
+    /// Whose leases are needed for reading.
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
         self.durable.lock().master.control_holders()
     }
