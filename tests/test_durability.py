@@ -784,6 +784,27 @@ def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
         assert replies == [1] * len(replies), collections.Counter(map(str, replies))
 
 
+@pytest.mark.parametrize("key_bytes, value_bytes, depth", [(1000, 0, 1), (1000, 0, 50), (16, 100, 500), (30_000, 0, 5)])
+def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_bytes, value_bytes, depth):
+    """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled the reserve for removals
+    before any few segments had enough dead bytes for a pass to free one: from then on every `DEL` was refused."""
+    server = start("--disk-size", "128mb", dir=tmp_path / "data", memory="1gb", threads=2, level="buffered")
+    with server.connect() as wire:
+        stored, refused = [], 0
+        while not refused:
+            keys = [(b"%09d" % n).ljust(key_bytes, b"k") for n in range(len(stored), len(stored) + 200)]
+            replies = wire.pipeline([("SET", key, b"v" * value_bytes) for key in keys])
+            stored += [key for key, reply in zip(keys, replies) if reply == b"OK"]
+            refused += sum(reply != b"OK" for reply in replies)
+        random.Random(1).shuffle(stored)
+        part = stored[: 20_000 if depth == 1 else len(stored) // 2]
+        for at in range(0, len(part), depth):
+            some = part[at : at + depth]
+            assert wire.pipeline([("DEL", key) for key in some]) == [1] * len(some), f"{at} of {len(stored)}"
+        if depth > 1:
+            harness.wait_until(lambda: wire.pipeline([("SET", "probe", "v")]) == [b"OK"], "there is room again")
+
+
 def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
     """Each restart closed the open segments, so heads took a segment each, and soon none was left
     for a tombstone: DEL returned MISCONF for ever."""

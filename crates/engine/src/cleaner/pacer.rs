@@ -432,7 +432,7 @@ impl Core {
             if purpose != Purpose::Promoted && self.refuses(purpose) {
                 return Err(self.out_of_memory());
             }
-            if !disk_has_room && waited > self.disk_patience() {
+            if !disk_has_room && waited > self.disk_patience(purpose) {
                 return Err(self.disk_full());
             }
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
@@ -495,7 +495,12 @@ impl Core {
 
     /// How long a writer waits for a segment of a disk that has none, whatever others gain
     /// meanwhile.
-    fn disk_patience(&self) -> Duration {
+    fn disk_patience(&self, purpose: Purpose) -> Duration {
+        // A removal does not go by what other writers were refused: several passes may be needed
+        // to free a segment for its tombstone.
+        if purpose == Purpose::Tombstones {
+            return WAIT_MAX;
+        }
         let mut log = self.log.iter();
         match log.any(|log| log.swaps().is_short_of_disk()) {
             true => FULL_DISK_AGAIN,

@@ -7,6 +7,7 @@
 
 use crate::core::Core;
 use crate::log::Log;
+use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
 
@@ -243,6 +244,7 @@ pub fn select_disk(
     fruitless: &mut Fruitless,
 ) -> Vec<u32> {
     let (now, now_ms) = (core.log_time(), core.clock.now_ms());
+
     let segment_bytes = core.space.segment_bytes() as u64;
     let needs = log.swaps().needs();
     let mut candidates: Vec<(f64, u32, u64)> = Vec::new();
@@ -291,11 +293,74 @@ pub fn select_disk(
         .map(|(_, window)| needed_bytes(core, log, *window, now_ms))
         .sum();
     if !oldest_first && !gains(chosen.len(), live) {
-        return Vec::new();
+        return select_to_merge(core, log, node, room);
     }
     let mut victims = claim(core, chosen, PASS_VICTIMS_MAX, None);
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
+}
+
+/// Claims victims of a pass that need not free a segment, on a disk without room for heads. It
+/// gathers the dead bytes and the unused ends of several segments into one short survivor, which is
+/// a victim of the next pass, until a segment is free. Otherwise scattered removals would fill the
+/// reserve for their tombstones before any few segments had enough dead bytes for one.
+fn select_to_merge(core: &Core, log: &Log, node: usize, room: u64) -> Vec<u32> {
+    if log.swaps().has_room(Purpose::Head) {
+        return Vec::new();
+    }
+    let now_ms = core.clock.now_ms();
+    let needs = log.swaps().needs();
+    let mut candidates: Vec<Mergeable> = closed_windows(core, log, node)
+        .filter(|window| needs.is_settled(log.segment_of(*window as usize)))
+        .map(|window| Mergeable {
+            needed: needed_bytes(core, log, window, now_ms),
+            appended: u64::from(core.space.segments[window as usize].appended_bytes()),
+            window,
+        })
+        .collect();
+    drop(needs);
+    candidates.sort_unstable_by_key(|segment| segment.needed);
+    candidates.truncate(PASS_VICTIMS_MAX);
+    candidates.truncate(mergeable(
+        &candidates,
+        room,
+        core.space.segment_bytes() as u64,
+    ));
+    let chosen = candidates.iter().map(|segment| (0.0, segment.window));
+    claim(core, chosen.collect(), PASS_VICTIMS_MAX, None)
+}
+
+/// A segment that may be a victim of a merging pass.
+struct Mergeable {
+    /// Bytes that the pass would keep.
+    needed: u64,
+    /// Bytes that it has.
+    appended: u64,
+    window: u32,
+}
+
+/// Number of the first segments that a merging pass takes, at most `room` segments' worth: the
+/// fewest that free a segment, else those whose last survivor is the shortest. That survivor is
+/// shorter than each victim by 1/64 of a segment, so a bounded number of passes frees a segment.
+fn mergeable(segments: &[Mergeable], room: u64, segment_bytes: u64) -> usize {
+    let (mut sum, mut shortest) = (0, u64::MAX);
+    let mut best = (u64::MAX, 0);
+    for (count, segment) in (1..).zip(segments) {
+        sum += segment.needed;
+        shortest = shortest.min(segment.appended);
+        let survivors = sum.div_ceil(segment_bytes);
+        if survivors > room {
+            break;
+        }
+        if survivors < count as u64 {
+            return count;
+        }
+        let last = sum - (survivors - 1) * segment_bytes;
+        if last + segment_bytes / DIED_PART <= shortest && last < best.0 {
+            best = (last, count);
+        }
+    }
+    best.1
 }
 
 /// Claims a segment that is to leave its place on disk, if there is one that can now: whatever it
@@ -340,9 +405,67 @@ fn claim(
 
 #[cfg(test)]
 mod tests {
-    use super::Fruitless;
+    use super::{Fruitless, Mergeable, mergeable};
 
     const MB: u64 = 1 << 20;
+
+    /// Segments of which each is full, and of which this part of 1,000 is dead.
+    fn with_dead(count: usize, dead: u64) -> Vec<Mergeable> {
+        let segment = |window| Mergeable {
+            needed: MB - MB * dead / 1000,
+            appended: MB,
+            window,
+        };
+        (0..count as u32).map(segment).collect()
+    }
+
+    /// Merges until a segment is free. The number of passes; none if one would gain nothing.
+    fn passes_until_free(mut segments: Vec<Mergeable>, room: u64) -> Option<usize> {
+        let before = segments.len();
+        for passes in 1.. {
+            segments.sort_unstable_by_key(|segment| segment.needed);
+            let count = mergeable(&segments, room, MB);
+            if count == 0 {
+                return None;
+            }
+            let kept: u64 = segments.drain(..count).map(|victim| victim.needed).sum();
+            assert!(
+                kept.div_ceil(MB) <= room,
+                "more survivors than there is room for"
+            );
+            segments.extend((0..kept.div_ceil(MB)).map(|n| Mergeable {
+                needed: (kept - n * MB).min(MB),
+                appended: (kept - n * MB).min(MB),
+                window: 0,
+            }));
+            if segments.len() < before {
+                return Some(passes);
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn merging_frees_a_segment_in_a_bounded_number_of_passes() {
+        for room in 3..10 {
+            for dead in [16, 20, 50, 100, 200, 300, 500, 900, 1000] {
+                let passes = passes_until_free(with_dead(100, dead), room);
+                let bound = 64.min(2 + 1000 / (dead as usize * (room as usize - 1)) * 2);
+                assert!(
+                    passes.is_some_and(|passes| passes <= bound),
+                    "{dead} of 1000, room {room}: {passes:?} passes, at most {bound}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn merging_ends_where_nothing_is_gained() {
+        assert_eq!(passes_until_free(with_dead(100, 0), 8), None);
+        assert_eq!(passes_until_free(with_dead(3, 100), 8), None);
+        assert_eq!(mergeable(&[], 8, MB), 0);
+        assert_eq!(mergeable(&with_dead(10, 500), 0, MB), 0);
+    }
 
     #[test]
     fn a_round_of_fruitless_passes_ends_until_something_dies() {

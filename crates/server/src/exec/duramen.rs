@@ -172,9 +172,11 @@ pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
             ctx.reply().array(hashes.len());
             for (n, hash) in hashes.iter().enumerate() {
                 let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
-                match guard.write(ctx.table, *hash, key, value, None) {
+                let written = ctx.part(guard, |table, guard| {
+                    guard.write(table, *hash, key, value, None)
+                });
+                match written {
                     Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after, level),
-                    // Each part has a result of its own.
                     Err(error) => ctx.reply().error(Failure::from(error).text()),
                 }
             }
@@ -235,8 +237,8 @@ pub(super) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Ke
         ctx.locked_for_flash(guard, hashes, |ctx, guard| {
             ctx.reply().array(hashes.len());
             for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-                let outcome = guard.remove(ctx.table, *hash, key)?;
-                tell_removed(&mut ctx.reply(), outcome.before, level);
+                let removed = ctx.part(guard, |table, guard| guard.remove(table, *hash, key))?;
+                tell_removed(&mut ctx.reply(), removed.before, level);
             }
             Ok(())
         })

@@ -692,6 +692,24 @@ impl Context<'_> {
         }
     }
 
+    /// Runs one part of a command whose parts each have a result of their own. K1: a part that did
+    /// not happen, because SWAPDB came between, runs again on the table that is selected now.
+    pub(super) fn part<T>(
+        &mut self,
+        guard: &mut Guard<'_>,
+        mut run: impl FnMut(TableId, &mut Guard<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let done = run(self.table, guard);
+            let is_outdated = matches!(done, Err(Error::TryAgain));
+            if !is_outdated || self.shared.membership().is_some() || self.locked {
+                return done;
+            }
+            guard.renew();
+            self.table = admit::table_of(self.client, self.shared);
+        }
+    }
+
     /// K1: true if nothing was done, as SWAPDB came between the look at the table and its use.
     #[inline]
     fn is_outdated(&self, done: &Done) -> bool {

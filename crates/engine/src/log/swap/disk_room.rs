@@ -71,7 +71,7 @@ impl Swaps {
     /// A restart closes what is open, so each head may need a segment for its first tombstone. With
     /// one more there are two short ones when all are taken, and the cleaner makes one of them.
     fn reserve_of_removals(&self) -> u64 {
-        (self.limit() / 32).clamp(1, 8) + self.heads
+        (self.limit() / 32).max(1) + self.heads
     }
 
     /// True if a head may open another segment for this purpose.
