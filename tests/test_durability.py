@@ -786,8 +786,9 @@ def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
 
 @pytest.mark.parametrize("key_bytes, value_bytes, depth", [(1000, 0, 1), (1000, 0, 50), (16, 100, 500), (30_000, 0, 5)])
 def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_bytes, value_bytes, depth):
-    """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled the reserve for removals
-    before any few segments had enough dead bytes for a pass to free one: from then on every `DEL` was refused."""
+    """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled
+    the reserve for removals before any few segments had enough dead bytes for a pass to free one:
+    from then on every `DEL` was refused."""
     server = start("--disk-size", "128mb", dir=tmp_path / "data", memory="1gb", threads=2, level="buffered")
     with server.connect() as wire:
         stored, refused = [], 0
