@@ -31,7 +31,7 @@ def wire(server):
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts servers with options of the test's own; they end with the test."""
+    """Starts servers with the test's own options; they end with the test."""
     running = []
 
     def start_one(*arguments, **options):

@@ -1,8 +1,9 @@
-"""Starts and ends real servers, and speaks RESP to them byte by byte.
+"""Starts and ends real servers, and uses RESP with them byte by byte.
 
-Servers listen on free ports of the loopback address, write their log into a folder of the test, and are ended by their
-own process id. With DURAMEN_TEST_PEER=redis-server the same tests run against Redis, to show that they ask for what
-Redis does and not for what we happen to do; tests that say something about Duramen alone are marked `duramen`.
+Servers listen on free ports of the loopback address, write their log into a folder of the test, and
+are ended by their own process id. With DURAMEN_TEST_PEER=redis-server the same tests run against
+Redis, to show that they expect the behaviour of Redis and not an accident of ours; tests about
+Duramen alone are marked `duramen`.
 """
 
 import contextlib
@@ -23,16 +24,18 @@ BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/
 BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
 
-# How long anything may take before a test calls it stuck, in seconds. Two shared cores are slow at times.
+# Longest duration of anything before a test calls it stuck, in seconds. Two shared cores are slow
+# at times.
 PATIENCE_S = 60
 
-# For clusters of tests that are not about who is taken for dead: a server that a busy machine keeps from running for a moment is not.
-# One that is killed is noticed within a second all the same, for its connections are refused.
+# For clusters of tests that are not about dead servers: a server that a busy machine delays for a
+# moment does not count as dead. A killed one is still detected within a second, because its
+# connections are refused.
 CALM = ("--verdict-timeout", "3s")
 
 
 def crc32c(data):
-    """The checksum of whatever Duramen writes and sends."""
+    """The checksum of all data that Duramen writes and sends."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -42,7 +45,7 @@ def crc32c(data):
 
 
 def wait_until(condition, what, patience_s=PATIENCE_S, pause_s=0.01):
-    """Polls `condition` until it gives something true, and gives that back."""
+    """Polls `condition` until its result is true, and returns that result."""
     deadline = time.monotonic() + patience_s
     while True:
         result = condition()
@@ -62,16 +65,16 @@ def tail(path, bytes_max=16_000):
 
 
 def environment(additions):
-    """Ours without what is meant for the harness, and with `additions`."""
+    """The environment without the variables of the harness, and with `additions`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("DURAMEN_")}
     return {**own, **additions}
 
 
 class Duramen:
-    """One server process. Started again, it has the same ports."""
+    """One server process. After a restart it has the same ports."""
 
-    # Without a level of its own a test's server keeps its data in memory: most tests are not about disks, and are faster
-    # so. `level=None` leaves it to the server.
+    # Without a level of its own a test's server keeps its data in memory: most tests are not about
+    # disks, and are faster this way. `level=None` leaves the choice to the server.
     def __init__(
         self, folder, *arguments, memory="256mb", threads=1, mode="store", environment=None, level="memory", dir=None
     ):
@@ -144,7 +147,7 @@ class Duramen:
         self.end()
 
     def stop(self):
-        """SIGTERM; gives the exit code."""
+        """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.end()
 
@@ -164,14 +167,15 @@ class Duramen:
         return code
 
     def rss_bytes(self, kind="VmRSS"):
-        """Resident memory of the process; `RssAnon`: without its program, which is 10 MB where it is hardly optimised."""
+        """Resident memory of the process; `RssAnon`: without its program, which is 10 MB with
+        little optimisation."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(f"{kind}:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError(f"no {kind}")
 
     def resident_bytes(self):
-        """Resident memory of the process as it would be with the program that is shipped."""
+        """Resident memory of the process, corrected to the size of the shipped program."""
         program = min(self.rss_bytes("RssFile"), PROGRAM_BYTES)
         return self.rss_bytes("RssAnon") + self.rss_bytes("RssShmem") + program
 
@@ -189,7 +193,7 @@ class Duramen:
 
 
 class Redis(Duramen):
-    """A redis-server in Duramen's place."""
+    """A redis-server in place of Duramen."""
 
     def __init__(self, folder, *arguments, program=PEER, **options):
         super().__init__(folder, *arguments, **options)
@@ -224,13 +228,13 @@ def port_of(address):
     return int(address.rsplit(":", 1)[1])
 
 
-# Given by `free_port`: whoever asked may not listen yet.
+# Ports from `free_port`: their users may not listen yet.
 GIVEN_PORTS = set()
 
 
 def free_port():
-    """A port that nobody has. None of those from which the system takes ports for connections: one of these may take it before the
-    server that it is for listens."""
+    """A free port. None of those that the system assigns to connections: a connection may take such
+    a port before the server listens."""
     while True:
         port = random.randrange(10_000, 32_000)
         if port in GIVEN_PORTS:
@@ -264,7 +268,7 @@ def in_threads(count, work):
 
 
 class ErrorReply(Exception):
-    """An error that the server answered."""
+    """An error reply of the server."""
 
 
 class Closed(Exception):
@@ -282,7 +286,7 @@ def encode(*arguments):
 
 
 class Wire:
-    """One connection, without any of a client library's kindness."""
+    """One connection, without the conveniences of a client library."""
 
     def __init__(self, port, timeout=PATIENCE_S, receive_buffer=None):
         self.socket = socket.socket()
@@ -298,12 +302,12 @@ class Wire:
         self.socket.sendall(data)
 
     def call(self, *arguments):
-        """Sends one command and gives its reply; raises [ErrorReply]."""
+        """Sends one command and returns its reply; raises [ErrorReply]."""
         self.send(encode(*arguments))
         return self.reply()
 
     def pipeline(self, commands):
-        """Sends many commands at once and gives all replies, errors as values."""
+        """Sends many commands at once and returns all replies, errors as values."""
         self.send(b"".join(encode(*command) for command in commands))
         return [self.reply_or_error() for _ in commands]
 
@@ -332,7 +336,7 @@ class Wire:
         return line
 
     def load(self, keys, value, options=()):
-        """SETs all keys to one value, fast; every reply has to be `+OK`."""
+        """SETs all keys to one value, fast; every reply must be `+OK`."""
         tail = encode("SET", "k", value, *options).split(b"k\r\n", 1)[1]
         head = b"*%d\r\n$3\r\nSET\r\n" % (3 + len(options))
         for start in range(0, len(keys), 1000):
@@ -375,7 +379,7 @@ class Wire:
         raise AssertionError(f"not RESP: {line!r}")
 
     def raw_reply(self):
-        """The bytes of one reply, as they came."""
+        """The bytes of one reply, unchanged."""
         line = self.line()
         raw = line + b"\r\n"
         kind, rest = line[:1], line[1:]
@@ -386,7 +390,7 @@ class Wire:
         return raw
 
     def drain(self):
-        """Everything that comes until the server closes the connection."""
+        """Reads everything until the server closes the connection."""
         data = bytes(self.received[self.at :])
         while True:
             try:
@@ -408,12 +412,13 @@ class Wire:
         self.close()
 
 
-# Of the program itself, optimised as it is shipped, so much is resident under load; of that of the tests 13 MB.
+# Resident bytes of the program itself under load, optimised as shipped; the tests' program has 13
+# MB.
 PROGRAM_BYTES = 10_000_000
 
 
 class Resident(threading.Thread):
-    """Keeps the most that a server has resident, looked at every 20 ms."""
+    """Records the largest resident memory of a server, measured every 20 ms."""
 
     def __init__(self, server):
         super().__init__(daemon=True)
@@ -434,7 +439,8 @@ class Resident(threading.Thread):
 
 @contextlib.contextmanager
 def disk(image, place, size):
-    """A file system of so many bytes at `place`, on a loop device. Without the right to mount it, the test is skipped."""
+    """A file system of `size` bytes at `place`, on a loop device. Without the right to mount it,
+    the test is skipped."""
     place.mkdir(exist_ok=True)
     try:
         with open(image, "wb") as file:
@@ -452,7 +458,7 @@ def disk(image, place, size):
 
 @contextlib.contextmanager
 def frozen(place):
-    """Nobody writes to this file system meanwhile: writers wait, as for a disk that hangs."""
+    """Freezes this file system meanwhile: writers wait, as on a hanging disk."""
     subprocess.run(["fsfreeze", "--freeze", place], check=True)
     try:
         yield
@@ -461,7 +467,8 @@ def frozen(place):
 
 
 def fill(folder, left):
-    """Takes all room there but for so many bytes; returns the file to be removed again."""
+    """Fills the room there except for `left` bytes; returns the file, which is to be removed again.
+    """
     ballast = folder / "ballast"
     with open(ballast, "wb") as file:
         while (free := shutil.disk_usage(folder).free) > left:

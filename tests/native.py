@@ -1,4 +1,4 @@
-"""The native protocol's handshake and frames by hand, as docs/native-protocol.md has them."""
+"""The native protocol's handshake and frames by hand, as described in docs/native-protocol.md."""
 
 import hmac
 import os
@@ -14,7 +14,7 @@ ANSWER, ERROR = 1, 2
 
 
 class RefusedError(ConnectionError):
-    """The other side said why it does not want to talk, or ended the connection."""
+    """The other side refused the connection with a reason, or ended it."""
 
 
 def opening(role, versions=(2, 2), magic=b"DURAMENN"):
@@ -38,7 +38,7 @@ def receive(peer, length):
 
 
 def shake(peer, role, cluster=b"", token=b""):
-    """Goes through the handshake of who connected, on a socket that blocks."""
+    """Goes through the handshake as the connecting side, on a blocking socket."""
     ours = opening(role)
     peer.sendall(ours)
     said = ours + receive(peer, OPENING_BYTES)

@@ -1,23 +1,27 @@
-"""Runs the commands that a page of the documentation shows, in order, as somebody who reads it would, and compares what they print.
+"""Runs the commands that a page of the documentation shows, in order, as a reader would, and
+compares their output.
 
-A page's fenced blocks are read like this:
+A page's fenced blocks have this meaning:
 
-- In a block with lines that begin with `$ `, each of them is a command, and the lines below it are what it prints. Without any,
-  it only has to succeed.
-- Lines that begin with a prompt of redis-cli (`127.0.0.1:6379> `) go to one redis-cli per page, which stays open.
+- In a block with lines that begin with `$ `, each of them is a command, and the lines below it are
+  its output. A command without such lines only has to succeed.
+- Lines that begin with a prompt of redis-cli (`127.0.0.1:6379> `) go to one redis-cli per page,
+  which stays open.
 - Every other block is a list of commands.
 - `…` stands for any text; alone on a line, for any lines.
-- A command that prints a line `ready …` is a server: it goes on until the page ends. `PID` is the first of its `pids=`.
+- A command that prints a line `ready …` is a server: it runs until the page ends. `PID` is the
+  first of its `pids=`.
 
-What is special is said by comments right above a block:
+Comments right above a block give special instructions:
 
 - `<!-- test: skip: REASON -->`: it is not run.
 - `<!-- test: file NAME -->`: it is the content of a file.
-- `<!-- test: stop -->`: another terminal, and nothing that was started before runs any more.
+- `<!-- test: stop -->`: another terminal, and no earlier process runs any more.
 - `<!-- test: on ADDRESS … -->`: it is run on each of these machines; the block names the first.
-- `<!-- test: with A=B … -->`: B is small enough for a test, A is what people want.
+- `<!-- test: with A=B … -->`: B is small enough for a test, A is the real value.
 
-Machines are network namespaces, so ports are those of the page. Folders that belong to the whole machine lie in the test's own.
+Machines are network namespaces, so ports are those of the page. Folders of the whole machine are
+inside the test's own.
 """
 
 import contextlib
@@ -37,13 +41,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # Folders of the machine that a page may write to; each is replaced by one of the test.
 FOLDERS = ("/backup", "/etc/duramen", "/mnt/ssd", "/usr/local", "/var/lib")
-# Those of them that each machine has for itself.
+# Those of them that each machine has separately.
 OWN_FOLDERS = ("/var/lib",)
 
 PROMPT = re.compile(r"^[0-9.]+:[0-9]+(\(TX\))?> (?P<command>.*)$")
 ADDRESS = re.compile(r"\b10\.0\.0\.[0-9]+\b")
 
-# How long anything may take.
+# Longest wait for anything.
 WAIT_S = harness.PATIENCE_S
 
 
@@ -55,7 +59,7 @@ class Block:
     directives: list
 
     def directive(self, name):
-        """What stands behind its name; None if it is not there."""
+        """The text behind its name; None if it is missing."""
         for text in self.directives:
             word, _, rest = text.partition(" ")
             if word.rstrip(":") == name:
@@ -90,7 +94,7 @@ def blocks(page):
 
 
 def steps(block):
-    """Its commands: (kind, command, lines that are shown below it)."""
+    """Its commands: (kind, command, lines shown below it)."""
     found = []
     is_console = any(line.startswith("$ ") or PROMPT.match(line) for line in block.lines)
     for line in block.lines:
@@ -109,7 +113,7 @@ def steps(block):
 
 
 def matches(shown, printed):
-    """Whether the lines that were printed are those that the page shows."""
+    """Whether the printed lines match the lines of the page."""
 
     def of(line):
         if line.strip() == "…":
@@ -121,13 +125,14 @@ def matches(shown, printed):
 
 
 def lines_of(printed):
-    """Whole lines of redis-cli; without the time that it tells of a slow command."""
+    """Whole lines of redis-cli, without the time that it prints for a slow command."""
     lines = printed.decode().split("\n")[:-1]
     return [line for line in lines if not re.fullmatch(r"\([0-9.]+s\)", line)]
 
 
 class Machine:
-    """Where commands run: a namespace, a shell's variables and folder, and the machine's own folders."""
+    """The place where commands run: a namespace, a shell's variables and folder, and the machine's
+    own folders."""
 
     def __init__(self, reader, host, name):
         self.reader = reader
@@ -156,7 +161,7 @@ class Service:
         self.ready = dict(word.split("=", 1) for word in ready.split()[1:])
 
     def stop(self):
-        """Ctrl-C, which reaches all that the shell has started."""
+        """Ctrl-C, which reaches all processes of the shell."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         try:
@@ -167,7 +172,7 @@ class Service:
 
 
 class Reader:
-    """Somebody who does what pages say."""
+    """A reader who runs the commands of pages."""
 
     def __init__(self, root, network):
         self.root = root
@@ -185,7 +190,7 @@ class Reader:
     def prepare(self):
         for folder in (self.work, self.programs, *(self.root / name.strip("/") for name in FOLDERS)):
             folder.mkdir(parents=True)
-        # What stands in the repository is reached as from its root.
+        # The content of the repository, as seen from its root.
         for name in ("scripts", "crates", "Cargo.toml"):
             (self.work / name).symlink_to(ROOT / name)
         (self.programs / "duramen").symlink_to(harness.BINARY)
@@ -204,7 +209,7 @@ case "$*" in
 *) echo "cargo $*: not by these pages" >&2; exit 64 ;;
 esac""",
         )
-        self.program("ldconfig", "exit 0")  # programs find the library by a variable, as it is not in /usr/local
+        self.program("ldconfig", "exit 0")  # programs find the library by a variable, because it is not in /usr/local
         local = self.root / "usr/local"
         self.variables = {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
@@ -212,7 +217,7 @@ esac""",
             "CARGO_TARGET_DIR": str(target),
             "PKG_CONFIG_PATH": f"{local}/lib/pkgconfig",
             "LD_LIBRARY_PATH": f"{local}/lib",
-            # Small, where the page does not say how much.
+            # Small, if the page does not set a size.
             "DURAMEN_MEMORY": "64mb",
         }
 
@@ -233,7 +238,8 @@ esac""",
         return self.machines[address]
 
     def read(self, page):
-        """Does all that a page shows; gives the blocks that it did not run, with the reasons."""
+        """Runs everything that a page shows; returns the blocks that it did not run, with the
+        reasons."""
         (self.root / "hub/var/lib").mkdir(parents=True, exist_ok=True)
         skipped = []
         for block in blocks(page):
@@ -254,7 +260,7 @@ esac""",
         for address in ADDRESS.findall("\n".join(block.lines)):
             self.machine(address)
         path = machine.folder / machine.place(name)
-        # Folders of a machine's own are filled in where the file is used.
+        # Folders of a machine are filled in when the file is used.
         text = "\n".join(block.lines) + "\n"
         path.write_text(text)
         path.with_name(path.name + ".page").write_text(text)
@@ -319,7 +325,7 @@ esac""",
         assert not shown or matches(shown, printed), said
 
     def ended_or_ready(self, block, command, process, output):
-        """The line of a server that is ready; None of a command that has ended."""
+        """The line of a server that is ready; None for a command that has ended."""
         deadline = time.monotonic() + 2 * WAIT_S
         while True:
             code = process.poll()
@@ -358,7 +364,7 @@ esac""",
         assert matches(shown, lines_of(printed)), f"{block}: {command}\nprinted\n{printed.decode()}\nand the page shows\n" + "\n".join(shown)
 
     def close_redis(self):
-        """It has printed nothing that the page does not show."""
+        """Checks that it printed nothing that the page does not show."""
         if self.redis is None:
             return
         redis, self.redis = self.redis, None
@@ -376,7 +382,7 @@ esac""",
             machine.new_shell()
 
     def end(self):
-        """Whatever happened."""
+        """Ends everything, whatever happened."""
         if self.redis:
             self.redis.kill()
             self.redis.wait()

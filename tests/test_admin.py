@@ -58,13 +58,14 @@ def test_every_metric_is_in_the_operations_page(server):
 
 @pytest.mark.parametrize("level, memory, count", [(None, "256mb", 120_000), ("memory", "1gb", 600_000)])
 def test_memory_report_adds_up_to_rss(start, tmp_path, level, memory, count):
-    """What waits for the disk, and what the heap keeps, was in no part: at 256 MB of budget 200 MB were missing."""
+    """Data waiting for the disk, and memory kept by the heap, were missing in the report: at 256 MB
+    of budget 200 MB were unexplained."""
     server = start(memory=memory, level="memory", dir=None if level else tmp_path / "data")
     with server.connect() as wire:
         wire.load([b"key:%09d" % i for i in range(count)], b"v" * 1000)
     seen = []
 
-    def adds_up():  # the two are not read at one moment, and the cleaner is at work
+    def adds_up():  # the two are not read at one moment, and the cleaner is running
         report, rss = json.loads(get(server, "/memory")), server.rss_bytes()
         seen[:] = [f"/memory says {report['total_bytes']}, the system {rss}:\n{json.dumps(report)[:2000]}"]
         assert sum(report["parts"].values()) == report["total_bytes"]
@@ -97,8 +98,8 @@ def test_garbage_on_the_admin_port(server):
 
 
 def test_peers_that_never_read_keep_the_admin_port_only_for_a_moment(server):
-    """Every place was taken by connections that asked for /metrics again and again and read nothing: /livez was silent for two
-    minutes, and an orchestrator would have killed the server."""
+    """Every place was taken by connections that requested /metrics repeatedly and read nothing:
+    /livez did not answer for two minutes, and an orchestrator would have killed the server."""
     request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
     silent = [harness.Wire(server.admin_port, receive_buffer=4096) for _ in range(32)]
     for wire in silent:
@@ -109,8 +110,9 @@ def test_peers_that_never_read_keep_the_admin_port_only_for_a_moment(server):
 
 
 def test_clients_that_never_finish_their_request_do_not_delay_a_probe(server):
-    """Fifty connections a second with half a request each took all places for two seconds each: /livez was answered
-    after eight seconds, and a probe with a usual timeout would have had the server restarted."""
+    """Fifty connections a second with half a request each took all places for two seconds each:
+    /livez was answered after eight seconds, and a probe with a usual timeout would have had the
+    server restarted."""
     halves = []
     try:
         until = time.monotonic() + 3

@@ -1,4 +1,4 @@
-"""The clients that people use, with all the scenarios of clients/README.md."""
+"""Popular client libraries, with all the scenarios of clients/README.md."""
 
 import functools
 import os
@@ -31,7 +31,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Runs each program once and keeps what it said of each scenario."""
+    """Runs each program once and keeps its results of each scenario."""
 
     @functools.cache
     def run(client, resp):

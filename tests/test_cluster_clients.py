@@ -1,4 +1,5 @@
-"""Cluster clients that people use, against real clusters: through the death of a master and, before that, a live migration."""
+"""Popular cluster clients, against real clusters: through the death of a master and, before that, a
+live migration."""
 
 import contextlib
 import json
@@ -23,17 +24,18 @@ PROGRAMS = {
     "lettuce": [*JAVA, "lettuce"],
 }
 CASES = [("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("jedis", 2), ("jedis", 3), ("lettuce", 3)]
-# Errors that the libraries retry by themselves, and hand on when their patience is over (go-redis: MaxRedirects; redis-py:
-# cluster_error_retry_attempts; Jedis: maxAttempts; Lettuce: the command's timeout, and its redirections). Nothing else may be
-# seen, and not often. NOREPLICAS: backups did not acknowledge for `reply-timeout`.
-# LOADING, and a node that Lettuce has not heard of yet: a server that was too slow, was taken for dead and
-# comes back.
+# Errors that the libraries retry by themselves, and return when their limit is reached (go-redis:
+# MaxRedirects; redis-py: cluster_error_retry_attempts; Jedis: maxAttempts; Lettuce: the command's
+# timeout, and its redirections). No other error may be seen, and these not often. NOREPLICAS:
+# backups did not acknowledge for `reply-timeout`. LOADING, and a node that Lettuce does not know
+# yet: a server that was too slow, was taken for dead and comes back.
 ALLOWED = {
     "redis-py": (
         *("ConnectionError", "TimeoutError", "ClusterDownError", "TryAgainError", "MovedError", "BusyLoadingError"),
-        # Threads that share a client: a failed connection reorders its list of nodes without its lock, under whoever reads it.
+        # Threads that share a client: a failed connection reorders its list of nodes without its
+        # lock, while other threads read it.
         *("RuntimeError dictionary changed size", "RuntimeError dictionary keys changed", "KeyError '127.0.0.1:"),
-        # None of its errors either. It must be over soon: `goes_on` asks for that.
+        # Not an error of the cluster either. It must be over soon: `goes_on` checks that.
         "RedisClusterException Redis Cluster cannot be connected",
         "ResponseError NOREPLICAS",
     ),
@@ -48,7 +50,7 @@ ALLOWED = {
         "RedisCommandExecutionException NOREPLICAS",
     ),
 }
-# A worker that is refused rests for 10 ms.
+# A refused worker rests for 10 ms.
 ERRORS_MAX = 5000
 SERVERS = 5
 
@@ -81,7 +83,8 @@ class Up:
         return harness.tail(self.log_path)
 
     def explain(self):
-        """Prints what the coordinator and each server say, and their logs: for a test that has failed."""
+        """Prints the status of the coordinator and of each server, and their logs: for a failed
+        test."""
         if self.explained:
             return
         self.explained = True
@@ -105,7 +108,8 @@ class Up:
         return harness.Wire(harness.port_of(self.nodes[number]))
 
     def lives(self):
-        """Ids of the servers: other ones when a server that was too slow was taken for dead, and came back."""
+        """Ids of the servers: they change when a server was too slow, was taken for dead, and came
+        back."""
         servers = json.loads(self.tool("status", "--json"))["servers"]
         return sorted(server["server"] for server in servers if server["state"] == "up")
 
@@ -120,10 +124,11 @@ class Up:
         return done.stdout
 
     def move_a_tablet(self):
-        """Moves what one server has of database 0 to another one, and waits until it has moved; gives the other's number."""
+        """Moves one server's part of database 0 to another one, and waits until it has moved;
+        returns the other's number."""
         tablets = [tablet for tablet in json.loads(self.tool("tablet", "list", "--json")) if tablet["table"] == "db0"]
         first = tablets[0]
-        # A server that was slow enough to be taken for dead has left its tablets to others.
+        # A server that was slow enough to be taken for dead has lost its tablets to others.
         last = next(tablet for tablet in reversed(tablets) if tablet["owner"] != first["owner"])
         slots = f"{first['first_slot']}-{first['last_slot']}"
         self.tool("tablet", "migrate", "db0", "--slots", slots, "--to", last["owner"], "--wait")
@@ -157,7 +162,7 @@ def cluster(request, tmp_path):
 
 
 class Workload:
-    """A client program at work."""
+    """A running client program."""
 
     def __init__(self, cluster, client, resp, nodes):
         command = [*PROGRAMS[client], ",".join(nodes), str(resp)]
@@ -187,7 +192,7 @@ class Workload:
         return harness.tail(self.errors_file.name, 60_000)
 
     def explain(self):
-        """Prints what it has done, and where it hangs. Ends some clients."""
+        """Prints its progress, and the stacks of its threads. Some clients end by that."""
         print("passes and errors of each worker:", self.passes, "result:", self.result)
         self.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -206,7 +211,7 @@ class Workload:
             for worker, (passes, errors) in list(self.passes.items()):
                 if worker not in marks or marks[worker][1] != errors:
                     marks[worker] = (passes, errors)
-            # The pass that was under way at the mark does not count.
+            # The pass in progress at the mark does not count.
             ready = [worker for worker, (passes, _) in marks.items() if self.passes[worker][0] >= passes + 3]
             return len(ready) == 4
 
@@ -249,7 +254,7 @@ def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, r
         target = cluster.move_a_tablet()
         workload.goes_on("all workers work after the migration")
         moves_quietly = workload.errors() == 0 or cluster.lives() != lives
-        # It serves what it always had and what has just come.
+        # It serves its former tablets and the one that has just come.
         cluster.kill(target)
         workload.goes_on("all workers work again after the crash")
         result = workload.stop()
@@ -258,7 +263,7 @@ def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, r
     print("errors:", result["errors"], "longest pause of a worker:", result["gap_ms"], "ms")
     assert moves_quietly, f"every value was right, but a tablet that moves caused errors: {result['errors']}"
     check_errors(client, result["errors"])
-    # What the survivors have is what was acknowledged, for somebody who asks for the first time too.
+    # The survivors have every acknowledged write, also for a new client.
     with Workload(cluster, client, resp, [cluster.nodes[(target + 1) % SERVERS]]) as workload:
         lives = cluster.lives()
         workload.goes_on("a new client works")
@@ -281,24 +286,26 @@ def redis_cli(node, *arguments):
 def test_redis_cli_through_the_death_of_a_master(cluster):
     keys = [f"key{number}" for number in range(40)]
 
-    def all_agree():  # a member has the map a while after it has its tablets
+    def all_agree():  # a member gets the map a while after its tablets
         check = redis_cli(cluster.nodes[0], "--cluster", "check", cluster.nodes[2])
         return "All 16384 slots covered" in check and "agree about slots" in check
 
     harness.wait_until(all_agree, "all members agree about all slots", pause_s=0.1)
     for key in keys:
-        # Again if a server that a busy machine kept from running was taken for dead; a request that is refused did nothing.
+        # Again if a server that a busy machine delayed was taken for dead; a refused request had no
+        # effect.
         harness.wait_until(
             lambda: redis_cli(cluster.nodes[0], "SET", key, f"value of {key}") == "OK", f"{key} is set", pause_s=0.1
         )
     harness.wait_until(all_agree, "all members agree about all slots", pause_s=0.1)
     cluster.kill(4)
     for key in keys:
-        # A request for what is being recovered waits by itself; redis-cli does not repeat what it is told to.
+        # A request for a key that is being recovered waits in the server; redis-cli itself does not
+        # retry.
         found = redis_cli(cluster.nodes[1], "GET", key)
         if found != f"value of {key}":
             assert found.startswith(("TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "Could not connect", "Error:")), found
-        # By both: what one knows of the new owner, the other may learn a moment later.
+        # At both: one may learn of the new owner a moment later than the other.
         for node in cluster.nodes[1:3]:
             harness.wait_until(
                 lambda: redis_cli(node, "GET", key) == f"value of {key}", f"{key} is there again", pause_s=0.1
@@ -308,14 +315,15 @@ def test_redis_cli_through_the_death_of_a_master(cluster):
 
 @pytest.mark.duramen
 def test_commands_of_a_cluster(cluster):
-    """All members tell the same of all slots, and FLUSHALL, DBSIZE, SCAN and KEYS are of the own part."""
+    """All members report the same map of slots, and FLUSHALL, DBSIZE, SCAN and KEYS concern the
+    member's own part."""
     wires = [cluster.wire(number) for number in range(SERVERS)]
     told = []
 
-    def all_tell_the_same():  # a member has the map a while after it has its tablets
+    def all_tell_the_same():  # a member gets the map a while after its tablets
         try:
             told[:] = [wire.call("CLUSTER", "SLOTS") for wire in wires]
-        except harness.ErrorReply:  # one that has no map yet
+        except harness.ErrorReply:  # a member without a map yet
             return False
         return all(one == told[0] for one in told) and len(told[0]) == SERVERS
 
@@ -343,13 +351,13 @@ def test_commands_of_a_cluster(cluster):
     slot = wires[0].call("CLUSTER", "KEYSLOT", b"k7")
     assert wires[owner[slot]].call("CLUSTER", "COUNTKEYSINSLOT", slot) >= 1
     assert b"k7" in wires[owner[slot]].call("CLUSTER", "GETKEYSINSLOT", slot, 100)
-    # Three others have what was written.
+    # Three other servers have the writes.
     assert wires[0].call("WAIT", 3, 60_000) == 3
     assert wires[0].call("WAITAOF", 0, 3, 60_000) == [0, 3]
     assert wires[2].call("FLUSHALL") == b"OK"
     left = sorted(key for key in keys if owner[wires[0].call("CLUSTER", "KEYSLOT", key)] != 2)
     assert sorted(key for wire in wires for key in wire.call("KEYS", "*")) == left
-    # What was deleted does not come back by a recovery.
+    # A recovery does not bring deleted keys back.
     cluster.kill(2)
     living = [wire for number, wire in enumerate(wires) if number != 2]
 

@@ -1,4 +1,4 @@
-"""Several connections at once: what is atomic has to look so to everybody."""
+"""Several connections at once: atomic steps must look atomic to all clients."""
 
 import random
 import threading
@@ -81,7 +81,7 @@ def test_msetnx_lets_one_win(server, wire):
 
 
 def test_lock_by_set_nx_and_conditional_delete(server, wire):
-    """The usual lock of Redis clients; the counter it guards must not lose an increment."""
+    """The usual lock of Redis clients; the guarded counter must not lose an increment."""
     wire.call("SET", "guarded", 0)
 
     def work(number):
@@ -97,7 +97,7 @@ def test_lock_by_set_nx_and_conditional_delete(server, wire):
 
 
 def test_flushall_beside_writers(server, wire):
-    """After the last FLUSHALL and the last write, only what was written after it is there."""
+    """After the last FLUSHALL and the last write, only later writes are there."""
     stop = threading.Event()
 
     def write(number):
@@ -122,9 +122,10 @@ def test_flushall_beside_writers(server, wire):
 
 
 def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
-    """FLUSHDB, COPY and MOVE found their table before they entered the store. A SWAPDB in between made that the table
-    of another database: acknowledged writes of a database that nobody flushed were gone, and its keys were copied and
-    moved. The same for guards that wait outside for keys or memory: MSET and EXEC."""
+    """FLUSHDB, COPY and MOVE looked their table up before they entered the store. A SWAPDB in
+    between made that the table of another database: acknowledged writes of an unflushed database
+    were gone, and its keys were copied and moved. The same for guards that wait outside for keys or
+    memory: MSET and EXEC."""
     server = start(threads=8, memory="64mb")
     done = threading.Event()
 
@@ -191,7 +192,7 @@ def test_a_slow_keys_command_does_not_stop_others_for_long(server, wire):
 @pytest.mark.duramen
 @pytest.mark.parametrize("command", [("KEYS", "nomatch*x"), ("SCAN", "0", "COUNT", "100000", "MATCH", "*z*z*z*")])
 def test_walks_of_a_transaction_have_an_end(server, wire, command):
-    """300 KEYS in one EXEC held every thread for 51 s: nothing bounded what walks inside of it looked at."""
+    """300 KEYS in one EXEC held every thread for 51 s: the walks inside it had no bound."""
     wire.load([b"key:%07d" % i for i in range(200_000)], b"v")
     with server.connect() as other:
         other.pipeline([("MULTI",), ("SET", "before", "1"), *[command] * 3000, ("SET", "behind", "1")])

@@ -1,4 +1,4 @@
-"""Flags, environment, duramen.toml, start and stop: what a person meets before the first command."""
+"""Flags, environment, duramen.toml, start and stop: everything before the first command."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def duramen(*arguments, environment=None, folder=None):
 
 
 def refusal(*arguments, **options):
-    """What `duramen serve` says when it refuses to start."""
+    """The message of `duramen serve` when it refuses to start."""
     port = () if "--port" in arguments else ("--port", 0)
     done = duramen("serve", *port, "--admin-port", 0, *arguments, **options)
     assert done.returncode not in (0, 101), f"exit code {done.returncode}, said: {done.stderr}"
@@ -80,7 +80,7 @@ def test_bad_file_names_key_and_file(tmp_path, text, words):
 
 
 def test_unknown_environment_variable_names_the_nearest(start):
-    """A warning: somebody else's variable may begin with DURAMEN_ too."""
+    """A warning: a variable of another program may begin with DURAMEN_ too."""
     log = start(environment={"DURAMEN_MEMROY": "1gb"}).log()
     assert "DURAMEN_MEMROY" in log and "DURAMEN_MEMORY" in log
 
@@ -131,7 +131,7 @@ def test_config_rewrite_makes_config_set_last(start, tmp_path):
 
 
 class Unprivileged(harness.Duramen):
-    """A server that permissions bind, even if the tests run as root."""
+    """A server that is bound by permissions, even if the tests run as root."""
 
     def command(self):
         root = os.geteuid() == 0
@@ -172,7 +172,8 @@ def test_config_print_is_a_valid_file(tmp_path):
 
 
 def test_config_check_looks_at_what_serve_would(tmp_path):
-    """It took its file in another way than `serve` and `config print`, and saw neither DURAMEN_CONFIG nor other variables."""
+    """It found its file differently from `serve` and `config print`, and read neither
+    DURAMEN_CONFIG nor other variables."""
     path = tmp_path / "mine.toml"
     path.write_text("maxclients = 11\nmaxmemory = '1.5gb'\n")
     for arguments, environment in (
@@ -234,7 +235,7 @@ def test_signal_stops_cleanly(start, number):
 
 @pytest.mark.parametrize("gap_s", [0, 0.002, 0.02])
 def test_a_second_signal_ends_the_server_as_soon_as_it_can(start, tmp_path, gap_s):
-    """It slept for 3 s whatever happened, and then gave the exit code of a server that is stuck."""
+    """It always slept for 3 s, and then returned the exit code of a stuck server."""
     server = start(dir=tmp_path / "data", level=None)
     with server.connect() as wire:
         wire.call("SET", "k", "v")
@@ -280,7 +281,8 @@ def test_help_teaches():
 
 
 def test_help_and_the_operations_page_have_the_same_exit_codes():
-    """The page said 1 for a server that could not start, which ends with 5, and knew nothing of 5."""
+    """The page had exit code 1 for a server that could not start, which ends with 5, and did not
+    mention 5."""
     page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text().split("## Exit codes")[1]
     told = duramen("--help").stdout.split("EXIT CODES")[1]
     codes = [re.findall(pattern, text, re.MULTILINE) for pattern, text in ((r"^\| (\d) \|", page), (r"^  (\d)  ", told))]

@@ -1,7 +1,7 @@
-"""The same commands to Redis and to Duramen: the replies have to be the same, byte for byte.
+"""The same commands to Redis and to Duramen: the replies must be equal, byte for byte.
 
-Each case is a list of commands for a fresh connection to an empty server. What is different on purpose is in
-docs/compatibility.md and not here. The peer is Debian's redis-server 7.0.
+Each case is a list of commands for a fresh connection to an empty server. Intended differences are
+in docs/compatibility.md and not here. The peer is Debian's redis-server 7.0.
 """
 
 import time
@@ -133,11 +133,12 @@ CASES = {
     ],
 }
 
-# Commands whose replies hold times or other things that differ from run to run are compared by other tests.
+# Other tests compare commands whose replies contain times or other data that differs from run to
+# run.
 
 
 def replies(server, resp, commands):
-    """The bytes that a server answers to each command, pretty enough for a test report."""
+    """The bytes of a server's reply to each command, readable in a test report."""
     with server.connect() as wire:
         wire.call("FLUSHALL")
         if resp == 3:
@@ -164,7 +165,7 @@ def test_same_replies(pair, name, resp):
         wanted = replies(redis, resp, CASES[name])
         found = replies(duramen, resp, CASES[name])
         now = time.monotonic()
-        # TTL rounds to seconds: if so much time went by, one of the two may be a second further.
+        # TTL rounds to seconds: after this much time, one of the two may be a second further.
         if wanted == found or now - began < ALIKE_S or now > deadline:
             break
     different = [f"{command!r:.150}\n   Redis:   {a!r:.300}\n   Duramen: {b!r:.300}" for (command, a), (_, b) in zip(wanted, found) if a != b]

@@ -1,4 +1,5 @@
-"""What outlives the process: restarts, levels, snapshots, and disks that are full, taken or somebody else's."""
+"""Durability across processes: restarts, levels, snapshots, and disks that are full, in use or
+foreign."""
 
 import collections
 import json
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.duramen
 
 @pytest.fixture
 def durable(start, tmp_path):
-    """Starts a durable server; every one of a test has the same directory unless told otherwise."""
+    """Starts a durable server; all servers of a test use the same directory unless a test names
+    another one."""
 
     def start_one(*arguments, **options):
         options = {"level": None, "dir": tmp_path / "data", "memory": "64mb", **options}
@@ -41,7 +43,7 @@ def restart(server, kill=True):
 
 
 def refusal(*arguments, folder=None, timeout=60):
-    """The words of a server that does not start; its exit code is that of a server that cannot."""
+    """The message of a server that does not start; its exit code must be that of a failed start."""
     done = subprocess.run(
         [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--wal-size", "16mb", *map(str, arguments)],
         capture_output=True,
@@ -57,7 +59,7 @@ def refusal(*arguments, folder=None, timeout=60):
     return said[0]
 
 
-# The default path: no flag at all.
+# The default path: without any flag.
 
 
 def test_without_any_flag_it_is_durable(start, tmp_path):
@@ -124,7 +126,7 @@ def test_everything_is_back_after_a_restart(durable, kill, mode):
             assert wire.call("GET", "n") == b"1000"
             assert 0 < wire.call("PTTL", "later") <= 3_600_000
             assert wire.call("DURAMEN.READ", "versioned") == [b"v", version]
-            # Versions only grow, also of what is gone.
+            # Versions only grow, also for a removed key.
             assert wire.call("DURAMEN.WRITE", "deleted", "v")[0] > deleted
             wire.call("DEL", "deleted")
 
@@ -165,8 +167,8 @@ def test_databases_tables_and_their_levels_are_back(durable):
 
 
 def test_the_first_write_to_a_new_table_has_its_level(durable):
-    """Other clients found a table before the server had noted its level: 107 of 200 first writes to tables of level `synced` were
-    answered at the level of the server, `memory`."""
+    """Other clients found a table before the server had recorded its level: 107 of 200 first writes
+    to tables of level `synced` were answered at the level of the server, `memory`."""
     server = durable(level="memory", threads=2)
     count = 60
 
@@ -435,7 +437,7 @@ def test_a_snapshot_never_writes_over_anything(durable, tmp_path):
         wire.call("DURAMEN.SNAPSHOT", "somewhere")
 
 
-# Directories that are not ours to use.
+# Directories that we must not use.
 
 
 def test_two_servers_on_one_directory(durable, tmp_path):
@@ -471,12 +473,13 @@ def test_a_damaged_superblock(durable, tmp_path):
 
 
 def without_lock(folder):
-    """What is in a directory, but for the lock: it names the process that took it last."""
+    """The content of a directory, except for the lock: it names the last process."""
     return {name: data for name, data in content(folder).items() if name != "LOCK"}
 
 
 def reseal(superblock, at, new):
-    """Writes bytes into both copies of a superblock, and makes their checksums right again (docs/data-on-disk.md)."""
+    """Writes bytes into both copies of a superblock, and corrects their checksums
+    (docs/data-on-disk.md)."""
     data = bytearray(superblock.read_bytes())
     for copy in (0, 64 << 10):
         block = data[copy : copy + 4092]
@@ -506,7 +509,7 @@ def test_a_directory_that_is_not_for_us_is_left_alone(durable, tmp_path, at, new
     reseal(tmp_path / "data" / "superblock", at, new)
     before = without_lock(tmp_path / "data")
     if words is None:
-        # Which seed hashes are made with is nobody's promise: the keys are found again all the same.
+        # The seed of the hashes is not guaranteed: the keys are still found.
         server.start()
         with server.connect() as wire:
             assert wire.pipeline([("GET", f"k{n}") for n in range(1000)]) == [b"v"] * 1000
@@ -547,7 +550,7 @@ def open_folder():
 def test_no_permission(open_folder):
     user = []
     if os.geteuid() == 0:
-        # Root may write everywhere, so somebody else has to try.
+        # Root may write everywhere, so another user has to try.
         program = open_folder / "duramen"
         shutil.copy(harness.BINARY, program)
         user = [shutil.which("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -614,14 +617,15 @@ def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
 
 
 def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):
-    """Each FLUSHALL notes every table. What one control segment has no room for while the disk hangs ended the server."""
+    """Each FLUSHALL writes a record for every table. Records that did not fit into one control
+    segment while the disk hung ended the server."""
     tables = 100
     server = durable(dir=small_disk / "data", level="memory")
     with server.connect() as wire, server.connect() as other:
         wire.pipeline([("DURAMEN.TABLE", "CREATE", f"t{n}") for n in range(tables)])
         wire.call("SET", "before", "1")
         with harness.frozen(small_disk):
-            for _ in range(12):  # 120,000 notes of 24 bytes, of which 2 MiB have room
+            for _ in range(12):  # 120,000 records of 24 bytes; 2 MiB of them fit
                 replies = wire.pipeline([("FLUSHALL",)] * 100)
                 assert replies == [b"OK"] * 100
             assert other.call("SET", "after", "2") == b"OK"
@@ -634,8 +638,8 @@ def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):
 
 
 def test_a_stop_on_a_full_disk_loses_nothing(small_disk, durable):
-    """SHUTDOWN answered nothing, exited with 0 and had thrown away 88 MB that level `memory` had acknowledged.
-    It is refused unless everything acknowledged has room."""
+    """SHUTDOWN answered nothing, exited with 0 and had discarded 88 MB that level `memory` had
+    acknowledged. It is refused unless every acknowledged write has room."""
     server = durable(dir=small_disk / "data", memory="128mb", level="memory")
     ballast = harness.fill(small_disk, 6 << 20)
     kept = []
@@ -685,14 +689,14 @@ def test_shutdown_nosave_ends_on_a_full_disk(small_disk, durable):
 
 @pytest.mark.parametrize("value_bytes", [300, 20_000])
 def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
-    """A disk smaller than log and frames: all frames were full, the cleaner needed one to free any, and the log
-    took nothing any more. DEL, FLUSHALL and even GET said MISCONF for ever."""
+    """A disk smaller than log and frames: all frames were full, the cleaner needed one to free any,
+    and the log took nothing any more. DEL, FLUSHALL and even GET returned MISCONF for ever."""
     harness.fill(small_disk, 90 << 20)
     server = durable(dir=small_disk / "data", memory="128mb", level="buffered")
     value = b"v" * value_bytes
 
     def set_until_refused(wire, prefix, options=(), most=1_000_000):
-        """Stores new keys until the disk is full; gives them."""
+        """Stores new keys until the disk is full; returns them."""
         taken = []
         while len(taken) < most:
             names = [f"{prefix}{len(taken) + n}" for n in range(50)]
@@ -707,7 +711,7 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
         return wire.pipeline([("SET", "probe", value)])[0] == b"OK"
 
     with server.connect() as wire:
-        # Overwriting needs no room for long: what is dead is cleaned.
+        # Overwriting needs room only for a while: dead entries are cleaned.
         for round_number in range(8):
             written = wire.pipeline([("SET", f"same{n}", value) for n in range(6_000_000 // value_bytes)])
             assert set(written) == {b"OK"}, [reply for reply in written if reply != b"OK"][:1]
@@ -715,7 +719,8 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
             options = ("PX", 3000) if how == "expiry" else ()
             stored = set_until_refused(wire, how, options)
             assert stored, how
-            # The cleaner may gain a segment or two yet; of what expires the first may have gone.
+            # The cleaner may still gain a segment or two; the first of the expiring keys may be
+            # gone.
             while how != "expiry" and fields(wire)["aof_last_write_status"] == "ok":
                 stored += set_until_refused(wire, f"{how}{len(stored)}.", options)
             assert wire.call("GET", "same0") == value
@@ -734,8 +739,8 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
 
 
 def test_removals_make_room_after_a_command_that_spans_many_segments(start, tmp_path):
-    """An MSET that was longer than what was left of `disk-size` took the segments that are kept for cleaning and for removals: `DEL` was
-    refused for ever, also after a restart."""
+    """An MSET longer than the rest of `disk-size` took the segments that are reserved for cleaning
+    and for removals: `DEL` was refused for ever, also after a restart."""
     folder = tmp_path / "data"
     server = start("--disk-size", "256mb", "--wal-size", "512mb", dir=folder, memory="1gb", level="buffered")
     big = [part for n in range(31) for part in (f"big{n}", bytes(1 << 20))]
@@ -759,8 +764,8 @@ def test_removals_make_room_after_a_command_that_spans_many_segments(start, tmp_
 
 @pytest.mark.parametrize("command", [("EXPIRE", "100000"), ("GETEX", "EX", "100000")])
 def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
-    """EXPIRE and GETEX of scattered keys, on a full disk, took the space that is kept for removals: from then on every DEL
-    was refused."""
+    """EXPIRE and GETEX of scattered keys, on a full disk, took the space that is reserved for
+    removals: from then on every DEL was refused."""
     server = start("--disk-size", "128mb", dir=tmp_path / "data", memory="1gb", threads=2, level="buffered")
     name, *rest = command
     with server.connect() as wire:
@@ -781,8 +786,9 @@ def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
 
 @pytest.mark.parametrize("key_bytes, value_bytes, depth", [(1000, 0, 1), (1000, 0, 50), (16, 100, 500), (30_000, 0, 5)])
 def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_bytes, value_bytes, depth):
-    """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled the reserve for removals
-    before any few segments had enough dead bytes for a pass to free one: from then on every `DEL` was refused."""
+    """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled
+    the reserve for removals before any few segments had enough dead bytes for a pass to free one:
+    from then on every `DEL` was refused."""
     server = start("--disk-size", "128mb", dir=tmp_path / "data", memory="1gb", threads=2, level="buffered")
     with server.connect() as wire:
         stored, refused = [], 0
@@ -801,8 +807,8 @@ def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_byte
 
 
 def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
-    """Each restart closed what was open, so heads took a segment each, and there was soon none for a tombstone:
-    DEL said MISCONF for ever."""
+    """Each restart closed the open segments, so heads took a segment each, and soon none was left
+    for a tombstone: DEL returned MISCONF for ever."""
     harness.fill(small_disk, 80 << 20)
     server = durable(dir=small_disk / "data", memory="128mb", level="synced", threads=2)
     chance = random.Random(12)
@@ -831,7 +837,8 @@ def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
 
 
 def test_a_full_disk_takes_no_memory(small_disk, start):
-    """Where no frame could be written, what waited for one stood in memory a second time: 121 MB of 64 MiB."""
+    """When no frame could be written, data waiting for one was in memory a second time: 121 MB of
+    64 MiB."""
     server = start("--wal-size", "64mb", dir=small_disk / "data", memory="64mb", level="memory")
     harness.fill(small_disk, 0)
     budget, count, refused, value = 64 << 20, 0, None, b"v" * 300
@@ -857,7 +864,7 @@ def test_a_failed_save_leaves_nothing_and_keeps_the_last_one(small_disk, durable
         assert [path.name for path in (small_disk / "saves").iterdir()] == ["dump"]
         ballast.unlink()
         assert wire.call("SAVE") == b"OK"
-        # What a killed one leaves goes at the next start.
+        # The next start removes the remains of a killed one.
         shutil.copytree(small_disk / "saves" / "dump", small_disk / "saves" / "dump.new")
     restart(server)
     assert [path.name for path in (small_disk / "saves").iterdir()] == ["dump"]
@@ -975,7 +982,8 @@ def test_fsck_says_where_the_damage_is_and_a_server_refuses_it(durable, tmp_path
 
 
 def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
-    """A server refused all of a store for one flipped bit, and no tool gave the rest."""
+    """A server refused all of a store because of one flipped bit, and no tool recovered the rest.
+    """
     server = durable()
     with server.connect() as wire:
         assert wire.pipeline([("SET", f"k{n}", b"%04d" % n * 500) for n in range(3000)]) == [b"OK"] * 3000
@@ -1002,7 +1010,8 @@ def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
 
 
 def test_fsck_repairs_into_no_directory_that_holds_something(durable, tmp_path):
-    """`--out` could be a store: newer values there were replaced by those of the damaged one, with exit code 0."""
+    """`--out` could be a store: newer values there were replaced by those of the damaged one, with
+    exit code 0."""
     for name in ("one", "other"):
         server = durable(dir=tmp_path / name)
         with server.connect() as wire:
@@ -1016,7 +1025,7 @@ def test_fsck_repairs_into_no_directory_that_holds_something(durable, tmp_path):
     said = offline_error("fsck", "--repair", tmp_path / "one", "--out", tmp_path / "full")
     assert "`letter`" in said
     new = tmp_path / "new"
-    unfinished = new / ".duramen-repair-unfinished"  # as an interrupted repair leaves it
+    unfinished = new / ".duramen-repair-unfinished"  # the state after an interrupted repair
     unfinished.mkdir(parents=True)
     (unfinished / "wal").write_bytes(b"x")
     assert "proved" in offline("fsck", "--repair", tmp_path / "one", "--out", new)
@@ -1037,7 +1046,7 @@ def test_fsck_repairs_into_no_directory_that_holds_something(durable, tmp_path):
     ],
 )
 def test_fsck_names_the_file_that_is_short_or_missing(durable, tmp_path, name, keep, words):
-    """A deleted `wal` was "cannot look", truncated `frames` were a damaged superblock."""
+    """A deleted `wal` was reported as "cannot look", truncated `frames` as a damaged superblock."""
     server = durable()
     with server.connect() as wire:
         wire.load([b"k%d" % n for n in range(1000)], b"x" * 300)

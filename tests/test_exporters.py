@@ -1,4 +1,5 @@
-"""What reads a server's figures: Prometheus, its linter, redis_exporter, and agents that read INFO."""
+"""Readers of a server's figures: Prometheus, its linter, redis_exporter, and agents that read INFO.
+"""
 
 import contextlib
 import math
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.duramen
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
-# What Prometheus itself sends.
+# The header of Prometheus itself.
 OF_PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})? (\S+)$")
 
@@ -50,7 +51,7 @@ def lint(text):
 
 
 def load(server):
-    """A little of everything: each command here has a known number of calls."""
+    """A few commands of each kind: each command here has a known number of calls."""
     with server.connect() as wire:
         wire.call("CONFIG", "RESETSTAT")
         wire.load([b"k%d" % n for n in range(500)], b"v" * 100, ("EX", 1000))
@@ -67,7 +68,8 @@ def load(server):
     [(None, PLAIN), ("*/*", PLAIN), ("text/plain; version=0.0.4", PLAIN), (OF_PROMETHEUS, OPEN_METRICS), ("application/openmetrics-text", OPEN_METRICS)],
 )
 def test_metrics_come_in_the_format_that_is_asked_for(server, accept, kind):
-    """Everybody got OpenMetrics: a scraper of the older format found no help and no type for any counter."""
+    """Every client got OpenMetrics: a scraper of the older format found no help and no type for any
+    counter."""
     said, text = fetch(server.admin_port, accept=accept)
     assert said == kind
     assert text.endswith("# EOF\n") == (kind == OPEN_METRICS)
@@ -89,7 +91,8 @@ def test_the_page_names_the_program_and_the_process(server):
 
 
 def test_promtool_finds_nothing_to_say(start, tmp_path):
-    """36 metrics had no help. With a directory and flash, every metric of a single server is on the page."""
+    """36 metrics had no help. With a directory and flash, every metric of a single server is on the
+    page."""
     server = start("--flash-file", tmp_path / "flash", "--flash-size", "64mb", dir=tmp_path / "data", memory="128mb")
     load(server)
     assert lint(fetch(server.admin_port)[1]) == (0, "")
@@ -113,7 +116,7 @@ def test_promtool_finds_nothing_to_say_of_a_coordinator(tmp_path):
 
 @pytest.fixture
 def exported(start, tmp_path):
-    """A server that has done something, and what redis_exporter makes of it."""
+    """A server with some activity, and redis_exporter's metrics of it."""
     binary = program("redis_exporter")
     server = start(threads=2)
     load(server)
@@ -138,7 +141,8 @@ def exported(start, tmp_path):
 
 
 def test_redis_exporter_tells_true_figures(exported):
-    """`usec=0` of all commands; histograms whose buckets had more calls than there were; figures that it looked for in vain."""
+    """`usec=0` of all commands; histograms whose buckets had more calls than there were; figures
+    that it did not find."""
     server, found, text = exported
     of = lambda name, labels="": found[f"redis_{name}", labels]  # noqa: E731
     assert of("up") == 1 and of("exporter_last_scrape_error", '{err=""}') == 0
@@ -147,7 +151,7 @@ def test_redis_exporter_tells_true_figures(exported):
         assert of("commands_total", f'{{cmd="{cmd}"}}') == calls, cmd
         assert of("commands_duration_seconds_total", f'{{cmd="{cmd}"}}') > 0, cmd
     assert of("commands_rejected_calls_total", '{cmd="get"}') == 0
-    assert of("errors_total", '{err="ERR"}') == 2  # an INCR of text, and a command that there is not
+    assert of("errors_total", '{err="ERR"}') == 2  # an INCR of text, and an unknown command
     assert of("commands_failed_calls_total", '{cmd="incr"}') == 1
     assert (of("db_keys", '{db="db0"}'), of("db_keys_expiring", '{db="db0"}'), of("db_keys", '{db="db1"}')) == (501, 500, 1)
     assert 900 < of("db_avg_ttl_seconds", '{db="db0"}') <= 1000
@@ -162,7 +166,8 @@ def test_redis_exporter_tells_true_figures(exported):
 
 
 def test_redis_exporters_histograms_are_whole(exported):
-    """Each command had the histogram of its family: buckets beyond the number of calls, which scrapers refuse."""
+    """Each command had the histogram of its family: buckets beyond the number of calls, which
+    scrapers refuse."""
     _, found, _ = exported
     name = "redis_commands_latencies_usec"
     for (metric, labels), count in found.items():
@@ -178,17 +183,18 @@ def test_redis_exporters_histograms_are_whole(exported):
         values = [value for _, value in buckets]
         assert values == sorted(values) and buckets[-1] == (math.inf, count), (cmd, buckets)
         assert len(values) == 1 or values[-2] == count, (cmd, buckets)
-        # The sums are from INFO, in whole microseconds; and it did not know of its own end yet.
+        # The sums are from INFO, in whole microseconds; and the command's own end was not counted
+        # yet.
         assert found[f"{name}_sum", labels] > 0 or count <= 2, cmd
     assert found[f"{name}_count", '{cmd="get"}'] == 1001
 
 
 def test_the_sum_of_all_commands_is_the_time_that_was_spent(start):
-    """Time of a slow command must not count as that of the fast ones that come with it."""
+    """The time of a slow command must not count as that of the fast ones in the same batch."""
     server = start(threads=1)
     with server.connect() as wire:
         said = wire.pipeline([("SET", "a", 1), ("GET", "a"), ("INFO", "commandstats")])[2].decode()
-        assert "cmdstat_get:calls=1," in said and "cmdstat_info" not in said  # which is not over yet
+        assert "cmdstat_get:calls=1," in said and "cmdstat_info" not in said  # which has not ended yet
         wire.load([b"key:%d" % n for n in range(20_000)], b"v" * 10)
         wire.call("CONFIG", "RESETSTAT")
         for _ in range(10):
@@ -196,13 +202,13 @@ def test_the_sum_of_all_commands_is_the_time_that_was_spent(start):
     info = server.info("everything")
     stats = {name: dict(part.split("=") for part in info[f"cmdstat_{name}"].split(",")) for name in ("get", "keys")}
     assert (stats["get"]["calls"], stats["keys"]["calls"]) == ("400", "10")
-    # A KEYS looks at 20,000 keys, a GET at one.
+    # A KEYS examines 20,000 keys, a GET one.
     get, keys = (float(stats[name]["usec_per_call"]) for name in ("get", "keys"))
     assert 0 < get * 50 < keys, stats
     assert abs(float(stats["keys"]["usec"]) - 10 * keys) <= 1 + 0.01 * 10 * keys
 
 
-# What Redis's INFO has and ours has not, with the reason.
+# Fields of Redis's INFO that ours lacks, with the reason.
 NOT_HERE = {
     "gcc_version": "no C compiler made it",
     "expired_stale_perc": "nobody looks for expired keys in cycles",
@@ -212,7 +218,8 @@ NOT_HERE = {
 
 
 def test_info_has_the_fields_that_redis_has(pair):
-    """Exporters and agents looked in vain for `total_system_memory`, `allocator_*`, `master_replid` and forty others."""
+    """Exporters and agents did not find `total_system_memory`, `allocator_*`, `master_replid` and
+    forty others."""
     names = []
     for server in pair:
         with server.connect() as wire:
@@ -225,7 +232,8 @@ def test_info_has_the_fields_that_redis_has(pair):
 
 
 def test_config_get_knows_what_tools_ask_for(server, wire):
-    """`CONFIG GET requirepass` and `notify-keyspace-events` were empty lists, which clients took for an error."""
+    """`CONFIG GET requirepass` and `notify-keyspace-events` returned empty lists, which clients
+    took for an error."""
     for name in ["requirepass", "notify-keyspace-events", "latency-monitor-threshold", "client-output-buffer-limit", "databases", "save", "io-threads"]:
         found = wire.call("CONFIG", "GET", name)
         assert len(found) == 2 and found[0] == name.encode(), name
@@ -250,7 +258,7 @@ def test_there_are_no_modules(server, wire):
 
 
 def test_blocked_clients_are_counted(start, tmp_path):
-    """It was 0 whoever waited."""
+    """It was always 0."""
     with harness.disk(tmp_path / "image", tmp_path / "disk", 512 << 20) as place:
         server = start(level="memory", dir=place / "data", memory="64mb")
         with server.connect() as waiting:
@@ -276,7 +284,8 @@ def test_ttls_are_estimated(start):
 
 
 def test_counters_of_processor_time_do_not_fall(start):
-    """The kernel's ticks divide the time between user and system mode: an estimate, which fell now and then."""
+    """The kernel's ticks divide the time between user and system mode: an estimate, which sometimes
+    decreased."""
     server = start(threads=2)
     last = {}
     with server.connect() as wire:

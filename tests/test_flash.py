@@ -1,4 +1,5 @@
-"""The second tier: data larger than memory, on flash, with every value right and memory never over its budget."""
+"""The second tier: data larger than memory, on flash, with every value right and memory never over
+its budget."""
 
 import contextlib
 import json
@@ -19,14 +20,15 @@ pytestmark = pytest.mark.duramen
 
 MIB = 1 << 20
 MEMORY = 64 * MIB
-# What a server takes beyond its budget: its program, its threads' stacks and buffers, connections.
+# Memory of a server beside its budget: its program, its threads' stacks and buffers, connections.
 OVERHEAD = 48 * MIB
 VALUE_BYTES = 1000
 
 
 @pytest.fixture
 def tiered(start, tmp_path):
-    """Starts servers with a second tier; each of a test uses the same flash file unless told otherwise."""
+    """Starts servers with a second tier; all servers of a test use the same flash file unless a
+    test names another one."""
 
     def start_one(*arguments, size="1gb", file=None, **options):
         flash = ("--flash-file", file or tmp_path / "flash", "--flash-size", size)
@@ -40,7 +42,7 @@ def key(number):
 
 
 def value(number, turn=0):
-    """The value that a key has after its `turn`-th write: of no other key or turn."""
+    """The value of a key after its `turn`-th write: different from all other keys and turns."""
     seed = b"%d.%d." % (number, turn)
     return (seed * (VALUE_BYTES // len(seed) + 1))[:VALUE_BYTES]
 
@@ -54,7 +56,7 @@ def fill(wire, numbers, turn=0, options=(), step=500):
 
 
 class Watch:
-    """Looks at a server's memory all the time; fails if it was over the limit once."""
+    """Measures a server's memory continuously; fails if it was over the limit once."""
 
     def __init__(self, server, limit=MEMORY + OVERHEAD):
         self.server = server
@@ -85,7 +87,7 @@ def on_flash(server):
     return {name.removeprefix(prefix): int(text) for name, text in info.items() if name.startswith(prefix)}
 
 
-# Ten times what memory has room for.
+# Ten times the data that memory has room for.
 
 
 def test_ten_times_memory_every_value_is_right_and_memory_stays_in_its_budget(tiered):
@@ -107,7 +109,7 @@ def test_ten_times_memory_every_value_is_right_and_memory_stays_in_its_budget(ti
                 turns[n] = turns.get(n, 0) + 1
             replies = wire.pipeline([("SET", key(n), value(n, turns[n])) for n in some])
             assert replies == [b"OK"] * len(some)
-        # And each once, in an order that memory can't guess.
+        # And each once, in an order that memory can't predict.
         numbers = list(range(count))
         rng.shuffle(numbers)
         for start in range(0, count, 400):
@@ -147,7 +149,7 @@ def test_many_clients_read_and_write_what_is_on_flash(tiered):
     assert on_flash(server)["segments_demoted"] > 0
 
 
-# Each kind of command, on keys of which most lie on flash.
+# Each kind of command, on keys of which most are on flash.
 
 
 @pytest.fixture
@@ -222,7 +224,7 @@ def test_a_pipeline_over_cold_keys_is_answered_in_its_order(cold):
 
 
 def test_others_go_on_while_somebody_waits_for_flash(cold):
-    """Requests that need nothing of flash are answered while others are fetched for without end."""
+    """Requests that need no data from flash are answered while others fetch data without end."""
     done = threading.Event()
 
     def reader(number):
@@ -293,8 +295,8 @@ def test_scan_and_keys_see_every_key(tiered):
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("sizes", [(1 << 20,), (10, 100, 1 << 20), (10, 300_000)])
 def test_walks_over_values_that_cannot_be_fetched_together(tiered, threads, sizes):
-    """A thread of a small server fetches two of the longest values at once, and a bucket of the index has seven:
-    SCAN, KEYS, RANDOMKEY and DURAMEN.SCAN were refused."""
+    """A thread of a small server fetches two of the longest values at once, and a bucket of the
+    index has seven: SCAN, KEYS, RANDOMKEY and DURAMEN.SCAN were refused."""
     server = tiered(threads=threads)
     with server.connect() as wire, Watch(server):
         rng = random.Random(len(sizes))
@@ -334,7 +336,8 @@ def test_expiry_of_what_lies_on_flash(tiered):
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_expires_on_flash_goes_by_itself(tiered, tmp_path, durable):
-    """Keys, their part of the index, and their room on flash, though nobody asks for them and flash is far from full."""
+    """Keys, their part of the index, and their room on flash, without any access to them, and with
+    much free flash."""
     options = {"level": "buffered", "dir": tmp_path / "data"} if durable else {}
     server = tiered("--wal-size", "16mb", threads=1, size="2gb", **options)
     count = 5 * MEMORY // (VALUE_BYTES + 64)
@@ -377,7 +380,7 @@ def test_one_of_several_databases_is_emptied_and_the_others_stay_killed_in_the_m
         assert on_flash(server)["live_bytes"] > MEMORY
         wire.call("SELECT", 1)
         assert wire.call("FLUSHDB") == b"OK"
-        # Others are written meanwhile, and so is this one.
+        # Other keys are written meanwhile, and so is this one.
         assert wire.call("SET", key(5), of(1, 5, 7)) == b"OK"
         wire.call("SELECT", 0)
         for n in range(0, count, 20):
@@ -439,7 +442,7 @@ def test_a_cache_evicts_what_neither_memory_nor_flash_has_room_for(tiered):
 
 
 def test_values_of_all_sizes(tiered):
-    """What is on flash is longer than it was taken to be, or ends at the end of a segment."""
+    """A value on flash is longer than assumed, or ends at the end of a segment."""
     server = tiered(threads=1)
     rng = random.Random(3)
     sizes = [rng.choice([0, 1, 100, 511, 512, 513, 4000, 70_000, 1 << 20]) for _ in range(1200)]
@@ -469,7 +472,7 @@ def test_what_one_request_may_need_of_flash_is_bounded(tiered):
         assert wire.call("GET", key(2)) == large
 
 
-# Clients that go, servers that stop.
+# Clients that disconnect, servers that stop.
 
 
 def test_clients_that_leave_while_their_keys_are_fetched(cold):
@@ -490,7 +493,7 @@ def test_a_server_stops_cleanly_while_keys_are_fetched(cold):
         wire.send(b"".join(encode("GET", key(n)) for n in range(number, 20_000, 500)))
     assert cold.stop() == 0
     for number, wire in enumerate(wires):
-        # What was answered was right; a stop answers what it had read.
+        # All answers were right; a stop answers requests that were already read.
         try:
             for n in range(number, 20_000, 500):
                 assert wire.reply() == value(n)
@@ -533,8 +536,8 @@ def test_after_a_restart_everything_is_there(tiered, tmp_path, clean):
 
 
 class Writer:
-    """A client with keys of its own. It knows every value that may be stored: a command that a kill cut off may have been
-    executed or not."""
+    """A client with keys of its own. It keeps every value that may be stored: a command that a kill
+    cut off may have been executed or not."""
 
     def __init__(self, number):
         self.number = number
@@ -544,7 +547,7 @@ class Writer:
         self.refused = 0
 
     def work(self, server):
-        """Until the server is killed."""
+        """Runs until the server is killed."""
         try:
             with server.connect() as wire:
                 while True:
@@ -599,8 +602,9 @@ class Writer:
 
 
 def test_a_nearly_full_store_starts_again_after_kills_amid_writes(tiered, tmp_path):
-    """A store whose memory and flash were nearly full could not be started again after `kill -9`: the load had no room for the
-    index beside the writers' reserve, and short segments took whole slots of flash."""
+    """A store whose memory and flash were nearly full could not be started again after `kill -9`:
+    the load had no room for the index beside the writers' reserve, and short segments took whole
+    slots of flash."""
     server = tiered(dir=tmp_path / "data", size="128mb", threads=2, level="synced")
     writers = [Writer(number) for number in range(6)]
 
@@ -624,7 +628,8 @@ def test_a_nearly_full_store_starts_again_after_kills_amid_writes(tiered, tmp_pa
 
 
 def test_a_snapshot_has_what_lies_on_flash(tiered, start, tmp_path):
-    """Of one moment, and without a tier of its own: so nothing in it may lack."""
+    """The snapshot is of one moment, and has no tier of its own: so no data may be missing in it.
+    """
     server = tiered("--wal-size", "16mb", threads=2, level="buffered", dir=tmp_path / "data", size="256mb")
     count = 3 * MEMORY // (VALUE_BYTES + 64) // 2
     with server.connect() as wire:
@@ -654,11 +659,11 @@ def test_without_a_directory_a_restart_is_empty_and_the_file_is_used_again(tiere
         assert wire.call("GET", key(3)) == value(3, 1)
 
 
-# What cannot be used.
+# Invalid settings.
 
 
 def refusal(tmp_path, *arguments):
-    """The words of a server that does not start, and its exit code."""
+    """The message of a server that does not start, and its exit code."""
     done = subprocess.run(
         [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--level", "memory", *map(str, arguments)],
         capture_output=True,
@@ -744,7 +749,7 @@ def test_when_both_tiers_are_full_writes_are_refused_and_nothing_is_lost(tiered)
         for start in range(0, stored, 200):
             some = range(start, min(start + 200, stored))
             assert wire.call("MGET", *(key(n) for n in some)) == [value(n) for n in some]
-        # Deletes go on, and then writes.
+        # Deletes continue, and then writes do.
         for start in range(0, stored, 1000):
             numbers = range(start, min(start + 1000, stored))
             wire.call("DEL", *(key(n) for n in numbers if n % 2))
@@ -792,7 +797,7 @@ def test_a_device_that_does_not_give_back_what_it_was_given_is_told_and_memory_i
             shutil.copyfile(flash, tmp_path / "before")
             turn = 1
             fill(wire, range(count), turn)
-            assert wire.call("SET", b"hot", b"value") == b"OK"  # or it would lie on flash by now
+            assert wire.call("SET", b"hot", b"value") == b"OK"  # or it would be on flash by now
             with flash.open("r+b") as file, (tmp_path / "before").open("rb") as before:
                 shutil.copyfileobj(before, file, MIB)
         else:
@@ -806,7 +811,7 @@ def test_a_device_that_does_not_give_back_what_it_was_given_is_told_and_memory_i
         assert errors and all("flash" in str(error) for error in errors), errors[:3]
         for n, reply in zip(asked, replies, strict=True):
             assert isinstance(reply, ErrorReply) or reply == value(n, turn)
-        # A transaction needs all or does nothing.
+        # A transaction is done as a whole or not at all.
         wire.call("MULTI")
         wire.call("SET", b"hot", b"other")
         wire.call("GET", key(asked[replies.index(errors[0])]))
@@ -819,8 +824,9 @@ def test_a_device_that_does_not_give_back_what_it_was_given_is_told_and_memory_i
 
 
 def test_large_msets_of_many_threads_hold_nobody_up(tiered):
-    """A transaction looked for memory with its keys locked. Others waited for the keys, pinned, and so held back the memory that it
-    waited for: an MSET of 260 KB took 15 s with eight threads, and clients were told of no memory with a disk that was nearly empty."""
+    """A transaction waited for memory with its keys locked. Others waited for the keys, pinned, and
+    so held back the memory that it waited for: an MSET of 260 KB took 15 s with eight threads, and
+    clients got OOM with a nearly empty disk."""
     server = tiered(threads=8, level="memory")
     done, replies, longest = threading.Event(), [0] * 12, [0.0]
 
@@ -836,7 +842,7 @@ def test_large_msets_of_many_threads_hold_nobody_up(tiered):
         began = time.monotonic()
         try:
             return wire.call(*command)
-        except ErrorReply as error:  # cold values that it would overwrite: more than a thread may fetch at once
+        except ErrorReply as error:  # cold values to be overwritten: more than a thread may fetch at once
             assert "from flash at once" in str(error), error
         finally:
             longest[0] = max(longest[0], time.monotonic() - began)
@@ -854,8 +860,9 @@ def test_large_msets_of_many_threads_hold_nobody_up(tiered):
 
 
 def test_renames_and_copies_of_large_values_are_never_refused_for_want_of_memory(tiered):
-    """A head that had only room for removals left counted as room that was found, so COPY and EXEC were told of no memory eight times
-    in vain, over a disk that was nearly empty; RENAME and COPY held the keys meanwhile, 2 s each time, for everybody."""
+    """A head that had only room for removals left counted as found room, so COPY and EXEC failed
+    eight times for lack of memory, over a nearly empty disk; RENAME and COPY held the keys
+    meanwhile, 2 s each time, for all clients."""
     server = tiered(threads=2, level="buffered")
     keys, value = 300, random.Random(4).randbytes(300_000)
     with server.connect() as wire:
@@ -894,8 +901,9 @@ def test_renames_and_copies_of_large_values_are_never_refused_for_want_of_memory
 
 
 def test_a_pipeline_that_names_a_key_twice_is_answered(tiered):
-    """GETs of values on flash, and behind them in the same pipeline other commands on the same keys: what the first GET waited for was
-    also noted for a later command, given up for want of room as such, and asked for again, without end."""
+    """GETs of values on flash, and behind them in the same pipeline other commands on the same
+    keys: the fetches of the first GET were also recorded for a later command, given up for lack of
+    room as such, and requested again, without end."""
     server = tiered(size="128mb", threads=2)
     value, count, choose = b"v" * 100_000, 900, random.Random(3)
     with server.connect() as wire:
@@ -933,8 +941,8 @@ def loop_device(tmp_path, sector_bytes):
 
 @pytest.mark.parametrize("sector_bytes", [512, 4096])
 def test_values_come_back_from_a_device_with_long_sectors(tiered, tmp_path, sector_bytes):
-    # Reads at multiples of 512 failed on such a device: the server started without a word, and 144 of 200 GETs
-    # were refused.
+    # Reads at multiples of 512 failed on such a device: the server started without a message, and
+    # 144 of 200 GETs were refused.
     with loop_device(tmp_path, sector_bytes) as device:
         server = tiered(file=device, size="512mb")
         count = 3 * MEMORY // (VALUE_BYTES + 64)

@@ -1,4 +1,5 @@
-"""Clients that mean harm, or are broken: the one concerned gets a clear error or is closed, nobody else notices."""
+"""Hostile or broken clients: the client itself gets a clear error or is closed, other clients are
+not affected."""
 
 import random
 import resource
@@ -15,7 +16,8 @@ MIB = 1 << 20
 
 
 def serves_others(server):
-    """Another client is served: it does not wait for the hostile one, which takes longer than this or for ever."""
+    """Another client is served: it does not wait for the hostile one, which takes longer than this
+    or for ever."""
     with server.connect(timeout=harness.PATIENCE_S) as wire:
         for i in range(200):
             assert wire.call("SET", "other", i) == b"OK"
@@ -23,7 +25,7 @@ def serves_others(server):
 
 
 def refused(server, data):
-    """What the server says to `data` before it closes the connection."""
+    """The server's answer to `data` before it closes the connection."""
     with server.connect() as wire:
         wire.send(data)
         return wire.drain()
@@ -50,7 +52,8 @@ def test_request_cut_at_every_byte(server, wire):
     requests = encode("SET", "cut", "a\r\nb") + encode("GET", "cut") + b"PING\r\n"
     for cut in range(1, len(requests)):
         wire.send(requests[:cut])
-        # A reply to PING from another connection shows that the first part was (very probably) seen by itself.
+        # A reply to PING on another connection shows that the first part was (very probably) read
+        # alone.
         with server.connect() as other:
             assert other.call("PING") == b"PONG"
         wire.send(requests[cut:])
@@ -74,7 +77,7 @@ def test_client_that_never_reads_is_paused_and_then_closed(start):
 
     serves_others(server)
     harness.wait_until(closed, "the client that reads nothing is closed")
-    # 500 MiB were asked for: at most the limit and some buffers may have been held.
+    # 500 MiB were announced: at most the limit and some buffers may have been held.
     assert highest - before < 64 * MIB
     hungry.close()
     serves_others(server)
@@ -255,7 +258,7 @@ def test_limits_before_authentication(start):
 
 
 def test_idle_client_is_closed(start):
-    # Longer than a machine stands still: or the busy one is idle too.
+    # Longer than the machine may stall: or the busy one is idle too.
     server = start("--timeout", 3)
     with server.connect() as idle, server.connect() as busy:
         idle.socket.setblocking(False)
@@ -286,8 +289,8 @@ def test_idle_client_is_closed(start):
     ids=lambda before: " ".join(before[0]) if before else "nothing",
 )
 def test_exec_is_refused_as_a_whole_also_after_commands_without_effect(start, tmp_path, before):
-    """Room was set aside for what a command would have written. It had no effect, the value stayed long, and the next command was
-    refused for want of room in the midst of the transaction."""
+    """Room was reserved for the result of a command. The command had no effect, the value stayed
+    long, and the next command was refused for lack of room in the middle of the transaction."""
     server = start(dir=tmp_path / "data", memory="64mb", level=None)
     with server.connect() as wire:
         for n in range(4):
@@ -304,7 +307,7 @@ def test_exec_is_refused_as_a_whole_also_after_commands_without_effect(start, tm
 
 
 def test_a_key_that_is_too_long_is_absent_for_removals(start):
-    """DEL ended in the midst of its keys, some were gone."""
+    """DEL ended in the middle of its keys, some were gone."""
     server = start()
     with server.connect() as wire:
         wire.call("MSET", "a", "1", "b", "2")

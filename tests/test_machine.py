@@ -1,4 +1,5 @@
-"""What the machine allows: memory, of the machine or of a control group, and what a user who is not root may do."""
+"""Limits of the machine: its memory, the memory of a control group, and the rights of a user who is
+not root."""
 
 import contextlib
 import os
@@ -19,7 +20,8 @@ GROUPS = pathlib.Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def control_group(limit_bytes):
-    """A control group of so much memory; gives the file that a process writes its id into to be in it."""
+    """A control group with this much memory; returns the file to which a process writes its id to
+    enter it."""
     v2 = (GROUPS / "cgroup.controllers").exists()
     folder = (GROUPS if v2 else GROUPS / "memory") / f"duramen-test-{uuid.uuid4().hex}"
     try:
@@ -32,7 +34,7 @@ def control_group(limit_bytes):
     try:
         yield folder / ("cgroup.procs" if v2 else "tasks")
     finally:
-        # It is empty as soon as its last process is gone.
+        # It is empty as soon as its last process has ended.
         harness.wait_until(lambda: removed(folder), "the control group is removed")
 
 
@@ -64,7 +66,7 @@ def machine_bytes():
 
 
 def test_more_memory_than_the_machine_has_is_refused(tmp_path):
-    """It was taken without a word, and the kernel killed the server when it was half full."""
+    """It was accepted without a message, and the kernel killed the server when it was half full."""
     code, said = refusal(tmp_path, "--memory", "60tb")
     assert code == 2 and "60tb is more than" in said and "--memory 80%" in said
 
@@ -89,7 +91,7 @@ def test_memory_as_a_share_of_the_machine(start, tmp_path):
 
 
 def test_a_control_group_counts(start, tmp_path):
-    """In a container the machine's memory says nothing."""
+    """In a container the machine's memory is not the limit."""
     with control_group(256 << 20) as members:
 
         def enter():
@@ -122,7 +124,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def public():
-    """A folder that everybody can use, and the program in it."""
+    """A folder that every user can use, and the program in it."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be somebody else")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="duramen-public-", dir="/tmp"))
@@ -145,7 +147,8 @@ def as_nobody(folder, *arguments):
 
 
 def test_a_directory_of_root_is_told_of_as_such(public):
-    """Started once by root, a directory was refused to everybody else with no word about whose it is."""
+    """After one start by root, a directory was refused to all other users without a message about
+    its owner."""
     with harness.Duramen(public, memory="64mb", level=None, dir=public / "data") as server:
         assert server.stop() == 0
     (public / "data").chmod(0o777)

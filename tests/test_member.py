@@ -1,4 +1,4 @@
-"""A server as a member of a cluster: how it starts, whom it refuses, and what people see of it."""
+"""A server as a member of a cluster: its start, refused peers, and its status."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 class Coordinator(harness.Duramen):
-    """`duramen coordinator`; started again, it has the same port and what it stored."""
+    """`duramen coordinator`; after a restart it has the same port and store."""
 
     def __init__(self, folder, replicas=2):
         super().__init__(folder)
@@ -43,7 +43,7 @@ class Coordinator(harness.Duramen):
 
 
 class Member(harness.Duramen):
-    """A member; started again, it has the same ports and directory."""
+    """A member; after a restart it has the same ports and directory."""
 
     def __init__(self, folder, number, coordinator, cluster="t", memory="64mb", **options):
         self.native_port = 0
@@ -82,7 +82,7 @@ class Cluster:
         return done.stdout
 
     def explain(self):
-        """Prints how everything is, and the ends of the logs: for a test that has failed."""
+        """Prints the state of everything, and the ends of the logs: for a failed test."""
         command = [harness.BINARY, "status", "--coordinator", self.coordinator.address]
         print(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
         for process in [self.coordinator, *self.members]:
@@ -92,7 +92,8 @@ class Cluster:
         return [member for member in self.members if member.process]
 
     def try_call(self, port, *arguments):
-        """One command to whoever serves its key; None: nobody does at this moment."""
+        """Sends one command to the server that serves its key; None: no server does at this moment.
+        """
         for _ in range(len(self.members)):
             try:
                 with harness.Wire(port, timeout=2) as wire:
@@ -188,13 +189,14 @@ def tag_of_each(members):
                 owner = next((entry[2][1] for entry in slots if entry[0] <= slot <= entry[1]), None)
                 tags.setdefault(owner, number)
     except harness.ErrorReply:
-        return None  # it has not heard of any
+        return None  # it has no list of tablets yet
     return tags if set(tags) == {member.port for member in members} else None
 
 
 def test_members_stay_within_their_budget_when_one_dies(large_cluster):
-    """All segments that a dead backup had replicas of were asked for at once, 8 MB each; and what is read ahead for a recovery was
-    counted for each log: members of 128 MB took 80 MB beside it, and one of 16 GB would have taken gigabytes."""
+    """All segments of which a dead backup had replicas were requested at once, 8 MB each; and the
+    read-ahead of a recovery was counted for each log: members of 128 MB took 80 MB beside it, and
+    one of 16 GB would have taken gigabytes."""
     members = large_cluster.members
     bound = 1.1 * 128 * MIB + 10_000_000
     tags = harness.wait_until(lambda: tag_of_each(members), "each member has slots")
@@ -211,10 +213,10 @@ def test_members_stay_within_their_budget_when_one_dies(large_cluster):
         dead = members[-1]
         dead.kill()
         large_cluster.call("GET", f"{{{tags[dead.port]}}}:0", at=members[0])
-        time.sleep(5)  # what the dead one kept is copied to others meanwhile
+        time.sleep(5)  # the dead one's replicas are copied to others meanwhile
     for member, resident in watched:
         most = f"{resident.most / MIB:.0f} MiB resident: {member.page('/memory')}"
-        assert resident.most <= bound + 16 * MIB, most  # what a recovery takes beside it
+        assert resident.most <= bound + 16 * MIB, most  # memory of a recovery beside it
         assert member.resident_bytes() <= bound
     for tag in tags.values():
         for n in (0, each // 2, each - 1):
@@ -228,7 +230,7 @@ def written(member):
 
 
 def sick(member):
-    """The answer of /livez if the member is not well."""
+    """The answer of /livez if the member is unhealthy."""
     try:
         member.page("/livez")
     except urllib.error.HTTPError as error:
@@ -237,8 +239,9 @@ def sick(member):
 
 
 def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
-    """It answered pings, so nobody called it crashed; masters with a replica there waited for it for ever, and /livez said ok."""
-    places = [tmp_path / f"member-{number}" for number in range(4)]  # alike, so that all are given replicas
+    """It answered pings, so it was not called crashed; masters with a replica there waited for it
+    for ever, and /livez was ok."""
+    places = [tmp_path / f"member-{number}" for number in range(4)]  # alike, so that all get replicas
     with contextlib.ExitStack() as stack:
         for place in places:
             stack.enter_context(harness.disk(place.with_suffix(".image"), place, 1 << 30))
@@ -260,15 +263,16 @@ def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
 
 
 def fill_up(place):
-    """Takes all room of a file system, also what is less than a block."""
+    """Takes all room of a file system, also a rest of less than a block."""
     with contextlib.suppress(OSError):
         harness.fill(place, 0)
     assert shutil.disk_usage(place).free == 0
 
 
 def test_a_member_comes_back_although_its_disk_is_full(tmp_path):
-    """Its id was written to a new file, for which a disk that its own replicas had filled has no room: a member that was killed,
-    or called crashed, answered LOADING for ever, and neither its memory nor its replicas came back."""
+    """Its id was written to a new file, for which a disk full of its own replicas has no room: a
+    member that was killed, or called crashed, answered LOADING for ever, and neither its memory nor
+    its replicas came back."""
     place = tmp_path / "member-1"
     with contextlib.ExitStack() as stack:
         stack.enter_context(harness.disk(tmp_path / "image", place, 256 * MIB))
@@ -281,7 +285,7 @@ def test_a_member_comes_back_although_its_disk_is_full(tmp_path):
         victim.start()
         assert victim.id() != was and "cannot be stored" not in victim.log()
         cluster.check("before", at=victim)
-        # It is stored: the next life follows this one.
+        # It is stored: the next life has the next generation.
         slot, generation = victim.id().split(".")
         victim.kill()
         victim.start()
@@ -325,13 +329,14 @@ def test_people_see_how_a_member_is(cluster):
     assert (page["cluster"], page["servers_up"], page["replicas"]) == ("t", 4, 2)
     assert page["native"] == f"127.0.0.1:{first.native_port}" and page["resp"] == f"127.0.0.1:{first.port}"
     assert page["enough_backups"] and page["recoveries"] == []
-    # Each tablet is served once; one each, unless somebody was so slow that others had to take it over.
+    # Each tablet is served once; one each, unless a server was so slow that others took its tablets
+    # over.
     harness.wait_until(
         lambda: sum(json.loads(member.page("/cluster"))["tablets_served"] for member in cluster.members) == 4,
         "all tablets are served",
     )
     assert "duramen_cluster_servers_up 4.0" in first.page("/metrics")
-    # Two replicas, and only one other: said, and nothing is acknowledged.
+    # Two replicas, and only one other server: reported, and no write is acknowledged.
     for other in others[1:]:
         other.kill()
     harness.wait_until(lambda: not json.loads(first.page("/cluster"))["enough_backups"], "it is seen")

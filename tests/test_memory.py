@@ -1,4 +1,4 @@
-"""The memory limit and what happens at it, and memory that goes back to the system."""
+"""The memory limit, the behaviour at it, and memory that is returned to the system."""
 
 import random
 import threading
@@ -17,7 +17,8 @@ def keys(prefix, count, start=0):
 
 
 def fill(wire, value, prefix=b"fill", options=(), most=float("inf")):
-    """SETs new keys until the server says that memory is full, or there are `most`; gives the keys that were stored."""
+    """SETs new keys until the server reports that memory is full, or there are `most`; returns the
+    stored keys."""
     stored = []
     while len(stored) < most:
         some = keys(prefix, 200, len(stored))
@@ -44,7 +45,7 @@ def test_store_mode_refuses_and_goes_on(start, value_bytes):
             live = len(stored) * (value_bytes + len(stored[0]))
             # Headers and index take their part of small objects.
             assert live >= (0.6 if value_bytes < 1000 else 0.8) * 96 * MIB, f"full with {live / MIB:.0f} MiB live"
-        # Nothing was lost, and reads go on.
+        # Nothing was lost, and reads continue.
         for begin in range(0, len(stored), 500):
             some = stored[begin : begin + 500]
             assert wire.call("MGET", *some) == [value] * len(some)
@@ -52,7 +53,7 @@ def test_store_mode_refuses_and_goes_on(start, value_bytes):
         with pytest.raises(ErrorReply, match="^OOM "):
             for key in keys(b"more", max(1000, 8 * MIB // value_bytes)):
                 wire.call("SET", key, value)
-        # Deletes go on, and then writes.
+        # Deletes continue, and then writes do.
         remove(wire, stored[::2])
         kept = stored[1::2]
 
@@ -108,7 +109,7 @@ def test_expired_data_makes_room(start):
     server = start(memory="96mb")
     value = b"v" * 1000
     with server.connect() as wire:
-        # On a slow machine the first of them expire before memory is full, and it never is.
+        # On a slow machine the first keys expire before memory is full, and it never is.
         life_ms, most = 1500, 96 * MIB // len(value)
         while len(fill(wire, value, b"short", ("PX", life_ms), most)) >= most:
             assert wire.call("FLUSHALL") == b"OK"
@@ -135,7 +136,7 @@ def test_cache_mode_evicts_what_is_cold(start):
             found = [reply is not None for reply in wire.call("MGET", *hot)]
         survivors = sum(found)
         assert survivors >= 950, f"{survivors} of 1000 keys that were read all the time survived"
-        # 300 MB went through 96 MB: most of the cold data has to be gone, and memory has to be used.
+        # 300 MB went through 96 MB: most of the cold data must be gone, and memory must be used.
         size = wire.call("DBSIZE")
         assert 40_000 < size < 100_000, f"{size} keys in 96 MB"
         assert wire.call("GET", keys(b"cold", 1, 299_999)[0]) == value
@@ -151,7 +152,7 @@ def test_rss_follows_deletion(start):
         wire.load(everything, value)
         full = server.rss_bytes()
         assert full >= 1_000_000 * 1000
-        # One of ten stays, spread over all segments.
+        # One key in ten stays, spread over all segments.
         gone = [key for i, key in enumerate(everything) if i % 10]
         for begin in range(0, len(gone), 1000):
             wire.send(encode("UNLINK", *gone[begin : begin + 1000]))
@@ -160,7 +161,7 @@ def test_rss_follows_deletion(start):
         bound = 1.3 * live
         what = f"{bound / MIB:.0f} MiB or less are resident for {live / MIB:.0f} MiB live (full: {full / MIB:.0f})"
         try:
-            # A gigabyte is cleaned, by a program that is hardly optimised.
+            # A gigabyte is cleaned, by a program with little optimisation.
             harness.wait_until(lambda: server.rss_bytes("RssAnon") <= bound, what, patience_s=5 * harness.PATIENCE_S)
         except AssertionError:
             print(f"resident: {server.rss_bytes() / MIB:.0f} MiB", server.info("duramen"))
@@ -172,7 +173,7 @@ def test_rss_follows_deletion(start):
 
 @pytest.mark.duramen
 def test_resident_memory_stays_below_the_budget(start):
-    """Overwriting with changing sizes is what fragments an ordinary allocator."""
+    """Overwriting with changing sizes fragments an ordinary allocator."""
     server = start(memory="128mb")
     names = keys(b"object", 60_000)
     with server.connect() as wire:
@@ -195,7 +196,8 @@ def test_resident_memory_stays_below_the_budget(start):
     ],
 )
 def test_the_process_stays_within_a_tenth_above_the_budget(start, tmp_path, level, value_bytes, has_dir):
-    """What waited for the disk stood in memory a second time, and the heap kept what was freed: 495 MiB of 256, 474 when idle."""
+    """Data waiting for the disk was in memory a second time, and the heap kept freed memory: 495
+    MiB of 256, 474 when idle."""
     directory = tmp_path / "data" if has_dir else None
     overwrite_within_the_budget(start, 256, value_bytes, level=level, dir=directory)
 
@@ -208,7 +210,8 @@ def test_a_small_server_keeps_its_budget_beside_snapshots(start, tmp_path, threa
 
 
 def test_memory_of_clients_that_have_gone_is_given_back(start):
-    """What WATCH and MULTI keep are small pieces. Freed, they stayed resident for good: 858 MB of 60 clients that had gone."""
+    """The state of WATCH and MULTI is in small pieces. Freed, they stayed resident for ever: 858 MB
+    of 60 disconnected clients."""
     server = start(memory="64mb", threads=2)
     watched = [b"%0100d" % n for n in range(20_000)]
     before = server.resident_bytes()
@@ -228,7 +231,8 @@ def test_memory_of_clients_that_have_gone_is_given_back(start):
 
 
 def test_short_segments_take_what_they_are_charged(start, tmp_path):
-    """Each start leaves short segments. A huge page backed all of each while they were loaded: 131 MB of 64 MiB."""
+    """Each start leaves short segments. A huge page backed all of each while they were loaded: 131
+    MB of 64 MiB."""
     server = start(memory="64mb", threads=2, level="buffered", dir=tmp_path / "data")
     for round_number in range(40):
         with server.connect() as wire:
@@ -251,7 +255,7 @@ def overwrite_within_the_budget(start, memory_mib, value_bytes, saves=False, **s
     deadline = time.monotonic() + (8 if saves else 3)
 
     def work(number):
-        """Overwrites keys of its own, in requests of a pipeline as deep as clients commonly use."""
+        """Overwrites its own keys, with a common depth of pipelines."""
         choose = random.Random(number)
         with server.connect() as wire:
             while time.monotonic() < deadline:
@@ -275,7 +279,8 @@ def overwrite_within_the_budget(start, memory_mib, value_bytes, saves=False, **s
 
 
 def test_nothing_is_lost_or_mixed_up_while_the_cleaner_works(start):
-    """Several connections overwrite and delete their own keys at high utilization; every value names key and round."""
+    """Several connections overwrite and delete their own keys at high utilization; every value
+    names key and round."""
     server = start(memory="96mb", threads=2)
     workers, rounds, each = 4, 6, 8000
 
@@ -317,7 +322,8 @@ def test_nothing_is_lost_or_mixed_up_while_the_cleaner_works(start):
 
 
 def test_transactions_at_the_limit_never_stop_for_good(start):
-    """Two connections once waited for memory while they held keys that a third, pinned, waited for: nobody went on."""
+    """Two connections once waited for memory while they held keys that a third, pinned, waited for:
+    none of them continued."""
     server = start(memory="64mb", threads=3)
     names = keys(b"key", 100_000)
     least, deadline = time.monotonic() + 8, time.monotonic() + harness.PATIENCE_S

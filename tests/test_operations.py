@@ -1,4 +1,4 @@
-"""What an operator uses: INFO, CONFIG, CLIENT, SLOWLOG, LATENCY, MEMORY, MONITOR, COMMAND."""
+"""Commands for an operator: INFO, CONFIG, CLIENT, SLOWLOG, LATENCY, MEMORY, MONITOR, COMMAND."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Everything that README.md and the pages for users show works as they show it: each of their commands is run, in order."""
+"""README.md and the pages for users are correct: each command that they show is run, in order."""
 
 import pathlib
 import re
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.duramen
 
 PAGES = ["README.md", "docs/tour.md", "docs/operations.md", "docs/alloc.md", "docs/native-protocol.md"]
 
-# All blocks of these pages that are not run. A page that is wrong is mended; it does not get another line here.
+# All blocks of these pages that are not run. A wrong page is corrected; it does not get another
+# line here.
 NOT_RUN = [
     ("README.md", "./scripts/test"),
 ]
@@ -47,7 +48,7 @@ def test_a_page_is_as_it_says(reader, page):
 
 
 def test_what_a_page_shows_is_compared():
-    """A reader that takes everything would find nothing."""
+    """A comparison that accepts everything would find nothing."""
     assert pages.matches(["OK"], ["OK"]) and not pages.matches(["OK"], ["OK", "more"])
     assert not pages.matches(["OK"], ["ok"]) and not pages.matches(["OK"], [])
     assert pages.matches(["a … c"], ["a b c"]) and not pages.matches(["a … c"], ["a b", "c"])
@@ -66,7 +67,8 @@ def test_the_pages_are_read_as_they_are_written():
 
 
 def test_serve_by_the_script_keeps_its_data_where_it_was_called(reader, tmp_path):
-    """Called from elsewhere, scripts/serve put `duramen-data` into the source tree, where git did not ignore it."""
+    """Called from elsewhere, scripts/serve put `duramen-data` into the source tree, where git did
+    not ignore it."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     process = subprocess.Popen(
@@ -89,7 +91,7 @@ def test_serve_by_the_script_keeps_its_data_where_it_was_called(reader, tmp_path
 
 
 def test_commands_within_sentences_exist():
-    """A page may name a command or a flag that the program does not know, where no block would tell."""
+    """A page may name a command or a flag that does not exist, where no block would show it."""
     told = {}
     for path in [pages.ROOT / "README.md", *sorted((pages.ROOT / "docs").glob("*.md"))]:
         if path.name == "benchmarks.md":

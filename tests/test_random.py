@@ -1,7 +1,8 @@
-"""Random commands to Redis and to Duramen: the replies have to be the same, and the data afterwards.
+"""Random commands to Redis and to Duramen: the replies must be equal, and so must the data
+afterwards.
 
-The commands are chosen so that what differs on purpose (docs/compatibility.md) and what depends on the time of day does
-not show. A failing seed is named by its test: cargo xtask test same_replies_to_random_commands.
+The commands avoid intended differences (docs/compatibility.md) and results that depend on the time
+of day. A failing seed is named by its test: cargo xtask test same_replies_to_random_commands.
 """
 
 import os
@@ -34,7 +35,7 @@ def commands(choose):
         return choose.choice(POSITIONS)
 
     def when():
-        # No time in the past: Redis goes on counting such a key in DBSIZE until it meets it.
+        # No time in the past: Redis counts such a key in DBSIZE until an access finds it.
         return choose.choice([("EXAT", FAR_S), ("PXAT", FAR_S * 1000 + choose.randrange(10)), ("KEEPTTL",), ()])
 
     def some(make, most=4):
@@ -47,7 +48,8 @@ def commands(choose):
         lambda: ("GETSET", key(), value()),
         lambda: ("GETDEL", key()),
         lambda: ("GETEX", key(), *choose.choice([(), ("PERSIST",), ("EXAT", FAR_S + choose.randrange(10**6)), ("PXAT", 1), ("EX", "0"), ("NX",)])),
-        # Never nothing: that is a change to Redis's WATCH and none to ours, as is GETEX with the expiry that is there.
+        # Never nothing: that is a change to Redis's WATCH and none to ours, as is GETEX with the
+        # present expiry.
         lambda: ("APPEND", key(), value() or b"z"),
         lambda: ("STRLEN", key()),
         lambda: ("GETRANGE", key(), position(), position()),
@@ -56,7 +58,7 @@ def commands(choose):
         lambda: ("DECR", key()),
         lambda: ("INCRBY", key(), number()),
         lambda: ("DECRBY", key(), number()),
-        # Keys of their own: sums of large numbers differ on purpose.
+        # Separate keys: sums of large numbers differ on purpose.
         lambda: ("INCRBYFLOAT", f"f{choose.randrange(3)}", choose.choice(["0.25", "-1.5", "3", "x", "1e2"])),
         lambda: ("MGET", *some(lambda: [key()])),
         lambda: ("MSET", *some(lambda: [key(), value()])),
@@ -83,7 +85,7 @@ def commands(choose):
 
 
 def data(wire):
-    """Everything in the two databases that the commands use."""
+    """All data in the two databases that the commands use."""
     everything = {}
     for database in (0, 3):
         wire.pipeline([("SELECT", database)])
@@ -92,7 +94,7 @@ def data(wire):
     return everything
 
 
-# More of them: DURAMEN_TEST_SEEDS="100 200" runs seeds 100 to 199.
+# More seeds: DURAMEN_TEST_SEEDS="100 200" runs seeds 100 to 199.
 SEEDS = range(*map(int, os.environ.get("DURAMEN_TEST_SEEDS", "0 16").split()))
 
 
@@ -116,9 +118,11 @@ def test_same_replies_to_random_commands(pair, seed, resp):
             for command in some:
                 found, wanted = duramen.raw_reply(), redis.raw_reply()
                 before.append(command)
-                # What an absent watched key saw may be a false alarm, by design: see docs/compatibility.md.
+                # A false alarm of an absent watched key is possible, by design: see
+                # docs/compatibility.md.
                 if command == ("EXEC",) and found in (b"*-1\r\n", b"_\r\n") and wanted != found:
-                    # Which keys share a bucket differs from server to server: what follows cannot be compared.
+                    # Which keys share a bucket differs from server to server: later commands cannot
+                    # be compared.
                     pytest.skip(f"a false alarm of WATCH, after {before[-12:]!r:.2000}")
                 assert found == wanted, f"{command!r:.200} after {before[-12:]!r:.2000}"
         for wire in (duramen, redis):

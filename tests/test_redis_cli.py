@@ -1,4 +1,4 @@
-"""redis-cli, as people and scripts use it."""
+"""redis-cli, in the usual ways of people and scripts."""
 
 import json
 import os
@@ -78,18 +78,19 @@ def test_inline_commands(server):
         assert [wire.reply() for _ in range(3)] == [b"PONG", b"OK", b"a b"]
 
 
-# --- The modes of redis-cli that look at a server or load it.
+# --- The modes of redis-cli that inspect a server or load it.
 
 
 @pytest.fixture
 def some(wire):
-    """A thousand keys, of which one is the largest and one has the longest value by far."""
+    """A thousand keys; one is the largest, and one has by far the longest value."""
     wire.pipeline([("SET", f"some:{n}", "v" * (n % 50 + 1)) for n in range(1000)])
     wire.call("SET", "the-largest", "x" * 5000)
 
 
 def watched(server, *arguments, lines, stop=True):
-    """Runs redis-cli on a terminal until it has shown so many lines; gives them without colours."""
+    """Runs redis-cli on a terminal until it has shown `lines` lines; returns them without colours.
+    """
     ours, theirs = pty.openpty()
     command = ["redis-cli", "-p", str(server.port), *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)

@@ -1,4 +1,5 @@
-"""`duramen restore`: a snapshot becomes a data directory and stays a backup; what `serve --dir` does with one, and without."""
+"""`duramen restore`: a snapshot becomes a data directory and stays a backup; `serve --dir` with a
+snapshot, and without."""
 
 import json
 import os
@@ -31,7 +32,7 @@ def duramen(*arguments, code=0, folder=None, prefix=()):
 
 
 def serve(*arguments, folder=None):
-    """What a server says that refuses to start."""
+    """The message of a server that refuses to start."""
     return duramen("serve", "--port", 0, "--admin=no", "--memory", "64mb", *arguments, code=2, folder=folder)
 
 
@@ -41,7 +42,7 @@ def content(folder):
 
 @pytest.fixture
 def snapshot(start, tmp_path):
-    """A snapshot of a server that goes on."""
+    """A snapshot of a running server."""
     server = start("--wal-size", "16mb", dir=tmp_path / "data", level=None, memory="64mb")
     with server.connect() as wire:
         wire.load([b"k%d" % n for n in range(KEYS)], b"x" * 1000)
@@ -76,7 +77,7 @@ def test_restore_makes_a_data_directory_and_leaves_the_snapshot(snapshot, start,
     with server.connect() as wire:
         assert wire.call("GET", "more") == b"v"
     assert content(snapshot) == before, "the backup is what it was"
-    # And once more, beside what is there.
+    # And once more, beside the first result.
     told = json.loads(duramen("restore", snapshot, tmp_path / "again", "--json"))
     assert told["restored"] and told["objects"] >= KEYS * 3 // 4 and told["memory_bytes"] == 64 << 20, told
     assert duramen("fsck", tmp_path / "again").splitlines()[-1] == "sound"
@@ -105,7 +106,7 @@ def test_restore_writes_over_nothing(snapshot, tmp_path):
     said = duramen("restore", snapshot, tmp_path / "mine", code=5)
     assert "not a Duramen store" in said and "letters" in said
     assert content(tmp_path / "mine") == {"letters": b"precious"}
-    # A store is left alone, one in use and the snapshot itself as well.
+    # A store is not touched, nor one in use, nor the snapshot itself.
     for target in (tmp_path / "data", snapshot):
         before = content(target)
         assert "already holds a store" in duramen("restore", snapshot, target, code=5)
@@ -135,7 +136,8 @@ def test_a_damaged_snapshot_is_not_restored(snapshot, tmp_path):
 
 @pytest.mark.parametrize("where", ["superblock", "wal", "frames"])
 def test_a_restore_that_was_cut_off_is_refused_and_begun_anew(snapshot, start, tmp_path, where):
-    """Stopped by the first system call that touches a file: strace does it at the same place each time."""
+    """Interrupted at the first system call that touches a file: strace does it at the same place
+    each time."""
     if not shutil.which("strace"):
         pytest.skip("needs strace; crates/sim/tests/restore.rs cuts at every operation")
     new = tmp_path / "new"
@@ -151,7 +153,7 @@ def test_a_restore_that_was_cut_off_is_refused_and_begun_anew(snapshot, start, t
 
 
 def test_a_snapshot_is_not_written_to_unless_it_is_wanted(snapshot, start, tmp_path):
-    """`serve --dir SNAPSHOT` made the backup its data directory without a word."""
+    """`serve --dir SNAPSHOT` made the backup its data directory without a message."""
     before = content(snapshot)
     said = serve("--dir", snapshot)
     assert f"duramen restore {snapshot} DIR" in said and "--use-snapshot" in said
@@ -159,12 +161,12 @@ def test_a_snapshot_is_not_written_to_unless_it_is_wanted(snapshot, start, tmp_p
     server = start("--use-snapshot", dir=snapshot, level=None, memory="64mb")
     holds_all(server)
     server.kill()
-    # From then on it is a data directory as any other.
+    # From then on it is a normal data directory.
     holds_all(start(dir=snapshot, level=None, memory="64mb"))
 
 
 def test_a_mistyped_snapshot_does_not_become_an_empty_store(snapshot, start, tmp_path):
-    """A path that does not exist was made, and an empty store served from it."""
+    """A path that did not exist was created, and an empty store served from it."""
     said = serve("--dir", tmp_path / "mondya")
     assert "does not exist" in said and str(snapshot) in said and "duramen restore" in said
     for name in ("snapshots/dump", "my-dump"):
@@ -179,7 +181,7 @@ def test_a_mistyped_snapshot_does_not_become_an_empty_store(snapshot, start, tmp
         assert wire.call("SAVE") == b"OK"
     server.kill()
     assert "`duramen-data/snapshots/dump`" in serve("--dir", "snapshots/dump", folder=here)
-    # If an empty store is meant, it can be had; other new directories need no word.
+    # An empty store is still possible, with an explicit directory; other new names need nothing.
     (tmp_path / "mondya").mkdir()
     for name in ("mondya", "elsewhere/data"):
         server = start(dir=tmp_path / name, level=None, memory="64mb")

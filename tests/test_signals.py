@@ -1,4 +1,4 @@
-"""What must not end a store: a log that cannot be written, signals, a terminal that is closed."""
+"""Events that must not end a store: a log that cannot be written, signals, a closed terminal."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ HARMLESS = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signa
 
 @contextlib.contextmanager
 def serve(folder, *arguments, stderr, stdout=subprocess.DEVNULL, **options):
-    """A server whose output goes where the test says; gives the process and its port."""
+    """A server whose output goes to the given places; returns the process and its port."""
     port = harness.free_port()
     command = [harness.BINARY, "serve", "--port", str(port), "--admin", "--admin-port", "0"]
     command += ["--level", "memory", "--memory", "64mb", "--threads", "1", *map(str, arguments)]
@@ -101,8 +101,8 @@ def test_closed_standard_streams_end_nothing(tmp_path, config):
 
 
 def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path, config):
-    """A pager that was left alone filled the pipe, and the next line of the log held up the thread that wrote it, for ever. Lines
-    are lost instead, and the log says how many as soon as somebody reads again."""
+    """An abandoned pager filled the pipe, and the next line of the log blocked its thread for ever.
+    Now lines are lost instead, and the log reports their number as soon as it is read again."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     with serve(tmp_path, "--config", config, stderr=writer) as (process, port):
@@ -126,12 +126,13 @@ def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path, config):
 
 @pytest.mark.parametrize("name", [one.name for one in HARMLESS])
 def test_a_signal_that_asks_for_nothing_ends_no_store(tmp_path, name):
-    """SIGHUP of a closed terminal or of logrotate, and SIGUSR1, SIGUSR2 and SIGQUIT, ended the server at once."""
+    """SIGHUP of a closed terminal or of logrotate, and SIGUSR1, SIGUSR2 and SIGQUIT, ended the
+    server at once."""
     log = tmp_path / "log"
     with open(log, "wb") as stderr, serve(tmp_path, stderr=stderr) as (process, port):
         assert ask(port, "SET", "k", "v") == b"OK"
         process.send_signal(signal.Signals[name])
-        if name != "SIGPIPE":  # which no Rust program sees
+        if name != "SIGPIPE":  # which every Rust program ignores
             harness.wait_until(lambda: name in log.read_text(), "the signal is seen")
         assert ask(port, "GET", "k") == b"v"
         if name == "SIGQUIT":
@@ -140,7 +141,7 @@ def test_a_signal_that_asks_for_nothing_ends_no_store(tmp_path, name):
 
 
 def test_a_closed_terminal_ends_no_store(tmp_path):
-    """Somebody closed the window, or the connection to the machine broke: the server ended with it."""
+    """The window was closed, or the connection to the machine broke: the server ended with it."""
     port = harness.free_port()
     pid, terminal = pty.fork()
     if pid == 0:
@@ -152,7 +153,7 @@ def test_a_closed_terminal_ends_no_store(tmp_path):
     try:
         harness.wait_until(lambda: answers(port), "the server answers")
         os.close(terminal)
-        # It gets SIGHUP, and whatever it writes from now on fails.
+        # It gets SIGHUP, and all its later writes fail.
         for _ in range(50):
             assert answers(port)
             time.sleep(0.01)
@@ -165,8 +166,8 @@ def test_a_closed_terminal_ends_no_store(tmp_path):
 
 
 def test_hup_reads_the_configuration_file_again(tmp_path, config):
-    """What the file says otherwise than before counts, at once or at the next start; what CONFIG SET made and the file says as
-    before stays; a mistake changes nothing."""
+    """Changes of the file count, at once or at the next start; a value of CONFIG SET stays if the
+    file is unchanged in it; a mistake changes nothing."""
     log = tmp_path / "log"
 
     def setting(name):
@@ -233,7 +234,8 @@ def each_key_once(pairs):
 
 
 def test_each_line_of_a_json_log_has_each_key_once(tmp_path, config):
-    """The line `serving` had two keys `level`: its severity, and that of writes. Readers took one or the other."""
+    """The line `serving` had two keys `level`: its severity, and that of writes. Readers took one
+    or the other."""
     log = tmp_path / "log"
     arguments = ("--config", config, "--log-format", "json", "--log-level", "debug", "--dir", tmp_path / "data")
     with open(log, "wb") as stderr, serve(tmp_path, *arguments, stderr=stderr) as (process, port):

@@ -1,4 +1,5 @@
-"""The command line beside a cluster, and what it leaves behind: who is asked, how servers are called, what an interruption ends."""
+"""The command line beside a cluster, and its side effects: the addressed server, names of servers,
+the end after an interruption."""
 
 import json
 import pathlib
@@ -65,7 +66,7 @@ def up(tmp_path_factory):
 
 
 def test_up_and_status_call_servers_alike(up):
-    """`up` said "server 1" of the process that `duramen status` called 2.1."""
+    """`up` named the process "server 1" that `duramen status` called 2.1."""
     said = re.findall(r"server (\d+\.\d+) at 127\.0\.0\.1:(\d+), pid (\d+)", up.log())
     members = [(member["server"], harness.port_of(member["resp"])) for member in up.status()["servers"]]
     assert [(name, int(port)) for name, port, _ in said] == members
@@ -92,7 +93,7 @@ def test_commands_go_to_the_member_that_has_the_key(up):
     assert sorted(up.ask("keys", "key:1*").split()) == sorted(key for key in KEYS if key.startswith("key:1"))
     assert up.ask("incr", "counter", "5", at=3) == "5\n"
     assert up.ask("call", "GETRANGE", "key:7", "0", "4", at=2) == "value\n"
-    # What cannot be split says what to do.
+    # A request that cannot be split gets the remedy in its error.
     refused = duramen("mset", "a", "1", "b", "2", "c", "3", "--port", up.ports[0])
     assert refused.returncode == 3 and "CROSSSLOT" in refused.stderr and "hash tag" in refused.stderr, refused
     assert up.ask("mset", "{t}a", "1", "{t}b", "2", at=1) == ""
@@ -101,7 +102,7 @@ def test_commands_go_to_the_member_that_has_the_key(up):
 
 
 def test_a_table_without_tablets_is_told_at_once(up):
-    """It waited for 30 s, as if something were being recovered."""
+    """It waited for 30 s, as if a recovery were in progress."""
     began = time.monotonic()
     done = duramen("get", "k", "--table", "default", "--port", up.ports[0])
     assert done.returncode == 3 and "duramen table create" in done.stderr, done
@@ -116,7 +117,7 @@ def test_get_waits_while_the_key_is_recovered(up):
     for number, key in enumerate(KEYS):
         assert up.ask("get", key, at=(0, 2, 3)[number % 3]) == f"value {number}\n"
     assert up.ask("dbsize", at=2) == f"{len(KEYS)}\n"
-    # The member that is named has to be there.
+    # The named member must be there.
     gone = duramen("get", "k", "--port", up.ports[1])
     assert gone.returncode == 4 and "cannot reach" in gone.stderr, gone
 
@@ -136,7 +137,7 @@ def processes_in(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
-    """It left its files, and a cluster that ran on."""
+    """It left its files, and a running cluster."""
     scratch = tmp_path / "scratch"
     bench = subprocess.Popen(
         [harness.BINARY, "bench", "recovery", "--quick", "--dir", str(scratch), "--out", str(tmp_path / "out")],

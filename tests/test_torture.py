@@ -1,8 +1,9 @@
-"""A short torture of a real server: clients of all kinds, pauses, kills, and a watchdog for every reply.
+"""A short torture of a real server: clients of all kinds, pauses, kills, and a watchdog for every
+reply.
 
-In 2026 four ordinary clients that deleted old keys hung the server for ever, beside 1,600 green tests. This run finds that
-defect, put back, in its first episodes. `cargo xtask torture` runs longer ones; `crates/workload/src/torture` says what is
-checked.
+In 2026 four ordinary clients that deleted old keys hung the server for ever, beside 1,600 passing
+tests. This run finds that defect, if it is put back, in its first episodes. `cargo xtask torture`
+runs longer ones; `crates/workload/src/torture` documents the checks.
 """
 
 import json

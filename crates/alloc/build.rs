@@ -1,5 +1,5 @@
-//! Gives the shared library its name for the dynamic linker, which ends with the number of the
-//! interface: a program that was linked with one interface never starts with another one.
+//! Sets the soname of the shared library, which ends with the number of the interface: a program
+//! that was linked with one interface never starts with another one.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

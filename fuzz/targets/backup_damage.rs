@@ -1,5 +1,5 @@
-//! A store whose files were changed at will, with CRCs made right again: opening, reading, flushing
-//! and writing it give errors, never a panic; and what is read matches its certificate.
+//! A store whose files were changed at random, with CRCs corrected: opening, reading, flushing and
+//! writing it give errors, never a panic; and read data matches its certificate.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -41,7 +41,7 @@ fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
     }
 }
 
-/// A store with something of everything in it.
+/// A store with every kind of content.
 fn base() -> &'static SimDisk {
     static BASE: OnceLock<SimDisk> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -64,7 +64,7 @@ fn base() -> &'static SimDisk {
     })
 }
 
-/// Makes a CRC right: of a block, of a commit's head, or of a commit's body and head.
+/// Corrects a CRC: of a block, of a commit's head, or of a commit's body and head.
 fn seal(disk: &SimDisk, name: &str, at: u64, how: u8) {
     let bytes = disk.bytes_of(name);
     let start = at as usize / 4096 * 4096;

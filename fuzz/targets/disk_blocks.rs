@@ -1,5 +1,5 @@
-//! Everything that is read from a disk: no bytes make a decoder panic, whether their CRC is right
-//! or not, and what was decoded is decoded again from its own encoding.
+//! All decoders of disk data: no bytes make one panic, whether their CRC is right or wrong, and
+//! decoded data decodes again from its own encoding.
 #![no_main]
 
 use duramen_format::wal::{self, Commit, Record};
@@ -40,7 +40,7 @@ fn all(bytes: &[u8]) {
     if let Ok(commit) = Commit::decode(bytes) {
         let body = bytes.get(wal::COMMIT_BYTES..).unwrap_or(&[]);
         let _ = commit.records(body);
-        // As if its body were sound.
+        // With the checksum of a sound body.
         let whole = Commit {
             body_crc: crc32c::crc32c(body.get(..commit.body_bytes as usize).unwrap_or(body)),
             ..commit

@@ -1,6 +1,6 @@
 //! The engine against a `BTreeMap`: any sequence of operations on a few keys, with values large
-//! enough to roll heads and to call the cleaner, time that moves, and more data than the budget at
-//! times.
+//! enough to roll heads and to need the cleaner, moving time, and sometimes more data than the
+//! budget.
 #![no_main]
 
 use std::cell::RefCell;
@@ -13,14 +13,14 @@ use duramen_wire::resp::number::parse_integer;
 use libfuzzer_sys::fuzz_target;
 
 const TABLE: TableId = TableId::DEFAULT;
-/// Any instant will do.
+/// An arbitrary time.
 const START_MS: u64 = 1_000_000;
 
-/// One store for all inputs, so that the cleaner meets what many of them left behind.
+/// One store for all inputs, so that the cleaner meets the remains of many of them.
 struct Bed {
     session: Session,
     now_ms: Arc<AtomicU64>,
-    /// Newest object version each key ever had: versions only grow, over inputs too.
+    /// Newest object version that each key ever had: versions only grow, also across inputs.
     newest: BTreeMap<Vec<u8>, u64>,
 }
 
@@ -55,7 +55,7 @@ struct Expected {
     expires_at_ms: Option<u64>,
 }
 
-/// The model, and what it needs to check the engine.
+/// The model, and the state for checks of the engine.
 struct Run<'b> {
     bed: &'b mut Bed,
     model: BTreeMap<Vec<u8>, Expected>,
@@ -73,7 +73,7 @@ impl Run<'_> {
             .filter(|found| found.expires_at_ms.is_none_or(|at| at > now_ms))
     }
 
-    /// Takes over what a write did; `expected` is what it should have left.
+    /// Records a write; `expected` is the expected result.
     fn wrote(&mut self, key: &[u8], version: u64, value: Vec<u8>, expires_at_ms: Option<u64>) {
         let newest = self.bed.newest.entry(key.to_vec()).or_default();
         assert!(version > *newest, "version {version} after {newest}");
@@ -223,7 +223,7 @@ impl Run<'_> {
         for (n, (key, (table, hash))) in keys.iter().zip(&hashes).enumerate() {
             let current = self.model.get(key).filter(live).map(|found| found.version);
             let found = guard.read(*table, *hash, key).expect("reads do not fail");
-            // A key that was met before in this transaction is judged by what was done to it.
+            // A key that occurred before in this transaction is checked against its earlier change.
             if !keys[..n].contains(key) {
                 assert_eq!(found.map(|object| object.version), current);
             }
@@ -287,7 +287,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self, [operation, key, a, b]: [u8; 4]) {
-        // Few keys, some of them long, so that operations meet.
+        // Few keys, some of them long, so that operations use the same ones.
         let key = match key % 64 {
             63 => vec![b'k'; 60_000],
             62 => vec![b'k'; 300],

@@ -1,5 +1,5 @@
 //! The native protocol: any bytes, cut anywhere, give the same frames and the same error; no body
-//! makes its decoder panic, whatever its checksum; what was decoded is decoded again from its own
+//! makes its decoder panic, whatever its checksum; a decoded message decodes again from its own
 //! encoding.
 #![no_main]
 
@@ -16,8 +16,8 @@ use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 1 << 16;
 
-/// Feeds `input` in chunks of `step` bytes, as a connection would: the frames' bytes, and why it
-/// ended.
+/// Feeds `input` in chunks of `step` bytes, as a connection would; returns the frames' bytes, and
+/// the reason for the end.
 fn frames(input: &[u8], step: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     let (mut buffer, mut all) = (Vec::new(), Vec::new());
     for chunk in input.chunks(step) {
@@ -46,7 +46,8 @@ fn one(bytes: &[u8]) -> Frame<'_> {
     }
 }
 
-/// Encodes what was decoded; what has one form (fixed bodies) must give the very same bytes.
+/// Encodes a decoded message; a message with only one form (fixed bodies) must give the very same
+/// bytes.
 fn question(frame: &Frame<'_>) {
     let Ok(message) = decode_question(frame) else {
         return;
@@ -112,8 +113,8 @@ fn reply(frame: &Frame<'_>) {
     }
 }
 
-/// Whoever connected or answered and has not the token: nothing that it says, cut anywhere, makes
-/// it known or grows without bound.
+/// A peer without the token, on either side of the connection: none of its bytes, cut anywhere,
+/// gets it accepted or makes the state grow without bound.
 fn strangers(input: &[u8], step: usize) {
     let ours = Credentials {
         cluster: "here",
@@ -145,7 +146,7 @@ fuzz_target!(|data: &[u8]| {
     let (whole, error) = frames(input, input.len().max(1));
     let (cut, cut_error) = frames(input, usize::from(*step) + 1);
     assert_eq!((&whole, error), (&cut, cut_error));
-    // The same bytes under every kind and direction, as if their checksum were right.
+    // The same bytes as every kind and direction, with valid checksums.
     let body = input.get(HEADER_BYTES..).unwrap_or_default();
     let mut sample = Vec::new();
     encode_ping(&mut sample, &Envelope::default());

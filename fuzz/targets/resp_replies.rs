@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     // By text: a NaN is not equal to itself.
     assert_eq!(format!("{replies:?}"), format!("{cut:?}"));
     if failed != cut_failed {
-        // A bulk string that is not ended by CR LF may be noticed at its CR or only once both bytes
+        // A bulk string without CR LF at its end may be detected at its CR or only once both bytes
         // are there.
         let longer = [input, b"\n"].concat();
         assert!(failed && parse(&longer, usize::from(*step) + 1).1);

@@ -1,5 +1,5 @@
-//! Requests: any bytes, cut anywhere, give the same requests and the same error as uncut, and what
-//! was parsed can be written and parsed again.
+//! Requests: any bytes, cut anywhere, give the same requests and the same error as uncut, and
+//! parsed requests can be written and parsed again.
 #![no_main]
 
 use duramen_wire::resp::{
@@ -59,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
     let (cut_words, cut_error) = parse(input, step);
     assert_eq!(words, cut_words);
     if error != cut_error {
-        // An argument that is not ended by CR LF may be noticed at its CR or only once both bytes
+        // An argument without CR LF at its end may be detected at its CR or only once both bytes
         // are there.
         let longer = [input, b"\n"].concat();
         assert_eq!((cut_error, &error), (None, &parse(&longer, step).1));

@@ -1,5 +1,5 @@
-//! Settings: no text makes a setting panic, and a value that was taken is shown as a text that
-//! gives the same value.
+//! Settings: no text makes a setting panic, and the shown text of an accepted value gives the same
+//! value.
 #![no_main]
 
 use duramen_server::config::{SETTINGS, ServerConfig, Setting};

@@ -14,8 +14,8 @@ from network import Network, Unable
 
 @contextlib.contextmanager
 def folder(request, name):
-    """A folder for servers, logs and histories. It stays if a test fails meanwhile, and the ends of its logs are printed: where the
-    tests run by themselves nobody can look into it."""
+    """A folder for servers, logs and histories. If a test fails meanwhile, the folder stays, and
+    the ends of its logs are printed: in an automatic run the output is all that remains."""
     failed = request.session.testsfailed
     path = pathlib.Path(tempfile.mkdtemp(prefix=f"duramen-{name}-", dir=histories.KEPT))
     print(f"logs and histories: {path}")
@@ -42,7 +42,7 @@ def home(request):
 
 @pytest.fixture
 def network():
-    """An empty network; skips the test where there can be none."""
+    """An empty network; skips the test on a machine without namespaces."""
     try:
         made = Network()
     except Unable as reason:

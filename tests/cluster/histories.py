@@ -1,4 +1,5 @@
-"""The clients that write histories (crates/workload), and the checker that judges them (tests/checker)."""
+"""The clients that write histories (crates/workload), and the checker of histories (tests/checker).
+"""
 
 import json
 import os
@@ -14,15 +15,15 @@ import harness
 WORKLOAD = pathlib.Path(os.environ.get("DURAMEN_TEST_WORKLOAD", pathlib.Path(harness.BINARY).parent / "duramen-workload"))
 CHECKER = harness.BUILT / "checker"
 
-# Failed runs leave their histories and logs here, and say so.
+# Failed runs leave their histories and logs here, and print the path.
 KEPT = pathlib.Path(os.environ.get("DURAMEN_TEST_KEPT", tempfile.gettempdir()))
 
-# A sentence of a run may take so long: its time, and that of the clients that wait for a server to come back.
+# Longest wait for a line of a run: its own time, and the wait of its clients for a server's return.
 ANSWER_S = 120
 
 
 class Workload:
-    """Clients of a cluster, or of one server, that go on from history to history."""
+    """Clients of a cluster, or of one server, that continue from history to history."""
 
     def __init__(self, folder, resp, coordinators=(), prefix=(), **options):
         self.folder = pathlib.Path(folder)
@@ -71,7 +72,7 @@ class Workload:
         self.tell("run", name, int(seconds * 1000))
 
     def finish(self):
-        """What the clients saw; answers that make no sense fail the test at once."""
+        """The clients' results; invalid answers fail the test at once."""
         said = self.answer()
         for kind in ("resp", "native"):
             assert not said[kind]["nonsense"], said
@@ -85,7 +86,7 @@ class Workload:
         return said["rechecked"]
 
     def judge(self, limit_s=60):
-        """Lets the checker read all histories."""
+        """Runs the checker on all histories."""
         return judge([self.histories / f"{name}.jsonl" for name in self.names], limit_s)
 
     def end(self):
@@ -98,7 +99,7 @@ class Workload:
 
 
 class Verdict:
-    """What the checker says of some histories."""
+    """The checker's result for some histories."""
 
     def __init__(self, text):
         self.text = text

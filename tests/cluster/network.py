@@ -1,7 +1,9 @@
-"""Servers on hosts of their own: network namespaces on a bridge, whose connections can be cut one way or both.
+"""Servers on hosts of their own: network namespaces on a bridge, whose connections can be cut one
+way or both.
 
-Everything lies in namespaces that this process makes and removes: the machine's own network is not touched. Cut is what arrives:
-packets from the other side are dropped by the receiver's nft, as by a switch that fails in one direction. Nobody is told.
+All of it is in namespaces that this process makes and removes: the machine's own network is not
+touched. A cut is made at the receiver: its nft drops packets from the other side, like a switch
+that fails in one direction. Neither side gets an error.
 """
 
 import itertools
@@ -16,7 +18,7 @@ SUBNET = "10.177.0"
 
 
 class Unable(Exception):
-    """Namespaces can't be made here; the reason."""
+    """Namespaces can't be made here; the text is the reason."""
 
 
 def run(*words, text=None):
@@ -44,7 +46,7 @@ class Host:
 
     @property
     def prefix(self):
-        """Put before a command it runs here; the process id is that of the command."""
+        """Prefix of a command that runs on this host; the process id is that of the command."""
         return [self.network.ip, "netns", "exec", self.namespace]
 
     def rules(self):
@@ -93,7 +95,8 @@ class Network:
         return host
 
     def cut(self, left, right, one_way=False):
-        """What `left` hosts send does not reach `right` ones; nor the other way round, unless `one_way`."""
+        """Drops packets from `left` hosts to `right` ones; also the other way round, unless
+        `one_way`."""
         for sender, receiver in itertools.product(left, right):
             receiver.cuts.add(sender.address)
             if not one_way:

@@ -1,4 +1,5 @@
-"""Clusters of real processes: coordinators, etcd, servers; each killed, stopped and started by its own process id."""
+"""Clusters of real processes: coordinators, etcd, servers; each killed, stopped and started by its
+own process id."""
 
 import contextlib
 import datetime
@@ -13,15 +14,15 @@ import traceback
 import harness
 from harness import wait_until
 
-# What a cluster needs to come back from anything, on two shared cores, in seconds.
+# Longest recovery of a cluster from any fault, on two shared cores, in seconds.
 HEALTH_S = 60
 
-# Of servers that others could reach.
+# Password of servers that others could reach.
 PASSWORD = "of the test"
 
 
 class Process:
-    """A `duramen` process. Started again it has the same addresses and the same directory."""
+    """A `duramen` process. After a restart it has the same addresses and the same directory."""
 
     def __init__(self, name, folder, host=None):
         self.name = name
@@ -34,7 +35,7 @@ class Process:
         self.process = None
 
     def launch(self, command):
-        """Does not wait until it is ready."""
+        """Starts it without waiting for its ready line."""
         with open(self.log_path, "ab") as log:
             log.write(b"--- started\n")
             log.flush()
@@ -48,7 +49,7 @@ class Process:
             )
 
     def open(self):
-        """On a host of its own, whose network nobody else is in."""
+        """Whether it is on a host of its own, in a network without other users."""
         return ["--insecure-bind"] if self.host else []
 
     def password(self):
@@ -69,7 +70,7 @@ class Process:
             self.process = None
 
     def stop(self):
-        """SIGTERM; gives the exit code."""
+        """SIGTERM; returns the exit code."""
         self.process.terminate()
         try:
             code = self.process.wait(harness.PATIENCE_S)
@@ -82,7 +83,7 @@ class Process:
         return self.log_path.read_text(errors="replace")
 
     def alive(self):
-        """Fails if it ended by itself."""
+        """Fails if the process ended by itself."""
         process = self.process
         code = process.poll() if process else None
         if code is not None:
@@ -159,9 +160,11 @@ class Member(Process):
 
 
     def excuse(self, listed):
-        """Why it does not answer clients, by its own word; empty: it does. A dead life may still be listed, so it must know itself
-        by an id that is; and of its tablets (`listed`: how many each has) it may not have heard: a new coordinator tells of what was
-        recovered only when leases of the dead owner have surely run out, which takes it a second after its start (K7)."""
+        """The reason why it does not answer clients, as it reports itself; empty: it does. A dead
+        life may still be listed, so its own id must be a listed one. It may not know its tablets
+        yet (`listed`: the number of each server's tablets): a new coordinator announces recovered
+        tablets only when leases of the dead owner have surely ended, which takes it a second after
+        its start (K7)."""
         try:
             with harness.Wire(self.port, timeout=2) as wire:
                 text = wire.call("INFO", "cluster").decode()
@@ -186,7 +189,7 @@ class Cluster:
         self.replicas = replicas
         self.settings = ["--replicas", replicas, *settings]
         self.options = options
-        # How many servers the table begins with; None: all.
+        # Number of servers over which the table is spread at first; None: all.
         self.first_owners = owners
 
         def host(name):
@@ -236,33 +239,33 @@ class Cluster:
             self.leave_state()
         self.end()
 
-    # What the coordinator says.
+    # The coordinator's own status.
 
     def prefix(self):
         return self.network.hub.prefix if self.network else []
 
     def tell(self, *words, timeout_s=30, coordinators=None):
-        """A command of people; gives the finished process."""
+        """Runs a command of the operator; returns the finished process."""
         asked = [each.listens for each in coordinators or self.coordinators]
         command = [*self.prefix(), harness.BINARY, *words, "--coordinator", ",".join(asked)]
-        # `table` is a command to a single server as well, and counts seconds as that does.
+        # `table` is also a command for a single server, and takes seconds like that one.
         command += ["--timeout", timeout_s if words[0] == "table" else f"{timeout_s}s"]
         return subprocess.run(
             [str(word) for word in command], capture_output=True, text=True, env=harness.environment({}), timeout=timeout_s + 30
         )
 
     def status(self, timeout_s=2, coordinators=None):
-        """`duramen status` as a dictionary; None: nobody answers."""
+        """`duramen status` as a dictionary; None: no coordinator answers."""
         done = self.tell("status", "--json", timeout_s=timeout_s, coordinators=coordinators)
         assert "panicked" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def certain_status(self):
-        """The same of a coordinator that may take its time."""
+        """The same, with more time for the coordinator."""
         return wait_until(lambda: self.status(timeout_s=30), "a coordinator answers")
 
     def trouble(self, with_tablets=True):
-        """Why the cluster is not whole: text; empty if it is."""
+        """The reason why the cluster is not whole, as text; empty if it is whole."""
         for process in self.everybody():
             if process.process:
                 process.alive()
@@ -289,7 +292,8 @@ class Cluster:
         return ""
 
     def leave_state(self):
-        """Leaves behind how the cluster is, for somebody who looks for the cause of a failure: `state.txt` beside the logs."""
+        """Writes the state of the cluster to `state.txt` beside the logs, for the analysis of a
+        failure."""
         with open(self.folder / "state.txt", "a") as out:
             print(f"--- {datetime.datetime.now(datetime.timezone.utc).isoformat()}", file=out)
             for process in self.everybody():
@@ -307,7 +311,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def explained(self):
-        """What fails inside leaves behind how the cluster was then."""
+        """Writes the state of the cluster if the body fails."""
         try:
             yield
         except BaseException:
@@ -315,17 +319,17 @@ class Cluster:
             raise
 
     def owners(self):
-        """Servers that own tablets: the ones whose death is felt."""
+        """Servers that own tablets: a death of one of them has an effect."""
         status = self.await_health()
         owning = {server["resp"] for server in status["servers"] if server["tablets"] > 0}
         return [member for member in self.members if member.resp in owning]
 
     def victim(self, dice):
-        """Mostly somebody who owns something."""
+        """A random server, mostly one that owns tablets."""
         return dice.choice(self.owners() if dice.random() < 0.8 else self.members)
 
     def move_something(self, dice):
-        """Begins to move a piece of the table to another server; gives that server's answer."""
+        """Begins to move a part of the table to another server; returns that server's answer."""
         status = self.await_health()
         first = dice.randrange(16384)
         # A range must not reach beyond its tablet.
@@ -335,7 +339,7 @@ class Cluster:
         return self.tell("tablet", "migrate", "db0", "--slots", f"{first}-{last}", "--to", dice.choice(others))
 
     def await_health(self, patience_s=HEALTH_S, with_tablets=True):
-        """Waits until every server that runs is listed, and every tablet is served by one of them."""
+        """Waits until every running server is listed, and every tablet is served by one of them."""
         last = ["nothing asked"]
 
         def whole():
@@ -352,7 +356,7 @@ class Cluster:
 
 
 class Storm(threading.Thread):
-    """Faults, one after the other, until it is told to end. What one of them raises, `end` raises."""
+    """Faults, one after the other, until it is ended. `end` raises an error of a fault."""
 
     def __init__(self, faults, seed):
         super().__init__(daemon=True)

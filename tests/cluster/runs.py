@@ -1,14 +1,15 @@
-"""Histories under faults: what every test of a cluster does, whatever goes wrong in it."""
+"""Histories under faults: the common part of every test of a cluster."""
 
 import os
 
 from histories import Workload
 from processes import PASSWORD, Storm
 
-# How much longer than in CI the tests run: DURAMEN_TEST_LENGTH=20 is an hour or two.
+# Factor of the tests' length, relative to CI: DURAMEN_TEST_LENGTH=20 is an hour or two.
 LENGTH = float(os.environ.get("DURAMEN_TEST_LENGTH", "1"))
 
-# To hunt for slow answers: a history fails in which a native client waits longer, in milliseconds.
+# To search for slow answers: longest wait of a native client, in milliseconds; a longer one fails
+# its history.
 SLOWEST_MS = float(os.environ.get("DURAMEN_TEST_SLOWEST_MS", "inf"))
 
 FILL = (4000, 400)
@@ -30,7 +31,8 @@ def scaled(count):
 
 
 def histories_under(cluster, clients, name, faults, count, seconds=0.8, seed=1, masked=True):
-    """So many histories while faults happen, one after the other; gives the storm. With `masked`, native clients see no failure."""
+    """Runs `count` histories while faults happen, one after the other; returns the storm. With
+    `masked`, native clients get no error."""
     said = []
     with cluster.explained(), Storm(faults, seed) as storm:
         for number in range(scaled(count)):
@@ -56,7 +58,7 @@ def filled(clients):
 
 
 def settle(cluster, clients):
-    """The cluster is whole, and everything that was ever acknowledged is there."""
+    """The cluster is whole, and every write that was ever acknowledged is there."""
     with cluster.explained():
         cluster.await_health()
         clients.recheck()
@@ -69,7 +71,7 @@ def settle(cluster, clients):
 
 
 def nothing_failed(said):
-    """Native clients see no failure at all."""
+    """Native clients get no error at all."""
     for history in said:
         native = history["native"]
         assert native["unknown"] == 0 and native["not_done"] == 0, history

@@ -1,4 +1,5 @@
-"""All faults in one cluster of five, in any order: deaths, pauses, disks that are full or hang, moves, drains, coordinators, power."""
+"""All faults in one cluster of five, in any order: deaths, pauses, full disks and hanging ones,
+moves, drains, coordinators, power."""
 
 import contextlib
 import os
@@ -21,7 +22,7 @@ SEED = int(os.environ.get("DURAMEN_TEST_SEED", "1"))
 
 @pytest.fixture
 def disks(place):
-    """Each server has a disk of its own: where its folder is going to be."""
+    """A disk for each server, at the path of its folder."""
     with contextlib.ExitStack() as stack:
         for number in range(SERVERS):
             stack.enter_context(harness.disk(place / f"disk{number}", place / f"server{number}", DISK))
@@ -29,7 +30,8 @@ def disks(place):
 
 
 class Faults:
-    """Each is one fault, or two that fit together, and waits until the cluster is whole again."""
+    """Each method is one fault, or two that fit together, and waits until the cluster is whole
+    again."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -38,7 +40,7 @@ class Faults:
         return [getattr(self, name) for name in dir(type(self)) if name.startswith("do_")]
 
     def restart(self, storm, *processes):
-        """Kills all, and starts them again in any order."""
+        """Kills all of them, and starts them again in any order."""
         for process in processes:
             process.kill()
         storm.rest(0, 1)
@@ -102,7 +104,7 @@ class Faults:
         ballast = harness.fill(member.folder, 1 << 20)
         storm.rest(0.5, 4)
         if storm.dice.random() < 0.5:
-            # It does not start on a disk without any room, or it does: both are allowed.
+            # On a disk without any room it may start or not: both are allowed.
             member.kill()
             storm.rest(0, 0.5)
         ballast.unlink()
@@ -127,7 +129,7 @@ class Faults:
 
 
 def check_under_faults(cluster, place):
-    """`DURAMEN_TEST_LENGTH` makes it longer, `DURAMEN_TEST_SEED` draws other faults."""
+    """`DURAMEN_TEST_LENGTH` makes it longer, `DURAMEN_TEST_SEED` chooses other faults."""
     clients = clients_of(cluster, place)
     filled(clients)
     histories_under(cluster, clients, "faults", Faults(cluster).all(), HISTORIES, seed=SEED, masked=False)

@@ -1,4 +1,5 @@
-"""What a running cluster is asked that it must not do, and bytes that nobody should send: a clear answer each time, and nothing lost."""
+"""Requests that a running cluster must refuse, and invalid bytes: a clear answer each time, and
+nothing lost."""
 
 import contextlib
 import random
@@ -40,7 +41,7 @@ def clients(cluster, home):
 
 @pytest.fixture(autouse=True)
 def nothing_is_lost(cluster, clients):
-    """After each test the cluster is whole, the same processes run, and everything is there."""
+    """After each test the cluster is whole, the same processes run, and all data is there."""
     pids = [member.process.pid for member in cluster.members]
     yield
     with cluster.explained():
@@ -53,14 +54,14 @@ def nothing_is_lost(cluster, clients):
 
 
 def refused(cluster, *words, code=3):
-    """What a tool says that is refused."""
+    """The message of a tool whose request is refused."""
     done = cluster.tell(*words, timeout_s=20)
     assert done.returncode == code and "panicked" not in done.stderr, done
     return done.stderr
 
 
 def ended(folder, *words):
-    """The program with these words, which ends by itself; it must not have panicked."""
+    """Runs the program with these words; it must end by itself, without a panic."""
     done = subprocess.run(
         [harness.BINARY, *map(str, words)],
         stdin=subprocess.DEVNULL,
@@ -76,7 +77,7 @@ def ended(folder, *words):
 
 
 def joining(folder, *arguments):
-    """`duramen join` that does not become a member: its exit code, and what it says."""
+    """`duramen join` that does not become a member: its exit code and its message."""
     folder.mkdir(exist_ok=True)
     ports = ("--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb", "--threads", "1")
     done = ended(folder, "join", *ports, *arguments)
@@ -84,7 +85,7 @@ def joining(folder, *arguments):
     return done.returncode, done.stderr
 
 
-# --- who may be a member
+# --- Members that are refused
 
 
 def test_a_server_of_another_cluster_is_told_so_and_ends(cluster, place):
@@ -96,7 +97,7 @@ def test_a_server_of_another_cluster_is_told_so_and_ends(cluster, place):
 
 @contextlib.contextmanager
 def coordinator_of_the_future():
-    """Somebody who speaks versions of the protocol that nobody knows."""
+    """A coordinator with versions of the protocol that do not exist yet."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def greet():
@@ -121,7 +122,7 @@ def test_a_coordinator_of_another_version_is_said(place):
 
 
 def test_one_right_address_is_enough(cluster, place):
-    """Some address of another cluster in the list is no reason to stay away."""
+    """A server joins although some address in the list belongs to another cluster."""
     with coordinator_of_the_future() as wrong:
         member = Member("guest", place / "guest", cluster)
         right = cluster.coordinators[0].listens
@@ -146,10 +147,10 @@ def listed(cluster, member):
 
 
 def test_a_copy_of_a_server_is_not_let_in(cluster, place):
-    """Two processes with one directory's identity: the one that lives stays."""
+    """Two processes with one directory's identity: the running one stays."""
     member = cluster.members[0]
     data = member.folder / "data"
-    # Only what says who it is: what it keeps changes while it is copied.
+    # Only the files of the identity: the replicas change during a copy.
     copy = place / "copy"
     copy.mkdir(parents=True)
     for name in data.iterdir():
@@ -163,7 +164,7 @@ def test_a_copy_of_a_server_is_not_let_in(cluster, place):
 
 
 def test_a_coordinator_without_its_store_says_so(cluster, place):
-    """Nobody is where the store should be: it goes on asking, and says so to whoever asks it."""
+    """Its store is unreachable: the coordinator keeps trying, and reports that to each client."""
     nowhere = f"http://127.0.0.1:{harness.free_port()}"
     listens = f"127.0.0.1:{harness.free_port()}"
     log = place / "lonely.log"
@@ -228,7 +229,8 @@ def test_migrations_to_nobody(cluster):
 
 
 def test_a_migration_to_a_server_that_dies(cluster, place):
-    """Whether it was known to be dead or not: the tablet stays where it was, and the reason is said."""
+    """Whether its death was known or not: the tablet stays on its server, and the reason is
+    reported."""
     guest = Member("guest", place / "guest", cluster)
     guest.start()
     try:
@@ -249,7 +251,7 @@ def test_a_migration_to_a_server_without_room(cluster, clients):
     said = clients.ask("fill", *LARGE)
     assert not said["failures"], said
     try:
-        # Of three servers of 64 MB each has a third of it.
+        # Each of three servers of 64 MB has a third of it.
         wait_until(lambda: is_told(cluster, LARGE[0] * LARGE[1]), "it is known how much there is", HEALTH_S, pause_s=0.2)
         before = cluster.await_health()
         target = before["servers"][0]
@@ -263,7 +265,7 @@ def test_a_migration_to_a_server_without_room(cluster, clients):
 
 
 def is_told(cluster, least_bytes):
-    """Whether all servers have said how much they have and may have."""
+    """Whether all servers have reported their data and their limit."""
     servers = (cluster.status() or {"servers": []})["servers"]
     return all(each["limit_bytes"] for each in servers) and sum(each["bytes"] for each in servers) >= least_bytes
 
@@ -272,12 +274,13 @@ def is_told(cluster, least_bytes):
 
 
 def greet(role, **words):
-    """What goes through the handshake in this role; it may be refused."""
+    """Goes through the handshake in this role; it may be refused."""
     return lambda peer: native.shake(peer, role, **{"cluster": b"test", **words})
 
 
 def bad_inputs():
-    """Name, handshake, bytes behind it, and whether the other side must end the connection (else it may answer, and wait for more)."""
+    """Name, handshake, the bytes after it, and whether the other side must end the connection (else
+    it may answer, and wait for more)."""
     dice = random.Random(2026)
     noise = dice.randbytes(200_000)
     yield "random bytes", None, noise, True
@@ -306,7 +309,8 @@ def bad_inputs():
 
 
 def send(port, begin, data, must_end):
-    """Sends; if the other side must end the connection, waits until it has, else ends it itself."""
+    """Sends the bytes; waits until the other side has ended the connection, if it must, else ends
+    it itself."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as peer, contextlib.suppress(ConnectionError):
         if begin:
             with contextlib.suppress(native.RefusedError):
@@ -330,7 +334,7 @@ def offences(member):
 
 
 def both_are_logged(process, port):
-    """Some lines are written each second: one of each kind, if nobody else asks for them."""
+    """Some lines are written each second: one of each kind, if other clients do not cause them."""
     for begin, data, line in (
         (None, opening(SERVER, magic=b"DURAMENX"), "a connection is refused: the other side does not speak"),
         (greet(SERVER), frame(3, b"", length=0xFFFF_FFFF), "a connection is closed: a malformed frame"),
@@ -355,14 +359,14 @@ def test_what_makes_no_sense_on_a_peer_port(cluster):
             raise AssertionError(f"the connection stays open: {name}") from None
     least = sum(must_end for *_, must_end in bad)
     wait_until(lambda: offences(member) >= counted + least, f"{least} offences are counted")
-    # A flood of them is no flood of lines, and none of memory.
+    # A flood of bad connections causes neither a flood of lines nor a growth of memory.
     assert member.log()[log:].count("a connection is") <= len(bad)
     assert rss_bytes(member) < memory + (64 << 20)
     both_are_logged(member, member.native_port)
 
 
 def test_lengths_are_believed_only_as_bytes_arrive(cluster):
-    """Many who announce the longest frame and send nothing of it cost next to nothing."""
+    """Many peers that announce the longest frame and send none of it cost almost nothing."""
     member = cluster.members[2]
     memory = rss_bytes(member)
     announced = frame(3, b"", length=64 << 20)[:40]

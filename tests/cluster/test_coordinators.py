@@ -1,4 +1,4 @@
-"""Coordinators that die, and the store that they keep their state in: clients go on."""
+"""Deaths of coordinators, and of the store of their state: clients continue."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ from runs import clients_of, filled, histories_under, settle
 
 pytestmark = pytest.mark.duramen
 
-# A new leader leads within 3 s; the rest is what two shared cores may take on top of it.
+# A new leader leads within 3 s; the rest is the delay of two shared cores.
 FAILOVER_S = 3 + 27
 
 
@@ -54,7 +54,8 @@ def test_coordinators_on_etcd(place):
 
         def failed_over(dead):
             began = time.monotonic()
-            # One that is stopped takes connections and never answers: who waits for it learns nothing of the others.
+            # A stopped coordinator accepts connections and never answers: it must not delay the
+            # query of the others.
             others = [each for each in cluster.coordinators if each is not dead]
             while cluster.status(timeout_s=1, coordinators=others) is None:
                 assert time.monotonic() - began < FAILOVER_S, "no other coordinator leads"

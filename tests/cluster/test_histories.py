@@ -1,6 +1,8 @@
-"""One server under kill -9 and pauses, judged by Porcupine; and servers that lie, which must be found out.
+"""One server under kill -9 and pauses, checked by Porcupine; and servers with wrong replies, which
+the checker must find.
 
-The second half proves the first: a harness that calls a lying server linearizable proves nothing.
+The second half validates the first: a harness that calls a wrong server linearizable proves
+nothing.
 """
 
 import random
@@ -32,7 +34,8 @@ def test_histories_of_a_server_that_is_killed(durable, place):
     clients = workload(place, durable.port, resp_clients=10)
     dice = random.Random(4)
     unknown, number = 0, 0
-    # More of them if no kill has met a request on its way: on a slow machine clients hardly come to ask between two kills.
+    # More histories if no kill has met an in-flight request: on a slow machine clients send few
+    # requests between two kills.
     while number < scaled(12) or unknown == 0 and number < scaled(60):
         clients.begin(f"kill{number}", 1.2)
         for _ in range(2):
@@ -67,11 +70,11 @@ def test_histories_of_a_server_that_pauses(durable, place):
     clients.end()
 
 
-# Servers that lie.
+# Servers with wrong replies.
 
 
 class Fake:
-    """A server of few commands, in Python, that can be told to lie now and then."""
+    """A server of few commands, in Python, that gives wrong replies on demand."""
 
     def __init__(self, lie):
         self.lie = lie
@@ -91,7 +94,7 @@ class Fake:
         name, key = words[0].upper(), words[1]
         with self.guard:
             if name == b"GET":
-                # Shows what had been there before, as a server would that lost its lease and does not know it.
+                # Shows an older value, like a server that lost its lease and has not detected it.
                 known = self.older if self.lies("stale read") and key in self.older else self.data
                 return bulk(known.get(key))
             if name == b"INCRBY":
@@ -164,7 +167,8 @@ def test_a_lying_server_is_found_out(place, lie):
         listener.fake = Fake(lie)
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         clients = workload(place, listener.server_address[1], resp_clients=4, rest_us=3000)
-        # A lie may stay unseen: nobody reads the key before it is written again. With more of them, one is seen.
+        # A wrong reply may stay unseen, if the key is written again before a read. Among more of
+        # them, one is seen.
         for number in range(1 if lie == "none" else 30):
             clients.begin(f"lie{number}", 1)
             clients.finish()

@@ -1,4 +1,5 @@
-"""Servers killed with SIGKILL and stopped with SIGSTOP under load: nothing acknowledged is lost, nothing old is read."""
+"""Servers killed with SIGKILL and stopped with SIGSTOP under load: no acknowledged write is lost,
+no stale value is read."""
 
 import signal
 
@@ -9,7 +10,7 @@ from runs import clients_of, filled, histories_under, settle
 
 pytestmark = pytest.mark.duramen
 
-# Whoever is left after R-1 deaths still finds R others for its log.
+# After R-1 deaths each remaining server still finds R others for its log.
 SERVERS = 6
 REPLICAS = 3
 LEASE_S = 1.0
@@ -43,7 +44,7 @@ def test_kills(cluster, clients):
 
 
 def test_as_many_kills_at_once_as_data_survives(cluster, clients):
-    """R-1 at once, and back only when the others serve everything."""
+    """R-1 servers at once; they return only when the others serve everything."""
 
     def kill_some(storm):
         members = storm.dice.sample(cluster.members, REPLICAS - 1)
@@ -59,7 +60,8 @@ def test_as_many_kills_at_once_as_data_survives(cluster, clients):
 
 
 def test_pauses(cluster, clients):
-    """A server that stops for longer than its lease comes back as a zombie that serves nothing; a short stop harms nobody."""
+    """A server that stops for longer than its lease comes back as a zombie that serves nothing; a
+    short stop has no effect."""
 
     def pause(storm, least_s, most_s):
         member = cluster.victim(storm.dice)

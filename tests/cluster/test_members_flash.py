@@ -1,5 +1,5 @@
-"""Members with a second tier and several times more data than memory: nothing is lost or old when servers die and tablets move, and
-memory stays within its budget."""
+"""Members with a second tier and several times more data than memory: nothing is lost or stale when
+servers die and tablets move, and memory stays within its budget."""
 
 import json
 import random
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.duramen
 
 MIB = 1 << 20
 MEMORY = 64 * MIB
-# What a member takes beyond its budget: its program, threads and connections, what it keeps for others on its way to disk, what a
-# recovery reads from it, and buffers of what it sends.
+# Memory of a member beside its budget: its program, threads and connections, replicas of others in
+# flight to its disk, data that a recovery reads from it, and send buffers.
 OVERHEAD = 192 * MIB
 SERVERS = 4
 COUNT = 300_000
@@ -27,7 +27,7 @@ VALUE_BYTES = 1000
 
 
 class Watch(threading.Thread):
-    """Looks at the members' memory all the time."""
+    """Measures the members' memory continuously."""
 
     def __init__(self, members):
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Watch(threading.Thread):
 
 
 def resident_bytes(member):
-    """Of its own, without its program; 0: it does not run."""
+    """The process's own memory, without its program; 0: it does not run."""
     process = member.process
     if process is None:
         return 0
@@ -61,7 +61,7 @@ def resident_bytes(member):
 
 
 def on_flash(member):
-    """The figures of its tier."""
+    """The figures of the member's tier."""
     with harness.Wire(member.port, timeout=harness.PATIENCE_S) as wire:
         text = wire.call("INFO", "memory").decode()
     found = re.findall(r"duramen_flash_(\w+):(\d+)", text)
@@ -69,7 +69,7 @@ def on_flash(member):
 
 
 def call(cluster, *arguments):
-    """One command to whoever serves its key, until somebody does."""
+    """Sends one command to the server that serves its key, until one does."""
 
     def tried():
         for member in cluster.members:
@@ -93,7 +93,7 @@ def call(cluster, *arguments):
 
 
 def value(number):
-    """As the clients fill it."""
+    """The value that the clients write."""
     text = f"<{number} of {VALUE_BYTES}>".encode()
     return (text * (VALUE_BYTES // len(text) + 1))[:VALUE_BYTES]
 
@@ -104,7 +104,8 @@ def all_there(clients):
 
 
 def reads_and_changes_by_resp(cluster, dice, prefix):
-    """Of keys that lie on flash: plain reads, and what reads before it writes, which must happen once. Leaves them as they were."""
+    """Uses keys on flash: plain reads, and commands that read before they write, which must take
+    effect once. Restores the values."""
     for _ in range(120):
         number = dice.randrange(COUNT)
         key = f"fill:{number}".encode()
@@ -135,7 +136,7 @@ def test_more_than_memory_through_a_death_and_a_move(place):
         dice = random.Random(1)
         reads_and_changes_by_resp(cluster, dice, b"before")
 
-        # Killed under load: others take over more than their memory holds.
+        # Killed under load: others take over more data than their memory holds.
         def die(storm):
             died.kill()
             cluster.await_health()
@@ -148,7 +149,7 @@ def test_more_than_memory_through_a_death_and_a_move(place):
         died.start()
         cluster.await_health()
 
-        # Moved under load, to the one that has come back, with an empty flash file.
+        # Moved under load, to the restarted server, with an empty flash file.
         status = cluster.certain_status()
         home = next(each["server"] for each in status["servers"] if each["resp"] == died.resp and each["state"] == "up")
         clients.begin("move", 4)
@@ -160,7 +161,7 @@ def test_more_than_memory_through_a_death_and_a_move(place):
             owned = {each["server"]: each["tablets"] for each in cluster.await_health()["servers"]}
             moved = owned[home] > 0
             if moved:
-                break  # one that takes too long beside everything else may be given up
+                break  # a move may be given up if it takes too long beside everything else
         nothing_failed([clients.finish()])
         assert moved, cluster.certain_status()["migrations_ended"]
         all_there(clients)
@@ -174,7 +175,8 @@ def test_more_than_memory_through_a_death_and_a_move(place):
 
 
 def read_of(member, keys):
-    """What this member says of keys; those of others are left out. How many of its reads copies served comes second."""
+    """This member's values of keys, without keys of other members; second: the number of its reads
+    that copies served."""
     before = on_flash(member)["promoted_hits"]
     found = {}
     with harness.Wire(member.port, timeout=harness.PATIENCE_S) as wire:
@@ -190,7 +192,7 @@ def read_of(member, keys):
 
 
 def hits(members, keys):
-    """Reads all keys, at whoever owns them, and counts those that copies of what lies on flash serve."""
+    """Reads all keys at their owners, and counts the reads that promoted copies served."""
     read, served = {}, 0
     for member in members:
         some, more = read_of(member, keys)
@@ -201,7 +203,7 @@ def hits(members, keys):
 
 
 def knows_since(member, began):
-    """Whether another member has told this one what is hot there, and that some time after that."""
+    """Whether another member has sent its hot keys to this one, some time after `began`."""
     with urllib.request.urlopen(f"http://127.0.0.1:{member.admin_port}/cluster", timeout=harness.PATIENCE_S) as reply:
         hints = json.load(reply)["hints"]
     return any(hint["age_ms"] / 1000 + 1 < time.monotonic() - began for hint in hints)
@@ -233,13 +235,13 @@ def test_what_was_hot_is_copied_where_it_is_recovered(place):
         def is_refilled():
             figures = [on_flash(member) for member in others]
             is_over = all(each["refill_left"] == 0 for each in figures)
-            # Those that were told, and those that have to ask.
+            # Members that received the hints, and members that must request them.
             has_all = all(each["refilled"] > 0 for each in figures if each["live_bytes"] > MEMORY / 4)
             return is_over and has_all and sum(each["refilled"] for each in figures) > len(hot) / 4
 
         harness.wait_until(is_refilled, "what was hot is copied again")
         print({member.name: on_flash(member) for member in others})
-        # What nobody has read yet is not copied otherwise.
+        # Keys that were not read yet are not promoted otherwise.
         rest = sorted(set(range(COUNT)) - set(hot))
         assert hits(others, dice.sample(rest, len(hot))) < len(hot) / 20
         served = hits(others, hot)

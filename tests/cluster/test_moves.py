@@ -1,4 +1,5 @@
-"""Tablets that move under load, while servers and the coordinator die: one owner at every moment, nothing lost."""
+"""Tablets that move under load, while servers and the coordinator die: one owner at every moment,
+nothing lost."""
 
 import pytest
 
@@ -34,14 +35,16 @@ def test_moves_and_kills(place):
 
         storm = histories_under(cluster, clients, "move", [move, move, move_and_kill], 20)
         print(f"{len(refused)} refused:", refused[:3])
-        # A move may lose its race with a recovery, but not each of them; how many do depends on who comes to run.
+        # A move may lose its race with a recovery, but not each of them; the number depends on
+        # scheduling.
         assert len(refused) < sum(storm.counts.values()), refused
         settle(cluster, clients)
         clients.end()
 
 
 def test_a_rolling_restart(place):
-    """Each server is drained, stopped and started: no recovery, and clients see nothing. What it keeps for others stays on its disk."""
+    """Each server is drained, stopped and started: no recovery, and no errors for clients. The
+    replicas that it keeps for others stay on its disk."""
     with Cluster(place, 5, replicas=3, settings=harness.CALM) as cluster:
         clients = clients_of(cluster, place)
         filled(clients)

@@ -1,4 +1,4 @@
-"""The cuts of network.py cut what they say, and nothing else."""
+"""The cuts of network.py block exactly the named packets."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.duramen
 LISTEN = "import socket; s = socket.create_server(('', 7000)); print('ready', flush=True)\nwhile True: s.accept()[0].sendall(b'x')"
 CALL = "import socket, sys; t = float(sys.argv[2]); s = socket.create_connection((sys.argv[1], 7000), t); s.settimeout(t); s.recv(1)"
 
-# Nothing arrives through a cut, however long one waits for it.
+# Nothing arrives through a cut, however long the wait.
 CUT_S = 0.4
 
 

@@ -1,4 +1,5 @@
-"""Networks that fail: a server cut off from the others, one way or both, on and off, while clients still reach it."""
+"""Network faults: a server cut off from the others, one way or both, on and off, while clients
+still reach it."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Power cuts: everything is killed at once, and everything that was acknowledged is there afterwards."""
+"""Power cuts: all processes are killed at once, and every acknowledged write is there afterwards.
+"""
 
 import random
 import time

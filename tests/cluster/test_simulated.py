@@ -1,6 +1,6 @@
-"""Histories of simulated clusters, judged by the checker of real ones.
+"""Histories of simulated clusters, checked by the checker of real ones.
 
-The simulator has a checker of its own; that two which know nothing of each other say the same is what this is for.
+The simulator has a checker of its own; this test compares the verdicts of two independent checkers.
 """
 
 import os

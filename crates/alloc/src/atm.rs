@@ -1,12 +1,12 @@
-//! From an address to its chunk (the paper's address translation module), and which addresses are
-//! taken.
+//! Address translation (the paper's address translation module): from an address to its chunk, and
+//! the free and taken addresses.
 //!
 //! **Invariants**
-//! - T1: a granule that belongs to a chunk names it from before an address in it is handed out
-//!   until the chunk is gone.
+//! - T1: a granule of a chunk names the chunk from before an address in it is handed out until the
+//!   chunk is gone.
 //!
-//! **Concurrency** a look-up takes a shared lock for a moment and may run in a fault handler:
-//! nobody touches a page of the arena while holding a lock of this file.
+//! **Concurrency** a look-up takes a shared lock for a moment and may run in a fault handler: no
+//! thread touches a page of the arena while it holds a lock of this file.
 //!
 //! Paper: [Badam11 §3.3]; differs: a flat directory of granules instead of a balanced tree: one
 //! load.
@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-/// See the file's head.
+/// The directory, the chunks and the free addresses; see the file's head.
 pub(crate) struct Atm {
-    /// By granule: 1 + place in `chunks`; 0: nobody's. Zeros that are never written take no memory.
+    /// By granule: 1 + index in `chunks`; 0: no chunk. Zeros that are never written take no memory.
     directory: Counters<AtomicU32>,
     chunks: RwLock<Vec<Option<Arc<Chunk>>>>,
     addresses: Mutex<Addresses>,
@@ -43,16 +43,16 @@ impl Look<'_> {
     }
 }
 
-/// What of the arena is free, in granules.
+/// Free addresses of the arena, in granules.
 struct Addresses {
     next: u64,
     end: u64,
-    /// Start and length of what was given back, coalesced.
+    /// Start and length of returned ranges, coalesced.
     free: BTreeMap<u64, u64>,
 }
 
 impl Atm {
-    /// Of an arena of so many pages.
+    /// For an arena of `pages` pages.
     pub fn new(pages: u64) -> std::io::Result<Atm> {
         let granules = pages / GRANULE_PAGES;
         Ok(Atm {
@@ -73,7 +73,7 @@ impl Atm {
         chunks.get(number as usize)?.clone()
     }
 
-    /// Where a page belongs: without a count of users, which all processors would fight for.
+    /// Unit of a page, without a reference count, for which all processors would compete.
     pub fn place(&self, page: u64) -> Option<Place> {
         self.look().place(page)
     }
@@ -86,7 +86,7 @@ impl Atm {
         }
     }
 
-    /// Addresses for so many pages: the first page. The best fit of what was given back, or new
+    /// Addresses for `pages` pages: the first page. The best fit among returned ranges, or new
     /// ones.
     pub fn reserve(&self, pages: u64) -> Option<u64> {
         let wanted = pages.div_ceil(GRANULE_PAGES);
@@ -111,7 +111,7 @@ impl Atm {
         Some(start * GRANULE_PAGES)
     }
 
-    /// Gives addresses back that belong to no chunk.
+    /// Returns addresses that belong to no chunk.
     pub fn give_back(&self, first: u64, pages: u64) {
         let mut addresses = self.addresses();
         let (mut start, mut length) = (first / GRANULE_PAGES, pages.div_ceil(GRANULE_PAGES));
@@ -138,7 +138,7 @@ impl Atm {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a chunk's addresses its own (T1).
+    /// Assigns a chunk's addresses to it (T1).
     pub fn add(&self, chunk: Arc<Chunk>) {
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
         let free = chunks.iter().position(Option::is_none);
@@ -152,7 +152,7 @@ impl Atm {
         chunks[number] = Some(chunk);
     }
 
-    /// The chunk is gone; its addresses may be given back.
+    /// Removes a chunk; its addresses may then be returned.
     pub fn remove(&self, chunk: &Chunk) {
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
         for granule in Atm::granules(chunk) {
@@ -174,7 +174,7 @@ impl Atm {
         chunks.iter().flatten().cloned().collect()
     }
 
-    /// As a checkpoint has it: these chunks, and nothing else is taken.
+    /// Restores these chunks from a checkpoint; all other addresses are free.
     pub fn restore(&self, mut chunks: Vec<Arc<Chunk>>) {
         chunks.sort_by_key(|chunk| chunk.first);
         let mut addresses = self.addresses();

@@ -1,14 +1,14 @@
-//! The page buffer: which pages are shown, who works on which unit, and which pages leave next.
+//! The page buffer: the pages that are shown, the owner of each unit, and the order of eviction.
 //!
 //! **Invariants**
-//! - B1: who makes a unit busy is alone with it: its content in cache and on flash, and its pages.
-//!   Nobody who has a busy unit waits for another one.
-//! - B2: a page is writable if and only if its unit says that it is dirty: a write to a clean page
+//! - B1: a thread that makes a unit busy owns it alone: its content in cache and on flash, and its
+//!   pages. A thread that owns a busy unit waits for no other one.
+//! - B2: a page is writable if and only if its unit marks it as dirty: a write to a clean page
 //!   faults.
 //! - B3: at most `pages_max` pages are shown, and one for each thread that is about to show one.
 //! - B4: a page that is pinned for writing stays writable, and so dirty, until it is unpinned: the
 //!   kernel or a device may write to it at any moment, without a fault.
-//! - B5: the queue has at most three places for each page of the buffer.
+//! - B5: the queue has at most three entries for each page of the buffer.
 //!
 //! **Concurrency** units lie in shards with a lock each. Locks of this file are held for moments
 //! and never while a page of the arena is touched.
@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
-/// Places in the queue for each page of the buffer (B5), so that it is tidied once in as many
-/// faults as there are pages.
+/// Queue entries for each page of the buffer (B5), so that one fault in as many as there are pages
+/// tidies the queue.
 const QUEUED_FOR_EACH: usize = 3;
 /// Bytes of RAM for each page of the buffer: a queue and a sorted copy of it.
 pub(crate) const QUEUE_BYTES: usize = QUEUED_FOR_EACH * 2 * size_of::<u64>();
 
-/// See the file's head.
+/// The page buffer; see the file's head.
 pub(crate) struct Buffer {
     shards: Box<[Shard]>,
     order: Mutex<Order>,
@@ -38,24 +38,24 @@ pub(crate) struct Buffer {
     regions: Regions,
 }
 
-/// Pages in the order in which they were shown, and which of its unit's each one is; some may be
-/// gone, and some may stand here twice.
+/// Pages in the order in which they were shown, each with its number within its unit; some may be
+/// gone, and some may be in the queue twice.
 struct Order {
     pages: VecDeque<u64>,
-    /// For looking through them: a fault handler takes no memory.
+    /// Sorted copy for tidying: a fault handler allocates no memory.
     sorted: Vec<u64>,
     most: usize,
 }
 
-/// Pages are numbered by 40 bits (the cache relies on that too); behind them stands which of its
-/// unit's the page is.
+/// Pages are numbered by 40 bits (the cache relies on that too); the bits above hold the page's
+/// number within its unit.
 const PAGE_BITS: u32 = 40;
 const PAGES: u64 = (1 << PAGE_BITS) - 1;
-/// Marks a page that was met, in a sorted list.
+/// Marks a page as seen, in a sorted list.
 const MET: u64 = 1 << 63;
 
 impl Order {
-    /// Forgets pages for which `is_shown` is false, and all but the first place of others.
+    /// Drops pages for which `is_shown` is false, and all but the first entry of others.
     fn tidy(&mut self, is_shown: impl Fn(u64, u32) -> bool) {
         let Order { pages, sorted, .. } = self;
         sorted.clear();
@@ -99,7 +99,7 @@ impl Hasher for Mix {
     }
 }
 
-/// A unit of which something is shown or under way.
+/// A unit with a page that is shown or in work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unit {
     busy: bool,
@@ -108,33 +108,32 @@ pub(crate) struct Unit {
     pub shown: u32,
     pub dirty: u32,
     pub pins: u32,
-    /// Its pages that were pinned for writing, one bit each, until nothing of it is pinned (B4).
+    /// Its pages that were pinned for writing, one bit each, until no page of it is pinned (B4).
     pub written_by_others: u32,
 }
 
-/// What to do about a page.
+/// Required work on a page.
 pub(crate) enum Claim {
-    /// Nothing: somebody else did. Look again.
+    /// None: another thread did it. Look again.
     Settled,
-    /// It is shown, but a write to it faulted; its writes are to be allowed. The caller has the
-    /// unit.
+    /// It is shown, but a write to it faulted; writes must be allowed. The caller owns the unit.
     Write(Unit),
-    /// It is not shown. The caller has the unit.
+    /// It is not shown. The caller owns the unit.
     Show(Unit),
 }
 
 /// See [`Buffer::try_own`].
 pub(crate) enum Try {
-    /// Nothing of it is shown.
+    /// No page of it is shown.
     Gone,
-    /// Somebody has it, or it is pinned.
+    /// Another thread owns it, or it is pinned.
     Later,
     Own(Unit),
 }
 
 impl Buffer {
-    /// Of at most `pages_max` pages in an arena of so many, and with at most `tables_max` pages of
-    /// the page table.
+    /// A buffer of at most `pages_max` pages in an arena of `arena_pages` pages, with at most
+    /// `tables_max` pages of the page table.
     pub fn new(
         pages_max: usize,
         tables_max: u64,
@@ -165,7 +164,7 @@ impl Buffer {
         &self.shards[mix.finish() as usize % SHARDS]
     }
 
-    /// For a fault. Waits if somebody else works on the unit (B1).
+    /// For a fault. Waits if another thread works on the unit (B1).
     pub fn claim(&self, place: &Place, write: Option<bool>) -> Claim {
         let shard = self.shard(place.unit);
         let mut units = lock(&shard.units);
@@ -187,7 +186,7 @@ impl Buffer {
         Claim::Settled
     }
 
-    /// The unit, for whoever wants to be alone with it.
+    /// The unit, owned by the caller alone.
     pub fn own(&self, unit: u64) -> Unit {
         let shard = self.shard(unit);
         let mut units = lock(&shard.units);
@@ -202,7 +201,7 @@ impl Buffer {
         }
     }
 
-    /// As [`own`](Self::own), but waits for nobody.
+    /// As [`own`](Self::own), but does not wait.
     pub fn try_own(&self, unit: u64) -> Try {
         let mut units = lock(&self.shard(unit).units);
         match units.get_mut(&unit) {
@@ -215,7 +214,7 @@ impl Buffer {
         }
     }
 
-    /// Units of these pages of which something is shown or under way.
+    /// Units of these pages with a page that is shown or in work.
     pub fn units_in(&self, pages: std::ops::Range<u64>) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -237,7 +236,7 @@ impl Buffer {
         units
     }
 
-    /// Gives a unit back, with what is shown and dirty of it now.
+    /// Releases a unit, with its shown and dirty pages as they are now.
     pub fn release(&self, name: u64, now: Unit) {
         let shard = self.shard(name);
         let mut units = lock(&shard.units);
@@ -259,12 +258,12 @@ impl Buffer {
         }
     }
 
-    /// Counts a page that is about to be shown. True: there are too many now, evict some.
+    /// Counts a page that is about to be shown. True: too many are shown now, evict some.
     pub fn enter(&self) -> bool {
         self.shown.fetch_add(1, Ordering::AcqRel) + 1 > self.pages_max
     }
 
-    /// Pages that are not shown any more, or that were not shown after all.
+    /// Uncounts pages that are not shown any more, or were not shown after all.
     pub fn leave(&self, pages: usize) {
         self.shown.fetch_sub(pages, Ordering::AcqRel);
     }
@@ -273,7 +272,7 @@ impl Buffer {
         self.shown.load(Ordering::Acquire)
     }
 
-    /// It will leave after those that were shown before.
+    /// Queues a page: it will be evicted after the pages that were shown before.
     pub fn queue(&self, page: u64, place: &Place) {
         let mut order = lock(&self.order);
         if order.pages.len() >= order.most {
@@ -284,7 +283,7 @@ impl Buffer {
             .push_back(page | u64::from(place.nth) << PAGE_BITS);
     }
 
-    /// Places in the queue.
+    /// Entries in the queue.
     #[cfg(test)]
     pub fn queued(&self) -> usize {
         lock(&self.order).pages.len()
@@ -297,7 +296,7 @@ impl Buffer {
             .is_some_and(|unit| unit.shown >> nth & 1 == 1)
     }
 
-    /// The oldest ones, at most `count`.
+    /// The oldest pages, at most `count`.
     pub fn oldest(&self, count: usize, into: &mut Vec<u64>) {
         let mut order = lock(&self.order);
         let count = count.min(order.pages.len());

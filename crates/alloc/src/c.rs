@@ -1,9 +1,9 @@
-//! The C interface: `include/duramen_alloc.h` says what each function does.
+//! The C interface; `include/duramen_alloc.h` documents each function.
 //!
 //! **Invariants**
 //! - E1: every failure has a number and a text, both of the calling thread, until its next call
-//!   that fails. They need no destructor, so that functions may fail in a thread that is ending, as
-//!   in destructors of its other data.
+//!   that fails. They need no destructor, so functions may fail in a thread that is ending, as in
+//!   destructors of its other data.
 //! - E2: a thread is not cancelled within a function (signal's H2).
 
 use crate::error::Error;
@@ -51,12 +51,12 @@ fn pointer(done: Result<*mut u8, Error>) -> *mut c_void {
     }
 }
 
-/// Calls to the end, whoever wants to cancel the thread meanwhile (E2).
+/// Calls to the end, even if another thread cancels this one meanwhile (E2).
 fn whole<T: Copy>(call: impl FnOnce() -> T) -> T {
     let before = signal::forbid_cancel();
     let called = std::panic::catch_unwind(AssertUnwindSafe(call));
     let Ok(value) = called.map_err(drop) else {
-        std::process::abort() // the panic has been reported; C has no use for it
+        std::process::abort() // the panic has been reported; C cannot handle it
     };
     signal::restore_cancel(before);
     value
@@ -146,7 +146,7 @@ pub extern "C-unwind" fn ssd_calloc(count: usize, bytes: usize) -> *mut c_void {
 }
 
 /// # Safety
-/// As in the header: null, or a block that nobody uses meanwhile.
+/// As in the header: null, or a block that no other thread uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ssd_realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -154,7 +154,7 @@ pub unsafe extern "C-unwind" fn ssd_realloc(block: *mut c_void, bytes: usize) ->
 }
 
 /// # Safety
-/// As in the header: nobody uses the object any more.
+/// As in the header: the object is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ssd_free(object: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
@@ -237,7 +237,7 @@ pub unsafe extern "C-unwind" fn ssd_close() -> c_int {
 }
 
 /// # Safety
-/// As in the header: what a signal handler was given.
+/// As in the header: the arguments of a signal handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ssd_handle_fault(
     info: *mut libc::siginfo_t,

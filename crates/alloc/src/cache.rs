@@ -1,23 +1,24 @@
-//! Objects in RAM, packed: what the program used lately and what is not on flash yet.
+//! The object cache: objects in RAM, packed; those that the program used lately and those not on
+//! flash yet.
 //!
 //! **Invariants**
-//! - C1: a dirty object leaves only after it was handed to flash; if flash does not take it, it
+//! - C1: a dirty object leaves only after it was written to flash; if flash does not take it, it
 //!   stays.
-//! - C2: segments never exceed the limit: what comes makes room first.
-//! - C3: what is found is what was put or patched last under its name.
-//! - C4: what comes evicts a few objects, ahead of need, and not a segment of 500 at once, for
-//!   which all others would wait.
+//! - C2: segments never exceed the limit: a new object makes room first.
+//! - C3: a look-up finds the bytes that were put or patched last under its name.
+//! - C4: a new object evicts a few objects, ahead of need, and not a segment of 500 at once, for
+//!   which all other threads would wait.
 //!
-//! **Concurrency** shards with a lock each, taken last but for flash's. Nothing in here touches a
+//! **Concurrency** shards with a lock each, taken last except for flash's. This file touches no
 //! page of the arena.
 //!
 //! **Layout** an object: `name 40 bits | bytes 13 | dirty 1 | live 1 | uses 2`, then its bytes, to
-//! a multiple of 8. They follow each other in segments of 64 KiB of two queues. The index has four
-//! bytes an object: where it begins, in units of 8 bytes.
+//! a multiple of 8. Objects follow each other in segments of 64 KiB of two queues. The index has
+//! four bytes per object: its offset, in units of 8 bytes.
 //!
-//! Paper: [Badam11 §3.2]; differs: S3-FIFO (a small queue for what comes, a main one for what was
-//! used there or came back soon) instead of LRU: no list to be relinked at each use, and objects
-//! lie side by side, whatever their lengths, without a heap.
+//! Paper: [Badam11 §3.2]; differs: S3-FIFO (a small queue for new objects, a main one for objects
+//! that were used there or came back soon) instead of LRU: no list to be relinked at each use, and
+//! objects of any lengths lie side by side, without a heap.
 
 use crate::mapping::Mapping;
 use std::collections::VecDeque;
@@ -26,33 +27,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SEGMENT_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 8;
 const UNITS: usize = 8;
-/// Segments with which a shard can still work: one of each queue is filled, and one is free.
+/// Fewest segments of a working shard: one of each queue is filled, and one is free.
 const SEGMENTS_LEAST: usize = 8;
-/// Least bytes of a cache.
+/// Smallest cache, in bytes.
 pub(crate) const BYTES_LEAST: u64 = (SEGMENTS_LEAST * SEGMENT_BYTES) as u64 + (64 << 10);
-/// A shard has at least so many bytes: 24 segments.
+/// Least bytes of a shard: 24 segments.
 const SHARD_BYTES: u64 = 3 << 19;
 const SHARDS_MAX: u64 = 16;
-/// The shortest objects that are many: a unit.
+/// Shortest object of which there are many: a unit.
 const OBJECT_BYTES: usize = 128 + HEADER_BYTES;
 const KEY_BITS: u32 = 40;
-/// Segments that may be filled before one has to leave at once.
+/// Segments that may be filled before one must be emptied at once.
 const SEGMENTS_AHEAD: usize = 3;
-/// Bytes that are looked at for each that comes: of what was used some stays.
+/// Bytes examined for eviction for each new byte: some of the used objects stay.
 const AHEAD: usize = 3;
-/// Whenever so many bytes have come: several objects at once find each other in the processor's
-/// cache.
+/// Bytes of new objects between two evictions: evicting several objects at once makes better
+/// use of the processor's cache.
 const AHEAD_BYTES: usize = 2 << 10;
 
-/// Where dirty objects go.
+/// Writes a dirty object to flash.
 pub type Spill<'s, E> = &'s dyn Fn(u64, &[u8]) -> Result<(), E>;
 
-/// See the file's head.
+/// The cache: shards with a lock each; see the file's head.
 pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
 }
 
-/// Counts of what is in RAM.
+/// Counts of the objects in RAM.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub objects: u64,
@@ -68,7 +69,7 @@ struct Shard {
     limit: usize,
     index: Vec<u32>,
     objects: usize,
-    /// Fingerprints of what left the small queue lately.
+    /// Fingerprints of objects that left the small queue lately.
     ghost: Vec<u16>,
     queues: [Queue; 2],
     evicted: u64,
@@ -78,11 +79,11 @@ struct Shard {
 const SMALL: usize = 0;
 const MAIN: usize = 1;
 
-/// Segments in the order in which they were filled: the last one is being filled.
+/// Segments in the order in which they were filled; the last one is being filled.
 #[derive(Default)]
 struct Queue {
     segments: VecDeque<(u32, usize)>,
-    /// Where in the first one the next object to be evicted begins.
+    /// Offset, in the first segment, of the next object to be evicted.
     cursor: usize,
 }
 
@@ -130,7 +131,7 @@ fn mixed(key: u64) -> u64 {
 }
 
 impl Cache {
-    /// With at most `bytes` of RAM, its index included.
+    /// A cache of at most `bytes` of RAM, its index included.
     pub fn new(bytes: u64) -> std::io::Result<Cache> {
         let shards = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
         let shards = 1 << shards.ilog2();
@@ -147,15 +148,15 @@ impl Cache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies bytes `from` on of an object; false: it is not here.
+    /// Copies bytes `from` on of an object; false: it is not in the cache.
     pub fn get(&self, key: u64, from: usize, into: &mut [u8]) -> bool {
         self.shard(key).get(key, from, into)
     }
 
-    /// Puts an object, whole. A clean one does not replace what is here.
+    /// Puts a whole object. A clean one does not replace a cached one.
     ///
     /// # Errors
-    /// Flash's, which does not take what would have to leave (C1).
+    /// Of flash, which does not take an object that would have to leave (C1).
     pub fn put<E>(
         &self,
         key: u64,
@@ -170,20 +171,20 @@ impl Cache {
         shard.insert(key, bytes, dirty, spill)
     }
 
-    /// Changes a part of an object, which is dirty then; false: it is not here.
+    /// Changes a part of an object, which is dirty then; false: it is not in the cache.
     pub fn patch(&self, key: u64, from: usize, bytes: &[u8]) -> bool {
         self.shard(key).patch(key, from, bytes)
     }
 
-    /// Forgets an object, dirty or not.
+    /// Drops an object, dirty or not.
     pub fn remove(&self, key: u64) {
         self.shard(key).remove(key);
     }
 
-    /// Hands everything dirty to flash; it stays, clean.
+    /// Writes all dirty objects to flash; they stay in the cache, clean.
     ///
     /// # Errors
-    /// Flash's.
+    /// Of flash.
     pub fn clean<E>(&self, spill: Spill<'_, E>) -> Result<(), E> {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,11 +193,11 @@ impl Cache {
         Ok(())
     }
 
-    /// From now on with at most `bytes` of RAM, or a little more if flash does not take what would
-    /// have to leave.
+    /// Sets the limit to `bytes` of RAM; the use stays a little above it if flash does not take an
+    /// object that would have to leave.
     ///
     /// # Errors
-    /// Flash's.
+    /// Of flash.
     pub fn limit<E>(&self, bytes: u64, spill: Spill<'_, E>) -> Result<(), E> {
         for shard in &self.shards {
             let mut locked = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +219,7 @@ impl Cache {
     }
 }
 
-/// Entries of an index and of a ghost for so many bytes of segments.
+/// Entries of an index and of a ghost for `bytes` bytes of segments.
 fn entries(bytes: usize) -> usize {
     bytes / OBJECT_BYTES * 5 / 4 + 64
 }
@@ -241,7 +242,7 @@ impl Shard {
         })
     }
 
-    /// Segments that fit into so many bytes together with index and ghost.
+    /// Segments that fit into `bytes` bytes together with index and ghost.
     fn segments(bytes: u64) -> usize {
         let each = SEGMENT_BYTES + entries(SEGMENT_BYTES) * (4 + 2);
         (bytes as usize / each).max(SEGMENTS_LEAST)
@@ -271,7 +272,7 @@ impl Shard {
         }
     }
 
-    /// The entry of the index, and where the object begins.
+    /// The entry of the index, and the offset of the object.
     fn find(&self, key: u64) -> Option<(usize, usize)> {
         let mut entry = self.home(key);
         loop {
@@ -319,7 +320,7 @@ impl Shard {
         self.unlink(entry);
     }
 
-    /// Empties an entry; what lies behind it moves up, so that it is found.
+    /// Empties an entry; the entries behind it move up, so that they are found.
     fn unlink(&mut self, entry: usize) {
         let length = self.index.len();
         let (mut hole, mut at) = (entry, entry);
@@ -339,7 +340,7 @@ impl Shard {
         self.objects -= 1;
     }
 
-    /// A fingerprint, and where the ghost keeps it.
+    /// A fingerprint, and its index in the ghost.
     fn ghostly(&self, key: u64) -> (usize, u16) {
         let mixed = mixed(!key);
         let place = (((mixed >> 32) * self.ghost.len() as u64) >> 32) as usize;
@@ -380,8 +381,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Looks at some objects for some that came (C4). It may fail: there is room yet, and who finds
-    /// none is told.
+    /// Examines some objects for eviction, for some new ones (C4). A failure is ignored: there is
+    /// room yet, and an operation that finds none reports the error.
     fn evict_ahead<E>(&mut self, bytes: usize, moves: &mut usize, spill: Spill<'_, E>) {
         let mut left = AHEAD * bytes.max(AHEAD_BYTES);
         while left > 0 && self.in_use + SEGMENTS_AHEAD > self.limit {
@@ -406,7 +407,7 @@ impl Shard {
         last.is_some_and(|(_, end)| end + size <= SEGMENT_BYTES)
     }
 
-    /// Room for `size` bytes at the end of a queue: where it begins.
+    /// Takes room for `size` bytes at the end of a queue; returns the offset.
     fn append(&mut self, queue: usize, size: usize) -> usize {
         if !self.has_room(queue, size) {
             let segment = self.free.pop().expect("a segment is free (C2)");
@@ -420,8 +421,8 @@ impl Shard {
         at
     }
 
-    /// Looks at one object of the queue whose turn it is; returns its bytes. `moves`: bytes that
-    /// may still be kept for having been used.
+    /// Examines the next object of the queue whose turn it is; returns its bytes. `moves`: bytes of
+    /// used objects that may still be kept.
     fn evict<E>(&mut self, moves: &mut usize, spill: Spill<'_, E>) -> Result<usize, E> {
         let (small, main) = (
             self.queues[SMALL].segments.len(),
@@ -527,8 +528,8 @@ impl Shard {
         while self.in_use > self.limit {
             self.evict(&mut 0, spill)?;
         }
-        // As many as it has lost go back to the system, and to the front of the list, where they
-        // stay: its end is used first.
+        // The lost segments go back to the system, and to the front of the list, where they stay:
+        // the end of the list is used first.
         let lost = before.saturating_sub(self.limit);
         for nth in self.free.len() - lost..self.free.len() {
             let at = self.free[nth] as usize * SEGMENT_BYTES;
@@ -604,7 +605,7 @@ mod tests {
         assert!(cache.counts().bytes <= BYTES_LEAST);
     }
 
-    /// C4, with objects that were used (which stay) among them, in a large cache and in the least.
+    /// C4, with used objects (which stay) among them, in a large cache and in the smallest.
     #[test]
     fn what_comes_evicts_few_at_once() {
         for bytes in [BYTES_LEAST, 2 * SHARD_BYTES] {

@@ -1,12 +1,12 @@
-//! The heap's own state, kept with a checkpoint of the object store.
+//! The heap's own state, stored with a checkpoint of the object store.
 //!
 //! **Invariants**
-//! - Z1: nothing is allocated or freed while a checkpoint is made; what is written to meanwhile is
-//!   in it or not, each object whole.
-//! - Z2: what is restored lies at the addresses where it lay: pointers between objects hold.
-//! - Z3: what is read is believed only as far as it makes sense: chunks lie apart from each other
-//!   within the arena, each has its object table, free blocks lie apart in memory. Checksums leave
-//!   no other damage than that of who wrote it.
+//! - Z1: nothing is allocated or freed while a checkpoint is made; a write in the meantime is in it
+//!   or not, each object whole.
+//! - Z2: restored objects are at their former addresses: pointers between objects stay valid.
+//! - Z3: the blob is checked before use: chunks are disjoint and within the arena, each has its
+//!   object table, free blocks are disjoint within memory. Given the checksums, only its writer
+//!   could have damaged it otherwise.
 //!
 //! **Layout** little-endian: `format u32 | page bytes u32 | arena start u64 | arena bytes u64 |
 //! next table u32 | chunks u32 | roots 16 x u64`, then each chunk: `table u32 | objects u32 |
@@ -14,8 +14,8 @@
 //! `bytes of a large block or 0 u64` and its bits; then `free blocks u64` and each `address u64 |
 //! bytes u64`.
 //!
-//! Paper: [Badam11 §3.6]; differs: arrays and memory are kept as well, and roots, by which a later
-//! life finds its objects.
+//! Paper: [Badam11 §3.6]; differs: arrays and memory are stored as well, and roots, by which a
+//! later life finds its objects.
 
 use crate::chunk::{Chunk, GRANULE_PAGES, Kind, rounded};
 use crate::error::Error;
@@ -29,7 +29,7 @@ use std::sync::{Arc, PoisonError};
 const FORMAT: u32 = 1;
 
 impl Heap {
-    /// Makes everything that is allocated last.
+    /// Makes all allocated objects durable.
     pub fn checkpoint(&self, path: &Path) -> Result<(), Error> {
         let _alone = self
             .changing
@@ -83,7 +83,7 @@ impl Heap {
         bytes
     }
 
-    /// Fills an empty heap, whose arena lies where [`Frame`] says.
+    /// Fills an empty heap, whose arena is at the address in [`Frame`].
     pub fn restore(&self, blob: &[u8], path: &Path) -> Result<(), Error> {
         let mut source = Source { left: blob, path };
         let frame = Frame::read(&mut source)?;
@@ -172,7 +172,7 @@ impl Heap {
         if objects == 0 || bytes == 0 || pages > most || rounded(bytes as usize) != bytes as usize {
             return Err(source.damaged("objects outside of the arena"));
         }
-        // Before memory is taken for it.
+        // Checked before memory is taken for it.
         let words = match kind {
             Kind::Pool => source.words(objects.div_ceil(64) as usize)?,
             Kind::Array | Kind::Memory => Vec::new(),
@@ -203,8 +203,8 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// Counts what is allocated anew: as much for each object, array and block as it gives back
-    /// when it is freed.
+    /// Counts the allocated bytes anew: for each object, array and block the amount that its free
+    /// will subtract.
     fn recount(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let allocated = memory.allocated();
@@ -225,7 +225,7 @@ impl Heap {
     }
 }
 
-/// What a checkpoint begins with.
+/// Head of a checkpoint's blob.
 pub(crate) struct Frame {
     pub start: usize,
     pub bytes: usize,
@@ -235,7 +235,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Where the arena must lie (Z2).
+    /// The required place of the arena (Z2).
     pub fn of(blob: &[u8], path: &Path) -> Result<Frame, Error> {
         Frame::read(&mut Source { left: blob, path })
     }
@@ -322,7 +322,7 @@ mod tests {
 
     const FLASH: u64 = 64 << 20;
 
-    /// A device on which nothing is read.
+    /// A device that no test reads.
     struct Nothing;
 
     impl Device for Nothing {
@@ -354,7 +354,7 @@ mod tests {
         Heap::new(pager, store, budget).unwrap()
     }
 
-    /// A heap as it was restored before anything of it was: with these object tables.
+    /// An empty heap before a restore, with these object tables.
     fn with_tables(tables: &[(u32, u32)]) -> Heap {
         let heap = heap();
         for (table, objects) in tables {
@@ -363,8 +363,8 @@ mod tests {
         heap
     }
 
-    /// Z3: bytes are changed behind the checksums, one by one; what comes of it is an error or a
-    /// heap, never a panic.
+    /// Z3: bytes are changed behind the checksums, one by one; the result is an error or a heap,
+    /// never a panic.
     #[test]
     fn no_changed_byte_makes_a_restore_panic() {
         let first = heap();
@@ -381,7 +381,7 @@ mod tests {
             .map(|chunk| (chunk.table, chunk.units()))
             .collect();
         let blob = first.encode();
-        drop(first); // the next ones lie where it lay
+        drop(first); // the next ones use the same addresses
         let path = Path::new("checkpoint");
         {
             let restored = with_tables(&tables);

@@ -1,32 +1,32 @@
-//! A run of pages that were created at once for objects of one size, and the object table that says
-//! where they lie on flash.
+//! Chunks: a run of pages that were created together for objects of one size, with the object table
+//! of their locations on flash.
 //!
 //! **Invariants**
-//! - K1: a page belongs to at most one chunk, and no two chunks have one number. Who remembers a
-//!   chunk compares it: tables are numbered upwards, and after 2^32 of them by the next number that
-//!   is free.
-//! - K2: a unit is what is stored as one object: a page's content, or, for objects of fewer than
+//! - K1: a page belongs to at most one chunk, and no two chunks have one number. A holder of a
+//!   chunk's number compares it: tables are numbered upwards, and after 2^32 of them by the next
+//!   number that is free.
+//! - K2: a unit is stored as one object: a page's content, or, for objects of fewer than
 //!   [`UNIT_BYTES_LEAST`] bytes, as many pages' contents as give that many bytes. So four bytes of
 //!   a table stand for at least 128 of data.
 //!
-//! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: pages that
-//! follow each other, each stored alone.
+//! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: consecutive
+//! pages, each stored alone.
 //!
 //! Paper: [Badam11 §3.3, §3.4]; differs: a chunk's objects have one size, rounded up finely, so
-//! that no length is kept for each object and a read of flash takes as few sectors as there can be.
+//! that no length is stored for each object and a read of flash takes as few sectors as possible.
 
 use crate::pager::PAGE_BYTES;
 use duramen_flash::Owner;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Least bytes for which a table has an entry [Badam11 §3.3].
+/// Least bytes of data per entry of a table [Badam11 §3.3].
 const UNIT_BYTES_LEAST: usize = 128;
 /// Most pages of a unit: objects of 4 bytes.
 pub(crate) const UNIT_PAGES_MAX: u64 = 32;
-/// Chunks begin at multiples of this many pages: what a translation costs.
+/// Chunks begin at multiples of this many pages, so that a translation is one load.
 pub(crate) const GRANULE_PAGES: u64 = 128;
 
-/// Who hands out a chunk's objects.
+/// The way in which a chunk's objects are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One by one.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Memory = 2,
 }
 
-/// See the file's head.
+/// A run of pages for objects of one size; see the file's head.
 pub(crate) struct Chunk {
     /// Of its object table.
     pub table: u32,
@@ -45,12 +45,12 @@ pub(crate) struct Chunk {
     pub objects: u32,
     pub object_bytes: u32,
     pub kind: Kind,
-    /// One bit an object: handed out. Pools alone.
+    /// One bit per object: handed out. Only in pools.
     used: Box<[AtomicU64]>,
     free: AtomicU32,
     /// Objects from here on were never handed out: they read as zeros.
     fresh: AtomicU32,
-    /// Somebody frees it as a whole.
+    /// A thread frees the chunk as a whole.
     leaving: AtomicBool,
 }
 
@@ -59,16 +59,16 @@ pub(crate) struct Chunk {
 pub(crate) struct Place {
     /// The unit's first page, which is its name.
     pub unit: u64,
-    /// Which of the unit's pages.
+    /// Number of the page within the unit.
     pub nth: u32,
     pub owner: Owner,
-    /// Where in the unit the page's content begins, and its length.
+    /// Offset and length of the page's content in the unit.
     pub from: usize,
     pub bytes: usize,
     pub unit_bytes: usize,
 }
 
-/// The size that an object is stored with.
+/// The size with which an object is stored.
 pub(crate) fn rounded(bytes: usize) -> usize {
     let step = match bytes {
         0..=64 => 4,
@@ -134,7 +134,7 @@ impl Chunk {
         u64::from(self.object_bytes) + headers + 1
     }
 
-    /// Where a page of this chunk belongs; `None`: behind its last object.
+    /// The unit of a page of this chunk; `None`: behind its last object.
     pub fn place(&self, page: u64) -> Option<Place> {
         let at = page.checked_sub(self.first)?;
         if at >= self.pages() {
@@ -180,13 +180,13 @@ impl Chunk {
         self.fresh.load(Ordering::Relaxed)
     }
 
-    /// Whether an object is handed out: of pools; in other chunks this is not known here.
+    /// Whether an object of a pool is handed out; other chunks do not record this.
     pub fn is_used(&self, object: u32) -> bool {
         let word = self.used.get(object as usize / 64);
         word.is_none_or(|word| word.load(Ordering::Acquire) & bit(object) != 0)
     }
 
-    /// Whether the object that a page belongs to is handed out.
+    /// Whether the object of a page is handed out.
     pub fn is_used_page(&self, page: u64) -> bool {
         self.is_used(((page - self.first) / self.stride()) as u32)
     }
@@ -214,7 +214,7 @@ impl Chunk {
         Some((object, object < fresh))
     }
 
-    /// Takes an object back. False: it is not handed out.
+    /// Returns an object. False: it is not handed out.
     pub fn give_back(&self, object: u32) -> bool {
         let before = self.used[object as usize / 64].fetch_and(!bit(object), Ordering::AcqRel);
         let was = before & bit(object) != 0;
@@ -222,12 +222,12 @@ impl Chunk {
         was
     }
 
-    /// The caller alone frees it as a whole from now on. False: somebody else does, or has.
+    /// The caller alone frees the chunk as a whole from now on. False: another thread does, or has.
     pub fn leave(&self) -> bool {
         !self.leaving.swap(true, Ordering::AcqRel)
     }
 
-    /// It was not freed after all.
+    /// Undoes [`leave`](Self::leave): the chunk was not freed.
     pub fn stay(&self) {
         self.leaving.store(false, Ordering::Release);
     }
@@ -237,7 +237,7 @@ impl Chunk {
         self.used.iter().map(|word| word.load(Ordering::Acquire))
     }
 
-    /// As a checkpoint has it.
+    /// Restores the bits from a checkpoint.
     pub fn restore_used(&self, words: &[u64], fresh: u32) {
         let mut used = 0;
         for (word, found) in self.used.iter().zip(words) {
@@ -249,7 +249,7 @@ impl Chunk {
         self.fresh.store(fresh.min(self.objects), Ordering::Relaxed);
     }
 
-    /// Bytes of RAM that it takes, its object table included.
+    /// Bytes of RAM of the chunk, its object table included.
     pub fn tables_bytes(&self) -> u64 {
         self.used.len() as u64 * 8 + 128 + u64::from(self.units()) * 4
     }

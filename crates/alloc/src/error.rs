@@ -1,21 +1,21 @@
-//! What can go wrong, by what the caller should do; each kind has a number for C.
+//! Errors, by the remedy; each kind has a number for C.
 
 use std::io;
 
-/// See each variant.
+/// Each variant's text names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Call [`init`](crate::init) first.
     #[error("ssd_init has not been called")]
     NotInitialized,
-    /// It is running already: close it first.
+    /// The library is running already: close it first.
     #[error("{0}")]
     State(&'static str),
     /// Correct the argument.
     #[error("{0}")]
     Invalid(String),
-    /// Give it more RAM, or allocate less: what must stay in RAM for these objects would not leave
-    /// enough for a cache.
+    /// Configure more RAM, or allocate less: the data that must stay in RAM for these objects would
+    /// not leave enough for a cache.
     #[error(
         "the budget of {budget_bytes} bytes of RAM is too small: {needed_bytes} bytes would be needed"
     )]
@@ -23,7 +23,7 @@ pub enum Error {
         budget_bytes: u64,
         needed_bytes: u64,
     },
-    /// Free objects, or give it a larger flash file.
+    /// Free objects, or configure a larger flash file.
     #[error(
         "no room on flash: {allocated_bytes} bytes are allocated, {wanted_bytes} more are wanted, of {capacity_bytes} that can be used"
     )]
@@ -35,13 +35,13 @@ pub enum Error {
     /// No addresses are left in the arena.
     #[error("no room among {arena_bytes} bytes of addresses: raise address_bytes")]
     NoAddresses { arena_bytes: u64 },
-    /// A bug of the caller's: nothing begins there.
+    /// A bug of the caller: no object begins at this address.
     #[error("{address:#x} is not the address of an object: {why}")]
     BadPointer { address: usize, why: &'static str },
-    /// A bug of the caller's.
+    /// A bug of the caller.
     #[error("{address:#x} was freed already")]
     DoubleFree { address: usize },
-    /// This kernel cannot do it; ask for the other kind of faults, or use another kernel.
+    /// This kernel lacks the call; request the other kind of faults, or use another kernel.
     #[error("{doing}: {source}")]
     Kernel {
         doing: &'static str,

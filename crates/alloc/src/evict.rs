@@ -1,16 +1,15 @@
-//! How pages leave, many at once: what is dirty goes to the cache, and from there to flash. Who
-//! faults and finds too many pages shown takes the oldest away.
+//! Eviction of pages, many at once: dirty pages go to the cache, and from there to flash. A
+//! faulting thread that finds the page limit exceeded evicts the oldest pages.
 //!
 //! **Invariants**
-//! - E1: pages are taken away by whoever owns their units (buffer's B1), and what they held is in
-//!   the cache before the units are given back.
-//! - E2: what cannot be saved stays shown, and dirty.
+//! - E1: the thread that owns the units of the pages (buffer's B1) evicts them, and their contents
+//!   are in the cache before the units are released.
+//! - E2: a page that cannot be saved stays shown, and dirty.
 //!
-//! **Concurrency** as of `heap`: any thread, for itself.
+//! **Concurrency** as in `heap`: any thread, for itself.
 //!
-//! Paper: [Badam11 §3.2]. A thread of its own that makes pages free ahead was tried: with two
-//! processors its being woken costs more than the waiting that it saves (0.9 of the rate, a tenth
-//! longer p99).
+//! Paper: [Badam11 §3.2]. A separate thread that frees pages ahead was tried: with two processors
+//! waking it costs more than the waiting that it saves (0.9 of the rate, a tenth longer p99).
 
 use crate::buffer::{Try, Unit};
 use crate::chunk::Place;
@@ -21,23 +20,23 @@ use crate::regions;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Pages that are taken away by one system call.
+/// Pages that one system call evicts.
 pub(crate) const AT_ONCE: usize = lift::PAGES;
 
-/// Pages that are about to leave.
+/// Pages that are about to be evicted.
 #[derive(Default)]
 pub(crate) struct Batch {
     pages: Vec<u64>,
-    /// The units they belong to.
+    /// The units of the pages.
     units: Vec<Taken>,
     dirty: Vec<(u64, Place)>,
-    /// Regions without pages, which go with them.
+    /// Regions without pages, whose page tables are freed by the same call.
     pub regions: Vec<u64>,
-    /// Why some of them stay.
+    /// The reason why some pages stay.
     failed: Option<Error>,
 }
 
-/// A unit of which pages are about to leave: which of them.
+/// A unit, with its pages that are about to be evicted.
 struct Taken {
     name: u64,
     unit: Unit,
@@ -55,7 +54,7 @@ impl Batch {
         }
     }
 
-    /// A page does not leave after all.
+    /// Keeps a page after all.
     fn stays(&mut self, page: u64, place: &Place) {
         self.pages.retain(|other| *other != page);
         for taken in self
@@ -69,7 +68,7 @@ impl Batch {
 }
 
 impl Heap {
-    /// Takes the oldest pages away; returns how many.
+    /// Evicts the oldest pages; returns their number.
     pub fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
         self.buffer.regions().wait_for_room();
         let mut batch = std::mem::take(&mut worker.batch);
@@ -103,7 +102,7 @@ impl Heap {
         done.map(|()| count)
     }
 
-    /// Owns the units of the oldest pages.
+    /// Takes ownership of the units of the oldest pages.
     fn choose(&self, batch: &mut Batch) {
         let Batch {
             pages,
@@ -149,11 +148,11 @@ impl Heap {
         });
     }
 
-    /// Takes a batch's pages away, and brings what is dirty into the cache. What cannot be saved
+    /// Evicts a batch's pages, and moves dirty contents into the cache. A page that cannot be saved
     /// stays, and leaves the batch.
     fn take_away(&self, batch: &mut Batch, worker: &mut Worker) -> Result<(), Error> {
         let dirty = std::mem::take(&mut batch.dirty);
-        // Not the worker's while it is used: what it read is saved with the rest of him.
+        // Taken from the worker: its bytes are borrowed while the rest of the worker saves them.
         let mut lift = worker.lift.take();
         let lifted = lift.as_mut().filter(|_| !dirty.is_empty());
         let lifted = lifted.and_then(|lift| {
@@ -184,7 +183,7 @@ impl Heap {
         done
     }
 
-    /// What could not be saved stays shown.
+    /// Keeps a page that could not be saved.
     fn keep_unsaved(&self, page: u64, place: &Place, saved: Result<(), Error>, batch: &mut Batch) {
         if let Err(error) = saved {
             batch.stays(page, place);
@@ -193,7 +192,7 @@ impl Heap {
         }
     }
 
-    /// Takes pages away, and page tables that are too many by the same system call.
+    /// Evicts pages, and frees excess page tables by the same system call.
     pub fn hide(&self, pages: &[u64], with: &mut Vec<u64>) -> io::Result<()> {
         let regions = self.buffer.regions();
         regions.empty(regions.spare(), with);
@@ -206,8 +205,8 @@ impl Heap {
         hidden
     }
 
-    /// As [`save`](Self::save) for a page that is away already and held `content`; it comes back if
-    /// it fails.
+    /// As [`save`](Self::save), for a page that is evicted already and held `content`; the page
+    /// comes back if saving fails.
     fn save_lifted(
         &self,
         page: u64,
@@ -228,8 +227,8 @@ impl Heap {
         saved
     }
 
-    /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the
-    /// page is as before.
+    /// Moves a dirty page's content into the cache. The caller owns the unit; on failure the page
+    /// is unchanged.
     pub fn save(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
         self.pager
             .forbid_writes(page)
@@ -245,8 +244,8 @@ impl Heap {
         saved
     }
 
-    /// Brings what a page holds now into the cache. Its unit is the caller's; it stays writable,
-    /// and may be written to meanwhile.
+    /// Copies the current content of a page into the cache. The caller owns the unit; the page
+    /// stays writable, and may be written to meanwhile.
     pub fn save_as_it_is(
         &self,
         page: u64,
@@ -277,7 +276,7 @@ impl Heap {
         }
     }
 
-    /// One page of a unit of many that is not in the cache.
+    /// Saves one page of a unit of several pages that is not in the cache.
     fn save_part(&self, place: &Place, content: &[u8], worker: &mut Worker) -> Result<(), Error> {
         worker.filled = worker.filled.max(place.unit_bytes);
         let whole = &mut worker.page[..place.unit_bytes];

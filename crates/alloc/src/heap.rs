@@ -1,15 +1,15 @@
-//! The heap of a process: what is in which layer, and how a page comes and goes.
+//! The heap of a process: its layers, and the arrival and eviction of a page.
 //!
 //! **Invariants**
 //! - A1: the newest content of a unit is, in this order: in its dirty pages, in the cache, on
 //!   flash; nowhere: zeros.
-//! - A2: RAM: pages shown, their page tables, cache, object tables and what flash needs are within
-//!   the budget; what grows is taken from the cache before it is used.
-//! - A3: what is allocated fits on flash: it was counted before an address was handed out.
+//! - A2: RAM: pages shown, their page tables, cache, object tables and the memory of the flash
+//!   store are within the budget; growth is taken from the cache before it is used.
+//! - A3: allocated data fits on flash: it was counted before an address was handed out.
 //!
 //! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no
-//! lock of ours: nobody here touches a page of the arena with a lock held, but pages that are shown
-//! and owned (buffer's B1).
+//! lock of ours: no code here touches a page of the arena with a lock held, except for pages that
+//! are shown and owned (buffer's B1).
 //!
 //! Paper: [Badam11 §3.2, Figure 1].
 
@@ -28,21 +28,21 @@ use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Addresses that a program may leave for a later life [`crate::set_root`].
+/// Addresses that a program may store for a later life [`crate::set_root`].
 pub(crate) const ROOTS: usize = 16;
-/// Of flash, in percent: what may be allocated. The rest is what the collector needs to go on
+/// Part of flash that may be allocated, in percent. The collector needs the rest to continue
 /// without copying too much.
 const USABLE_PERCENT: u64 = 85;
-/// Blocks of flash that hold no objects of ours: the superblock's, and the collector's reserve.
+/// Blocks of flash without objects of ours: the superblock's, and the collector's reserve.
 const BLOCKS_APART: u64 = 16;
-/// With fewer nothing worth it could be allocated: 3 MiB.
+/// Fewest blocks with a useful amount of room: 3 MiB.
 const BLOCKS_LEAST: u64 = 24;
 
 /// Sizes, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub ram: u64,
-    /// What does not depend on what is allocated.
+    /// The part that does not depend on the allocated amount.
     pub fixed: u64,
     pub flash: u64,
     pub pages: usize,
@@ -65,8 +65,8 @@ impl Budget {
         };
         let pages = (wanted as usize / PAGE_BYTES).max(PAGES_LEAST);
         let pages = pages.min(pages_max.unwrap_or(usize::MAX));
-        // A page that is shown may need a page of the page table of its own; others go some at
-        // once.
+        // A shown page may need a page of the page table of its own; other page tables are freed
+        // several at once.
         let tables = pages + evict::AT_ONCE + regions::AT_ONCE;
         let shown = (pages + evict::AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
         let queue = (pages * buffer::QUEUE_BYTES) as u64;
@@ -98,16 +98,16 @@ impl Budget {
     }
 }
 
-/// With fewer pages, threads would take away what others are about to use.
+/// Fewest pages of the buffer: with fewer, threads would evict pages that others are about to use.
 const PAGES_LEAST: usize = 128;
 
-/// What a thread that serves a fault works with.
+/// Working memory of a thread that serves a fault.
 pub(crate) struct Worker {
     pub scratch: Scratch,
     pub page: Box<[u8; PAGE_BYTES]>,
-    /// What was copied of a page that changes.
+    /// Copy of a page that changes.
     pub copy: Vec<u8>,
-    /// Bytes of it from here on are zeros.
+    /// The bytes from here on are zeros.
     pub filled: usize,
     /// Taken while it is in use.
     pub lift: Option<Lift>,
@@ -127,7 +127,7 @@ impl Worker {
     }
 }
 
-/// What became of a fault.
+/// Outcome of a fault.
 pub(crate) enum Fault {
     Served,
     NotOurs,
@@ -148,7 +148,7 @@ pub(crate) struct Counters {
     pub allocations: AtomicU64,
 }
 
-/// See the file's head.
+/// The heap; see the file's head.
 pub(crate) struct Heap {
     pub pager: Pager,
     pub atm: Atm,
@@ -159,20 +159,20 @@ pub(crate) struct Heap {
     pub memory: Mutex<Memory>,
     pub budget: Budget,
     pub counters: Counters,
-    /// RAM of object tables and the like.
+    /// RAM of object tables and similar structures.
     pub tables_bytes: AtomicU64,
-    /// Of flash, by what is allocated (A3).
+    /// Flash, as counted for allocations (A3).
     pub flash_bytes: AtomicU64,
     pub next_table: AtomicU32,
     pub roots: [AtomicUsize; ROOTS],
-    /// Pages that must not leave.
+    /// Pages that must not be evicted.
     pub pinned: AtomicU64,
-    /// Held while what tables take is taken from the cache: the last one to change that sees what
-    /// all have taken.
+    /// Held while RAM of tables is taken from the cache: the last thread to change it sees the sum
+    /// of all.
     resizing: Mutex<()>,
-    /// Page tables that RAM was taken for, because the kernel never takes them back.
+    /// Page tables for which RAM was taken, because the kernel never takes them back.
     kept_tables: Mutex<u64>,
-    /// Held shared by who allocates or frees, alone by a checkpoint.
+    /// Held shared during an allocation or a free, exclusively by a checkpoint.
     pub changing: RwLock<()>,
     workers: Mutex<Vec<Worker>>,
 }
@@ -215,7 +215,7 @@ impl Heap {
         (start..start + self.pager.bytes()).contains(&address)
     }
 
-    /// The page that an address of the arena lies in.
+    /// The page of an address of the arena.
     pub fn page_of(&self, address: usize) -> u64 {
         ((address - self.pager.start()) / PAGE_BYTES) as u64
     }
@@ -293,8 +293,8 @@ impl Heap {
             if !full {
                 break;
             }
-            // If flash takes nothing more, pages that need not be saved may still leave; the next
-            // one who evicts is told.
+            // If flash takes no more data, clean pages may still be evicted; the next thread that
+            // evicts gets the error.
             let evicted = self.evict(&mut worker);
             if evicted.is_err() && self.buffer.shown() > 2 * self.budget.pages {
                 self.buffer.leave(1);
@@ -306,8 +306,7 @@ impl Heap {
         self.buffer.regions().enter(page);
         if self.buffer.regions().are_many() {
             self.buffer.regions().wait_for_room();
-            // If the kernel does not want to, the tables stay; the regions are without pages all
-            // the same.
+            // If the kernel refuses, the tables stay; the regions are without pages nevertheless.
             let _ = self.hide(&[], &mut worker.batch.regions);
         }
         let filled = self.fill(place, &mut worker);
@@ -324,7 +323,7 @@ impl Heap {
         shown
     }
 
-    /// A page's content, and zeros behind it, in the worker's page (A1).
+    /// Puts a page's content, and zeros behind it, into the worker's page (A1).
     fn fill(&self, place: &Place, worker: &mut Worker) -> Result<(), Error> {
         let (into, behind) = worker.page.split_at_mut(place.bytes);
         behind[..worker.filled.saturating_sub(place.bytes)].fill(0);
@@ -341,12 +340,12 @@ impl Heap {
         assert_eq!(found.len(), place.unit_bytes, "a unit is stored whole (A1)");
         into.copy_from_slice(&found[place.from..place.from + place.bytes]);
         self.counters.from_flash.fetch_add(1, Ordering::Relaxed);
-        // It need not be cached: an error is for who has something to lose.
+        // Caching it is optional; no data is lost, so the error is ignored.
         let _ = self.cache.put(place.unit, found, false, &self.spill());
         Ok(())
     }
 
-    /// Hands an object to flash.
+    /// Writes an object to flash.
     pub fn spill(&self) -> impl Fn(u64, &[u8]) -> Result<(), Error> {
         |unit, bytes| {
             let Some(place) = self.atm.place(unit) else {
@@ -359,12 +358,12 @@ impl Heap {
         }
     }
 
-    /// Forgets a unit: shown pages, cache, flash. It reads as zeros then.
+    /// Drops a unit: shown pages, cache, flash. It reads as zeros then.
     pub fn forget(&self, place: &Place) -> Result<(), Error> {
         let unit = self.buffer.own(place.unit);
         if let Err(error) = self.hide_unit(place.unit, unit) {
             self.buffer.release(place.unit, unit);
-            return Err(error); // it is as it was
+            return Err(error); // it is unchanged
         }
         self.cache.remove(place.unit);
         let freed = self.store.free(place.owner);
@@ -373,7 +372,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Takes the pages of an owned unit away, unsaved, and its pins.
+    /// Removes the pages of an owned unit, unsaved, and its pins.
     pub fn hide_unit(&self, name: u64, unit: Unit) -> Result<(), Error> {
         let mut pages = [0; 32];
         let mut count = 0;
@@ -394,8 +393,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Everything that is dirty goes to flash; pages stay shown. Those that are pinned for writing
-    /// stay dirty (buffer's B4).
+    /// Writes all dirty data to flash; pages stay shown. Pages that are pinned for writing stay
+    /// dirty (buffer's B4).
     pub fn clean(&self) -> Result<(), Error> {
         let mut worker = self.worker();
         for name in self.buffer.units_in(0..u64::MAX) {
@@ -437,11 +436,11 @@ impl Heap {
             budget_bytes: self.budget.ram,
             needed_bytes: self.budget.fixed + taken + bytes + cache::BYTES_LEAST,
         })?;
-        self.resize_cache().inspect_err(|_| self.discharge(bytes)) // flash does not take what would have to leave
+        self.resize_cache().inspect_err(|_| self.discharge(bytes)) // flash refused an object
     }
 
-    /// Whether so much RAM could be taken now: a request that will fail need not take flash for a
-    /// moment, which others may want.
+    /// Whether this RAM could be taken now: a request that will fail need not reserve flash for a
+    /// moment, which others may need.
     fn could_charge(&self, bytes: u64) -> Result<(), Error> {
         let taken = self.tables_bytes.load(Ordering::Acquire);
         let needed = (self.budget.fixed + taken + cache::BYTES_LEAST).saturating_add(bytes);
@@ -454,14 +453,14 @@ impl Heap {
         })
     }
 
-    /// Tables that are gone.
+    /// Returns the RAM of removed tables.
     pub fn discharge(&self, bytes: u64) {
         self.tables_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        // More than before: nothing has to leave.
+        // The cache grows: no object has to leave.
         let _ = self.resize_cache();
     }
 
-    /// Gives the cache what tables leave of the budget (A2).
+    /// Gives the cache the part of the budget that tables do not use (A2).
     fn resize_cache(&self) -> Result<(), Error> {
         let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let tables = self.tables_bytes.load(Ordering::Acquire);
@@ -469,8 +468,8 @@ impl Heap {
         self.cache.limit(left, &self.spill())
     }
 
-    /// Takes RAM for the page tables of addresses up to this page, where the kernel never takes
-    /// them back and they are more than may be beside the budget.
+    /// Takes RAM for the page tables of addresses up to this page, if the kernel never takes them
+    /// back and there are more of them than may be beside the budget.
     pub fn charge_kept_tables(&self, end: u64) -> Result<(), Error> {
         if self.pager.frees_tables() {
             return Ok(());
@@ -489,7 +488,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Counts flash for something that is allocated (A3), if there is RAM for its tables.
+    /// Counts flash for an allocation (A3), if there is RAM for its tables.
     pub fn reserve_flash(&self, bytes: u64, tables_bytes: u64) -> Result<(), Error> {
         let full = |taken| Error::NoSpace {
             allocated_bytes: taken,
@@ -541,7 +540,7 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// A number that no chunk has (K1). 0 is none: what is not there yet has it.
+    /// A number that no chunk has (K1). 0 is no table: a directory entry without a table has it.
     fn new_table(&self) -> u32 {
         loop {
             let table = self.next_table.fetch_add(1, Ordering::Relaxed);
@@ -551,7 +550,7 @@ impl Heap {
         }
     }
 
-    /// Forgets a chunk with all of its objects. Nobody uses them any more.
+    /// Removes a chunk with all of its objects, which are not used any more.
     pub fn remove_chunk(&self, chunk: &Chunk) -> Result<(), Error> {
         let pages = chunk.first..chunk.first + chunk.pages();
         for name in self.buffer.units_in(pages.clone()) {
@@ -577,7 +576,8 @@ impl Heap {
     }
 }
 
-/// Adds to a count that is at most `most`, without ever showing others more; `Err`: what it is.
+/// Adds to a count that is at most `most`, without ever showing a greater value to other threads;
+/// `Err`: the present value.
 pub(crate) fn add_up_to(count: &AtomicU64, more: u64, most: u64) -> Result<(), u64> {
     let added = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
         now.checked_add(more).filter(|sum| *sum <= most)

@@ -1,6 +1,6 @@
 //! Any program's heap on an SSD: ordinary pointers at addresses that never change, objects packed
-//! in a log on flash, and a hard budget of RAM. For C it is `include/duramen_alloc.h`; the
-//! functions here are the same.
+//! in a log on flash, and a hard budget of RAM. The interface for C is `include/duramen_alloc.h`;
+//! the functions here are the same.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), duramen_alloc::Error> {
@@ -18,24 +18,24 @@
 //! ```
 //!
 //! An object allocated by [`oalloc`] lies on pages of its own, so that the faults of the processor
-//! say which object is used: objects, not pages, are cached in RAM and written to flash. [`malloc`]
-//! is for everything else; there a page is the object.
+//! show which object is used: objects, not pages, are cached in RAM and written to flash.
+//! [`malloc`] is for all other data; there a page is the object.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `heap`, `evict` | how a page comes; how it goes |
-//! | `buffer` | which pages are shown, and who works on what |
-//! | `regions` | which page tables there are |
+//! | `heap`, `evict` | arrival of a page; eviction of a page |
+//! | `buffer` | the shown pages, and the owners of units |
+//! | `regions` | the existing page tables |
 //! | `cache` | objects in RAM |
 //! | `chunk`, `atm` | from an address to an object's name |
 //! | `pool`, `memory` | `oalloc`; `malloc` |
 //! | `pager` | userfaultfd, `mprotect` |
 //! | `signal` | the fault handler |
 //! | `checkpoint` | the heap's state for a later life |
-//! | `session` | what a program calls; `c`: the same for C |
+//! | `session` | the functions for programs; `c`: the same for C |
 //!
-//! **Concurrency** any thread may call anything, but [`close`] and [`restore`], for which the
-//! program must be quiet.
+//! **Concurrency** any thread may call anything, except [`close`] and [`restore`], during which no
+//! other thread of the program may use the library.
 //!
 //! Paper: [Badam11 §3, §4]; differs: see each file.
 
@@ -64,7 +64,7 @@ pub use session::{
     root, set_root, stats, stride, unpin, usable_bytes,
 };
 
-/// The RAM object cache alone, for whoever measures it: no part of the interface.
+/// The RAM object cache alone, for measurements: no part of the interface.
 #[doc(hidden)]
 pub mod measured {
     pub use crate::cache::{Cache, Counts};

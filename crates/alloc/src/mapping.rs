@@ -1,9 +1,9 @@
-//! Anonymous memory of our own, which goes back to the system piece by piece.
+//! Anonymous memory of our own, which is returned to the system piece by piece.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// Zeros, until they are written to.
+/// Memory that reads as zeros until it is written.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -25,11 +25,11 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let made = Mapping { start, bytes };
-        // Before it can be written to: if the program locks the memory that is to come
-        // (`mlockall`), the kernel would fill all of it.
+        // Before it can be written: if the program locks future memory (`mlockall`), the kernel
+        // would fill all of it.
         made.unlock();
-        // A huge page would be charged whole for what is used of it. Kernels without huge pages
-        // refuse; that is as good. SAFETY: advice about memory that was just mapped, and its
+        // A huge page would be charged whole for each used byte. Kernels without huge pages refuse
+        // the advice, which is as good. SAFETY: advice about memory that was just mapped, and its
         // protection.
         let opened = unsafe {
             libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE);
@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     fn unlock(&self) {
-        // SAFETY: changes nothing of what is there.
+        // SAFETY: does not change the content.
         unsafe { libc::munlock(self.start.as_ptr().cast(), self.bytes) };
     }
 
@@ -57,14 +57,14 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
-    /// These bytes, whole pages, are zeros again and take no memory.
+    /// Makes these bytes, whole pages, zeros again; they take no memory.
     pub fn discard(&mut self, from: usize, bytes: usize) {
         let part = self.bytes_mut()[from..from + bytes].as_mut_ptr();
         // SAFETY: a part of this mapping.
         let discarded = unsafe { libc::madvise(part.cast(), bytes, libc::MADV_DONTNEED) == 0 };
         if !discarded {
             self.unlock(); // the program has locked it since
-            // SAFETY: as above. Should it fail, the memory stays: nobody relies on the zeros.
+            // SAFETY: as above. If it fails, the memory stays: no code relies on the zeros.
             unsafe { libc::madvise(part.cast(), bytes, libc::MADV_DONTNEED) };
         }
     }
@@ -72,18 +72,18 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody borrows it.
+        // SAFETY: mapped by `new`, and no longer borrowed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Counters that begin as zeros; those that were never written take no memory.
+/// Counters that begin as zeros; those that are never written take no memory.
 pub(crate) struct Counters<T> {
     mapping: Mapping,
     kind: std::marker::PhantomData<T>,
 }
 
-/// Atomic integers for which zeros are a value.
+/// Atomic integers for which zero bytes are a valid value.
 pub(crate) trait Counter {}
 impl Counter for std::sync::atomic::AtomicU16 {}
 impl Counter for std::sync::atomic::AtomicU32 {}

@@ -1,16 +1,15 @@
 //! Memory of any length: `ssd_malloc` and its kin. Best fit with coalescing over runs of pages.
 //!
 //! **Invariants**
-//! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit says where each
-//!   begins.
-//! - Y2: two free blocks never lie side by side; each free block is in both maps, and nothing else
-//!   is.
+//! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit marks the
+//!   beginning of each.
+//! - Y2: two free blocks are never adjacent; each free block is in both maps, and nothing else is.
 //! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash.
 //!
-//! **Concurrency** one lock, held while pages are forgotten, never while one is touched.
+//! **Concurrency** one lock, held while pages are dropped, never while one is touched.
 //!
-//! **Layout** nothing of ours lies beside a block: freeing one touches no page. One bit for 16
-//! bytes, and two map entries a free block.
+//! **Layout** there is no header beside a block: freeing a block touches no page. One bit for 16
+//! bytes, and two map entries per free block.
 //!
 //! Paper: [Badam11 §3.4, Coalescing Allocator]; differs: the allocator's own data is in RAM instead
 //! of in headers on the pages.
@@ -25,27 +24,27 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 const GRAIN_BYTES: usize = 16;
 /// Pages of a run [Badam11 §3.4].
 const RUN_PAGES: u32 = 10_000;
-/// From here on a block has a run of its own.
+/// From this length on a block has a run of its own.
 const LARGE_BYTES: usize = 1 << 20;
 /// Longest block.
 const BLOCK_BYTES_MAX: usize = 1 << 42;
-/// RAM that two map entries take, about; charged for so many at once.
+/// Approximate RAM of two map entries; charged for [`ENTRIES_AT_ONCE`] at a time.
 const ENTRY_BYTES: u64 = 96;
 const ENTRIES_AT_ONCE: usize = 4096;
 
-/// See the file's head.
+/// The runs and free blocks; see the file's head.
 #[derive(Default)]
 pub(crate) struct Memory {
     /// By first page.
     runs: BTreeMap<u64, Run>,
-    /// Free blocks: address and bytes, and the other way round (Y2).
+    /// Free blocks: by address, and by length (Y2).
     by_address: BTreeMap<usize, usize>,
     by_bytes: BTreeSet<(usize, usize)>,
     /// Free blocks whose map entries are charged.
     charged: usize,
 }
 
-/// Pages that blocks lie in.
+/// Pages that contain blocks.
 pub(crate) struct Run {
     pub chunk: Arc<Chunk>,
     start: usize,
@@ -53,7 +52,7 @@ pub(crate) struct Run {
 }
 
 pub(crate) enum Blocks {
-    /// One block of so many bytes.
+    /// One block of this many bytes.
     Large(usize),
     /// A bit for each grain: a block begins there (Y1).
     Many(Vec<u64>),
@@ -74,7 +73,7 @@ impl Run {
         }
     }
 
-    /// Where blocks of it begin, free ones included.
+    /// Addresses of its blocks, free ones included.
     fn starts(&self) -> impl Iterator<Item = usize> {
         let (large, many) = match &self.blocks {
             Blocks::Large(_) => (Some(self.start), None),
@@ -97,7 +96,7 @@ impl Run {
         }
     }
 
-    /// Bytes of the block that begins here.
+    /// Bytes of the block at this address.
     fn bytes_at(&self, address: usize) -> usize {
         let Blocks::Many(bits) = &self.blocks else {
             return self.bytes();
@@ -130,7 +129,7 @@ impl Memory {
         self.by_bytes.remove(&(bytes, address));
     }
 
-    /// `None`: the chunk was freed as a whole; there may be another one now where it was.
+    /// `None`: the chunk was freed as a whole; another one may be in its place now.
     fn find_run(&mut self, chunk: &Chunk) -> Option<&mut Run> {
         let run = self.runs.get_mut(&chunk.first);
         run.filter(|run| run.chunk.table == chunk.table)
@@ -141,7 +140,7 @@ impl Memory {
         run.expect("a chunk of many blocks has a run for ever (Y1)")
     }
 
-    /// Whether an address lies in a free block.
+    /// Whether an address is in a free block.
     fn is_free(&self, address: usize) -> bool {
         let before = self.by_address.range(..=address).next_back();
         before.is_some_and(|(start, bytes)| address < start + bytes)
@@ -157,7 +156,7 @@ impl Memory {
             .map(|(address, bytes)| (*address, *bytes))
     }
 
-    /// As a checkpoint has it.
+    /// Adds a run from a checkpoint.
     pub fn restore_run(&mut self, chunk: Arc<Chunk>, start: usize, blocks: Blocks) {
         let run = Run {
             start,
@@ -167,13 +166,13 @@ impl Memory {
         self.runs.insert(chunk.first, run);
     }
 
-    /// As a checkpoint has it.
+    /// Adds a free block from a checkpoint.
     pub fn restore_free(&mut self, address: usize, bytes: usize) {
         self.add_free(address, bytes);
     }
 
     /// Bytes of all blocks that are handed out, and the flash that was counted for them. `None`: a
-    /// free block lies where no block begins or ends (Y1), or beside another one (Y2).
+    /// free block does not begin and end with a block (Y1), or is adjacent to another one (Y2).
     pub fn allocated(&self) -> Option<(u64, u64)> {
         let (mut data, mut flash, mut free) = (0, 0, 0);
         for run in self.runs.values() {
@@ -202,7 +201,7 @@ impl Memory {
     }
 }
 
-/// Flash that a block takes, headers included.
+/// Bytes of flash for a block, headers included.
 fn flash_bytes(bytes: usize) -> u64 {
     (bytes + bytes / 128 + 1) as u64
 }
@@ -216,7 +215,7 @@ impl Heap {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block of at least so many bytes at a multiple of 16.
+    /// A block of at least `bytes` bytes at a multiple of 16.
     pub fn allocate_memory(&self, bytes: usize) -> Result<usize, Error> {
         if bytes > BLOCK_BYTES_MAX {
             return Err(Error::Invalid(format!(
@@ -233,7 +232,7 @@ impl Heap {
         let tables = if bytes >= LARGE_BYTES {
             bytes as u64 / PAGE_BYTES as u64 * 4
         } else {
-            0 // a run may be needed; that is as much for all of them
+            0 // a run may be needed; that is the same for all of them
         };
         self.reserve_flash(flash_bytes(bytes), tables)?;
         let allocated = if bytes >= LARGE_BYTES {
@@ -291,21 +290,21 @@ impl Heap {
         Ok((bytes, start))
     }
 
-    /// Frees a block; [`Heap::free`] has seen that the address lies in this chunk.
+    /// Frees a block; [`Heap::free`] has verified that the address is in this chunk.
     pub fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
         let mut memory = self.memory();
         let bytes = self.block_bytes(&mut memory, address, chunk)?;
         let large = matches!(memory.run_of(chunk).blocks, Blocks::Large(_));
         let run = large.then(|| memory.runs.remove(&chunk.first)).flatten();
         if let Some(run) = run {
-            drop(memory); // who looks for it now finds that it is freed
+            drop(memory); // a later look-up finds that it is freed
             if let Err(error) = self.remove_chunk(chunk) {
                 self.memory().runs.insert(chunk.first, run);
                 return Err(error);
             }
         } else {
             self.coalesce(&mut memory, address, bytes, chunk);
-            // Freeing works without RAM; then the maps take it when there is some.
+            // Freeing works without RAM; the maps take it later, when there is some.
             let _ = self.charge_entries(&mut memory);
             drop(memory);
         }
@@ -336,8 +335,8 @@ impl Heap {
         Ok(run.bytes_at(address))
     }
 
-    /// Joins a freed block with its free neighbours, and forgets the pages that are free wholly
-    /// since (Y2, Y3).
+    /// Joins a freed block with its free neighbours, and drops the pages that are now wholly free
+    /// (Y2, Y3).
     fn coalesce(&self, memory: &mut Memory, address: usize, bytes: usize, chunk: &Chunk) {
         let run = memory.run_of(chunk);
         let (run_start, run_end) = (run.start, run.start + run.bytes());
@@ -364,12 +363,12 @@ impl Heap {
         let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
         for page in pages.step_by(PAGE_BYTES).map(|page| self.page_of(page)) {
             let place = chunk.place(page).expect("a page of this chunk");
-            // If the kernel does not take it away, it stays as any page that is used.
+            // If the kernel refuses, the page stays like a used one.
             let _ = self.forget(&place);
         }
     }
 
-    /// RAM of the maps is taken from the cache, some entries at once.
+    /// Takes the maps' RAM from the cache, for several entries at once.
     pub fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
         let bytes = ENTRY_BYTES * ENTRIES_AT_ONCE as u64;

@@ -1,9 +1,8 @@
-//! Objects handed out one by one, and arrays of them: `ssd_oalloc`.
+//! Pools: objects handed out one by one, and arrays of them: `ssd_oalloc`.
 //!
 //! **Invariants**
 //! - O1: an object that is handed out reads as zeros.
-//! - O2: what is given back was handed out, begins where it was said to begin, and is given back
-//!   once.
+//! - O2: a freed address was handed out as the beginning of an object, and is freed once.
 //!
 //! **Concurrency** each pool has a lock; the list of pools one of its own, taken before it and for
 //! a moment.
@@ -24,14 +23,14 @@ const POOLED_BYTES: usize = 32 << 10;
 /// Longest object, and array, in bytes.
 pub(crate) const OBJECT_BYTES_MAX: usize = 1 << 30;
 
-/// Pools by the size that their objects are stored with.
+/// Pools by the size with which their objects are stored.
 #[derive(Default)]
 pub(crate) struct Pools(Mutex<BTreeMap<u32, Arc<Mutex<Pool>>>>);
 
 #[derive(Default)]
 pub(crate) struct Pool {
     chunks: Vec<Arc<Chunk>>,
-    /// The one that is handed out from.
+    /// The chunk from which objects are handed out.
     current: usize,
 }
 
@@ -41,7 +40,7 @@ impl Pools {
         Arc::clone(pools.entry(bytes).or_default())
     }
 
-    /// As a checkpoint has it.
+    /// Adds a chunk from a checkpoint.
     pub fn restore(&self, chunk: Arc<Chunk>) {
         let pool = self.of(chunk.object_bytes);
         lock(&pool).chunks.push(chunk);
@@ -72,7 +71,8 @@ impl Pool {
 }
 
 impl Heap {
-    /// One object, or an array of them, each on pages of its own: the first one's address.
+    /// Allocates one object, or an array of them, each on pages of its own; returns the first
+    /// address.
     pub fn allocate_objects(&self, count: usize, bytes: usize) -> Result<usize, Error> {
         if count == 0 || bytes == 0 || bytes > OBJECT_BYTES_MAX || u32::try_from(count).is_err() {
             return Err(Error::Invalid(format!(
@@ -111,28 +111,28 @@ impl Heap {
         let (chunk, object, again) = taken;
         let address = self.address_of(chunk.first + u64::from(object) * chunk.stride());
         if again && chunk.unit_pages() > 1 {
-            // It shares its unit with others, so it was not forgotten when it was freed.
-            // SAFETY: the object is nobody's but ours; its pages come by a fault.
+            // It shares its unit with others, so it was not dropped when it was freed.
+            // SAFETY: the object has no other owner; its pages come by a fault.
             unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes as usize) };
         }
         self.count(u64::from(bytes));
         Ok(address)
     }
 
-    /// Counts what was handed out.
+    /// Counts allocated bytes.
     pub fn count(&self, bytes: u64) {
         use std::sync::atomic::Ordering::Relaxed;
         self.counters.allocations.fetch_add(1, Relaxed);
         self.counters.allocated_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Counts what was given back.
+    /// Uncounts freed bytes.
     pub fn uncount(&self, bytes: u64) {
         use std::sync::atomic::Ordering::Relaxed;
         self.counters.allocated_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Frees whatever begins at an address (O2).
+    /// Frees the object, array or block that begins at an address (O2).
     pub fn free(&self, address: usize) -> Result<(), Error> {
         let bad = |why| Error::BadPointer { address, why };
         if !self.contains(address) {
@@ -192,14 +192,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether an address lies in an array, which is freed as a whole and cannot become longer.
+    /// Whether an address is in an array, which is freed as a whole and cannot become longer.
     pub fn is_of_array(&self, address: usize) -> bool {
         let page = self.contains(address).then(|| self.page_of(address));
         let chunk = page.and_then(|page| self.atm.chunk(page));
         chunk.is_some_and(|chunk| chunk.kind == Kind::Array && chunk.objects > 1)
     }
 
-    /// Bytes that may be used at the address of an object, an array's first element included.
+    /// Usable bytes at the address of an object, an array's first element included.
     pub fn usable_bytes(&self, address: usize) -> Option<usize> {
         let page = self.contains(address).then(|| self.page_of(address))?;
         let chunk = self.atm.chunk(page)?;

@@ -1,16 +1,16 @@
-//! Which pages of the page table exist: one for each 2 MiB of addresses of which something was
-//! shown. With an object of 128 bytes on each page they would be a sixteenth of the data; so those
-//! without pages go back to the kernel.
+//! Regions: the existing pages of the page table, one for each 2 MiB of addresses with a shown
+//! page. With an object of 128 bytes on each page they would be a sixteenth of the data; so those
+//! without pages are returned to the kernel.
 //!
 //! **Invariants**
-//! - G1: a table that is given back has no page under it, and none comes meanwhile.
-//! - G2: at most `tables_max` tables exist, if all that the heap's addresses could need are more
-//!   than [`BESIDE`]; else they all stay. So they do where the kernel takes none back; then the
-//!   heap takes RAM for them when it hands out addresses (heap's A2).
-//! - G3: tables that exist or were given back and may still be the kernel's are at most
-//!   `tables_max` and [`BESIDE`] together, and what each thread gives back at once. It frees them
-//!   late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts them until then:
-//!   who would give back more waits.
+//! - G1: a returned table has no page under it, and no page comes meanwhile.
+//! - G2: at most `tables_max` tables exist, if all tables for the heap's addresses are more than
+//!   [`BESIDE`]; else they all stay. They also stay if the kernel takes none back; then the heap
+//!   takes RAM for them when it hands out addresses (heap's A2).
+//! - G3: tables that exist, or were returned and may not be free yet, are at most
+//!   `tables_max` and [`BESIDE`] together, and the tables that each thread returns at once. The
+//!   kernel frees them late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts
+//!   them until then: a thread that would return more waits.
 //!
 //! **Concurrency** counts are atomic; the list and the limbo have a lock each, held for moments.
 //! Threads wait for grace periods.
@@ -28,29 +28,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Tables beside the budget (G3): 8 MiB. 70,000 misses in a second, each in a region without a
-/// table, leave so many in limbo.
+/// Tables beside the budget (G3): 8 MiB. 70,000 misses per second, each in a region without a
+/// table, leave as many in limbo.
 pub(crate) const BESIDE: u64 = 2048;
-/// Tables that are given back by one system call.
+/// Tables that one system call returns.
 pub(crate) const AT_ONCE: usize = 64;
-/// Tables that one grace period is waited for.
+/// Returned tables for which one grace period is waited.
 const TABLES_PER_GRACE: u64 = BESIDE / 4;
 /// Threads that wait for grace periods, which overlap.
 const WAITERS: usize = 3;
-/// Where the kernel does not say when a grace period is over, it is taken to be so long.
+/// Assumed length of a grace period, if the kernel does not report its end.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// See the file's head.
+/// Counts of pages and tables by region; see the file's head.
 pub(crate) struct Regions {
     /// By region: pages shown, or [`LEAVING`].
     counts: Counters<AtomicU16>,
-    /// Those that have a table, the oldest first.
+    /// Regions with a table, the oldest first.
     order: Mutex<VecDeque<u32>>,
     tables: AtomicU64,
     tables_max: u64,
-    /// Regions of which the heap uses addresses.
+    /// Regions with addresses of the heap.
     used: AtomicU64,
-    /// Whether the kernel takes tables back. Where it does not they all stay, and count.
+    /// Whether the kernel takes tables back. If not, all tables stay, and count.
     frees: bool,
     limbo: Arc<Limbo>,
     waiters: Vec<JoinHandle<()>>,
@@ -82,7 +82,7 @@ impl Regions {
         Ok(made)
     }
 
-    /// Addresses up to this page are used.
+    /// Records that addresses up to this page are used.
     pub fn use_up_to(&self, page: u64) {
         let regions = page.div_ceil(REGION_PAGES);
         self.used.fetch_max(regions, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Regions {
         self.tables_max + if used <= BESIDE { BESIDE } else { 0 }
     }
 
-    /// A page is about to be shown.
+    /// Counts a page that is about to be shown.
     pub fn enter(&self, page: u64) {
         let region = page / REGION_PAGES;
         let count = &self.counts.all()[region as usize];
@@ -119,14 +119,15 @@ impl Regions {
         }
     }
 
-    /// A page is not shown any more.
+    /// Uncounts a page that is not shown any more.
     pub fn leave(&self, page: u64) {
         let count = &self.counts.all()[(page / REGION_PAGES) as usize];
         let before = count.fetch_sub(1, Ordering::AcqRel);
         assert!(before & !PRESENT > 0, "a page that left was shown (G1)");
     }
 
-    /// Tables that should go when pages leave anyway: then they cost no system call of their own.
+    /// Tables that should be returned together with pages: then they cost no system call of their
+    /// own.
     pub fn spare(&self) -> usize {
         let spare = self
             .tables()
@@ -134,7 +135,7 @@ impl Regions {
         (spare as usize).min(AT_ONCE)
     }
 
-    /// Whether so many tables exist that some must go at once (G2).
+    /// Whether so many tables exist that some must be returned at once (G2).
     pub fn are_many(&self) -> bool {
         self.tables() > self.allowed()
     }
@@ -143,7 +144,7 @@ impl Regions {
         self.tables.load(Ordering::Relaxed)
     }
 
-    /// Chooses at most `count` regions without pages, the oldest first, which nobody enters (G1)
+    /// Chooses at most `count` regions without pages, the oldest first, which no page enters (G1)
     /// until they are [`gone`](Self::gone).
     pub fn empty(&self, count: usize, chosen: &mut Vec<u64>) {
         let mut order = lock(&self.order);
@@ -164,7 +165,7 @@ impl Regions {
         }
     }
 
-    /// Their tables are the kernel's.
+    /// Their tables were returned.
     pub fn gone(&self, regions: &[u64]) {
         for region in regions {
             self.counts.all()[*region as usize].store(0, Ordering::Release);
@@ -174,7 +175,7 @@ impl Regions {
         self.limbo.add(regions.len() as u64);
     }
 
-    /// They keep their tables: the kernel did not take them.
+    /// They keep their tables: the kernel refused.
     pub fn kept(&self, regions: &[u64]) {
         let mut order = lock(&self.order);
         for region in regions {
@@ -183,7 +184,7 @@ impl Regions {
         }
     }
 
-    /// Waits until tables may be given back (G3).
+    /// Waits until tables may be returned (G3).
     pub fn wait_for_room(&self) {
         let limit = self.tables_max + BESIDE;
         self.limbo
@@ -202,29 +203,29 @@ impl Drop for Regions {
         self.limbo.work.notify_all();
         self.limbo.room.notify_all();
         for waiter in self.waiters.drain(..) {
-            // A panic of its own has been reported by the thread.
+            // The thread has reported its own panic.
             let _ = waiter.join();
         }
     }
 }
 
-/// Tables that were given back lately.
+/// Tables that were returned lately.
 #[derive(Default)]
 struct Limbo {
     state: Mutex<State>,
     /// For the threads that wait for grace periods.
     work: Condvar,
-    /// For who would give back more.
+    /// For threads that want to return more.
     room: Condvar,
-    /// Given back and not known to be free.
+    /// Tables that were returned and may not be free yet.
     count: AtomicU64,
 }
 
-/// Tables since the beginning.
+/// Counts of tables since the beginning.
 #[derive(Default)]
 struct State {
     given: u64,
-    /// Of these: a grace period is or was waited for.
+    /// Of these: tables for which a grace period was begun.
     asked: u64,
     freed: u64,
     wanted: u32,
@@ -279,7 +280,7 @@ impl Limbo {
         }
     }
 
-    /// A thread's life: what was there before a grace period is free after it.
+    /// Loop of a thread: tables returned before a grace period are free after it.
     fn wait_until_stopped(&self) {
         let mut state = self.state();
         loop {
@@ -303,7 +304,7 @@ impl Limbo {
     }
 }
 
-/// Waits for a grace period of RCU, of which the kernel knows under another name.
+/// Waits for a grace period of RCU, which the kernel offers under another name.
 fn wait_for_grace() {
     const GLOBAL: libc::c_int = 1;
     // SAFETY: a plain system call; it waits, and changes nothing.
@@ -374,8 +375,8 @@ mod tests {
         assert!(!kept.are_many() && kept.spare() == 0 && kept.tables() == 1);
     }
 
-    /// Many more tables than may be in limbo are given back: whoever does it waits in between, and
-    /// not for ever.
+    /// Many more tables than may be in limbo are returned: the returning threads wait in between,
+    /// and not for ever.
     #[test]
     fn who_gives_back_too_many_waits_for_the_kernel() {
         const THREADS: u64 = 4;

@@ -1,7 +1,7 @@
-//! The process's one heap, from `init` to `close`, and what a program calls.
+//! The session: the process's one heap, from `init` to `close`, and the functions for programs.
 //!
 //! **Invariants**
-//! - N1: nothing on flash is given up before something is allocated: until then a checkpoint may be
+//! - N1: no data on flash is given up before the first allocation: until then a checkpoint may be
 //!   restored.
 
 use crate::checkpoint::Frame;
@@ -16,27 +16,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where the arena begins if nobody is there: far from what the system hands out, from programs and
-/// from sanitizers.
+/// Preferred beginning of the arena: far from the addresses that the system hands out, from
+/// programs and from sanitizers.
 const START: usize = 0x2000_0000_0000;
 /// A page for each of 2^30 objects.
 const ADDRESS_BYTES: u64 = 4 << 40;
-/// Half of what a process has on most processors.
+/// Half of a process's addresses on most processors.
 const ADDRESS_BYTES_MAX: u64 = 1 << 46;
 
-/// What [`init`] wants to know. Sizes in bytes; 0: as the library thinks best, where this is said.
+/// Configuration for [`init`]. Sizes in bytes; 0 means the library's default, if the field
+/// documents one.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// A file, which is made if it is not there, or a partition.
+    /// A file, which is created if it does not exist, or a partition.
     pub flash_file: PathBuf,
-    /// How long the file is to be; 0: as long as it is.
+    /// Length of the file; 0: its present length.
     pub flash_bytes: u64,
-    /// RAM that this library may use, all in all; at least about 5 MiB.
+    /// RAM that this library may use in total; at least about 5 MiB.
     pub ram_bytes: u64,
-    /// RAM for pages that the program sees; 0: a twenty-fourth of `ram_bytes`, at most 25 MiB.
+    /// RAM for shown pages; 0: a twenty-fourth of `ram_bytes`, at most 25 MiB.
     pub page_buffer_bytes: u64,
-    /// Addresses that are reserved; an object of [`oalloc`] takes a page of them, or more. 0: 4
-    /// TiB.
+    /// Reserved addresses; an object of [`oalloc`] takes a page of them, or more. 0: 4 TiB.
     pub address_bytes: u64,
     /// `None`: by userfaultfd if the kernel has it, else by `mprotect`.
     pub faults: Option<Faults>,
@@ -47,40 +47,40 @@ pub struct Options {
 #[repr(C)]
 pub struct Stats {
     pub ram_budget_bytes: u64,
-    /// Pages that the program sees now, object by object or page by page.
+    /// Shown pages, object by object or page by page.
     pub pages_shown_bytes: u64,
-    /// Of page tables under them.
+    /// Page tables under them.
     pub page_table_bytes: u64,
     pub cache_bytes: u64,
     pub cached_objects: u64,
-    /// Object tables and what else grows with what is allocated.
+    /// Object tables and other structures that grow with the allocated amount.
     pub table_bytes: u64,
     pub fixed_bytes: u64,
     pub allocated_bytes: u64,
     pub allocations: u64,
-    /// Pages that came: all, from the cache, from flash, never used before.
+    /// Pages shown: all, from the cache, from flash, never used before.
     pub faults: u64,
     pub from_cache: u64,
     pub from_flash: u64,
     pub fresh: u64,
     /// First writes to pages that had been read.
     pub write_faults: u64,
-    /// Pages that left, and how many of them had been written to.
+    /// Pages evicted, and the number of dirty ones among them.
     pub evicted_pages: u64,
     pub evicted_dirty_pages: u64,
-    /// Objects that left the cache, and how many of them went to flash.
+    /// Objects evicted from the cache, and the number of those written to flash.
     pub evicted_objects: u64,
     pub written_objects: u64,
-    /// Written to flash, all in all, and of that again by the collector.
+    /// Bytes written to flash, in total, and by the collector.
     pub flash_written_bytes: u64,
     pub flash_relocated_bytes: u64,
     pub flash_capacity_bytes: u64,
     pub flash_live_bytes: u64,
-    /// Kept for the last checkpoint alone.
+    /// Held for the last checkpoint alone.
     pub flash_held_bytes: u64,
     /// 1: userfaultfd; 2: `mprotect`.
     pub fault_kind: u64,
-    /// Of page tables that were given back, which the kernel may not have freed yet.
+    /// Page tables that were returned and may not be freed by the kernel yet.
     pub page_tables_leaving_bytes: u64,
 }
 
@@ -103,7 +103,7 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        signal::set_lock(None); // the number may be another file's soon
+        signal::set_lock(None); // the number may soon belong to another file
     }
 }
 
@@ -179,7 +179,7 @@ impl Ready {
     }
 }
 
-/// Refuses what no machine, or not this one, can give.
+/// Refuses sizes that no machine, or not this one, can provide.
 fn check_sizes(options: &Options) -> Result<(), Error> {
     if options.address_bytes > ADDRESS_BYTES_MAX {
         return Err(Error::Invalid(format!(
@@ -187,7 +187,7 @@ fn check_sizes(options: &Options) -> Result<(), Error> {
             options.address_bytes
         )));
     }
-    // SAFETY: plain questions to the system.
+    // SAFETY: plain queries to the system.
     let (pages, page) = unsafe {
         (
             libc::sysconf(libc::_SC_PHYS_PAGES),
@@ -209,7 +209,7 @@ fn check_sizes(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the flash file and reserves addresses. What is on flash stays until the first allocation:
+/// Opens the flash file and reserves addresses. Data on flash stays until the first allocation:
 /// [`restore`] may come before it.
 ///
 /// # Errors
@@ -240,7 +240,7 @@ pub fn init(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// The heap; made now if this is the first allocation.
+/// The heap; it is created by the first allocation.
 fn heap() -> Result<&'static Heap, Error> {
     if let Some(heap) = signal::heap() {
         return Ok(heap);
@@ -268,8 +268,8 @@ fn heap() -> Result<&'static Heap, Error> {
     }
 }
 
-/// `count` objects of `bytes` bytes, zeros, each on pages of its own: from one to the next it is
-/// [`stride`] bytes. Several are an array, which is freed as a whole.
+/// Allocates `count` objects of `bytes` bytes, zeros, each on pages of its own, [`stride`] bytes
+/// apart. Several objects are an array, which is freed as a whole.
 ///
 /// # Errors
 /// [`Error::Invalid`], [`Error::Budget`], [`Error::NoSpace`], [`Error::NoAddresses`],
@@ -278,7 +278,7 @@ pub fn oalloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     Ok(heap()?.allocate_objects(count, bytes)? as *mut u8)
 }
 
-/// Bytes from one object of an array to the next; 0: no object can be so long.
+/// Bytes from one object of an array to the next; 0: no object can be this long.
 pub fn stride(object_bytes: usize) -> usize {
     if object_bytes > OBJECT_BYTES_MAX {
         return 0;
@@ -286,7 +286,7 @@ pub fn stride(object_bytes: usize) -> usize {
     crate::chunk::rounded(object_bytes).next_multiple_of(PAGE_BYTES)
 }
 
-/// A block of memory at a multiple of 16. What is in it is not defined.
+/// A block of memory at a multiple of 16. Its content is undefined.
 ///
 /// # Errors
 /// As of [`oalloc`].
@@ -302,19 +302,19 @@ pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     let whole = count.checked_mul(bytes);
     let whole = whole.ok_or_else(|| Error::Invalid(format!("{count} times {bytes} bytes")))?;
     let block = malloc(whole)?;
-    // SAFETY: the block is at least so long, and nobody else's.
+    // SAFETY: the block has at least this length, and no other owner.
     unsafe { std::ptr::write_bytes(block, 0, whole) };
     Ok(block)
 }
 
-/// A block of `bytes` bytes that begins as the one at `block` does, which is freed if it is another
-/// one. Null: a new one.
+/// A block of `bytes` bytes with the content of the one at `block`, which is freed if the result is
+/// another one. Null: a new one.
 ///
 /// # Safety
-/// Nobody else uses the block meanwhile.
+/// No other thread uses the block meanwhile.
 ///
 /// # Errors
-/// As of [`oalloc`], and [`Error::BadPointer`]; then the block stays as it is.
+/// As of [`oalloc`], and [`Error::BadPointer`]; then the block is unchanged.
 pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
     if block.is_null() {
         return malloc(bytes);
@@ -335,16 +335,16 @@ pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
         return Ok(block);
     }
     let new = malloc(bytes)?;
-    // SAFETY: both are at least so long; they are different blocks.
+    // SAFETY: both have at least this length; they are different blocks.
     unsafe { std::ptr::copy_nonoverlapping(block, new, has.min(bytes)) };
     heap.free(block as usize)?;
     Ok(new)
 }
 
-/// Frees an object, an array or a block. Null: nothing.
+/// Frees an object, an array or a block. Null: no effect.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// The object is not used any more.
 ///
 /// # Errors
 /// [`Error::BadPointer`], [`Error::DoubleFree`]: nothing was changed.
@@ -355,14 +355,13 @@ pub unsafe fn free(object: *mut u8) -> Result<(), Error> {
     heap()?.free(object as usize)
 }
 
-/// Bytes that may be used of an object, an element of an array or a block; `None`: nothing begins
-/// there.
+/// Usable bytes of an object, an element of an array or a block; `None`: no object begins there.
 pub fn usable_bytes(object: *const u8) -> Option<usize> {
     signal::heap()?.usable_bytes(object as usize)
 }
 
-/// Keeps the pages of so many bytes in RAM until [`unpin`], readable, and writable if `write`: the
-/// kernel may use them then (`read(2)`), which cannot bring them itself.
+/// Keeps the pages of `bytes` bytes in RAM until [`unpin`], readable, and writable if `write`: the
+/// kernel can then use them (`read(2)`); it cannot fetch them itself.
 ///
 /// # Errors
 /// [`Error::BadPointer`]; [`Error::Invalid`]: more than half of the page buffer would be pinned.
@@ -370,7 +369,7 @@ pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
     heap()?.pin(object as usize, bytes, write)
 }
 
-/// See [`pin`]; with the same arguments, once for each time.
+/// Undoes [`pin`]; with the same arguments, once for each call of it.
 ///
 /// # Errors
 /// [`Error::BadPointer`]: it is not pinned.
@@ -378,22 +377,22 @@ pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
     heap()?.unpin(object as usize, bytes)
 }
 
-/// Makes everything that is allocated last: [`restore`] brings it back in a later life, at the same
-/// addresses. Objects that other threads write to meanwhile are in it as they were before or after,
-/// each whole for itself.
+/// Makes all allocated objects durable: [`restore`] restores them in a later life, at the same
+/// addresses. An object that another thread writes to meanwhile is stored as before or after the
+/// write, each one whole.
 ///
 /// # Errors
-/// [`Error::Flash`]: the checkpoint before, if there is one, holds on.
+/// [`Error::Flash`]: the previous checkpoint, if there is one, stays valid.
 pub fn checkpoint(path: &Path) -> Result<(), Error> {
     heap()?.checkpoint(path)
 }
 
-/// Goes on where a checkpoint was made; after [`init`], before anything is allocated. It reads the
+/// Continues from a checkpoint; call it after [`init`], before the first allocation. It reads the
 /// checkpoint and none of the data.
 ///
 /// # Errors
 /// [`Error::Checkpoint`], [`Error::Version`], [`Error::AddressTaken`], [`Error::Budget`],
-/// [`Error::Flash`]: it is closed then, and may be initialized again.
+/// [`Error::Flash`]: the library is closed then, and may be initialized again.
 pub fn restore(path: &Path) -> Result<(), Error> {
     if signal::is_forked() {
         return Err(Error::Forked);
@@ -427,7 +426,7 @@ pub fn restore(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Remembers an address for a later life, by a number below 16.
+/// Stores an address for a later life, under a number below 16.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -437,7 +436,7 @@ pub fn set_root(number: usize, object: *mut u8) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was remembered; null: nothing.
+/// The stored address; null: none.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -450,7 +449,7 @@ fn too_high(number: usize) -> Error {
     Error::Invalid(format!("root {number}: there are {ROOTS}"))
 }
 
-/// See [`Stats`].
+/// The counts since [`init`].
 ///
 /// # Errors
 /// [`Error::NotInitialized`].
@@ -458,16 +457,17 @@ pub fn stats() -> Result<Stats, Error> {
     Ok(heap()?.stats())
 }
 
-/// Gives everything up that no checkpoint holds: memory, addresses, the flash file.
+/// Closes the library: releases memory, addresses and the flash file. Objects that no checkpoint
+/// holds are lost.
 ///
 /// # Safety
-/// No other thread is within this library or touches memory of it, now or later.
+/// No other thread is within this library or touches its memory, now or later.
 ///
 /// # Errors
 /// [`Error::NotInitialized`].
 pub unsafe fn close() -> Result<(), Error> {
     if signal::is_forked() {
-        return Err(Error::Forked); // nothing of it is the child's
+        return Err(Error::Forked); // none of it belongs to the child
     }
     let mut state = state();
     match std::mem::replace(&mut *state, State::Closed) {

@@ -1,13 +1,14 @@
-//! The fault handler, the handler that was there before, and what a thread must not be disturbed by
+//! The fault handler, the previous handler, and the protection of a thread from disturbance
 //! meanwhile.
 //!
 //! **Invariants**
-//! - H1: a fault that is not ours reaches the handler that would have got it without us, with the
-//!   signals blocked that would have been.
-//! - H2: a thread that serves a fault, or is in a function of the C interface, goes on to its end:
-//!   it is not cancelled, and while it serves a fault no other handler of the program interrupts
-//!   it, which might jump out of it. What it holds would stay held for ever.
-//! - H3: what is installed after our handler stays installed.
+//! - H1: a foreign fault reaches the handler that would have got it without us, with the same
+//!   signals blocked.
+//! - H2: a thread that serves a fault, or is in a function of the C interface, runs to its end: it
+//!   is not cancelled, and while it serves a fault no other handler of the program interrupts it,
+//!   because such a handler might jump out of it. The locks of the thread would then stay held for
+//!   ever.
+//! - H3: a handler that was installed after ours stays installed.
 //!
 //! Paper: [Badam11 §3.3]: "control is returned to the originally installed seg-fault handler".
 
@@ -20,21 +21,21 @@ use std::mem::MaybeUninit;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
-/// Whose faults they are; null: nobody's.
+/// The heap whose faults are served; null: none.
 static HEAP: AtomicPtr<Heap> = AtomicPtr::new(std::ptr::null_mut());
 /// The signal of this heap's faults; 0: none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// In a forked child nothing works.
+/// Set in a forked child, where no function works.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// The descriptor that holds the flash file's lock; below 0: none.
 static LOCK: AtomicI32 = AtomicI32::new(-1);
 
-/// What is known of a signal that was taken over.
+/// State of a signal that was taken over.
 struct Taken {
     /// Our handler is installed, or a later one may call it.
     is_ours: AtomicBool,
     previous: UnsafeCell<MaybeUninit<libc::sigaction>>,
-    /// The handler that was found in place of ours when it was to be taken away; 0: ours was there.
+    /// The handler that was found in place of ours when ours was to be removed; 0: ours was there.
     later: AtomicUsize,
 }
 
@@ -68,20 +69,20 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// In a forked child: nothing works, and the parent's lock ends with the parent.
+/// Runs in a forked child: no function works there, and the parent's lock ends with the parent.
 extern "C" fn after_fork() {
     FORKED.store(true, Ordering::Relaxed);
     HEAP.store(std::ptr::null_mut(), Ordering::Release);
     let lock = LOCK.swap(-1, Ordering::Relaxed);
     if lock >= 0 {
-        // SAFETY: the child's own copy, which nobody uses there: every function says that it is
+        // SAFETY: the child's own copy, which is not used there: every function returns that it is
         // forked.
         unsafe { libc::close(lock) };
     }
 }
 
-/// The descriptor that holds the flash file's lock, from when it has until before it is closed;
-/// `None`: none.
+/// Sets the descriptor that holds the flash file's lock, from the locking until before it is
+/// closed; `None`: none.
 pub(crate) fn set_lock(descriptor: Option<i32>) {
     static AT_FORK: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handler only stores to atomics and closes a descriptor.
@@ -93,7 +94,7 @@ pub(crate) fn set_lock(descriptor: Option<i32>) {
 
 fn installed(signal: libc::c_int) -> std::io::Result<libc::sigaction> {
     let mut now = MaybeUninit::uninit();
-    // SAFETY: asks for what is installed, which the kernel fills in.
+    // SAFETY: queries the installed action; the kernel fills it in.
     unsafe {
         if libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) != 0 {
             return Err(std::io::Error::last_os_error());
@@ -106,11 +107,12 @@ fn ours() -> usize {
     on_fault as *const () as usize
 }
 
-/// Signals 32 and 33, by which C libraries cancel a thread at any moment. They add them to no set,
-/// and glibc 2.36 cancels a thread by one that was sent just before the thread forbade it.
+/// Signals 32 and 33, by which C libraries cancel a thread at any moment. The libraries add them to
+/// no set, and glibc 2.36 cancels a thread by one that was sent just before the thread forbade it.
 const CANCELS: u64 = 0b11 << 31;
 
-/// Makes `on_fault` the handler of the signal, unless it is, or the one that is calls it (H3).
+/// Makes `on_fault` the handler of the signal, unless it already is, or the installed handler calls
+/// it (H3).
 fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     let taken = taken(signal);
     let now = installed(signal)?;
@@ -119,20 +121,21 @@ fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     if handler == ours() || taken.is_ours.load(Ordering::Acquire) && calls_us {
         return Ok(());
     }
-    // SAFETY: of plain integers and pointers, for which zero is "nothing".
+    // SAFETY: plain integers and pointers, for which zero is valid.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = ours();
     action.sa_mask = foreign_signals(); // H2
-    // SAFETY: a set has a bit for each of 64 signals at its beginning, and is this function's own.
+    // SAFETY: a set begins with a bit for each of 64 signals, and this one belongs to this
+    // function.
     unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= CANCELS };
-    // NODEFER: a handler that was there before may fault in turn.
+    // NODEFER: the previous handler may fault in turn.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     if signal == libc::SIGSEGV {
-        // Who is told when a stack has overflown needs another one; else the thread's own has more
-        // room.
+        // A handler of stack overflows needs another stack; for other faults the thread's own has
+        // more room.
         action.sa_flags |= libc::SA_ONSTACK;
     }
-    // SAFETY: nobody reads `previous` before our handler is installed; then a plain system call.
+    // SAFETY: no thread reads `previous` before our handler is installed; then a plain system call.
     let done = unsafe {
         (*taken.previous.get()).write(now);
         libc::sigaction(signal, &action, std::ptr::null_mut())
@@ -145,7 +148,7 @@ fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     Ok(())
 }
 
-/// From now on faults in the heap's arena are its own.
+/// From now on `heap` serves the faults in its arena.
 pub(crate) fn install(heap: Box<Heap>, kind: Faults) -> Result<&'static Heap, Error> {
     let signal = match kind {
         Faults::Userfault => libc::SIGBUS,
@@ -159,10 +162,10 @@ pub(crate) fn install(heap: Box<Heap>, kind: Faults) -> Result<&'static Heap, Er
     Ok(unsafe { &*heap })
 }
 
-/// Takes the heap back. Nobody uses it, or touches its memory, from now on.
+/// Takes the heap back. It is not used, and its memory not touched, from now on.
 ///
 /// # Safety
-/// No reference that [`heap`] or [`install`] gave is used any more.
+/// No reference from [`heap`] or [`install`] is used any more.
 pub(crate) unsafe fn uninstall() -> Option<Box<Heap>> {
     let heap = HEAP.swap(std::ptr::null_mut(), Ordering::AcqRel);
     if heap.is_null() {
@@ -182,7 +185,7 @@ pub(crate) unsafe fn uninstall() -> Option<Box<Heap>> {
             }
             taken.is_ours.store(false, Ordering::Release);
         }
-        // H3: it may have ours to call.
+        // H3: it may call ours.
         Ok(now) => taken.later.store(now.sa_sigaction, Ordering::Release),
         Err(_) => {}
     }
@@ -196,7 +199,7 @@ unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// The calling thread cannot be cancelled from now on (H2); what it could before.
+/// Forbids cancellation of the calling thread (H2); returns the former state.
 pub(crate) fn forbid_cancel() -> libc::c_int {
     let mut before = 0;
     // SAFETY: stores to the thread's own state, and to `before`.
@@ -204,10 +207,11 @@ pub(crate) fn forbid_cancel() -> libc::c_int {
     before
 }
 
-/// As it was. A thread that can be cancelled at any moment may end here: the caller, and who called
-/// it, have nothing to be dropped.
+/// Restores the former state. A thread that can be cancelled at any moment may end here: the
+/// caller, and its callers, have nothing to be dropped.
 pub(crate) fn restore_cancel(before: libc::c_int) {
-    // SAFETY: a state that the thread had. The frames that it may leave have nothing to be dropped.
+    // SAFETY: a former state of the thread. The frames that it may leave have nothing to be
+    // dropped.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
 }
 
@@ -221,7 +225,7 @@ extern "C-unwind" fn on_fault(
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
-    // SAFETY: the kernel gives a handler with SA_SIGINFO what it says.
+    // SAFETY: the kernel passes valid arguments to a handler with SA_SIGINFO.
     let served = unsafe { serve(info, context) };
     // SAFETY: as above.
     unsafe { *errno = saved };
@@ -232,8 +236,7 @@ extern "C-unwind" fn on_fault(
     }
 }
 
-/// As [`serve`], from a handler that does not block the program's signals and knows nothing of
-/// cancelling.
+/// As [`serve`], from a handler that neither blocks the program's signals nor forbids cancellation.
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -243,7 +246,7 @@ pub(crate) unsafe fn serve_undisturbed(
 ) -> bool {
     let mut before = MaybeUninit::uninit();
     let foreign = foreign_signals();
-    // SAFETY: sets of our own; it fills `before`.
+    // SAFETY: sets of our own; the call fills `before`.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &foreign, before.as_mut_ptr()) };
     // SAFETY: the thread's own.
     let errno = unsafe { libc::__errno_location() };
@@ -259,8 +262,8 @@ pub(crate) unsafe fn serve_undisturbed(
     served
 }
 
-/// True: the fault was ours, and the access may be tried again. The thread is not cancelled
-/// meanwhile (H2).
+/// True: the fault was ours, and the access may be retried. The thread is not cancelled meanwhile
+/// (H2).
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -270,7 +273,7 @@ pub(crate) unsafe fn serve(info: *mut libc::siginfo_t, context: *mut libc::c_voi
     };
     // SAFETY: the caller's promise; SIGBUS and SIGSEGV have an address.
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
-    // Codes up to 0 were sent by somebody (kill); 4 and 5 of SIGBUS are broken memory.
+    // Codes up to 0 were sent by a process (kill); 4 and 5 of SIGBUS are broken memory.
     let is_access = code > 0 && code < 4;
     if !is_access || !heap.contains(address) {
         return false;
@@ -285,12 +288,12 @@ pub(crate) unsafe fn serve(info: *mut libc::siginfo_t, context: *mut libc::c_voi
             report(address, &error);
             false
         }
-        Err(_) => std::process::abort(), // it has been reported
+        Err(_) => std::process::abort(), // the panic has been reported
     }
 }
 
-/// Whether the access was a write; where the processor does not say, a fault of a page that is
-/// shown can only be one.
+/// Whether the access was a write; if the processor does not report it, a fault on a shown page
+/// must be a write.
 #[cfg(target_arch = "x86_64")]
 unsafe fn is_write(context: *mut libc::c_void) -> Option<bool> {
     // SAFETY: the caller's promise.
@@ -303,10 +306,10 @@ unsafe fn is_write(_: *mut libc::c_void) -> Option<bool> {
     None
 }
 
-/// Says why the program is about to get a signal: there is no other way to tell.
+/// Reports the reason for a signal to the program: there is no other way.
 fn report(address: usize, error: &Error) {
     let text = format!("duramen_alloc: the object at {address:#x} cannot be brought: {error}\n");
-    // SAFETY: writes bytes of ours to standard error; if that fails nobody can be told.
+    // SAFETY: writes our bytes to standard error; a failure cannot be reported.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
@@ -324,14 +327,14 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     match previous.sa_sigaction {
         libc::SIG_IGN if was_sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The access is tried again and kills the process, as it would have (the kernel ignores
-            // no fault either). SAFETY: of plain integers and pointers.
+            // The access is retried and kills the process, as it would have (the kernel does not
+            // ignore a fault either). SAFETY: plain integers and pointers.
             unsafe {
                 let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
                 action.sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, &action, std::ptr::null_mut());
                 if was_sent {
-                    libc::raise(signal); // it was sent: no access will be tried again
+                    libc::raise(signal); // it was sent: no access will be retried
                 }
             }
         }
@@ -351,8 +354,8 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     }
 }
 
-/// Blocks the signals that the kernel would have blocked if the previous handler were the one that
-/// is installed (H1).
+/// Blocks the signals that the kernel would have blocked if the previous handler were installed
+/// (H1).
 ///
 /// # Safety
 /// The context is the kernel's.
@@ -361,10 +364,10 @@ unsafe fn block_as_before(
     previous: &libc::sigaction,
     context: *mut libc::c_void,
 ) {
-    /// What the kernel keeps of a set: a bit for each of 64 signals.
+    /// Bytes of a set that the kernel uses: a bit for each of 64 signals.
     const SET_BYTES: usize = 8;
     let mut blocked = previous.sa_mask;
-    // SAFETY: the caller's promise; the sets are at least so long.
+    // SAFETY: the caller's promise; the sets have at least this length.
     unsafe {
         let context = context.cast::<libc::ucontext_t>();
         let interrupted = (&raw const (*context).uc_sigmask).cast::<u8>();

@@ -1,4 +1,4 @@
-//! What the heap counts, in one place; and pages that are kept in RAM.
+//! The heap's counts in one place; pinned pages.
 
 use crate::error::Error;
 use crate::heap::{Heap, add_up_to};

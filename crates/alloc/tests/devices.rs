@@ -1,5 +1,5 @@
-//! Flash on devices whose sectors are 512 bytes, 4,096 bytes or more, and a checkpoint on another
-//! one than the objects: loop devices, where the machine lets us make them.
+//! Flash on devices with sectors of 512 bytes, 4,096 bytes or more, and a checkpoint on a device
+//! other than that of the objects: loop devices, if the machine allows them.
 
 mod common;
 
@@ -14,7 +14,7 @@ const WORDS: usize = 250;
 const RAM: u64 = 5 << 20;
 const FLASH: u64 = 32 << 20;
 
-/// A loop device over a file, and perhaps a file system on it; it goes with this.
+/// A loop device over a file, perhaps with a file system; removed on drop.
 struct Loop {
     device: PathBuf,
     mounted: Option<PathBuf>,
@@ -31,7 +31,7 @@ fn said(command: &mut Command) -> Result<String, String> {
 }
 
 impl Loop {
-    /// `None`: the machine does not let us, and that was said.
+    /// `None`: the machine does not allow it; a message reports that.
     fn new(dir: &Path, name: &str, sector: usize) -> Option<Loop> {
         let file = dir.join(name);
         std::fs::File::create(&file)
@@ -91,8 +91,8 @@ impl Drop for Loop {
 /// The tests of this file share a process, which has one heap.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A heap five times as large as its RAM: written, read, kept by a checkpoint, and read again after
-/// a restore.
+/// A heap five times as large as its RAM: written, read, stored in a checkpoint, and read again
+/// after a restore.
 fn live(flash: &Path, checkpoint: &Path) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (kind, restore) in [
@@ -120,7 +120,7 @@ fn live(flash: &Path, checkpoint: &Path) {
         for version in 1..3 {
             for index in 0..OBJECTS {
                 let object = (array + index * stride) as *mut u64;
-                // SAFETY: an array of so many objects of so many words.
+                // SAFETY: an array of this many objects with this many words.
                 unsafe {
                     if restore || version > 1 {
                         let before = if version > 1 { version - 1 } else { 2 };
@@ -133,12 +133,12 @@ fn live(flash: &Path, checkpoint: &Path) {
         let stats = duramen_alloc::stats().unwrap();
         assert!(stats.from_flash > 1000, "{stats:?}");
         duramen_alloc::checkpoint(checkpoint).unwrap();
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not used any more.
         unsafe { duramen_alloc::close() }.unwrap();
     }
 }
 
-/// A device of 4,096-byte sectors was read at multiples of 512: the program was ended by SIGBUS.
+/// A device of 4,096-byte sectors was read at multiples of 512: the program ended with SIGBUS.
 #[test]
 fn partitions_with_short_and_long_sectors() {
     for sector in [512, 1024, 4096] {
@@ -150,8 +150,8 @@ fn partitions_with_short_and_long_sectors() {
     }
 }
 
-/// The flash file and the checkpoint on one file system with long sectors, then each on another
-/// one.
+/// The flash file and the checkpoint on one file system with long sectors, then on two different
+/// ones.
 #[test]
 fn files_on_devices_with_long_sectors() {
     let dir = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ fn files_on_devices_with_long_sectors() {
     live(&dir.path().join("flash"), &place.join("elsewhere"));
 }
 
-/// What cannot work is refused when it is opened, with what to do.
+/// Unusable devices are refused when they are opened, with the remedy.
 #[test]
 fn partitions_with_sectors_that_are_too_long_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,54 +1,53 @@
-//! Why no write is lost between looking whether a page is dirty and taking it away: the protocol of
-//! `heap`, `buffer` and `pager` as a model, of which every order of steps is tried. The code itself
-//! is tried by `no_write_is_lost_when_pages_are_taken_away` and `counters.c`.
+//! No write is lost between the check whether a page is dirty and its eviction: a model of the
+//! protocol of `heap`, `buffer` and `pager`, of which every order of steps is tried.
+//! `no_write_is_lost_when_pages_are_taken_away` and `counters.c` test the code itself.
 //!
 //! **The argument**
-//! - Who takes a page away, saves it or allows writes to it, owns its unit (buffer's B1): faults
-//!   wait for him, and find what he left.
-//! - A page is writable only if its unit says that it is dirty (B2), which a fault decides,
-//!   synchronously: whoever owns the unit knows, before he begins, whether anybody may have
-//!   written. Nobody's looking can be overtaken by a write.
-//! - Writes to a dirty page go on while it leaves, until the system call has returned that takes it
-//!   away: until then another processor may know the page (its TLB). So its content is read after
-//!   that, from a pipe that refers to the page itself (lift's L1).
-//! - A page that stays is read after writes were forbidden and all processors know it; who writes
-//!   then faults, and waits.
-//! - The content is saved before the unit is released: a fault finds it, never what was there
-//!   before.
+//! - The thread that evicts a page, saves it or allows writes to it, owns its unit (buffer's B1):
+//!   faulting threads wait for it, and find its result.
+//! - A page is writable only if its unit marks it as dirty (B2), which a fault decides,
+//!   synchronously: the owner of the unit sees, before it begins, whether any thread may have
+//!   written. No write can come between that check and the eviction unnoticed.
+//! - Writes to a dirty page continue while it is being evicted, until the evicting system call has
+//!   returned: until then another processor may have the page in its TLB. So its content is read
+//!   after that, from a pipe that refers to the page itself (lift's L1).
+//! - A page that stays is read after writes were forbidden and all processors have flushed the old
+//!   mapping; a later write faults, and waits.
+//! - The content is saved before the unit is released: a fault finds it, never the older content.
 //!
-//! The model has one page, two writers with a processor each, one who takes the page away, and one
-//! who saves it for a checkpoint. Each of the sentences above is broken once: the model must lose a
-//! write then.
+//! The model has one page, two writers with a processor each, one thread that evicts the page, and
+//! one that saves it for a checkpoint. Each of the sentences above is broken once: the model must
+//! then lose a write.
 
 use std::collections::HashSet;
 
 const WRITERS: usize = 2;
-/// Of each writer, to a word of its own.
+/// Writes of each writer, to a word of its own.
 const WRITES: u8 = 2;
 const EVICTIONS: u8 = 2;
 const SAVES: u8 = 1;
 
 type Content = [u8; WRITERS];
 
-/// What is broken.
+/// The broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The content is read before the page is taken away.
+    /// The content is read before the page is evicted.
     ReadFirst,
-    /// The content is read when the page is gone, but processors may still know it.
+    /// The content is read when the page is gone, but processors may still have it in their TLBs.
     ReadBeforeFlush,
-    /// Writes do not fault: who takes the page away looks whether it has changed.
+    /// Writes do not fault: the evicting thread checks whether the page has changed.
     Look,
-    /// Others may have the unit before the content is saved.
+    /// Other threads may get the unit before the content is saved.
     ReleaseFirst,
-    /// A page that stays is read before all processors know that it must not be written to.
+    /// A page that stays is read before all processors have flushed the writable mapping.
     SaveBeforeFlush,
-    /// A write is allowed, and the page is not said to be dirty.
+    /// A write is allowed, and the page is not marked as dirty.
     Silent,
 }
 
-/// A page table's entry, or what a processor knows of it.
+/// An entry of the page table, or of a processor's TLB.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Entry {
     frame: usize,
@@ -128,7 +127,7 @@ impl World {
         self.page.map(|entry| entry.frame)
     }
 
-    /// What may come next by a writer's step.
+    /// The possible states after a writer's step.
     fn after_writer(&self, me: usize, broken: Broken) -> Result<Vec<World>, Lost> {
         let mut next = self.clone();
         match self.writers[me] {
@@ -168,7 +167,7 @@ impl World {
                     next.dirty = writable && broken != Broken::Look;
                     next
                 };
-                // For a write, or for somebody who reads.
+                // For a write, or for a reader.
                 let read_only = (broken != Broken::Look).then(|| shown(false));
                 return Ok([shown(true)].into_iter().chain(read_only).collect());
             }
@@ -184,7 +183,7 @@ impl World {
         Ok(vec![next])
     }
 
-    /// By a step of him who takes the page away.
+    /// The state after a step of the evicting thread.
     fn after_evictor(&self, broken: Broken) -> Option<World> {
         let mut next = self.clone();
         match self.evictor {
@@ -232,7 +231,7 @@ impl World {
         Some(next)
     }
 
-    /// By a step of him who saves the page and leaves it there.
+    /// The state after a step of the thread that saves the page and keeps it.
     fn after_saver(&self, broken: Broken) -> Option<World> {
         let mut next = self.clone();
         match self.saver {
@@ -275,7 +274,7 @@ impl World {
         Ok(all)
     }
 
-    /// What is there when nobody does anything any more.
+    /// The content at the end of all steps.
     fn content(&self) -> Content {
         match self.frame() {
             Some(frame) => self.frames[frame],
@@ -284,7 +283,7 @@ impl World {
     }
 }
 
-/// Tries every order of steps; how many states there are.
+/// Tries every order of steps; returns the number of states.
 fn explore(broken: Broken) -> Result<usize, Lost> {
     let mut seen = HashSet::new();
     let mut waiting = vec![World::new()];

@@ -50,7 +50,7 @@ impl Example {
             .unwrap()
     }
 
-    /// The line of JSON that a run ends with; `None`: this kernel cannot do it.
+    /// The line of JSON at the end of a run; `None`: this kernel cannot do it.
     fn measure(&self, arguments: &[&str]) -> Option<String> {
         let output = self.run(arguments);
         if output.status.code() == Some(77) {
@@ -76,8 +76,8 @@ fn number(line: &str, name: &str) -> f64 {
     behind[..end].parse().unwrap()
 }
 
-/// Runs a program of more data than RAM by `memory`; it looks itself whether what it reads is what
-/// it wrote.
+/// Runs a program with more data than RAM by `memory`; the program itself compares the data that it
+/// reads with the data that it wrote.
 fn by_library(name: &str, memory: &str, sizes: &[&str]) {
     let Some(example) = Example::build(name, &["-std=gnu11"]) else {
         return;
@@ -263,7 +263,7 @@ fn memcached_s_load_is_a_program() {
     assert!(said(&nobody).contains("port 1"), "{}", said(&nobody));
 }
 
-/// Whether a file can be read past the page cache.
+/// Whether a file can be read without the page cache.
 fn takes_direct(file: &Path) -> bool {
     let read = Command::new("dd")
         .arg(format!("if={}", file.display()))

@@ -1,5 +1,5 @@
-//! What no function can return: flash that is full or fails while a page is being brought, and a
-//! process that is killed. Each in a child process, which is this test again.
+//! Failures that no function can return: flash that is full or fails while a page is brought into
+//! RAM, and a process that is killed. Each in a child process, which runs this test again.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 const CHILD: &str = "DURAMEN_ALLOC_TEST_CHILD";
-/// More than half of what can be used of flash: two versions of all of them do not fit.
+/// More than half of usable flash: two versions of all of them do not fit.
 const OBJECTS: usize = 3000;
 const WORDS: usize = 256;
 const RAM: u64 = 5 << 20;
@@ -33,7 +33,7 @@ fn here() -> Option<std::path::PathBuf> {
     std::env::var_os(CHILD).map(Into::into)
 }
 
-/// False: this kernel cannot do it, and that was said.
+/// False: this kernel cannot do it; a message reports that.
 fn begin(dir: &Path) -> bool {
     match duramen_alloc::init(&options(dir, FLASH, RAM, Faults::Userfault)) {
         Ok(()) => true,
@@ -51,7 +51,7 @@ fn at(array: usize, index: usize) -> *mut u64 {
 
 fn fill_all(array: usize, version: u64) {
     for index in 0..OBJECTS {
-        // SAFETY: an array of so many objects of so many words.
+        // SAFETY: an array of this many objects with this many words.
         unsafe { fill(at(array, index), WORDS, index as u64, version) };
     }
 }
@@ -70,12 +70,12 @@ fn assert_restored(dir: &Path, version: impl Fn(u64) -> u64) {
         // SAFETY: as above.
         unsafe { assert_filled(at(array, index), WORDS, index as u64, version(round)) };
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { duramen_alloc::close() }.unwrap();
 }
 
-/// The last checkpoint holds flash that is needed: the program is told, dies by SIGBUS as with any
-/// mapping whose device is full, and the checkpoint is whole.
+/// The last checkpoint holds flash that is needed: the program gets a message, dies by SIGBUS as
+/// with any mapping whose device is full, and the checkpoint is whole.
 #[test]
 fn a_full_device_ends_the_program_with_a_word_and_a_whole_checkpoint() {
     let name = "a_full_device_ends_the_program_with_a_word_and_a_whole_checkpoint";
@@ -103,7 +103,7 @@ fn a_full_device_ends_the_program_with_a_word_and_a_whole_checkpoint() {
     assert_restored(dir.path(), |_| 1);
 }
 
-/// Flash that cannot be read: a word, and a signal.
+/// Unreadable flash: a message, and a signal.
 #[test]
 fn a_device_that_fails_ends_the_program_with_a_word() {
     let name = "a_device_that_fails_ends_the_program_with_a_word";
@@ -130,7 +130,7 @@ fn a_device_that_fails_ends_the_program_with_a_word() {
     }
 }
 
-/// Killed at several moments between checkpoints: what comes back is one state, whole.
+/// Killed at several moments between checkpoints: a restore finds one state, whole.
 #[test]
 fn kill_9_leaves_the_last_checkpoint() {
     use std::io::BufRead;

@@ -1,8 +1,8 @@
-//! What a checkpoint holds leaves room: 40 % of flash may be allocated by a program that makes
-//! checkpoints and goes on writing.
+//! A checkpoint leaves room: 40 % of flash may be allocated by a program that makes checkpoints and
+//! continues to write.
 //!
-//! A checkpoint held whole blocks, what was dead in them included, up to three fifths of flash for
-//! 25 % that were allocated. A program that went on writing was killed by SIGBUS (`flash is full`),
+//! A checkpoint held whole blocks, dead bytes included, up to three fifths of flash for 25 % that
+//! were allocated. A program that continued to write was killed by SIGBUS (`flash is full`),
 //! although 40 % were promised.
 
 mod common;
@@ -14,7 +14,7 @@ const FLASH: u64 = 32 << 20;
 const RAM: u64 = 5 << 20;
 
 /// Random writes to objects of `bytes` bytes, `percent` of flash together, with checkpoints in
-/// between; then what the last one kept.
+/// between; then a check of the last one.
 fn goes_on(percent: u64, bytes: usize, between: u32) {
     let Some(heap) = Heap::open(FLASH, RAM, Faults::Userfault) else {
         return;

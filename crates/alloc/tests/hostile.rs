@@ -1,5 +1,5 @@
-//! Programs that are not kind to a library in their process: `tests/c/hostile.c`, by both kinds of
-//! faults, and under sanitizers where they let it be. Each story stands at its function there.
+//! Programs that disturb a library in their process: `tests/c/hostile.c`, by both kinds of faults,
+//! and under sanitizers if they work. Each function there has its story.
 
 mod compiler;
 
@@ -10,13 +10,13 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const KINDS: [&str; 2] = ["userfault", "protect"];
-/// A program that has not ended by then waits for ever.
+/// A program that has not ended by then is taken to wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SHARED: [&str; 3] = ["-LLIBRARIES", "-lduramen_alloc", "-Wl,-rpath,LIBRARIES"];
-/// What ThreadSanitizer cannot know: the library's own locks are Rust's.
+/// Suppressed for ThreadSanitizer: it does not see the library's own locks, which are Rust's.
 const UNSEEN: &str = "called_from_lib:libduramen_alloc.so\n";
 
-/// The program, built once for each sanitizer; `None`: the machine cannot, and that was said.
+/// The program, built once for each sanitizer; `None`: the machine cannot; a message reports that.
 fn program(sanitizer: Option<&str>) -> Option<&'static Path> {
     static BUILT: [OnceLock<Option<(PathBuf, tempfile::TempDir)>>; 3] =
         [const { OnceLock::new() }; 3];
@@ -41,7 +41,7 @@ fn program(sanitizer: Option<&str>) -> Option<&'static Path> {
     built.as_ref().map(|(program, _)| program.as_path())
 }
 
-/// Its output when it has ended, or was ended because it waits for ever.
+/// Its output when it has ended, or was ended after [`PATIENCE`].
 fn ran(program: &Path, kind: &str, name: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let unseen = dir.path().join("unseen");
@@ -146,7 +146,7 @@ fn a_function_may_fail_in_a_thread_that_ends() {
     by_both("ending");
 }
 
-/// All but `locking`: AddressSanitizer makes `mlockall` a function that does nothing.
+/// All except `locking`: AddressSanitizer turns `mlockall` into a function without effect.
 #[test]
 fn under_address_sanitizer() {
     for name in [
@@ -165,8 +165,8 @@ fn under_address_sanitizer() {
     }
 }
 
-/// Those without signals that come at any moment, which ThreadSanitizer holds back until the thread
-/// calls it, and so perhaps for ever; and without `mlockall`, as above.
+/// The tests without asynchronous signals, which ThreadSanitizer delays until the thread calls into
+/// it, perhaps for ever; and without `mlockall`, as above.
 #[test]
 fn under_thread_sanitizer() {
     for name in ["direct", "limits", "double_frees"] {

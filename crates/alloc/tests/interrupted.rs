@@ -1,9 +1,9 @@
 //! Each system call of a checkpoint fails, or the process is killed there: the checkpoint under its
-//! name is the one before or the new one, whole, and it is the one before if the program was told
-//! of a failure.
+//! name is the previous or the new one, whole, and it is the previous one if the program got an
+//! error.
 //!
-//! A child process gives its system calls to this one (seccomp's user notification), which lets
-//! them pass but one. So it sees those of every thread of the library, whoever makes them.
+//! A child process delegates its system calls to this one (seccomp's user notification), which lets
+//! all of them pass except one. So the test sees the calls of every thread of the library.
 
 mod common;
 
@@ -22,8 +22,8 @@ const OBJECTS: usize = 6;
 const WORDS: usize = 120;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What both processes see: the descriptor of the child's system calls and 1; how the checkpoint
-/// ended.
+/// Memory of both processes: the descriptor of the child's system calls and 1; the result of the
+/// checkpoint.
 struct Shared(*mut AtomicU64);
 
 const RUNNING: u64 = 0;
@@ -41,7 +41,7 @@ impl Shared {
             .unwrap();
         file.set_len(4096).unwrap();
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory, of a file that is so long.
+        // SAFETY: new memory, of a file with this length.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -93,7 +93,7 @@ fn give_calls_away() -> io::Result<i32> {
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
         | libc::SECCOMP_FILTER_FLAG_TSYNC
         | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
-    // SAFETY: plain system calls with a filter that lives as long.
+    // SAFETY: plain system calls with a filter that lives long enough.
     let descriptor = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::syscall(
@@ -112,7 +112,7 @@ fn give_calls_away() -> io::Result<i32> {
 fn fill_all(array: usize, block: *mut u64, version: u64) {
     let stride = duramen_alloc::stride(WORDS * 8);
     for index in 0..OBJECTS {
-        // SAFETY: an array of so many objects of so many words.
+        // SAFETY: an array of this many objects with this many words.
         unsafe {
             fill(
                 (array + index * stride) as *mut u64,
@@ -122,7 +122,7 @@ fn fill_all(array: usize, block: *mut u64, version: u64) {
             )
         };
     }
-    // SAFETY: a block of so many words.
+    // SAFETY: a block of this many words.
     unsafe { fill(block, WORDS, 99, version) };
 }
 
@@ -137,8 +137,7 @@ fn begin(dir: &Path, kind: Faults) -> bool {
     }
 }
 
-/// The child: a checkpoint of version 1 as always, one of version 2 while its system calls are
-/// given away.
+/// The child: a normal checkpoint of version 1, then one of version 2 with delegated system calls.
 fn live(dir: &Path, kind: Faults) {
     let shared = Shared::new(dir);
     if !begin(dir, kind) {
@@ -161,11 +160,11 @@ fn live(dir: &Path, kind: Faults) {
     let made = duramen_alloc::checkpoint(&path);
     let ended = if made.is_ok() { MADE } else { FAILED };
     shared.ended().store(ended, Ordering::SeqCst);
-    // SAFETY: it ends here, as a program that is killed now.
+    // SAFETY: the process ends here, like a killed one.
     unsafe { libc::_exit(0) };
 }
 
-/// What happens at the call of this number.
+/// The event at the call of this number.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Fails(u64, i32),
@@ -181,7 +180,7 @@ fn calls_of(child: &Child, shared: &Shared) -> Option<OwnedFd> {
             0 => std::thread::sleep(Duration::from_millis(1)),
             number => break number - 1,
         }
-        // SAFETY: asks whether the child has ended, and leaves that to `wait`.
+        // SAFETY: checks whether the child has ended, and leaves the reaping to `wait`.
         let has_ended = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -191,7 +190,7 @@ fn calls_of(child: &Child, shared: &Shared) -> Option<OwnedFd> {
             return None;
         }
     };
-    // SAFETY: new descriptors, which are nobody else's.
+    // SAFETY: new descriptors, which have no other owner.
     unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
         assert!(process >= 0, "{}", io::Error::last_os_error());
@@ -202,7 +201,8 @@ fn calls_of(child: &Child, shared: &Shared) -> Option<OwnedFd> {
     }
 }
 
-/// Answers the child's calls until it has ended; how many there were before its checkpoint had.
+/// Answers the child's calls until it has ended; returns the number of calls before the end of its
+/// checkpoint.
 fn answer(child: &mut Child, calls: &OwnedFd, shared: &Shared, event: Event) -> u64 {
     let mut count = 0;
     let until = Instant::now() + PATIENCE;
@@ -219,12 +219,12 @@ fn answer(child: &mut Child, calls: &OwnedFd, shared: &Shared, event: Event) -> 
         // SAFETY: one descriptor.
         let found = unsafe { libc::poll(&mut poll, 1, 1000) };
         if found > 0 && poll.revents & libc::POLLIN == 0 {
-            return count; // nobody uses it any more
+            return count; // the child has closed its end
         }
         if found <= 0 {
             continue;
         }
-        // SAFETY: structures of the kernel's, for which zeros are a value.
+        // SAFETY: structures of the kernel, for which zeros are valid.
         let (mut call, mut response) = unsafe {
             (
                 std::mem::zeroed::<libc::seccomp_notif>(),
@@ -254,7 +254,7 @@ fn answer(child: &mut Child, calls: &OwnedFd, shared: &Shared, event: Event) -> 
     }
 }
 
-/// The version that a restore finds, all of it.
+/// The version that a restore finds in all objects.
 fn restored_version(dir: &Path, kind: Faults, event: Event) -> u64 {
     assert!(begin(dir, kind));
     duramen_alloc::restore(&dir.join("checkpoint")).unwrap_or_else(|error| {
@@ -262,7 +262,7 @@ fn restored_version(dir: &Path, kind: Faults, event: Event) -> u64 {
     });
     let array = duramen_alloc::root(0).unwrap().addr();
     let block = duramen_alloc::root(1).unwrap().cast::<u64>();
-    // SAFETY: they are there, and as long.
+    // SAFETY: both are restored, with the same length.
     let version = unsafe { *block } >> 8 & 0xff;
     let stride = duramen_alloc::stride(WORDS * 8);
     for index in 0..OBJECTS {
@@ -272,7 +272,7 @@ fn restored_version(dir: &Path, kind: Faults, event: Event) -> u64 {
             assert_filled(object, WORDS, index as u64, version);
         }
     }
-    // SAFETY: as above; nobody uses it any more afterwards.
+    // SAFETY: as above; not used any more afterwards.
     unsafe {
         assert_filled(block, WORDS, 99, version);
         duramen_alloc::close().unwrap();

@@ -12,16 +12,16 @@ struct Program<'p> {
     name: &'p str,
     flags: &'p [&'p str],
     linked: &'p [&'p str],
-    /// Behind the folder that it works in.
+    /// Arguments behind the program's folder.
     arguments: &'p [&'p str],
 }
 
-/// What ThreadSanitizer cannot know: the library's own locks are Rust's. It watches the program's
-/// accesses, not the library's.
+/// Suppressed for ThreadSanitizer: it does not see the library's own locks, which are Rust's. It
+/// checks the program's accesses, not the library's.
 const UNSEEN: &str = "called_from_lib:libduramen_alloc.so\n";
 
 impl Program<'_> {
-    /// Builds it and runs it; `None`: the machine cannot, and that was said.
+    /// Builds it and runs it; `None`: the machine cannot; a message reports that.
     fn ran(&self) -> Option<Output> {
         let dir = tempfile::tempdir().unwrap();
         let (compiler, flags) = (self.compiler, self.flags);
@@ -58,7 +58,7 @@ impl Program<'_> {
         Some(ran)
     }
 
-    /// It says `ok`, or ends with 77 for a kernel that cannot do it.
+    /// The program prints `ok`, or ends with 77 on a kernel that cannot do it.
     fn run(&self) {
         let Some(ran) = self.ran() else {
             return;
@@ -90,8 +90,7 @@ fn c_with_the_shared_library() {
     run("cc", "heap.c", &["-std=c11"], &SHARED);
 }
 
-/// The same by `mprotect`: foreign signals, system calls and a forked child are another matter
-/// there.
+/// The same by `mprotect`, where foreign signals, system calls and a forked child differ.
 #[test]
 fn c_by_mprotect() {
     let program = Program {
@@ -149,8 +148,8 @@ fn no_count_is_lost_by_mprotect() {
     counters(&["-std=c11"], "protect", "3");
 }
 
-/// It watches accesses of the program to objects, whose pages come and go: a race that is planted
-/// there is found.
+/// ThreadSanitizer checks accesses of the program to objects, whose pages come and go: it finds a
+/// planted race.
 #[test]
 fn no_count_is_lost_under_thread_sanitizer() {
     let flags = ["-std=c11", "-fsanitize=thread"];
@@ -199,7 +198,7 @@ fn cpp_under_address_sanitizer() {
     );
 }
 
-/// As the header says: `cc program.c $(pkg-config --cflags --libs duramen_alloc)`, after
+/// As in the header: `cc program.c $(pkg-config --cflags --libs duramen_alloc)`, after
 /// `scripts/install-alloc`.
 #[test]
 fn installed_and_found_by_pkg_config() {

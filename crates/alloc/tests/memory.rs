@@ -1,4 +1,4 @@
-//! `malloc` and its kin, and checkpoints, against models.
+//! `malloc` and related functions, and checkpoints, against models.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Dice, Heap, assert_filled, fill, options};
 use duramen_alloc::{Error, Faults};
 use std::collections::BTreeMap;
 
-/// A block and what is in it.
+/// A block and its content.
 struct Block {
     at: *mut u8,
     bytes: usize,
@@ -16,7 +16,7 @@ struct Block {
 impl Block {
     fn set(&mut self, tag: u8) {
         self.tag = tag;
-        // SAFETY: it was allocated with so many bytes.
+        // SAFETY: it was allocated with this many bytes.
         unsafe { std::ptr::write_bytes(self.at, tag, self.bytes) };
     }
 
@@ -31,8 +31,7 @@ impl Block {
     }
 }
 
-/// Blocks of all lengths: aligned, apart from each other, kept; memory that was given back is found
-/// again.
+/// Blocks of all lengths: aligned, disjoint, unchanged; freed memory is reused.
 #[test]
 fn blocks_are_apart_and_keep_their_bytes() {
     for kind in [Faults::Userfault, Faults::Protect] {
@@ -74,7 +73,7 @@ fn blocks_are_apart_and_keep_their_bytes() {
                     let nth = dice.roll(live.len() as u64) as usize;
                     let block = &mut live[nth];
                     let length = (dice.roll(3) * block.bytes.min(900_000) as u64 / 2) as usize + 1;
-                    // SAFETY: nobody else uses it.
+                    // SAFETY: it has no other user.
                     block.at = unsafe { duramen_alloc::realloc(block.at, length) }.unwrap();
                     block.check(length.min(block.bytes));
                     bytes = bytes - block.bytes + length;
@@ -86,7 +85,7 @@ fn blocks_are_apart_and_keep_their_bytes() {
                     let block = live.swap_remove(nth);
                     block.check(block.bytes);
                     bytes -= block.bytes;
-                    // SAFETY: nobody uses it any more.
+                    // SAFETY: it is not used any more.
                     unsafe { duramen_alloc::free(block.at) }.unwrap();
                 }
                 _ => {}
@@ -107,7 +106,7 @@ fn blocks_are_apart_and_keep_their_bytes() {
         }
         let stats = duramen_alloc::stats().unwrap();
         assert_eq!(stats.allocated_bytes, 0);
-        // Everything was coalesced: a block as long as a run fits where all of them lay.
+        // Everything was coalesced: a block as long as a run fits into the space of all of them.
         let before = stats.table_bytes;
         for _ in 0..30 {
             duramen_alloc::malloc((1 << 20) - 16).unwrap();
@@ -123,7 +122,7 @@ fn bad_pointers_to_memory_are_refused() {
     };
     let block = duramen_alloc::malloc(100).unwrap();
     let other = duramen_alloc::malloc(100).unwrap();
-    // SAFETY: that nothing is freed wrongly is what is tested.
+    // SAFETY: the test checks that nothing is freed wrongly.
     unsafe {
         for inside in [1, 16, 96] {
             let refused = duramen_alloc::free(block.add(inside));
@@ -158,7 +157,7 @@ fn refused(done: Result<(), Error>) -> Error {
     done.expect_err("it was taken")
 }
 
-/// Several lives: each goes on where the last one made its checkpoint, with pointers between
+/// Several lives: each continues from the checkpoint of the previous one, with pointers between
 /// objects, arrays, memory and roots.
 #[test]
 fn a_later_life_goes_on_where_a_checkpoint_was_made() {
@@ -181,7 +180,7 @@ fn a_later_life_goes_on_where_a_checkpoint_was_made() {
             assert!(duramen_alloc::root(4).unwrap().is_null());
         }
         for (object, (bytes, tag)) in &model {
-            // SAFETY: it lies there again, with so many bytes.
+            // SAFETY: it is restored, with this many bytes.
             unsafe { assert_filled(*object as *const u64, bytes / 8, *tag, 1) };
         }
         for step in 0..4000 {
@@ -194,7 +193,7 @@ fn a_later_life_goes_on_where_a_checkpoint_was_made() {
                     _ => duramen_alloc::malloc(bytes),
                 };
                 let object = object.unwrap();
-                // SAFETY: so long, and new.
+                // SAFETY: it has this length, and is new.
                 unsafe { fill(object.cast(), bytes / 8, tag, 1) };
                 model.insert(object.addr(), (bytes, tag));
             } else {
@@ -202,14 +201,14 @@ fn a_later_life_goes_on_where_a_checkpoint_was_made() {
                 let (object, _) = model.iter().nth(nth).unwrap();
                 let object = *object;
                 model.remove(&object);
-                // SAFETY: nobody uses it any more.
+                // SAFETY: it is not used any more.
                 unsafe { duramen_alloc::free(object as *mut u8) }.unwrap();
             }
         }
         let first = *model.keys().next().unwrap();
         duramen_alloc::set_root(3, first as *mut u8).unwrap();
         duramen_alloc::checkpoint(&path).unwrap();
-        // What comes after it is not in it.
+        // Later writes are not in it.
         for object in model.keys().take(500) {
             // SAFETY: as above.
             unsafe { (*object as *mut u64).write(1) };
@@ -265,7 +264,7 @@ fn checkpoints_that_cannot_be_restored_are_refused() {
     let missing = refused(duramen_alloc::restore(&dir.join("none")));
     assert_eq!(missing.code(), -9, "{missing}");
     std::fs::write(&path, &whole).unwrap();
-    // Somebody else is where the objects were.
+    // Another mapping is in the place of the objects.
     let start = object.addr() & !((4 << 40) - 1);
     // SAFETY: new memory, over nothing.
     let taken = unsafe {
@@ -286,7 +285,7 @@ fn checkpoints_that_cannot_be_restored_are_refused() {
     unsafe { libc::munmap(taken, 4096) };
     open();
     duramen_alloc::restore(&path).unwrap();
-    // SAFETY: it lies there again.
+    // SAFETY: it is restored.
     assert_eq!(unsafe { object.read() }, 77);
     // A new heap in the same file gives the checkpoint up.
     heap.close();

@@ -1,4 +1,4 @@
-//! Objects on flash: many times more than RAM, from many threads, of all sizes.
+//! Objects on flash: many times more than RAM, of all sizes, used by many threads.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KINDS: [Faults; 2] = [Faults::Userfault, Faults::Protect];
 
-/// Addresses whose page tables are more than stay beside the budget: 2,048 for 512 pages each.
+/// Addresses with more page tables than stay beside the budget: 2,048 for 512 pages each.
 const MANY_PAGES: usize = 2048 * 512 + 1;
 
 #[test]
@@ -21,9 +21,9 @@ fn twelve_times_ram_of_a_heap_whose_page_tables_cannot_stay() {
     twelve_times(true);
 }
 
-/// Data is twelve times the budget; each object is read and written at random from several threads.
-/// RSS stays within the budget; page tables do as well, or are at most 8 MiB beside it, those
-/// included that the kernel has not freed yet.
+/// The data is twelve times the budget; several threads read and write each object at random. RSS
+/// stays within the budget; page tables do as well, or are at most 8 MiB beside it, including those
+/// that the kernel has not freed yet.
 fn twelve_times(many_pages: bool) {
     const OBJECTS: u64 = 200_000;
     const WORDS: usize = 64;
@@ -83,7 +83,7 @@ fn twelve_times(many_pages: bool) {
     });
     let stats = duramen_alloc::stats().unwrap();
     assert!(stats.from_flash > 1000, "{stats:?}");
-    // What the test itself holds: versions, threads' heaps.
+    // Memory of the test itself: versions, heaps of threads.
     let allowed = RAM + RAM / 20 + OBJECTS + (1 << 20);
     let used = most
         .load(Ordering::SeqCst)
@@ -92,8 +92,8 @@ fn twelve_times(many_pages: bool) {
         used <= allowed,
         "{used} bytes of RAM, {allowed} are allowed: {stats:?}"
     );
-    // Those that pages in use need, what each thread gives back at once, the test's own, and what
-    // was seen twice: before it was given back and after.
+    // Tables of pages in use, tables that each thread returns at once, those of the test, and
+    // tables that were counted twice: before their return and after.
     let tables = most_tables.load(Ordering::SeqCst);
     assert!(tables <= (8 << 20) + (4 << 20), "{tables} bytes: {stats:?}");
     assert!(
@@ -103,8 +103,7 @@ fn twelve_times(many_pages: bool) {
     assert!(stats.table_bytes <= OBJECTS * 8 * WORDS as u64 / 32 + 4096);
 }
 
-/// Objects of all sizes against a model: allocated, written, read, freed; what is allocated anew is
-/// zero.
+/// Objects of all sizes against a model: allocated, written, read, freed; a new object is zero.
 #[test]
 fn objects_of_all_sizes_are_what_was_written() {
     for kind in KINDS {
@@ -124,7 +123,7 @@ fn objects_of_all_sizes_are_what_was_written() {
                 let object = duramen_alloc::oalloc(1, size).unwrap();
                 assert!(object.addr().is_multiple_of(4096));
                 let tag = step as u8;
-                // SAFETY: it is so long, and ours.
+                // SAFETY: it has this length, and is ours.
                 let slice = unsafe { std::slice::from_raw_parts_mut(object, size) };
                 assert!(
                     slice.iter().all(|byte| *byte == 0),
@@ -148,7 +147,7 @@ fn objects_of_all_sizes_are_what_was_written() {
                 } else {
                     live.swap_remove(nth);
                     bytes -= size;
-                    // SAFETY: nobody uses it any more.
+                    // SAFETY: it is not used any more.
                     unsafe { duramen_alloc::free(object) }.unwrap();
                 }
             }
@@ -230,7 +229,7 @@ fn misuse_is_an_error() {
     assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
     let object = duramen_alloc::oalloc(1, 100).unwrap();
     let mut local = 0u8;
-    // SAFETY: nothing of it is freed: that is what is tested.
+    // SAFETY: the test checks that none of it is freed.
     unsafe {
         let inside = duramen_alloc::free(object.add(8));
         assert!(
@@ -273,7 +272,7 @@ fn misuse_is_an_error() {
     assert!(poor.unwrap_err().to_string().contains("too small"));
 }
 
-/// By `mprotect`, page tables that were counted as given back stayed: 4 KiB for each 2 MiB of
+/// By `mprotect`, page tables that were counted as returned stayed: 4 KiB for each 2 MiB of
 /// addresses that were ever touched.
 #[test]
 fn page_tables_without_pages_are_the_kernels_again() {
@@ -285,13 +284,13 @@ fn page_tables_without_pages_are_the_kernels_again() {
         let before = page_table_bytes();
         let array = duramen_alloc::oalloc(REGIONS * 512, 4).unwrap().addr();
         for region in 0..REGIONS {
-            // SAFETY: an array of so many objects, each a page of addresses.
+            // SAFETY: an array of this many objects, each a page of addresses.
             unsafe { ((array + region * (2 << 20)) as *mut u32).write(region as u32) };
         }
         let stats = duramen_alloc::stats().unwrap();
         let grown = page_table_bytes().saturating_sub(before);
         let all = (REGIONS * 4096) as u64;
-        // Where this kernel keeps them all, they are counted.
+        // If this kernel keeps them all, they are counted.
         assert!(
             grown < all / 4 || stats.page_table_bytes >= all,
             "{kind:?}: {grown} bytes: {stats:?}"

@@ -1,8 +1,8 @@
-//! Where a checkpoint is made: nothing but a checkpoint is replaced.
+//! The path of a checkpoint: only a checkpoint is replaced.
 //!
-//! `ssd_checkpoint` with the flash file's path said `SSD_OK`, put the checkpoint where the flash
-//! file was, and all data were lost. A device node, a pipe or a text went the same way, also at the
-//! name beside the path where the checkpoint is written first.
+//! `ssd_checkpoint` with the flash file's path returned `SSD_OK`, put the checkpoint in the place
+//! of the flash file, and all data was lost. A device node, a pipe or a text were replaced too,
+//! also at the name beside the path, to which the checkpoint is written first.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn beside(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.new", path.display()))
 }
 
-/// Refused, with a sentence that says why.
+/// Refused, with a sentence of the reason.
 fn assert_refused(path: &Path, why: &str) {
     let error = duramen_alloc::checkpoint(path).unwrap_err();
     assert_eq!(error.code(), EINVAL, "{path:?}: {error}");
@@ -34,7 +34,7 @@ fn pipe(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
 }
 
-/// A heap with one object, which stands in a checkpoint.
+/// A heap with one object, which is in a checkpoint.
 fn begun() -> Option<(Heap, *mut u64, PathBuf)> {
     let heap = Heap::open(FLASH, RAM, Faults::Protect)?;
     let object = duramen_alloc::oalloc(1, 64).unwrap().cast::<u64>();
@@ -46,9 +46,9 @@ fn begun() -> Option<(Heap, *mut u64, PathBuf)> {
     Some((heap, object, good))
 }
 
-/// What the checkpoint has of the object, in another life.
+/// The object's value in the checkpoint, in another life.
 fn restored(heap: &Heap, path: &Path) -> u64 {
-    // SAFETY: nobody uses it any more. It may be closed already.
+    // SAFETY: it is not used any more. It may be closed already.
     let _ = unsafe { duramen_alloc::close() };
     duramen_alloc::init(&options(heap.dir.path(), FLASH, RAM, Faults::Protect)).unwrap();
     duramen_alloc::restore(path).unwrap();
@@ -120,7 +120,7 @@ fn what_is_no_checkpoint_is_never_replaced() {
         }
     }
     assert_eq!(std::fs::read_to_string(&text).unwrap(), "precious");
-    // An empty file, a former checkpoint, and what a checkpoint left that was killed on its way.
+    // An empty file, a former checkpoint, and the remains of a checkpoint that was killed.
     let empty = dir.join("empty");
     std::fs::write(&empty, "").unwrap();
     std::fs::write(beside(&empty), "").unwrap();
@@ -138,7 +138,7 @@ fn what_is_no_checkpoint_is_never_replaced() {
     assert_eq!(restored(&heap, &good), 3);
 }
 
-/// The two paths of a program changed places: its checkpoint would have become the flash file.
+/// The two paths of a program were exchanged: its checkpoint would have become the flash file.
 #[test]
 fn a_checkpoint_is_no_flash_file() {
     let Some((heap, _, good)) = begun() else {

@@ -1,4 +1,4 @@
-//! Commands that ask a running server one thing, over RESP.
+//! Commands that send one request to a running server, over RESP.
 
 mod ask;
 mod connection;
@@ -17,7 +17,7 @@ use router::Servers;
 use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable};
 use crate::failure::{EXIT_CODES, Failure};
 
-/// Keys and values are bytes: whatever the shell passes arrives unchanged.
+/// Keys and values are bytes: arguments of the shell arrive unchanged.
 #[derive(Subcommand)]
 pub(crate) enum ClientCommand {
     /// Print the value of a key.
@@ -31,7 +31,7 @@ pub(crate) enum ClientCommand {
     /// Store a value.
     #[command(after_help = SET_HELP)]
     Set(SetArgs),
-    /// Delete keys; prints how many there were.
+    /// Delete keys; prints how many existed.
     #[command(visible_alias = "rm", after_help = EXIT_CODES)]
     Del {
         #[arg(required = true)]
@@ -68,7 +68,7 @@ pub(crate) enum ClientCommand {
     #[command(after_help = EXIT_CODES)]
     Append {
         key: OsString,
-        /// What to append; `-` reads standard input.
+        /// The text to append; `-` reads standard input.
         value: OsString,
     },
     /// Print the length of a value in bytes.
@@ -101,7 +101,7 @@ pub(crate) enum ClientCommand {
         #[arg(long)]
         xx: bool,
     },
-    /// Print in how many seconds a key expires; -1 if never.
+    /// Print the seconds until a key expires; -1 if never.
     #[command(after_help = EXIT_CODES)]
     Ttl {
         key: OsString,
@@ -115,10 +115,11 @@ pub(crate) enum ClientCommand {
     /// Print the type of a key's value.
     #[command(after_help = EXIT_CODES)]
     Type { key: OsString },
-    /// Give a key another name; what had that name is replaced.
+    /// Give a key another name; a key that had that name is replaced.
     #[command(after_help = EXIT_CODES)]
     Rename { key: OsString, new_key: OsString },
-    /// Print all keys, of all members in a cluster, in no order, while the server goes on working.
+    /// Print all keys, of all members in a cluster, in no order, while the server continues to
+    /// serve.
     #[command(after_help = SCAN_HELP)]
     Scan(ScanArgs),
     /// Print all keys that match a pattern, in one request: it stops other clients meanwhile, see
@@ -128,17 +129,17 @@ pub(crate) enum ClientCommand {
         #[arg(default_value = "*")]
         pattern: OsString,
     },
-    /// Print how many keys there are, in all of a cluster.
+    /// Print the number of keys, in all of a cluster.
     #[command(after_help = EXIT_CODES)]
     Dbsize,
-    /// Ask whether the server answers, and how fast.
+    /// Check whether the server answers, and how fast.
     #[command(after_help = EXIT_CODES)]
     Ping {
-        /// Ask this many times.
+        /// Number of pings.
         #[arg(long, short = 'c', default_value_t = 1)]
         count: u32,
     },
-    /// Print what the server tells about itself.
+    /// Print the server's information.
     #[command(
         after_help = "EXAMPLES\n  duramen info\n  duramen info memory stats\n  duramen info --json | jq .memory"
     )]
@@ -147,19 +148,19 @@ pub(crate) enum ClientCommand {
         sections: Vec<OsString>,
     },
     /// Copy all data, as it is at one moment, into a new directory on the server's machine, while
-    /// everybody goes on.
+    /// clients are served.
     #[command(after_help = SNAPSHOT_HELP)]
     Snapshot {
         /// A directory that does not exist yet, or an empty one.
         dir: PathBuf,
-        /// Return at once; `duramen info persistence` tells how far it is.
+        /// Return at once; `duramen info persistence` shows the progress.
         #[arg(long)]
         background: bool,
     },
     /// List, create, find or drop tables, of a server or (with --coordinator) of a cluster.
     #[command(after_help = TABLE_HELP)]
     Table(TableArgs),
-    /// Send any command as it is, and print the reply.
+    /// Send any command unchanged, and print the reply.
     #[command(
         after_help = "EXAMPLES\n  duramen call OBJECT ENCODING key\n  duramen call SET key value EX 60 NX"
     )]
@@ -182,7 +183,7 @@ pub(crate) struct SetArgs {
     /// Expire after this time: seconds, or with a unit (500ms, 30s, 15m, 12h, 7d).
     #[arg(long, value_name = "TIME")]
     ttl: Option<Duration>,
-    /// Leave the key's expiry as it is.
+    /// Keep the key's expiry.
     #[arg(long, conflicts_with = "ttl")]
     keep_ttl: bool,
     /// Only if the key is absent.
@@ -204,7 +205,7 @@ pub(crate) struct ScanArgs {
     /// Print at most this many keys; 0 = all.
     #[arg(long, default_value_t = 0, value_name = "N")]
     limit: u64,
-    /// Keys that the server looks at per request.
+    /// Keys that the server examines per request.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
     /// Print values too, after a tab.
@@ -214,8 +215,8 @@ pub(crate) struct ScanArgs {
 
 #[derive(Args)]
 pub(crate) struct TableArgs {
-    /// Coordinators of a cluster as host:port, separated by commas: its tables are meant, not those
-    /// of a server.
+    /// Coordinators of a cluster as host:port, separated by commas: the command is about the
+    /// cluster's tables, not those of a server.
     #[arg(
         long,
         global = true,
@@ -224,10 +225,10 @@ pub(crate) struct TableArgs {
         value_name = "ADDR"
     )]
     coordinator: Vec<String>,
-    /// With --coordinator: the cluster's name; without, whichever answers.
+    /// With --coordinator: the cluster's name; without, any cluster is accepted.
     #[arg(long, global = true, env = "DURAMEN_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
-    /// With --coordinator: a file with the cluster's token, if it asks for one.
+    /// With --coordinator: a file with the cluster's token, if it requires one.
     #[arg(
         long,
         global = true,
@@ -243,14 +244,14 @@ pub(crate) struct TableArgs {
 pub(crate) enum TableCommand {
     /// Print the names, ids, sizes and levels of all tables.
     List,
-    /// Make a table; prints its id.
+    /// Create a table; prints its id.
     Create {
         name: OsString,
-        /// When writes to it are acknowledged: memory, buffered or synced; without, as the server's
-        /// setting says.
+        /// Level at which writes to it are acknowledged: memory, buffered or synced; without, the
+        /// server's setting.
         #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
         level: Option<String>,
-        /// In a cluster: over so many servers; without, over all that are up.
+        /// In a cluster: spread over this many servers; without, over all that are up.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
         servers: Option<u32>,
     },
@@ -267,7 +268,7 @@ impl TableArgs {
             cluster: self.cluster.clone(),
             cluster_token_file: self.cluster_token_file.clone(),
             timeout: Duration {
-                // 0 is for ever: a day is as good.
+                // 0 is for ever: a day is long enough.
                 ms: match connect.timeout.ms {
                     0 => 86_400_000,
                     ms => ms,
@@ -283,7 +284,7 @@ impl TableArgs {
     }
 }
 
-/// A time span as people write it, kept in milliseconds.
+/// A time span in the usual notation, kept in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Duration {
     pub(crate) ms: u64,
@@ -382,7 +383,7 @@ EXAMPLES
   duramen scan 'old:*' | xargs -d '\\n' duramen del
   duramen scan --json                     one JSON value per line";
 
-/// Connects, asks, prints.
+/// Connects, sends the command, prints the reply.
 pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), Failure> {
     if let ClientCommand::Table(table) = command {
         if !table.coordinator.is_empty() {

@@ -1,4 +1,4 @@
-//! Commands about a whole cluster: they ask its coordinator, over the native protocol.
+//! Commands about a whole cluster: requests to its coordinator, over the native protocol.
 
 pub(crate) mod coordinator;
 mod names;
@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use table::{ClusterTable, run as run_table};
 
-/// So often all tablets are asked for, if they change meanwhile.
+/// Attempts to fetch all tablets, if they change meanwhile.
 const WHOLE_ATTEMPTS: u32 = 5;
-/// Where a coordinator listens if nothing else is said.
+/// Default address of a coordinator.
 pub(crate) const COORDINATOR_DEFAULT: &str = "127.0.0.1:7400";
 
-// Which cluster is asked, and how. The same for every command that asks a coordinator: no doc
-// comment, because clap would take it for the description of each of them.
+// The cluster and its coordinators. The same for every command of a coordinator: no doc comment,
+// because clap would take it for the description of each of them.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
@@ -40,10 +40,10 @@ pub(crate) struct ClusterArgs {
         value_name = "ADDR"
     )]
     pub(crate) coordinator: Vec<String>,
-    /// The cluster's name; without, whichever answers.
+    /// The cluster's name; without, any cluster is accepted.
     #[arg(long, global = true, env = "DURAMEN_CLUSTER", value_name = "NAME")]
     pub(crate) cluster: Option<String>,
-    /// A file with the cluster's token, if it asks for one.
+    /// A file with the cluster's token, if it requires one.
     #[arg(
         long,
         global = true,
@@ -59,7 +59,7 @@ pub(crate) struct ClusterArgs {
     pub(crate) json: bool,
 }
 
-/// The token in a file, read as servers do; empty if there is no file.
+/// Reads the token in a file, as servers do; empty if there is no file.
 fn token(file: Option<&Path>) -> Result<Vec<u8>, String> {
     file.map_or_else(
         || Ok(Vec::new()),
@@ -73,8 +73,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("`{text}` is no size: write bytes, or a number and kb, mb or gb"))
 }
 
-/// What is asked of a coordinator. (`table` is among the commands that ask a server, too: see
-/// `ClusterTable`.)
+/// Requests to a coordinator. (`table` is among the commands of a server, too: see `ClusterTable`.)
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Show a cluster: members, tables, tablets, recoveries, migrations.
@@ -86,15 +85,15 @@ pub(crate) enum ClusterCommand {
     /// Move everything off a server, so that it can be stopped.
     #[command(after_help = servers::DRAIN_HELP)]
     Drain(servers::DrainArgs),
-    /// Let a drained server have tablets and replicas again.
+    /// Allow a drained server to have tablets and replicas again.
     #[command(after_help = servers::UNDRAIN_HELP)]
     Undrain(servers::ServerArg),
-    /// Tell the cluster that a server is dead: it is fenced, and its data is recovered on others.
+    /// Declare a server dead: it is fenced, and its data is recovered on others.
     #[command(after_help = servers::CRASH_HELP)]
     Crash(servers::CrashArgs),
 }
 
-/// Asks, prints.
+/// Sends the request, prints the answer.
 pub(crate) fn run(command: &ClusterCommand, args: &ClusterArgs) -> Result<(), Failure> {
     let cluster = Cluster::open(args)?;
     match command {
@@ -106,7 +105,7 @@ pub(crate) fn run(command: &ClusterCommand, args: &ClusterArgs) -> Result<(), Fa
     }
 }
 
-/// A cluster, seen through its coordinator.
+/// A cluster, as its coordinator reports it.
 pub(crate) struct Cluster {
     client: Client,
 }
@@ -121,12 +120,12 @@ impl Cluster {
         Ok(Cluster { client })
     }
 
-    /// Asks the leading coordinator.
+    /// Sends a request to the leading coordinator.
     pub(crate) fn ask(&self, admin: Admin) -> Result<AdminAnswer, Failure> {
         self.client.admin(admin).map_err(|error| failure(&error))
     }
 
-    /// Everything but tablets, however many there are.
+    /// Everything except tablets, regardless of their number.
     pub(crate) fn overview(&self) -> Result<Overview, Failure> {
         match self.ask(Admin::Overview)? {
             AdminAnswer::Overview(overview) => Ok(*overview),
@@ -134,8 +133,8 @@ impl Cluster {
         }
     }
 
-    /// With all tablets, a page at a time. What changes meanwhile makes it begin anew; if it
-    /// changes all the time, the pages are of different moments.
+    /// With all tablets, a page at a time. A change meanwhile makes it begin anew; if changes never
+    /// stop, the pages are of different moments.
     pub(crate) fn whole(&self) -> Result<Overview, Failure> {
         let mut attempts = 0;
         loop {
@@ -147,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// Whether all of it is of one moment.
+    /// Adds all tablets. Returns whether all of it is of one moment.
     fn add_tablets(&self, overview: &mut Overview) -> Result<bool, Failure> {
         let status = &mut overview.status;
         let (mut from, mut fits) = (None, true);
@@ -170,7 +169,7 @@ impl Cluster {
         }
     }
 
-    /// As [`whole`](Self::whole), without what is counted.
+    /// As [`whole`](Self::whole), without the counts.
     pub(crate) fn status(&self) -> Result<Status, Failure> {
         Ok(self.whole()?.status)
     }

@@ -1,7 +1,8 @@
-//! `duramen config`, and where a server's settings come from: flags, then `DURAMEN_*`, then the
+//! `duramen config`, and the sources of a server's settings: flags, then `DURAMEN_*`, then the
 //! file, then defaults.
 //!
-//! All of it is made from the server's one table of settings; no name is written here.
+//! All of it is derived from the server's one table of settings; this file contains no name of a
+//! setting.
 
 use clap::{Arg, ArgMatches, Subcommand};
 use duramen_server::ServerConfig;
@@ -17,7 +18,7 @@ const FILE_DEFAULT: &str = "duramen.toml";
 /// Names another file.
 const FILE_ENV: &str = "DURAMEN_CONFIG";
 
-/// Where a setting's value comes from.
+/// The source of a setting's value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
     Default,
@@ -37,7 +38,7 @@ impl Origin {
     }
 }
 
-/// Settings, each with where it comes from.
+/// Settings, each with its source.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: ServerConfig,
@@ -45,11 +46,11 @@ pub(crate) struct Loaded {
     pub(crate) file: Option<PathBuf>,
     /// In the order of [`SETTINGS`].
     origins: Vec<Origin>,
-    /// Of `DURAMEN_*` variables that are no setting.
+    /// About `DURAMEN_*` variables that are no setting.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Everything that is wrong, one line each.
+/// All mistakes, one line each.
 #[derive(Debug)]
 pub(crate) struct Problems(Vec<String>);
 
@@ -59,12 +60,12 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Values of settings as a person wrote them.
+/// Values of settings as the user wrote them.
 pub(crate) type Given = HashMap<&'static str, String>;
 
 impl Loaded {
-    /// Puts all sources together. `file`: as named by a flag; else `DURAMEN_CONFIG`, else
-    /// `duramen.toml` if there is one.
+    /// Combines all sources. `file`: the file of a flag; else `DURAMEN_CONFIG`, else `duramen.toml`
+    /// if there is one.
     pub(crate) fn new(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
@@ -107,14 +108,14 @@ impl Loaded {
         }
     }
 
-    /// Says what is strange, and no mistake.
+    /// Logs suspicious input that is not an error.
     fn warn(&self) {
         for warning in &self.warnings {
             eprintln!("duramen: {warning}");
         }
     }
 
-    /// One line for people: where settings come from.
+    /// The sources of settings, in one readable line.
     fn summary(&self) -> String {
         let count =
             |is: fn(&Origin) -> bool| self.origins.iter().filter(|origin| is(origin)).count();
@@ -220,7 +221,7 @@ impl Loaded {
         }
     }
 
-    /// Variables are shared with other programs of this name: a strange one is worth a line, not a
+    /// Other programs of this name may have such variables: an unknown one gets a warning, not a
     /// refusal.
     fn warn_of_unknown(&mut self, environment: &HashMap<String, String>) {
         for name in environment.keys() {
@@ -257,7 +258,7 @@ pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
             Kind::Size { .. } => arg.value_name("SIZE"),
             Kind::Memory { .. } => arg.value_name("SIZE|SHARE"),
             Kind::Number { .. } => arg.value_name("N").allow_negative_numbers(true),
-            // `--admin`, `--admin=no`: a bare flag must not swallow the next word.
+            // `--admin`, `--admin=no`: a bare flag must not take the next word.
             Kind::Flag => arg
                 .value_name("yes|no")
                 .num_args(0..=1)
@@ -327,13 +328,13 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Check the settings that `duramen serve` would use here: every key and value, and how they
-    /// fit together.
+    /// Check the settings that `duramen serve` would use here: every key and value, and their
+    /// combination.
     Check {
         /// The configuration file to read.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// The same.
+        /// The same file, as an argument.
         #[arg(value_name = "FILE", conflicts_with = "config")]
         file: Option<PathBuf>,
     },
@@ -342,7 +343,7 @@ enum ConfigCommand {
         /// The configuration file to read.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Say for each setting where its value comes from.
+        /// Print the source of each setting's value.
         #[arg(long)]
         show_origin: bool,
         /// Print JSON instead: name, value, origin, default, unit, doc.
@@ -386,7 +387,7 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
     }
 }
 
-/// Prints what is wrong; exit code 2.
+/// Prints the mistakes; exit code 2.
 pub(crate) fn refuse(problems: &Problems) -> ExitCode {
     for problem in &problems.0 {
         eprintln!("duramen: {problem}");
@@ -409,7 +410,7 @@ fn print_toml(loaded: &Loaded, show_origin: bool) -> String {
         let value = shown(setting, &loaded.config);
         let value = file::written(setting, value);
         text.push_str(&format!("# {}\n", setting.doc));
-        // A hidden value must not become the password of whoever uses this as a file.
+        // A hidden value must not become a password when this output is used as a file.
         if setting.secret && !setting.show(&loaded.config).is_empty() {
             text.push_str("# ");
         }

@@ -1,4 +1,4 @@
-//! What the command line says about itself to other programs: shell completions and manual pages.
+//! Descriptions of the command line for other programs: shell completions and manual pages.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn pages(command: &Command, name: &str, folder: &Path) -> Result<(), Failure> {
         pages(sub, &format!("{name}-{}", sub.get_name()), folder)?;
     }
     let path = folder.join(format!("{name}.1"));
-    // Pages are named once per process: a leak of a few hundred bytes, asked for by clap's
+    // Pages are named once per process: a leak of a few hundred bytes, because clap requires
     // `'static` names.
     let titled = command
         .clone()

@@ -1,4 +1,4 @@
-//! How a command fails, in words and as an exit code.
+//! Failures of a command, as text and as an exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -8,10 +8,10 @@ use duramen_wire::resp::ReplyError;
 /// Shown under each command's help.
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found or condition not met, 2 wrong usage, 3 error from the server, 4 no connection.";
 
-/// Why a command did not do what it was asked.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The key is absent, or the condition did not hold. Says nothing if there is nothing to add.
+    /// The key is absent, or the condition did not hold. The text may be empty.
     #[error("{0}")]
     NotFound(String),
     #[error("{0}")]
@@ -27,7 +27,7 @@ pub(crate) enum Failure {
     #[error("no coordinator answered within {within:?}: {tried}\n{advice}")]
     NoCoordinator {
         within: std::time::Duration,
-        /// Each address with what was wrong.
+        /// Each address with its error.
         tried: String,
         advice: &'static str,
     },
@@ -53,7 +53,7 @@ impl Failure {
     /// Prints the reason to standard error; returns the exit code that `--help` documents.
     pub(crate) fn report(&self) -> ExitCode {
         let code = match self {
-            // The reader went away (`duramen scan | head`): that is how it said "enough".
+            // The reader ended (`duramen scan | head`): it needs no more output.
             Failure::Output { reason, .. } if reason.kind() == io::ErrorKind::BrokenPipe => {
                 return ExitCode::SUCCESS;
             }

@@ -1,14 +1,14 @@
-//! The log of a process that serves: on standard error, or in a file that can be reopened.
+//! The log of a serving process: on standard error, or in a file that can be reopened.
 //!
 //! **Invariants**
-//! - L1: no thread that logs sees a failure of the log, or waits for it longer than [`PATIENCE`]
-//!   once per stall. A full file system, a closed terminal and a pipe that nobody reads cost lines,
-//!   and nothing else.
-//! - L2: a line that was taken is written before the call returns, unless the log stalls: so who
+//! - L1: no logging thread gets an error of the log, or waits for it longer than [`PATIENCE`] once
+//!   per stall. A full file system, a closed terminal and an unread pipe cost lines, and nothing
+//!   else.
+//! - L2: an accepted line is written before the call returns, unless the log stalls: a reader that
 //!   waits for `ready`, or for the end of the process, finds the log complete.
-//! - L3: lost lines are counted; a line says how many, as soon as lines are written again.
+//! - L3: lost lines are counted; a line reports their number, as soon as lines are written again.
 //!
-//! **Concurrency.** One thread writes. Others hand it lines through a queue of [`QUEUE`] places and
+//! **Concurrency.** One thread writes. Others pass it lines through a queue of [`QUEUE`] places and
 //! wait on a condition variable.
 
 use std::fs::{File, OpenOptions};
@@ -23,13 +23,13 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, registry, reload};
 
-/// Lines on their way. More are lost: the writer stalls.
+/// Queued lines. Further ones are lost: the writer stalls.
 const QUEUE: usize = 1024;
-/// A writer that takes longer for a line stalls. Longer than any disk needs for a line, short
-/// enough for clients that wait.
+/// A writer that takes longer for a line is stalled. Longer than any disk needs for a line, short
+/// enough for waiting clients.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What is logged, and where.
+/// Settings of the log: level and destination.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) level: Level,
@@ -51,9 +51,9 @@ static LOG: OnceLock<Log> = OnceLock::new();
 enum Message {
     /// A line of the log.
     Line(Vec<u8>),
-    /// Words for standard error, wherever the log goes.
+    /// A message for standard error, independent of the log's destination.
     Words(Vec<u8>),
-    /// The log goes there from now on.
+    /// A new file for the log.
     To(File),
 }
 
@@ -65,14 +65,14 @@ struct State {
 
 #[derive(Default)]
 struct Counts {
-    /// Messages that were handed over, how many of these are done with, and the number of the last
-    /// one that was written.
+    /// Number of sent messages, number of finished ones, and the number of the last one that was
+    /// written.
     sent: u64,
     done: u64,
     written: u64,
-    /// Lines that were not written, and not told of yet.
+    /// Lines that were not written, and not reported yet.
     lost: u64,
-    /// The writer did not come back in time: nobody waits for it until it has caught up.
+    /// The writer took too long: no thread waits for it until it has caught up.
     stalls: bool,
 }
 
@@ -81,7 +81,7 @@ impl State {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a message over and waits until it is done with (L1, L2); whether lines are being
+    /// Sends a message and waits until it is finished (L1, L2); returns whether lines are being
     /// written.
     fn hand_over(&self, queue: &SyncSender<Message>, message: Message) -> bool {
         let mut counts = self.counts();
@@ -104,12 +104,12 @@ impl State {
         counts.written >= own
     }
 
-    /// The lines that were lost up to now; they count as told.
+    /// The number of lost lines; they now count as reported.
     fn take_lost(&self) -> u64 {
         std::mem::take(&mut self.counts().lost)
     }
 
-    /// The writing thread: one message is done with.
+    /// Called by the writing thread: one message is finished.
     fn note_done(&self, is_written: bool) {
         let mut counts = self.counts();
         counts.done += 1;
@@ -124,10 +124,10 @@ impl State {
     }
 }
 
-/// Starts the log of this process. To be called once, before there are threads that log.
+/// Starts the log of this process. Called once, before any thread logs.
 ///
 /// # Errors
-/// A sentence: the file cannot be opened, or there is no thread to be had.
+/// A sentence: the file cannot be opened, or no thread can be started.
 pub(crate) fn start(settings: &Settings) -> Result<(), String> {
     let file = match &settings.file {
         Some(path) => Some(open(path).map_err(|error| cannot_open(path, &error))?),
@@ -153,7 +153,7 @@ pub(crate) fn start(settings: &Settings) -> Result<(), String> {
     }
 }
 
-/// Makes the log what `tracing` writes to; returns how its level is changed.
+/// Connects `tracing` to the log; returns the function that changes its level.
 fn subscribe(
     settings: &Settings,
     queue: &SyncSender<Message>,
@@ -181,23 +181,23 @@ fn subscribe(
         .try_init()
         .map_err(|error| format!("no log: {error}"))?;
     Ok(Box::new(move |level| {
-        // It fails only when nothing is logged any more.
+        // It fails only when logging has ended.
         let _ = handle.reload(LevelFilter::from_level(level));
     }))
 }
 
-/// From now on messages of this level and more severe ones are logged.
+/// Sets the level: messages of this level and more severe ones are logged.
 pub(crate) fn set_level(level: Level) {
     if let Some(log) = LOG.get() {
         (log.set_level)(level);
     }
 }
 
-/// Opens the log's file again, under the name that it was given: it may have been renamed. `false`
-/// = the log is on standard error.
+/// Opens the log's file again, under its given name: the file may have been renamed. `false` = the
+/// log is on standard error.
 ///
 /// # Errors
-/// A sentence; the log goes on in the file that is open.
+/// A sentence; the log continues in the open file.
 pub(crate) fn reopen() -> Result<bool, String> {
     let Some((log, path)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {
         return Ok(false);
@@ -207,8 +207,8 @@ pub(crate) fn reopen() -> Result<bool, String> {
     Ok(true)
 }
 
-/// Writes words to standard error behind what was logged there; `false` = there is no log, and
-/// nothing was done.
+/// Writes text to standard error behind earlier log lines; `false` = there is no log, and nothing
+/// was done.
 pub(crate) fn to_stderr(words: &[u8]) -> bool {
     let Some(log) = LOG.get() else {
         return false;
@@ -218,8 +218,8 @@ pub(crate) fn to_stderr(words: &[u8]) -> bool {
     true
 }
 
-/// The last words of a process: where people look for them, on standard error and in the log's
-/// file.
+/// Writes the last message of a process to standard error and to the log's file, where people look
+/// for it.
 pub(crate) fn last_words(words: &str) {
     if let Some(log) = LOG.get().filter(|log| log.file.is_some()) {
         let line = words.as_bytes().to_owned();
@@ -236,7 +236,7 @@ fn cannot_open(path: &Path, error: &io::Error) -> String {
     format!("cannot open the log file {}: {error}", path.display())
 }
 
-/// What `tracing` writes a line to. The line comes in one piece.
+/// The writer of `tracing`. Each line comes in one piece.
 struct Lines {
     queue: SyncSender<Message>,
     state: Arc<State>,
@@ -267,7 +267,7 @@ impl Write for Lines {
 
 /// The writing thread.
 fn write_all(messages: &Receiver<Message>, state: &State, mut file: Option<File>) {
-    // Of a line that was written in part, so that the next one does not continue it.
+    // True after a partial write of a line, so that the next line does not continue it.
     let mut is_torn = false;
     for message in messages {
         let is_written = match message {
@@ -276,7 +276,7 @@ fn write_all(messages: &Receiver<Message>, state: &State, mut file: Option<File>
                 None => put(&mut io::stderr(), &line, &mut is_torn),
             },
             Message::Words(words) => {
-                // Nobody can be told.
+                // An error here cannot be reported.
                 let _ = io::stderr().write_all(&words);
                 true
             }
@@ -290,7 +290,7 @@ fn write_all(messages: &Receiver<Message>, state: &State, mut file: Option<File>
     }
 }
 
-/// Whether the line was written.
+/// Returns whether the line was written.
 fn put(to: &mut dyn Write, line: &[u8], is_torn: &mut bool) -> bool {
     let end: &[u8] = if *is_torn { b"\n" } else { b"" };
     let mut rest = [end, line].concat();
@@ -302,7 +302,7 @@ fn put(to: &mut dyn Write, line: &[u8], is_torn: &mut bool) -> bool {
                 rest.drain(..bytes);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Somebody has made the terminal or the pipe one that does not block.
+            // Another process has made the terminal or the pipe non-blocking.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -316,7 +316,7 @@ fn put(to: &mut dyn Write, line: &[u8], is_torn: &mut bool) -> bool {
 mod tests {
     use super::*;
 
-    /// A pipe that takes so many bytes and then fails.
+    /// A pipe that takes this many bytes and then fails.
     struct Takes(usize, Vec<u8>);
 
     impl Write for Takes {

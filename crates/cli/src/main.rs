@@ -1,8 +1,8 @@
-//! `duramen`, the one binary: serves, asks a server, watches one, measures.
+//! `duramen`, the one binary: serves, sends requests to a server, watches one, measures.
 //!
-//! Subcommands that ask a running server all take the connection options of
-//! [`client::ConnectArgs`], those that ask a coordinator the ones of [`cluster::ClusterArgs`]; they
-//! are added here in one place, not in each of them.
+//! Subcommands for a running server all take the connection options of [`client::ConnectArgs`],
+//! those for a coordinator the options of [`cluster::ClusterArgs`]; they are added here in one
+//! place, not in each of them.
 
 #[macro_use]
 mod say;
@@ -27,7 +27,7 @@ use client::{ClientCommand, ConnectArgs};
 use cluster::{ClusterArgs, ClusterCommand, coordinator, up};
 use failure::{EXIT_CODES, Failure};
 
-/// Log-structured, in-memory key-value store, spoken to by any Redis client.
+/// Log-structured, in-memory key-value store with the Redis protocol.
 #[derive(Parser)]
 #[command(name = "duramen", version, max_term_width = 120, after_help = EXIT_CODES, after_long_help = LONG_HELP)]
 struct Cli {
@@ -68,7 +68,7 @@ enum Command {
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
     Coordinator(coordinator::CoordinatorArgs),
-    /// Start a whole cluster on this machine, for trying: a coordinator and some servers.
+    /// Start a whole cluster on this machine, for trials: a coordinator and some servers.
     #[command(after_help = up::HELP)]
     Up(up::UpArgs),
     /// Check or print the configuration of a server.
@@ -83,7 +83,7 @@ enum Command {
     Fsck(offline::FsckArgs),
     /// Copy a snapshot into a new data directory for a server, and verify the copy.
     Restore(offline::RestoreArgs),
-    /// Look into the log of a data directory that no server uses.
+    /// Show the log of a data directory that no server uses.
     #[command(subcommand)]
     Log(offline::LogCommand),
     /// Measure Duramen: one subcommand per figure, and a load generator.
@@ -95,7 +95,7 @@ enum Command {
     Man(documents::ManArgs),
 }
 
-/// The whole command line, connection options included.
+/// The whole command line, including connection options.
 fn command() -> clap::Command {
     Cli::command().mut_subcommands(|sub| {
         if ClientCommand::has_subcommand(sub.get_name()) || sub.get_name() == "top" {
@@ -108,8 +108,8 @@ fn command() -> clap::Command {
     })
 }
 
-/// A process of which a thread is gone must look dead to the others, not hang: also where panics
-/// unwind, and where nobody reads what standard error is told.
+/// Ends the process on a panic: a process without one of its threads must look dead to the others,
+/// not hang; also if panics unwind, and if standard error is not read.
 fn die_of_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -124,18 +124,17 @@ fn die_of_panics() {
     }));
 }
 
-/// A file that has reached the process's limit gives an error (EFBIG), which counts as a full disk,
-/// instead of a signal that ends the process.
+/// Makes a write to a file at the process's size limit an error (EFBIG), which counts as a full
+/// disk, instead of a signal that ends the process.
 fn survive_file_limit() {
-    // Nobody looks at the flag: that there is a handler is enough, and it is not inherited by what
-    // this process starts.
+    // The flag is not read: a handler is enough, and children of this process do not inherit it.
     let flag = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag) {
         eprintln!("duramen: file size limits will end this process: {error}");
     }
 }
 
-/// Prints help, or what is wrong with the command line, and ends the process.
+/// Prints help, or the mistake in the command line, and ends the process.
 fn refuse(error: &clap::Error) -> ! {
     let advice = match error.get(clap::error::ContextKind::InvalidArg) {
         Some(clap::error::ContextValue::String(flag)) => {
@@ -144,7 +143,7 @@ fn refuse(error: &clap::Error) -> ! {
         _ => None,
     };
     let Some(advice) = advice else { error.exit() };
-    // Where standard error is gone there is nobody to tell.
+    // Without standard error the message is lost.
     let _ = error.print();
     eprintln!("\n{advice}");
     std::process::exit(error.exit_code())

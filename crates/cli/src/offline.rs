@@ -1,8 +1,8 @@
 //! Tools for a data directory that no server uses: `duramen fsck`, `duramen log dump`, `duramen
 //! restore`.
 //!
-//! They read the directory, and never write to it: not even the lock file, whose lock they hold
-//! while they look.
+//! They read the directory, and never write to it: not even to the lock file, whose lock they hold
+//! meanwhile.
 
 mod dump;
 mod fsck;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// There is nothing to look at: no store, in use, no permission.
+/// There is nothing to read: no store, in use, no permission.
 const EXIT_CANNOT_LOOK: u8 = 5;
 
 const CODES: &str = "Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot look (no store, in use, no permission).";
@@ -29,12 +29,12 @@ const CODES: &str = "Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot loo
 #[derive(Args)]
 #[command(after_help = FSCK_HELP)]
 pub(crate) struct FsckArgs {
-    /// A data directory; or, of disk-mode raw, a partition or file.
+    /// A data directory; with disk-mode raw, a partition or file.
     dir: PathBuf,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Copy what can be proved of it into a new directory, and say what cannot.
+    /// Copy the provable part of it into a new directory, and list the unproved rest.
     #[arg(long, requires = "out")]
     repair: bool,
     /// The new directory; it must not exist, or be empty.
@@ -72,14 +72,14 @@ pub(crate) struct RestoreArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum LogCommand {
-    /// Print what is in the log of a data directory that no server uses.
+    /// Print the log of a data directory that no server uses.
     #[command(after_help = CODES)]
     Dump(DumpArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct DumpArgs {
-    /// A data directory, one of the files in it, or what disk-mode raw uses in its place.
+    /// A data directory, one of the files in it, or the file or partition of disk-mode raw.
     path: PathBuf,
     /// Only this part.
     #[arg(long, value_enum)]
@@ -98,7 +98,7 @@ enum Part {
     Superblock,
     /// Commits of the write-ahead log and their records.
     Wal,
-    /// What the frames on disk hold.
+    /// Contents of the frames on disk.
     Frames,
     /// Control records and entries, segment by segment.
     Segments,
@@ -137,7 +137,7 @@ fn cannot_look(why: &str) -> ExitCode {
     ExitCode::from(EXIT_CANNOT_LOOK)
 }
 
-/// Where a store lies.
+/// The place of a store.
 struct Place {
     path: PathBuf,
     disk: Arc<dyn Disk>,
@@ -146,7 +146,7 @@ struct Place {
 }
 
 impl Place {
-    /// The store at `path`, and the part of it that `path` is.
+    /// The store at `path`, and the part of it that `path` names.
     fn open(path: &Path) -> Result<(Place, Option<Part>), String> {
         let kind =
             std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -179,7 +179,7 @@ impl Place {
     }
 }
 
-/// Takes the lock that servers take.
+/// Takes the lock of servers.
 fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
     let file = match File::open(file) {
         Ok(file) => file,
@@ -198,7 +198,7 @@ fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
     }
 }
 
-/// Shows on a terminal how far something is.
+/// Shows progress on a terminal.
 struct Meter {
     doing: &'static str,
     shown: Option<Instant>,
@@ -206,7 +206,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// How often the line changes.
+    /// Interval of changes of the line.
     const EVERY: Duration = Duration::from_millis(100);
 
     fn new(doing: &'static str) -> Meter {

@@ -1,12 +1,12 @@
-//! Words to a person: the macros `println!`, `eprint!` and `eprintln!` of this program.
+//! Messages for people: the macros `println!`, `eprint!` and `eprintln!` of this program.
 //!
-//! They hide those of the standard library, which panic when the terminal, the pipe or the disk
-//! behind them takes nothing more: a store ended because a line about it could not be written.
+//! They replace those of the standard library, which panic when the terminal, the pipe or the disk
+//! behind them takes no more: a store ended because a line about it could not be written.
 //!
-//! **Invariant** N1: a failure to write to standard error is ignored. One to write to standard
-//! output is ignored if the reader went away (`duramen fsck DIR | head`), else it ends the tool
-//! with exit code 2. A process that serves prints nothing to standard output but its line `ready`,
-//! by hand.
+//! **Invariant** N1: a failure to write to standard error is ignored. A failure to write to
+//! standard output is ignored if the reader has ended (`duramen fsck DIR | head`), else it ends the
+//! tool with exit code 2. A serving process prints nothing to standard output except its line
+//! `ready`, by other code.
 
 use crate::log;
 use std::fmt::Arguments;
@@ -22,7 +22,7 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::say::error(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// To standard error; with a log there, in its turn.
+/// To standard error; in order with the log, if the log is there.
 pub(crate) fn error(text: Arguments<'_>) {
     let text = text.to_string();
     if !log::to_stderr(text.as_bytes()) {
@@ -31,7 +31,7 @@ pub(crate) fn error(text: Arguments<'_>) {
     }
 }
 
-/// To standard output, of a tool (N1).
+/// To standard output of a tool (N1).
 pub(crate) fn out(text: Arguments<'_>) {
     let mut stdout = std::io::stdout();
     if let Err(reason) = stdout.write_fmt(text).and_then(|()| stdout.flush()) {
@@ -39,7 +39,7 @@ pub(crate) fn out(text: Arguments<'_>) {
     }
 }
 
-/// Standard output takes no more (N1): ends the tool, unless the reader went away.
+/// Standard output takes no more (N1): ends the tool, unless the reader has ended.
 pub(crate) fn ended(reason: &std::io::Error) {
     if reason.kind() != ErrorKind::BrokenPipe {
         error(format_args!(

@@ -1,5 +1,5 @@
-//! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line that
-//! says where it listens.
+//! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line with
+//! its addresses.
 
 mod dir;
 mod watcher;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watcher::{Sources, Watcher};
 
-/// The coordinators will never let it in.
+/// The coordinators refuse this server permanently.
 const EXIT_REFUSED: u8 = 3;
-/// A thread did not end when the server was told to stop.
+/// A thread did not end when the server was stopped.
 const EXIT_STUCK: u8 = 6;
 /// The server could not start, or broke.
 pub(crate) const EXIT_FAILED: u8 = 5;
@@ -94,11 +94,11 @@ impl clap::FromArgMatches for ServeArgs {
 }
 
 impl ServeArgs {
-    /// As a member of a cluster, whatever else is said: by the coordinator where one usually is, if
-    /// none is named.
+    /// As a member of a cluster, regardless of other settings: with the coordinator at its default
+    /// address, if none is named.
     pub(crate) fn joining(mut self) -> ServeArgs {
         let loaded = Loaded::new(self.file.as_deref(), std::env::vars(), &self.given);
-        // What is wrong is said when it is loaded again.
+        // Mistakes are reported when the settings are loaded again.
         if loaded.is_ok_and(|loaded| loaded.config.coordinator.is_empty()) {
             let coordinator = crate::cluster::COORDINATOR_DEFAULT.to_owned();
             self.given.insert("coordinator", coordinator);
@@ -196,11 +196,11 @@ fn serve(
     Ok(())
 }
 
-/// Lives that end at once are not begun more often than this.
+/// Shortest time between two lives, if each ends at once.
 const LIFE_PAUSE: Duration = Duration::from_secs(1);
 
-/// One server, from its start to its end. A member of a cluster may need several: the next one is
-/// found where this one was, and has its settings.
+/// One server, from its start to its end. A member of a cluster may need several lives: the next
+/// one has the same addresses and settings.
 fn live(
     config: &mut ServerConfig,
     file: Option<&Path>,
@@ -219,8 +219,7 @@ fn live(
     let dir = config.data_dir();
     if !load(&mut server, dir.as_deref().filter(|_| !config.is_member()))? {
         if server.shared().life_over().is_some() {
-            // A member that is taken for crashed before it has begun to serve: the next life is
-            // due.
+            // A member that counts as crashed before it has begun to serve: the next life is due.
             return server.wait();
         }
         tracing::info!("stopped while the data was being loaded; nothing was changed");
@@ -241,7 +240,7 @@ fn live(
         start_ms = started.elapsed().as_millis() as u64,
         "serving"
     );
-    // Last: whoever waits for this line finds the log complete.
+    // Last: a reader that waits for this line finds the log complete.
     if watcher.is_first() {
         announce(server.addresses());
     }
@@ -256,12 +255,12 @@ fn live(
     ended
 }
 
-/// How often a line says how far loading is, where no terminal shows it live.
+/// Interval of lines about the progress of loading, without a terminal that shows it live.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// Loading that takes less is not worth a line.
+/// Shortest loading that is worth a line.
 const SAY_AFTER: Duration = Duration::from_millis(500);
 
-/// Waits until the data is loaded, and says how far it is; `false` = told to stop meanwhile.
+/// Waits until the data is loaded, and shows the progress; `false` = stopped meanwhile.
 fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     let Some(dir) = dir else {
         return server.wait_loaded();
@@ -288,7 +287,7 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     });
     let loaded = server.wait_loaded();
     drop(done);
-    // It has nothing left to say.
+    // It has nothing left to report.
     let _ = teller.join();
     if let (Ok(true), Some(durability)) = (&loaded, server.shared().durability()) {
         let stats = durability.stats();
@@ -303,7 +302,7 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     loaded
 }
 
-/// The line that scripts wait for.
+/// Prints the line for which scripts wait.
 fn announce(addresses: &Addresses) {
     let resp: Vec<String> = addresses.resp.iter().map(ToString::to_string).collect();
     let admin = addresses
@@ -313,7 +312,7 @@ fn announce(addresses: &Addresses) {
         .native
         .map_or("-".to_owned(), |address| address.to_string());
     let mut stdout = std::io::stdout();
-    // Nobody may be listening, and that is no reason not to serve.
+    // A closed standard output is no reason not to serve.
     let _ = writeln!(
         stdout,
         "ready resp={} native={native} admin={admin}",

@@ -1,19 +1,19 @@
-//! What a signal means to a process that serves: `serve`, `coordinator`, `up`.
+//! Meanings of signals for a serving process: `serve`, `coordinator`, `up`.
 //!
 //! **Invariant** G1: of the signals that a person or a closed terminal sends, only SIGTERM and
-//! SIGINT end such a process (and SIGKILL, which nobody sees). The kernel ends one by default for
-//! each of the others.
+//! SIGINT end such a process (and SIGKILL, which cannot be handled). By default the kernel ends a
+//! process for each of the others.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// What is to be done.
+/// The action for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Stop,
     /// Open the log's file anew, read the configuration file again.
     Reload,
-    /// Write into the log who waits for what.
+    /// Write all waits of the threads into the log.
     Report,
     /// Nothing.
     Ignore,
@@ -29,8 +29,8 @@ const MEANINGS: [(i32, &str, Order); 6] = [
     (SIGUSR2, "SIGUSR2", Order::Ignore),
 ];
 
-/// Watches all of them. To be called before there are other threads: a signal that comes while they
-/// start must not be lost.
+/// Handles all of them. Called before there are other threads: a signal that comes while they start
+/// must not be lost.
 ///
 /// # Errors
 /// The system refuses a handler.
@@ -38,7 +38,7 @@ pub(crate) fn watch() -> std::io::Result<Signals> {
     Signals::new(MEANINGS.map(|(signal, ..)| signal))
 }
 
-/// A signal's name and what it means.
+/// A signal's name and its action.
 pub(crate) fn meaning(signal: i32) -> (&'static str, Order) {
     let found = MEANINGS.iter().find(|(known, ..)| *known == signal);
     found.map_or(("a signal", Order::Ignore), |(_, name, order)| {
@@ -46,7 +46,7 @@ pub(crate) fn meaning(signal: i32) -> (&'static str, Order) {
     })
 }
 
-/// Opens the log's file anew and says how that went.
+/// Opens the log's file again and logs the result.
 pub(crate) fn reopen_log() {
     match crate::log::reopen() {
         Ok(true) => tracing::info!("the log file was opened again"),

@@ -1,8 +1,8 @@
-//! `duramen top`: a server, live.
+//! `duramen top`: shows a server live.
 //!
-//! Asks `INFO`, `LATENCY HISTOGRAM` and `PING` once per interval over one connection. On a terminal
-//! it draws a page until `q` is pressed; elsewhere it prints one line per interval, for logs and
-//! scripts.
+//! It requests `INFO`, `LATENCY HISTOGRAM` and `PING` once per interval over one connection. On a
+//! terminal it draws a page until `q` is pressed; elsewhere it prints one line per interval, for
+//! logs and scripts.
 
 mod latency;
 mod sample;
@@ -56,10 +56,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Readings kept for the curves.
 const HISTORY: usize = 300;
 
-/// Longest wait before the signals that were received are looked at.
+/// Interval of checks for signals.
 const SIGNAL_PAUSE: Duration = Duration::from_millis(250);
 
-/// Watches until told to stop.
+/// Runs until it is stopped.
 pub(crate) fn run(args: &TopArgs, connect: &ConnectArgs) -> Result<(), Failure> {
     let mut server = Connection::open(connect)?;
     let readings = if args.once { 1 } else { args.readings };
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &TopArgs, connect: &ConnectArgs) -> Result<(), Failure> 
         return lines(&mut server, args.interval, readings, connect.json);
     }
     let ended = Arc::new(AtomicBool::new(false));
-    // Not SIGHUP: when the terminal has gone there is nothing to restore.
+    // Not SIGHUP: without the terminal there is nothing to restore.
     signal_hook::flag::register(SIGTERM, ended.clone()).map_err(|reason| Failure::Input {
         what: "signals".to_owned(),
         reason,
@@ -104,7 +104,7 @@ fn lines(server: &mut Connection, interval: f64, readings: u64, json: bool) -> R
     Ok(())
 }
 
-/// What is on the page.
+/// Contents of the page.
 struct Page {
     address: String,
     interval: Duration,
@@ -132,7 +132,7 @@ fn page(
         terminal
             .draw(|frame| view::draw(frame, &page))
             .map_err(Failure::stdout)?;
-        // Relaxed: the flag guards nothing but itself.
+        // Relaxed: the flag orders nothing else.
         if ended.load(Ordering::Relaxed) || (readings > 0 && taken >= readings) {
             return Ok(());
         }
@@ -164,7 +164,7 @@ fn page(
 }
 
 impl Page {
-    /// Whether to go on.
+    /// Handles a key; returns whether to continue.
     fn press(&mut self, key: KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return true;

@@ -1,7 +1,7 @@
-//! Commands that ask a server, as processes: what is printed, where, and the exit code.
+//! Client commands as processes: their output and exit code.
 //!
-//! The server is `duramen serve`, or redis-server if DURAMEN_TEST_PEER names it: what is asked for
-//! here is plain Redis unless a test says otherwise.
+//! The server is `duramen serve`, or redis-server if DURAMEN_TEST_PEER names it: the commands here
+//! are plain Redis unless a test states otherwise.
 
 mod server;
 
@@ -28,7 +28,7 @@ impl Server {
     }
 }
 
-/// What a process left behind.
+/// Result of a process.
 #[derive(Debug)]
 struct Answer {
     code: Option<i32>,
@@ -45,7 +45,7 @@ impl Answer {
             .spawn()
             .expect("the binary under test runs");
         let mut stdin = process.stdin.take().expect("stdin is a pipe");
-        // A command that doesn't read its input may be gone already.
+        // A command that doesn't read its input may have ended already.
         let _ = stdin.write_all(input);
         drop(stdin);
         let Output {
@@ -71,7 +71,7 @@ impl Answer {
         assert_eq!(code == 0, self.err.is_empty(), "{}", self.err);
     }
 
-    /// What is left of so many seconds: half at least, for the machine may be slow.
+    /// The rest of this many seconds: at least half, because the machine may be slow.
     #[track_caller]
     fn expect_left_of(&self, seconds: u64) {
         let out = String::from_utf8_lossy(&self.out);
@@ -165,7 +165,7 @@ fn any_bytes_go_in_and_out() {
         .expect(0, "4\n");
     server.ask_with(&["set", "empty", "-"], b"").expect(0, "");
     server.ask(&["get", "empty"]).expect(0, "\n");
-    // A key that is no UTF-8 is one that a shell can pass.
+    // A shell can pass a key that is not UTF-8.
     use std::os::unix::ffi::OsStrExt as _;
     let key = std::ffi::OsStr::from_bytes(b"k\xff");
     for (name, value) in [("set", Some("v")), ("get", None)] {
@@ -364,13 +364,13 @@ fn top_without_a_terminal_prints_lines() {
     assert_eq!(String::from_utf8_lossy(&lines.out).lines().count(), 3);
 }
 
-/// On a terminal (made by `script`) top draws a page, and `q` as well as SIGTERM give the terminal
-/// back as it was.
+/// On a terminal (made by `script`) top draws a page, and `q` as well as SIGTERM restore the
+/// terminal.
 #[test]
 fn top_on_a_terminal_restores_it() {
     let server = Server::start(&[]);
     for end in [b"q", b"k"] {
-        // `timeout`, so that a page that never comes is a failure and not a wait for ever.
+        // `timeout`, so that a missing page is a failure and not an endless wait.
         let shell = format!("echo id=$$; stty cols 120 rows 40; exec {DURAMEN} top --interval 0.1");
         let mut process = Command::new("timeout")
             .args(["60", "script", "-qec", &shell, "/dev/null"])
@@ -388,7 +388,7 @@ fn top_on_a_terminal_restores_it() {
         let mut chunk = [0; 4096];
         let contains =
             |drawn: &[u8], text: &[u8]| drawn.windows(text.len()).any(|window| window == text);
-        // The last thing that a whole page shows.
+        // The last part of a whole page.
         while !contains(&drawn, b"operations/s") || !contains(&drawn, b"q quit") {
             let bytes = stdout.read(&mut chunk).expect("the terminal is there");
             assert!(bytes > 0, "top ended early: {}", drawn.escape_ascii());
@@ -488,7 +488,7 @@ fn tables() {
 
 #[test]
 fn no_server_is_exit_code_4_and_says_what_to_do() {
-    // The system gives this port to nobody who asks for a free one.
+    // The system never assigns this port as a free one.
     let port = "1";
     let mut command = Command::new(DURAMEN);
     command.args(["get", "k", "--port", port]);
@@ -497,7 +497,7 @@ fn no_server_is_exit_code_4_and_says_what_to_do() {
     answer.expect_error(4, "duramen serve");
 }
 
-/// A peer that is no RESP server, one that never answers, and one that hangs up.
+/// A peer that is not a RESP server, one that never answers, and one that closes the connection.
 #[test]
 fn strange_servers_are_exit_code_4() {
     for (greeting, close, text) in [
@@ -519,12 +519,12 @@ fn strange_servers_are_exit_code_4() {
             let (mut stream, _) = listener.accept().expect("the client connects");
             let _ = stream.write_all(greeting);
             if !close {
-                // Until the client has hung up.
+                // Until the client has closed the connection.
                 let _ = std::io::copy(&mut stream, &mut std::io::sink());
             }
         });
         let mut command = Command::new(DURAMEN);
-        // What makes no sense is no matter of time.
+        // A wrong reply is an error at once, without a timeout.
         let timeout = if greeting.is_empty() { "1" } else { "60" };
         command.args(["get", "k", "--timeout", timeout, "--port", &port]);
         let answer = Answer::of(command, b"");
@@ -537,8 +537,8 @@ fn strange_servers_are_exit_code_4() {
     }
 }
 
-/// A command that was stopped and went on waited anew each time: stopped once a second it never
-/// said that there was no answer.
+/// A command that was stopped and continued waited anew each time: stopped once a second it never
+/// reported the missing answer.
 #[test]
 fn stops_do_not_prolong_the_wait() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

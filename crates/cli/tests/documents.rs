@@ -1,4 +1,4 @@
-//! What the command line says about itself: help, completions, manual pages.
+//! Descriptions of the command line: help, completions, manual pages.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! How long a synced write takes, for 1, 4 and 16 writers, beside the disk's own overwrite and sync
-//! of 4 KiB.
+//! Measures a synced write, for 1, 4 and 16 writers, beside the disk's own overwrite and sync of 4
+//! KiB.
 //!
 //! ```text
 //! cargo run --release --example commit_latency -- DIR [WRITES]

@@ -24,7 +24,7 @@ fn quickstart(dir: &str) -> Result<(), Error> {
     let starts = session.increment(Table::DEFAULT, "starts", 1)?;
     println!("opened {} times", starts.value);
 
-    // Written only if nobody else has changed it since it was read.
+    // Written only if it was not changed since it was read.
     let alice = session.get(users, "alice")?.expect("just written");
     session.set_if(users, "alice", "guest", Condition::Version(alice.version))?;
 

@@ -18,7 +18,7 @@ fn main() -> Result<(), Error> {
     store.close()
 }
 
-/// Makes transfers on some threads; returns what all accounts have together.
+/// Makes transfers on some threads; returns the sum of all accounts.
 fn run(store: &Arc<Store>, threads: u64, transfers: u64) -> Result<i64, Error> {
     let table = store.table("accounts")?;
     std::thread::scope(|scope| {
@@ -29,7 +29,7 @@ fn run(store: &Arc<Store>, threads: u64, transfers: u64) -> Result<i64, Error> {
             .into_iter()
             .try_for_each(|worker| worker.join().expect("a worker"))
     })?;
-    // All accounts as they are at one moment.
+    // All accounts at one moment.
     let accounts: Vec<_> = (0..ACCOUNTS).map(|n| (table, account(n))).collect();
     store.session()?.transaction(&accounts, |tx| {
         let mut sum = 0;
@@ -59,7 +59,7 @@ fn work(store: &Arc<Store>, table: Table, thread: u64, transfers: u64) -> Result
     Ok(())
 }
 
-/// The key of an account. Its value is what it has gained or lost since the start.
+/// The key of an account. Its value is its gain or loss since the start.
 fn account(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }

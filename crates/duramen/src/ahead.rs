@@ -1,12 +1,12 @@
 //! Space on the disk is taken before it is needed, so that a full disk can be cleaned.
 //!
 //! To free a frame, the cleaner first writes survivors to frames, and the log records of its swap;
-//! a removal writes a tombstone. Where the file system has no space for the frames that come next,
-//! the engine is told for how many segments there is some. It keeps a part of these for survivors
-//! and for removals, cleans as if the disk had been made so small, and refuses what adds data.
+//! a removal writes a tombstone. If the file system has no space for the next frames, the engine
+//! gets the number of segments for which there is space. It keeps a part of these for survivors and
+//! for removals, cleans as if the disk had that smaller size, and refuses writes that add data.
 //!
 //! **Invariants**
-//! - A1: of the segments listed each has a frame, or one with space waits for it. So a commit can
+//! - A1: each listed segment has a frame, or a frame with space waits for it. So a commit can
 //!   always make room in the write-ahead log, and a swap can be recorded (docs/protocols.md,
 //!   "Swapping").
 
@@ -14,33 +14,35 @@ use crate::DiskState;
 use crate::commit::Durable;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Space is taken for so many segments more than there are, and for those of the longest group.
+/// Space is taken for this many segments beyond the existing ones, and for those of the longest
+/// group.
 const AHEAD: u64 = 16;
-/// Frames for control segments, and for victims that are about to be freed; an eighth of all comes
-/// to that.
+/// Frames for control segments, and for victims that are about to be freed; an eighth of all is
+/// added.
 const FEW: u64 = 4;
-/// A full disk is asked again after so many milliseconds.
+/// Interval of retries on a full disk, in milliseconds.
 const ASK_AGAIN_MS: u64 = 200;
 
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// Frames that have space.
+    /// Frames with space on the disk.
     ready: AtomicU32,
-    /// When there was no space for more; 0 = there was.
+    /// The time at which there was no space for more; 0 = there was space.
     refused_ms: AtomicU64,
 }
 
-/// Segments that so many frames hold.
+/// Segments that this many frames hold.
 fn room_in(frames: u32) -> u64 {
     let frames = u64::from(frames);
     frames.saturating_sub(frames / 8 + FEW)
 }
 
 impl Durable {
-    /// A1. Before a commit, and in the background. A failure of the device shows in the next write.
+    /// A1. Called before a commit, and in the background. A failure of the device shows in the next
+    /// write.
     pub fn secure_room(&self) {
         let Some(backup) = &self.backup else {
-            return; // a member's segments are others' to place
+            return; // other servers place a member's segments
         };
         let geometry = backup.geometry();
         let group = self
@@ -59,7 +61,7 @@ impl Durable {
         if refused_ms > 0 && now_ms.abs_diff(refused_ms) < ASK_AGAIN_MS {
             return;
         }
-        // What was full has room only when it gives some.
+        // A full disk has room only after it has given some.
         let wanted = if refused_ms > 0 {
             wanted.max(ready + 1).min(most)
         } else {

@@ -1,10 +1,9 @@
-//! What is done beside commits: survivors and closed segments go to frames, swaps are proposed,
-//! replicas freed, damaged ones replaced.
+//! Background work beside commits: survivors and closed segments go to frames, swaps are proposed,
+//! replicas are freed, damaged ones are replaced.
 //!
 //! **Invariants** (docs/protocols.md, "Swapping", "Freeing")
-//! - B1: nothing here holds the commit's lock during I/O, so commits are never delayed by a frame.
-//! - B2: a failed step leaves everything as it was and is tried again; only the device's failure
-//!   ends it.
+//! - B1: this file never holds the commit's lock during I/O, so a frame never delays commits.
+//! - B2: a failed step changes nothing and is retried; only a failure of the device ends it.
 
 use crate::Error;
 use crate::commit::{Durable, LOCAL};
@@ -14,19 +13,19 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
 impl Durable {
-    /// One step of each kind of background work; returns whether there was anything to do. One
-    /// thread at a time, or the simulator.
+    /// One step of each kind of background work; returns whether there was any work. Called by one
+    /// thread at a time, or by the simulator.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: later. [`Error::DiskFailed`], [`Error::Closed`].
+    /// [`Error::DiskFull`]: retry later. [`Error::DiskFailed`], [`Error::Closed`].
     pub fn background_step(&self) -> Result<bool, Error> {
         if let Some(remote) = &self.remote {
             return self.member_step(remote);
         }
         self.check_open()?;
         self.secure_room();
-        // Each gets its turn whatever became of the others: what makes room must not wait for what
-        // needs some.
+        // Each step gets its turn regardless of errors of the others: a step that makes room must
+        // not wait for one that needs room.
         let steps = [
             self.settle(),
             self.free_all(),
@@ -41,13 +40,13 @@ impl Durable {
             .try_fold(false, |any, step| Ok(step? || any))
     }
 
-    /// What the last commits acknowledged may allow more.
+    /// Applies the rules: the last commits' acknowledgements may allow further steps.
     fn settle(&self) -> Result<bool, Error> {
         self.apply_rules(&mut self.lock())?;
         Ok(false)
     }
 
-    /// A closed survivor goes to its frame, as a whole.
+    /// Writes a closed survivor to its frame, as a whole.
     fn write_survivor(&self) -> Result<bool, Error> {
         let log = self.log();
         let Some(ready) = log.next_survivor() else {
@@ -66,7 +65,7 @@ impl Durable {
         Ok(true)
     }
 
-    /// Frames that side logs have left which were given up.
+    /// Drops frames of side logs that were given up.
     fn drop_abandoned(&self) -> Result<bool, Error> {
         let abandoned = self.log().take_abandoned();
         let mut commit = self.lock();
@@ -79,8 +78,8 @@ impl Durable {
         Ok(!abandoned.is_empty())
     }
 
-    /// Proposes the next swap; tells the engine of one that has become durable. The record needs a
-    /// synced commit.
+    /// Proposes the next swap; reports a durable one to the engine. The record needs a synced
+    /// commit.
     fn advance_swap(&self) -> Result<bool, Error> {
         let log = self.log();
         let mut commit = self.lock();
@@ -88,7 +87,7 @@ impl Durable {
             let Some(swap) = log.next_swap() else {
                 let waits = log.swap_waits_for();
                 return match waits {
-                    // D2 of the engine's swaps: the heads have to be synced so far.
+                    // D2 of the engine's swaps: the heads must be synced up to this position.
                     Some(position) if log.reached(&position) < Level::Synced => {
                         self.commit_once(&mut commit, Level::Synced)?;
                         Ok(true)
@@ -112,7 +111,7 @@ impl Durable {
             }
             commit.proposed = Some((number, swap));
         }
-        // The record; then what follows from its being synced.
+        // Commits the record; then applies the rules that depend on its being synced.
         self.commit_once(&mut commit, Level::Synced)?;
         self.apply_rules(&mut commit)?;
         if let Some((number, swap)) = commit.proposed.take() {
@@ -126,7 +125,7 @@ impl Durable {
         Ok(true)
     }
 
-    /// All of them: a swap can remove many segments at once.
+    /// Frees all of them: a swap can remove many segments at once.
     fn free_all(&self) -> Result<bool, Error> {
         let mut any = false;
         while self.free_one()? {
@@ -135,7 +134,7 @@ impl Durable {
         Ok(any)
     }
 
-    /// The backup forgets one replica that is no part of the log any more.
+    /// Drops from the backup one replica that is not part of the log any more.
     fn free_one(&self) -> Result<bool, Error> {
         let segment = self.lock().frees.pop_front();
         let Some(segment) = segment else {

@@ -1,16 +1,15 @@
-//! The end of a store: what was accepted is on disk, nothing is accepted any more, the directory is
-//! free.
+//! Closing: all accepted writes are on disk, no more are accepted, the directory is released.
 //!
 //! **Invariants** (with S2 of `store`)
-//! - E1: the gate is shut while nobody is inside the engine, and who enters looks at it inside. So
-//!   every operation either ended its work in memory before the last commit begins, or finds the
-//!   gate shut and does nothing. An operation that had to leave for a moment, to wait for memory,
-//!   has looked before: its writes are refused by the engine (`Log::closed`).
+//! - E1: the gate is shut while no thread is inside the engine, and an entering thread checks it
+//!   inside. So every operation either ended its work in memory before the last commit begins, or
+//!   finds the gate shut and does nothing. An operation that had to leave for a moment, to wait for
+//!   memory, has checked the gate before: the engine refuses its writes (`Log::closed`).
 //! - E2: an operation that waits for its commit meanwhile gets it from the last one, or its error.
-//! - E3: the lock goes last: threads and cleaners have ended, the snapshot under way has too, and
-//!   commits are refused (`closed`).
-//! - E4: an end that found no space changed nothing: the gate is opened again, and the threads go
-//!   on.
+//! - E3: the lock is released last: threads and cleaners have ended, a snapshot in progress has
+//!   too, and commits are refused (`closed`).
+//! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
+//!   continue.
 
 use crate::commit::Durable;
 use crate::inside;
@@ -22,11 +21,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Makes everything durable, notes that the end was clean, so that the next start is fast, and
-    /// lets go of the directory: when this returns, it can be opened again. Every operation of
-    /// every session and handle answers [`Error::Closed`] from now on; one that is under way
-    /// completes durably, or says that it did not. Waits for closures that other threads run in the
-    /// store.
+    /// Makes everything durable, records a clean end, so that the next start is fast, and releases
+    /// the directory: when this returns, it can be opened again. Every operation of every session
+    /// and handle returns [`Error::Closed`] from now on; an operation in progress completes
+    /// durably, or returns an error. Waits for closures that other threads run in the store.
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};
@@ -39,12 +37,13 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// If the disk has no room, nothing is lost: then nothing was closed, and the store serves on;
-    /// try again.
+    /// If the disk has no room, nothing is lost: then nothing was closed, and the store continues
+    /// to serve; try again.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: nothing was closed. [`Error::DiskFailed`]: it is closed, and writes
-    /// that were not acknowledged may be lost. [`Error::Closed`] if it was. [`Error::Nested`].
+    /// [`Error::DiskFull`]: nothing was closed. [`Error::DiskFailed`]: it is closed, and
+    /// unacknowledged writes may be lost. [`Error::Closed`] if it was closed before.
+    /// [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
         inside::check(self)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +56,7 @@ impl Store {
         if matches!(result, Err(Error::DiskFull(_))) {
             self.shut(false); // E4
         } else {
-            // A cleaner may write to the flash device, which is the next owner's from now on.
+            // A cleaner may write to the flash device, which belongs to the next owner from now on.
             self.engine.end_cleaners();
             durable.log.durable.leave(); // E3
         }
@@ -76,14 +75,14 @@ impl Store {
         });
     }
 
-    /// Whether the gate is shut. It stays as it is while the caller has a guard (E1).
+    /// Whether the gate is shut. The state does not change while the caller has a guard (E1).
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// For what needs no guard: tables, snapshots. A call that comes too late is refused by the
-    /// commit that it asks for.
+    /// For operations without a guard: tables, snapshots. The commit of a call that comes too late
+    /// refuses it.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Nested`].
@@ -104,8 +103,8 @@ impl Drop for Store {
         if let Some(threads) = &durable.threads {
             threads.end(); // S2
         }
-        // A cleaner in its hook would keep the log, and so the directory, beyond this, and end the
-        // engine by itself.
+        // A cleaner in its hook would keep the log, and so the directory, beyond this point, and
+        // would end the engine itself.
         let inner = &durable.log.durable;
         inner.engine.end_cleaners();
         if !self.is_closed() {
@@ -116,7 +115,7 @@ impl Drop for Store {
 }
 
 impl DurableStore {
-    /// Everything is on disk, and nothing runs any more; or, without space, all goes on as before.
+    /// Ends all work with everything on disk; or, without space, lets it continue as before.
     fn end(&self) -> Result<(), Error> {
         let durable = &self.log.durable;
         let written = self.log.wait(&durable.log().appended(), Level::Synced);
@@ -139,14 +138,14 @@ impl DurableStore {
 }
 
 impl Durable {
-    /// Everything synced and in frames, and a record that says so. Without room for that it is
-    /// enough that everything is synced: the next start then takes the log as after a crash.
+    /// Syncs everything, writes it to frames, and records the clean end. Without room for that the
+    /// sync is enough: the next start then reads the log as after a crash.
     fn shut_down(&self) -> Result<(), Error> {
         let written = self.log().appended();
         self.engine.close_heads();
         let closed = self.commit_once(&mut self.lock(), Level::Synced);
         if self.remote.is_some() {
-            return closed; // its log is recovered, or empty: nobody restarts from it
+            return closed; // its log is recovered, or empty: no restart reads it
         }
         if closed.is_err() && self.log().reached(&written) < Level::Synced {
             return closed;
@@ -168,7 +167,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Notes a clean end: the last record of all, so commits are refused from here on.
+    /// Records a clean end: it is the last record, so commits are refused from here on.
     fn write_clean_shutdown(&self) -> Result<(), Error> {
         let mut commit = self.lock();
         commit.master.record(Record::CleanShutdown {
@@ -180,17 +179,16 @@ impl Durable {
         Ok(())
     }
 
-    /// The last owner forgot to close: what was appended is made durable all the same, if it can
-    /// be.
+    /// For a store that was not closed: makes all appends durable, if possible.
     fn let_go(&self) {
-        // After a panic in a commit nothing is known: then the next start has to tell.
+        // After a panic in a commit the state is unknown: the next start must determine it.
         if let Ok(mut commit) = self.commit.lock() {
             let _ = self.commit_once(&mut commit, Level::Synced);
         }
     }
 
-    /// Commits are refused, and the directory is somebody else's, when this returns. A member's is
-    /// its node's.
+    /// When this returns, commits are refused and the directory is released. A member's directory
+    /// belongs to its node.
     fn leave(&self) {
         if let Some(backup) = &self.backup {
             let commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);

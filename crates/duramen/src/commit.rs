@@ -1,16 +1,17 @@
-//! One commit: from what the engine appended to what the disk holds, and back.
+//! A commit: from the engine's appends to the disk, and back.
 //!
 //! **Invariants** (docs/protocols.md)
-//! - G1: everything that is collected at once becomes durable in one atomic step of the backup,
-//!   steps in order; so control records ride with the data that needs them. A long backlog takes
-//!   several steps.
-//! - G2: the engine hears of a level only after the backup has returned it.
-//! - G3: a commit that fails for want of space stays staged; it is tried again before anything
-//!   newer is staged.
-//! - G4: after a failure of the device nothing is acknowledged any more.
+//! - G1: everything that is collected together becomes durable in one atomic step of the backup,
+//!   steps in order; so control records are in the same step as the data that needs them. A long
+//!   backlog takes several steps.
+//! - G2: the engine gets a level only after the backup has returned it.
+//! - G3: a commit that fails for lack of space stays staged; it is retried before anything newer is
+//!   staged.
+//! - G4: after a failure of the device no write is acknowledged any more.
 //!
-//! **Concurrency**: one thread at a time commits, under `commit`'s lock; it is never held while the
-//! engine is entered, so a thread may wait for a commit whatever it holds in the engine.
+//! **Concurrency**: one thread at a time commits, under `commit`'s lock; that lock is never held
+//! while the engine is entered, so a thread may wait for a commit while it holds locks of the
+//! engine.
 
 use crate::ahead::Ahead;
 use crate::health::Health;
@@ -34,71 +35,71 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
-/// A commit takes this part of the write-ahead log and a segment at most, so that it fits also
-/// where it finds no frame: a quarter lets the next one in while the last one waits for its frames.
-/// More than that is committed in several steps.
+/// Part of the write-ahead log that a commit takes at most, plus a segment, so that it fits also
+/// without a free frame. A quarter lets the next commit in while the last one waits for its frames.
+/// Longer backlogs are committed in several steps.
 const PART_OF_WAL: u64 = 4;
 
 /// The only backup of a single server.
 pub(crate) const LOCAL: BackupId = BackupId(0);
 
-/// The durable side of one store. Everything here can be called without any thread of its own.
+/// The durable side of one store. All of it can be called without any background thread.
 pub(crate) struct Durable {
     pub options: Options,
     pub engine: Arc<duramen_engine::Store>,
-    /// Where the log's replicas lie; `None` for a member of a cluster, whose replicas lie with
-    /// others.
+    /// The local replicas of the log; `None` for a member of a cluster, whose replicas are on other
+    /// servers.
     pub backup: Option<Backup>,
-    /// Of a member of a cluster: the way to its backups.
+    /// For a member of a cluster: the connection to its backups.
     pub remote: Option<Remote>,
     pub commit: Mutex<Commit>,
     pub health: Health,
     pub meter: Arc<Meter>,
-    /// Commits that ended, well or not. Written before waiters are told (`writer`).
+    /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
     pub ended: AtomicU64,
-    /// As long as there are keys that a clock that was put back would bring back: what it said
-    /// before; else 0.
+    /// The former clock, as long as there are keys that a clock put back would make live again;
+    /// else 0.
     pub clock_floor_ms: AtomicU64,
-    /// A commit at level buffered was not yet followed by a sync.
+    /// A commit at level buffered has not been followed by a sync yet.
     pub unsynced: AtomicBool,
     pub ahead: Ahead,
-    /// Frames that were verified, and those that were not as they had been written.
+    /// Frames that were verified, and those that were found damaged.
     pub scrubbed: AtomicU64,
     pub bad_frames: AtomicU64,
     pub repairs: Repairs,
     pub scrub: Scrub,
-    /// The store has ended, and its directory is somebody else's: commits are refused. Stored under
-    /// `commit`'s lock; Release pairs with Acquire where it is loaded.
+    /// The store has ended and its directory is released: commits are refused. Stored under
+    /// `commit`'s lock; Release pairs with Acquire at the loads.
     pub closed: AtomicBool,
-    /// With a flash tier and a directory.
+    /// Only with a flash tier and a directory.
     pub heat: Option<Heat>,
-    /// Of a member of a cluster with a flash tier.
+    /// Only for a member of a cluster with a flash tier.
     pub hints: Option<Hints>,
 }
 
-/// What belongs to whoever commits.
+/// State of the committing thread.
 pub(crate) struct Commit {
     pub master: Master,
     pub collected: Collected,
-    /// `collected` is staged, and a commit of it has failed for want of space (G3).
+    /// `collected` is staged, and its commit has failed for lack of space (G3).
     staged: bool,
-    /// What could not be staged; it goes into the same commit.
+    /// Sends that could not be staged; they go into the same commit.
     unstaged: VecDeque<Send>,
     pub effects: Vec<Effect>,
-    /// Of segments that are still open.
+    /// Certificates of segments that are still open.
     certificates: BTreeMap<SegmentId, Certificate>,
-    /// To be freed on the disk, by the background.
+    /// To be freed on the disk, in the background.
     pub frees: VecDeque<SegmentId>,
-    /// Swaps that have become durable, for the background to tell the engine.
+    /// Swaps that have become durable; the background work reports them to the engine.
     pub swapped: Vec<u64>,
     pub appended_bytes: u64,
     /// Survivors in frames, not yet proposed.
     pub survivors: BTreeMap<SegmentId, Certificate>,
-    /// The swap on its way, with its number.
+    /// The swap in flight, with its number.
     pub proposed: Option<(u64, Swap)>,
-    /// Something was acknowledged since the rules were applied last.
+    /// An acknowledgement came since the rules were last applied.
     acknowledged: bool,
-    /// Of a member of a cluster: what is on its way.
+    /// For a member of a cluster: its sends in flight.
     pub flight: Flight,
 }
 
@@ -121,7 +122,7 @@ impl Commit {
         }
     }
 
-    /// Of the segments that heads write to, up to the last commit.
+    /// Certificates of the segments that heads write to, up to the last commit.
     pub fn open_certificates(&self) -> &BTreeMap<SegmentId, Certificate> {
         &self.certificates
     }
@@ -133,7 +134,7 @@ impl Durable {
         self.engine.log().expect("a durable store has a log")
     }
 
-    /// The own disk of a single server.
+    /// The local disk of a single server.
     pub fn backup(&self) -> &Backup {
         self.backup
             .as_ref()
@@ -144,7 +145,7 @@ impl Durable {
         self.commit.lock().expect("nobody panics while committing")
     }
 
-    /// As [`lock`](Self::lock), `None` if somebody else commits.
+    /// As [`lock`](Self::lock); `None` if another thread commits.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Commit>> {
         match self.commit.try_lock() {
             Ok(commit) => Some(commit),
@@ -162,11 +163,11 @@ impl Durable {
         Ok(())
     }
 
-    /// Makes everything appended so far reach `level`. The whole of a commit: the simulator calls
-    /// nothing else.
+    /// Makes all appends so far reach `level`. This is a whole commit: the simulator calls nothing
+    /// else.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4).
+    /// [`Error::DiskFull`]: retry later, nothing is lost. [`Error::DiskFailed`]: permanent (G4).
     /// [`Error::Closed`].
     pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
         if let Some(remote) = &self.remote {
@@ -197,8 +198,7 @@ impl Durable {
         }
         let part_max = self.backup().geometry().wal_bytes / PART_OF_WAL;
         let is_cut = self.log().collect_part(&mut commit.collected, part_max);
-        // What was appended until now is committed here; what is appended meanwhile may be the next
-        // one's.
+        // Earlier appends are committed here; appends made meanwhile may be in the next commit.
         let until = is_cut.then(|| self.log().appended());
         let mut wrote = self.commit_collected(commit, level)?;
         if let Some(until) = until {
@@ -219,7 +219,7 @@ impl Durable {
         Ok(())
     }
 
-    /// One atomic step (G1); returns whether there was anything to be written.
+    /// One atomic step (G1); returns whether there was anything to write.
     fn commit_collected(&self, commit: &mut Commit, level: Level) -> Result<bool, Error> {
         self.tell(commit);
         let staged = self.stage(commit)?;
@@ -231,7 +231,7 @@ impl Durable {
         Ok(true)
     }
 
-    /// The rules hear of what was collected.
+    /// Passes the collected data to the rules.
     pub fn tell(&self, commit: &mut Commit) {
         let Commit {
             master,
@@ -282,7 +282,7 @@ impl Durable {
         }
     }
 
-    /// Applies the rules and stages what they send. Returns whether there was anything.
+    /// Applies the rules and stages their sends. Returns whether there were any.
     fn stage(&self, commit: &mut Commit) -> Result<bool, Error> {
         let mut effects = std::mem::take(&mut commit.effects);
         let mut next_id = || self.log().new_segment_id();
@@ -302,8 +302,8 @@ impl Durable {
         Ok(sent)
     }
 
-    /// Stages what is not staged yet. One that fails is tried again as a whole: what of it was
-    /// staged stays as it is.
+    /// Stages the remaining sends. A failed one is retried as a whole; parts of it that are staged
+    /// stay staged.
     fn stage_rest(&self, commit: &mut Commit) -> Result<(), Error> {
         while let Some(send) = commit.unstaged.pop_front() {
             if let Err(error) = self.stage_one(commit, &send) {
@@ -360,7 +360,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Commits what is staged, then tells everybody (G2).
+    /// Commits the staged data, then reports the result (G2).
     fn write(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
         let started = Instant::now();
         let committed = self.backup().commit(level)?;
@@ -387,7 +387,7 @@ impl Durable {
         commit.acknowledged = true;
     }
 
-    /// Lets the rules act on what was acknowledged: swaps that have become durable, segments to be
+    /// Applies the rules to new acknowledgements: swaps that have become durable, segments to be
     /// freed.
     pub fn apply_rules(&self, commit: &mut Commit) -> Result<(), Error> {
         if std::mem::take(&mut commit.acknowledged) && self.stage(commit)? {
@@ -396,7 +396,8 @@ impl Durable {
         Ok(())
     }
 
-    /// What has expired stays away after a restart, whatever the clock says then.
+    /// Records the clock, so that expired objects stay away after a restart, whatever the clock
+    /// shows then.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
@@ -408,14 +409,14 @@ impl Durable {
         Ok(())
     }
 
-    /// What the next start is told that the clock said last.
+    /// The clock value that the next start gets.
     fn clock_ms(&self) -> u64 {
         let floor_ms = self.clock_floor_ms.load(Ordering::Relaxed);
         self.options.engine.clock.now_ms().max(floor_ms)
     }
 
-    /// What came of a step in the background: the device's failure is everybody's, and while there
-    /// is no space nobody waits for what cleaning would free.
+    /// Records the result of a background step: a failure of the device stops the whole store, and
+    /// while there is no space no write waits for room from cleaning.
     pub fn note(&self, done: Result<(), &Error>) {
         if let Err(Error::DiskFailed(reason)) = done {
             self.health
@@ -426,7 +427,7 @@ impl Durable {
     }
 }
 
-/// The control record of a table's change.
+/// The control record of a change of a table.
 fn table_record(change: &TableChange) -> Record {
     match change {
         TableChange::Create {

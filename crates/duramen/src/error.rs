@@ -1,14 +1,13 @@
-//! Why the store could not do it, named by what the caller should do.
+//! Errors of the store, named by the remedy.
 
 use crate::{Table, Version};
 use duramen_base::ids::Level;
 
-/// The reason why a call did not do what it was asked for; the text says what was wrong, where, and
-/// what to do.
+/// The reason why a call failed; the text names the fault, its place and the remedy.
 ///
 /// Errors of one operation have changed nothing. After [`DiskFull`](Error::DiskFull) and
-/// [`DiskFailed`](Error::DiskFailed) the write may have been made in memory, and whether it
-/// survives is not known: read the key again.
+/// [`DiskFailed`](Error::DiskFailed) the write may have been made in memory, and it is not known
+/// whether it survives: read the key again.
 ///
 /// ```
 /// use duramen::{Condition, Error, Options, Store, Table};
@@ -32,13 +31,14 @@ pub enum Error {
         /// The version that was found; `None` = the key is absent.
         current: Option<Version>,
     },
-    /// At most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
+    /// At most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes.
     #[error("key of {bytes} bytes is longer than the limit of {limit}")]
     KeyTooLarge { bytes: usize, limit: usize },
-    /// At most [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+    /// At most [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes.
     #[error("value of {bytes} bytes is longer than the limit of {limit}")]
     ValueTooLarge { bytes: usize, limit: usize },
-    /// It was never made, or was dropped. Also if the default table is to be dropped.
+    /// The table was never created, or was dropped. Also returned for an attempt to drop the
+    /// default table.
     #[error("no table with id {0}")]
     NoSuchTable(Table),
     #[error("a table called `{0}` exists already")]
@@ -48,7 +48,7 @@ pub enum Error {
     /// At most [`TABLES_MAX`](crate::TABLES_MAX) at once.
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
-    /// The value to be incremented is no decimal integer of 64 bits.
+    /// The value to be incremented is not a decimal integer of 64 bits.
     #[error("value is not an integer or out of range")]
     NotAnInteger,
     #[error("value is not a valid float")]
@@ -60,48 +60,49 @@ pub enum Error {
     /// Split the transaction.
     #[error("a transaction that writes {bytes} bytes is larger than the limit of {limit}")]
     TransactionTooLarge { bytes: usize, limit: usize },
-    /// A transaction was asked for a key that it was not given.
+    /// A transaction used a key that it was not given.
     #[error("the transaction was not given this key: name all of its keys when it begins")]
     NotInTransaction,
-    /// A closure says that its transaction is to be given up; the store never does.
+    /// Returned by a closure to give its transaction up; the store itself never returns it.
     #[error("the transaction was given up")]
     Aborted,
-    /// The call is made by a closure that the same store runs with keys locked or memory held, so
+    /// The call comes from a closure that the same store runs with keys locked or memory held, so
     /// it would wait for itself. Make it before or after; inside of a transaction use the
     /// transaction's own methods.
     #[error("an operation inside of a closure of the same store would wait for itself")]
     Nested,
-    /// Remove something, raise the budget, or use [`Options::cache`](crate::Options::cache).
+    /// Remove objects, raise the budget, or use [`Options::cache`](crate::Options::cache).
     #[error("out of memory: {live_bytes} of {limit_bytes} bytes are live data")]
     OutOfMemory { live_bytes: u64, limit_bytes: u64 },
     /// Free some space; writes resume by themselves.
     #[error("the disk is full: {0}; reads go on, writes resume when there is space")]
     DiskFull(String),
-    /// The device failed: what was not acknowledged may be lost. Replace it, then restart.
+    /// The device failed: unacknowledged writes may be lost. Replace it, then restart.
     #[error("the disk failed: {0}; reads go on, writes are refused until a restart")]
     DiskFailed(String),
     /// Open the directory again.
     #[error("the store is closed")]
     Closed,
-    /// Drop sessions that are not used: each thread needs one.
+    /// Drop unused sessions: each thread needs one.
     #[error("more than {limit} sessions at once")]
     TooManySessions { limit: usize },
-    /// The directory cannot be opened as it is: in use, not ours, of a newer version. Nothing was
-    /// touched; its text says what to do.
+    /// The directory cannot be opened: it is in use, not ours, or of a newer version. Nothing was
+    /// touched; the text names the remedy.
     #[error(transparent)]
     Disk(duramen_backup::Error),
-    /// Part of the data is missing or damaged, and no other copy is here. Nothing was touched.
+    /// Part of the data is missing or damaged, and there is no other copy here. Nothing was
+    /// touched.
     #[error(
         "`{place}`: {reason}. Nothing was changed; restore from a snapshot, or run `duramen fsck` to see what is left"
     )]
     Damaged { place: String, reason: String },
-    /// Memory or disk as configured cannot hold what the directory contains. Nothing was touched.
+    /// Memory or disk as configured cannot hold the contents of the directory. Nothing was touched.
     #[error("`{place}`: {reason}")]
     Misfit { place: String, reason: String },
-    /// The store has no directory, so a level above `memory` cannot be had.
+    /// The store has no directory, so a level above `memory` is not possible.
     #[error("this store keeps its data in memory only: level `{0}` needs a directory")]
     NoDirectory(Level),
-    /// The log of a cluster's member lies with others.
+    /// The log of a cluster's member is on other servers.
     #[doc(hidden)]
     #[error("a member of a cluster keeps its log on others: back the cluster up instead")]
     NotHere,
@@ -109,8 +110,8 @@ pub enum Error {
     SnapshotRunning,
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// Anything else that the engine refuses: a memory budget out of range, no address space, a
-    /// flash device that failed.
+    /// Any other refusal of the engine: a memory budget out of range, no address space, a flash
+    /// device that failed.
     #[error(transparent)]
     Engine(duramen_engine::Error),
 }
@@ -162,11 +163,11 @@ impl From<duramen_engine::Error> for Error {
     }
 }
 
-/// While the store runs. (When it is opened, see [`Error::Disk`].)
+/// Errors of a running store. (For errors of opening, see [`Error::Disk`].)
 impl From<duramen_backup::Error> for Error {
     fn from(error: duramen_backup::Error) -> Error {
         match error {
-            // A large commit goes to frames, unless there is none: then it has to wait for one.
+            // A large commit goes to frames; if there is none, it must wait for one.
             duramen_backup::Error::Full { .. } | duramen_backup::Error::CommitTooLarge { .. } => {
                 Error::DiskFull(error.to_string())
             }

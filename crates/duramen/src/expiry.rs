@@ -4,7 +4,7 @@ use crate::{Error, Session, Table};
 use duramen_engine::{Decision, Object};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// When an object expires. In steps of a millisecond, never earlier than asked for.
+/// The time at which an object expires. In steps of a millisecond, never earlier than requested.
 ///
 /// ```
 /// use duramen::Expiry;
@@ -17,16 +17,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[non_exhaustive]
 pub enum Expiry {
     Never,
-    /// As the object that is there; never, if there is none.
+    /// The expiry of the existing object; never, if there is none.
     Keep,
-    /// So long from now. Zero: the object is removed.
+    /// A duration from now. Zero: the object is removed.
     After(Duration),
-    /// A time that is past: the object is removed.
+    /// A time; if it is in the past, the object is removed.
     At(SystemTime),
 }
 
 impl Expiry {
-    /// In milliseconds since the Unix epoch. `found`: what the object has that is there.
+    /// In milliseconds since the Unix epoch. `found`: the expiry of the existing object.
     pub(crate) fn at_ms(self, now_ms: u64, found: Option<u64>) -> Option<u64> {
         match self {
             Expiry::Never => None,
@@ -92,7 +92,7 @@ impl Ttl {
 }
 
 impl Session {
-    /// Has a key expire after some time; whether it is there.
+    /// Makes a key expire after some time; returns whether it exists.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -105,7 +105,7 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`set`](Session::set). A full store takes it.
+    /// As [`set`](Session::set). It also works in a full store.
     pub fn expire(
         &mut self,
         table: Table,
@@ -115,7 +115,7 @@ impl Session {
         self.set_expiry(table, key.as_ref(), time.into())
     }
 
-    /// Has a key expire at a time, now if that is past; whether it is there.
+    /// Makes a key expire at a time, or now if that is in the past; returns whether it exists.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -139,7 +139,7 @@ impl Session {
         self.set_expiry(table, key.as_ref(), time.into())
     }
 
-    /// Keeps a key for good; whether it would have expired.
+    /// Removes the expiry of a key; returns whether it had one.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table, Ttl};
@@ -178,7 +178,7 @@ impl Session {
         })
     }
 
-    /// Whether there was something to be changed.
+    /// Returns whether there was anything to change.
     fn set_expiry(&mut self, table: Table, key: &[u8], expiry: Expiry) -> Result<bool, Error> {
         self.run(|guard| {
             let (hash, now_ms) = (guard.hash(key), guard.now_ms());

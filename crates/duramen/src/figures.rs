@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Durable {
-    /// What this side knows; the store adds what it knows itself.
+    /// The figures of this side; the store adds its own.
     pub fn stats(&self) -> DurabilityStats {
         let backup = self
             .backup

@@ -1,14 +1,15 @@
-//! Whether the disk takes writes, and who is told when that changes.
+//! Health of the disk: whether it takes writes, and the notification of changes.
 
 use crate::{DiskState, Error};
 use duramen_engine::Log;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The state of the disk. `Failed` is for good.
+/// The state of the disk. `Failed` is permanent.
 #[derive(Default)]
 pub(crate) struct Health {
-    /// 0 ok, 1 full, 2 failed: for a look without the lock. Release, pairs with Acquire in `check`.
+    /// 0 ok, 1 full, 2 failed: for a check without the lock. Release, pairs with Acquire in
+    /// `check`.
     code: AtomicU8,
     reason: Mutex<String>,
 }

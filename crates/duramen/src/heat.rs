@@ -1,19 +1,20 @@
-//! What is read often, written down now and then, and brought back to memory after a restart: the
-//! file `heat` of a store with a flash tier.
+//! Heat: the hashes of frequently read keys, written to a file at intervals, and loaded into memory
+//! after a restart: the file `heat` of a store with a flash tier.
 //!
 //! **Invariants**
-//! - H1: the file is advice. A part of it that is damaged, of another store or out of date is left
-//!   out; no state of the file, and no failure to read or write it, keeps a store from opening,
+//! - H1: the file is advice. A part of it that is damaged, of another store or out of date is
+//!   ignored; no state of the file, and no failure to read or write it, keeps a store from opening,
 //!   serving or closing.
 //! - H2: a file is replaced by a whole one (written beside it, renamed), never by a worse one: not
-//!   while a refill from it is to be done, and not by one that was given up. Nothing is synced:
-//!   after a power cut it may be damaged (H1).
+//!   while a refill from it is pending, and not by an interrupted one. Nothing is synced: after a
+//!   power cut it may be damaged (H1).
 //! - H3: the file has at most one byte of 64 of the memory budget, hottest first. Writing it takes
-//!   at most a hundredth of a core's time and 1 MiB a second: the pause after it is so long.
+//!   at most a hundredth of a core's time and 1 MiB a second: the pause after it is long enough for
+//!   that.
 //!
-//! **Concurrency**: one thread (`duramen-heat`) refills, then writes; it holds no lock that anybody
-//! else wants, and is pinned in the engine for moments only. The last file is written by who closes
-//! the store, when that thread has ended.
+//! **Concurrency**: one thread (`duramen-heat`) refills, then writes; it holds no lock that another
+//! thread needs, and is pinned in the engine for moments only. The thread that closes the store
+//! writes the last file, when `duramen-heat` has ended.
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of segments first, then keys by falling heat.
 
@@ -32,19 +33,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Of the memory budget, the file has one byte of so many (H3).
+/// The file has one byte per this many bytes of the memory budget (H3).
 const MEMORY_PART: u64 = 64;
-/// Of the file, ids of segments have at most one byte of so many.
+/// Ids of segments have at most one byte per this many bytes of the file.
 const SEGMENTS_PART: u64 = 8;
-/// The pause after writing is so many times as long as that took, and as long as it takes at this
-/// rate (H3).
+/// The pause after a write is this many times as long as the write, and as long as the write takes
+/// at this rate (H3).
 pub(crate) const PAUSE_FACTOR: u32 = 99;
-/// Beyond this it was the disk, or the machine, that stood still.
+/// Longest counted write; a longer one was due to a stalled disk or machine.
 const TOOK_MAX: Duration = Duration::from_millis(500);
 const BYTES_PER_SECOND: u64 = MIB;
-/// Tables whose blocks are filled at once.
+/// Tables whose blocks are filled at the same time.
 const TABLES_AT_ONCE: usize = 32;
-/// At the end of a store nobody waits longer than this for a last file.
+/// Longest wait for a last file when a store closes.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 const NAME: &str = "heat";
 const TEMPORARY: &str = "heat.new";
@@ -56,14 +57,14 @@ pub(crate) struct Heat {
     bytes_max: u64,
     interval: Duration,
     found: Found,
-    /// H2: what was found is not used up.
+    /// H2: the file that was found is not used up.
     refills: AtomicBool,
     written: Mutex<Written>,
     /// Ends the thread's pause.
     pub bell: Bell,
 }
 
-/// What the file has.
+/// Contents of the file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     segments: Vec<SegmentId>,
@@ -83,7 +84,7 @@ struct Written {
 }
 
 impl Heat {
-    /// The hints of a store that is about to be loaded; `None` if it has no flash tier, or no
+    /// The heat of a store that is about to be loaded; `None` if it has no flash tier, or no
     /// directory for a file.
     pub fn new(
         options: &Options,
@@ -114,7 +115,7 @@ impl Heat {
         &self.found.segments
     }
 
-    /// What is wrong with the file, for a person.
+    /// The damage of the file, as a message.
     pub fn damage(&self) -> Option<String> {
         let place = self.dir.join(NAME);
         let found = &self.found;
@@ -131,7 +132,8 @@ impl Heat {
         })
     }
 
-    /// The thread: fills memory with what was hot, then writes down what is, until `stop`.
+    /// Main loop of the thread: fills memory with hot keys, then writes the file at intervals,
+    /// until `stop`.
     pub fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
         self.refill(engine, stop);
         while !stop() && !self.interval.is_zero() {
@@ -156,7 +158,7 @@ impl Heat {
 
     fn refill(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
         if self.refills.load(Ordering::Relaxed) {
-            // Sessions may all be taken: then what is hot is fetched by who reads it.
+            // All sessions may be taken: then a read fetches each hot key.
             if let Ok(Some(refill)) = engine.refill()
                 && let Ok(file) = File::open(self.dir.join(NAME))
             {
@@ -164,17 +166,17 @@ impl Heat {
                 refill_from(engine, refill, blocks, self.server, self.found.keys, stop);
             }
             if stop() {
-                return; // H2: the next start goes on with it
+                return; // H2: the next start continues with it
             }
         }
         engine.end_refill();
         self.refills.store(false, Ordering::Relaxed);
     }
 
-    /// Writes a file if there is more to tell than in the last one.
+    /// Writes a file if there is more to report than in the last one.
     fn write_if_news(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
         let Ok(Some(mut reading)) = engine.heat() else {
-            return; // sessions are all taken: later
+            return; // all sessions are taken: later
         };
         let news = reading.news();
         let mut written = self.written.lock().expect("the last hints");
@@ -182,7 +184,7 @@ impl Heat {
             return; // H2
         }
         let began = Instant::now();
-        // A failure shows in the file's age alone: hints are advice (H1).
+        // A failure shows only in the file's age: hints are advice (H1).
         let bytes = self.write(&mut reading, stop).ok().flatten();
         *written = Written {
             news: if bytes.is_some() { news } else { written.news },
@@ -191,7 +193,7 @@ impl Heat {
         };
     }
 
-    /// At the end of a store, when the thread has ended.
+    /// Called at the end of a store, when the thread has ended.
     pub fn write_last(&self, engine: &Arc<duramen_engine::Store>) {
         let began = Instant::now();
         if !self.interval.is_zero() {
@@ -236,8 +238,8 @@ impl Heat {
     }
 }
 
-/// Copies the keys that these blocks say of this server, as far as there is room; about so many
-/// there are.
+/// Copies the keys of this server in these blocks, as far as there is room; `keys` is about their
+/// number.
 pub(crate) fn refill_from(
     engine: &Arc<duramen_engine::Store>,
     mut refill: Refill,
@@ -250,7 +252,7 @@ pub(crate) fn refill_from(
     let mut left = keys;
     let mut some: Vec<HotKey> = Vec::new();
     let mut heat = Reading::MAX;
-    // False: the rest is in vain.
+    // False: the rest would be in vain.
     let mut copy = |heat: u8, some: &mut Vec<HotKey>| {
         let done = refill.copy(heat, some, stop);
         left = left.saturating_sub(some.len() as u64);
@@ -278,12 +280,12 @@ pub(crate) fn refill_from(
     }
 }
 
-/// How many keys these blocks say of this server.
+/// Number of keys of this server in these blocks.
 pub(crate) fn keys_in(blocks: &[u8], server: u64) -> u64 {
     sum_up(blocks, server).keys
 }
 
-/// Blocks on their way into a file, or to other servers.
+/// Blocks for a file, or for other servers.
 pub(crate) struct Blocks<W> {
     pub file: W,
     server: u64,
@@ -311,7 +313,7 @@ impl<W: Write> Blocks<W> {
         self.written < self.most
     }
 
-    /// Puts in what is hot, hottest first. False: it was stopped.
+    /// Adds hot keys, hottest first. False: it was stopped.
     pub fn fill(&mut self, reading: &mut Reading, stop: &dyn Fn() -> bool) -> io::Result<bool> {
         for heat in (0..=Reading::MAX).rev() {
             let mut result = Ok(());
@@ -341,7 +343,7 @@ impl<W: Write> Blocks<W> {
         self.put(Kind::Keys, heat, key.table.0, words)
     }
 
-    /// Writes what is open, all of this heat.
+    /// Writes all open blocks, of this heat.
     fn end(&mut self, heat: u8) -> io::Result<()> {
         for (table, words) in std::mem::take(&mut self.open) {
             if !words.is_empty() {
@@ -351,7 +353,7 @@ impl<W: Write> Blocks<W> {
         Ok(())
     }
 
-    /// Beyond the file's length nothing more is written (H3).
+    /// Writes nothing beyond the file's length (H3).
     fn put(&mut self, kind: Kind, heat: u8, table: u32, words: Vec<u64>) -> io::Result<()> {
         if !self.has_room() {
             return Ok(());
@@ -369,7 +371,8 @@ impl<W: Write> Blocks<W> {
     }
 }
 
-/// Shows each block of a file, or that it cannot be used, until `show` says false.
+/// Passes each block of a file, or `None` for an unusable one, to `show`, until `show` returns
+/// false.
 fn each_block(file: impl Read, mut show: impl FnMut(Option<Block>) -> bool) -> io::Result<()> {
     let mut file = BufReader::with_capacity(16 * BLOCK_BYTES, file);
     let mut bytes = vec![0; BLOCK_BYTES];
@@ -389,12 +392,12 @@ fn each_block(file: impl Read, mut show: impl FnMut(Option<Block>) -> bool) -> i
     }
 }
 
-/// What there is at a place, if anything, in its first bytes.
+/// Contents of the file at a path, if any, in its first bytes.
 fn look(path: &Path, server: u64, bytes_max: u64) -> Found {
     let open = match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Found::default(),
         Err(error) => Err(error),
-        // Who opens a pipe waits for its other end.
+        // Opening a pipe waits for its other end.
         Ok(metadata) if !metadata.is_file() => Err(io::Error::other("it is no file")),
         Ok(_) => File::open(path),
     };
@@ -483,7 +486,7 @@ mod tests {
         std::fs::write(&path, example()).unwrap();
         let found = look(&path, SERVER + 1, MOST);
         assert_eq!((found.keys, found.blocks, found.unusable), (0, 3, 3));
-        // No more than memory has use for.
+        // No more than memory can use.
         let found = look(&path, SERVER, 2 * BLOCK_BYTES as u64);
         assert_eq!((found.keys, found.blocks), (10, 2));
         std::fs::remove_file(&path).unwrap();

@@ -1,15 +1,15 @@
-//! What is read often at a member of a cluster, made ready for other members; and what they know of
-//! a dead server, brought to memory by those that have recovered its data to flash.
+//! Hints of a member of a cluster: hashes of frequently read keys, prepared for other members; and
+//! hints of a dead server, loaded into memory by the members that have recovered its data to flash.
 //!
 //! **Invariants**
-//! - N1: a hint is advice, from whomever it comes: what cannot be used of it is left out, and no
-//!   value depends on it (W1 of `engine::flash::heat`).
+//! - N1: a hint is advice, whatever its source: unusable parts are ignored, and no value depends on
+//!   it (W1 of `engine::flash::heat`).
 //! - N2: a hint has at most one byte of 1,024 of the memory budget, and [`HINT_BYTES_MAX`] at most,
-//!   hottest first. Making it takes at most a hundredth of a core's time. At most so many hints of
-//!   others as [`OTHERS_MAX`] wait; the oldest goes first.
+//!   hottest first. Making it takes at most a hundredth of a core's time. At most [`OTHERS_MAX`]
+//!   hints of other servers wait; the oldest is dropped first.
 //!
 //! **Concurrency**: one thread (`duramen-heat`) makes hints and refills, one hint after the other;
-//! whoever takes and brings them only holds a lock for a moment.
+//! threads that take or bring hints hold a lock only for a moment.
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of keys by falling heat.
 //!
@@ -24,11 +24,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Of the memory budget, a hint has one byte of so many (N2).
+/// A hint has one byte per this many bytes of the memory budget (N2).
 const MEMORY_PART: u64 = 1024;
-/// Hints of others that wait (N2).
+/// Most waiting hints of other servers (N2).
 const OTHERS_MAX: usize = 16;
-/// How long the thread sleeps that makes no hints.
+/// Sleep of the thread while it makes no hints.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The hints of a member.
@@ -36,9 +36,9 @@ pub(crate) struct Hints {
     server: u64,
     bytes_max: u64,
     interval: Duration,
-    /// Made, and not taken yet.
+    /// Made, and not yet taken.
     mine: Mutex<Option<Slice>>,
-    /// To be refilled from: whose they are, and blocks.
+    /// Waiting refills: the server of each, and its blocks.
     others: Mutex<VecDeque<(u64, Slice)>>,
     /// Ends the thread's pause.
     pub bell: Bell,
@@ -62,7 +62,7 @@ impl Hints {
         })
     }
 
-    /// The thread, until `stop`.
+    /// Main loop of the thread, until `stop`.
     pub fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
         let (mut due, mut news) = (Instant::now() + self.interval, 0);
         while !stop() {
@@ -84,7 +84,7 @@ impl Hints {
         }
     }
 
-    /// Of another server (N2).
+    /// Adds a hint of another server (N2).
     fn bring(&self, server: u64, blocks: Slice) {
         let mut others = self.others.lock().expect("hints of others");
         others.push_back((server, blocks));
@@ -103,7 +103,7 @@ impl Hints {
         stop: &dyn Fn() -> bool,
     ) {
         let keys = keys_in(blocks, server);
-        // Sessions may all be taken: then what is hot is fetched by who reads it.
+        // All sessions may be taken: then a read fetches each hot key.
         if let Ok(Some(refill)) = engine.refill() {
             engine.set_refill_left(keys);
             refill_from(engine, refill, blocks, server, keys, stop);
@@ -111,10 +111,10 @@ impl Hints {
         engine.end_refill();
     }
 
-    /// Makes a hint if there is more to tell than in the last one.
+    /// Makes a hint if there is more to report than in the last one.
     fn make(&self, engine: &Arc<duramen_engine::Store>, told: &mut u64, stop: &dyn Fn() -> bool) {
         let Ok(Some(mut reading)) = engine.heat() else {
-            return; // sessions are all taken: later
+            return; // all sessions are taken: later
         };
         let news = reading.news();
         if news == *told {
@@ -129,21 +129,21 @@ impl Hints {
     }
 }
 
-/// Hints of members, for who talks to the others.
+/// Hints of members, for the code that exchanges them.
 impl LogWriter {
-    /// Whether this store makes hints, and has use for those of others.
+    /// Whether this store makes hints, and can use those of others.
     pub fn has_hints(&self) -> bool {
         self.durable.hints.is_some()
     }
 
-    /// What is read often here, if there is more to tell than the last time: blocks of
+    /// The keys that are read often here, if there is more to report than the last time: blocks of
     /// `duramen_format::heat`.
     pub fn take_hint(&self) -> Option<Slice> {
         let hints = self.durable.hints.as_ref()?;
         hints.mine.lock().expect("this member's hint").take()
     }
 
-    /// Has memory filled with what was read often at another server, as far as it lies here, on
+    /// Requests a refill of memory with the hot keys of another server, as far as they are here, on
     /// flash. Does not wait.
     pub fn refill(&self, server: u64, blocks: Slice) {
         if let Some(hints) = &self.durable.hints {

@@ -1,15 +1,15 @@
-//! Whether this thread is inside of a caller's closure that is run under a guard or with keys
+//! Detects whether this thread is inside a caller's closure that runs under a guard or with keys
 //! locked. An operation on the same store would then wait for its own thread, so it is refused.
 
 use crate::{Error, Store};
 use std::cell::RefCell;
 
 thread_local! {
-    /// Addresses of the stores in whose closures this thread is.
+    /// Addresses of the stores whose closures this thread runs.
     static STORES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread is inside of a closure until this is dropped.
+/// The thread is inside a closure until this is dropped.
 pub(crate) struct Inside;
 
 /// Enters a closure.
@@ -21,7 +21,7 @@ pub(crate) fn enter(store: &Store) -> Inside {
 /// # Errors
 /// [`Error::Nested`]: this thread is in a closure of this store.
 pub(crate) fn check(store: &Store) -> Result<(), Error> {
-    // While a thread ends it may have none any more: then it is in no closure.
+    // An ending thread may have no such list any more: then it is in no closure.
     let is_inside = STORES.try_with(|stores| stores.borrow().contains(&address(store)));
     match is_inside {
         Ok(true) => Err(Error::Nested),

@@ -1,5 +1,5 @@
-//! For the server, the members of a cluster, the tools and the simulator: no promise to anybody
-//! else, and no part of the embedded API.
+//! Internals for the server, the members of a cluster, the tools and the simulator: not stable, and
+//! no part of the embedded API.
 
 pub use crate::member::{Backups, Bytes, Call, MemberOptions};
 #[cfg(feature = "planted")]

@@ -1,9 +1,9 @@
 //! A durable key-value store in memory, to be embedded in a program.
 //!
 //! A [`Store`] is opened on a directory with a budget of memory, used from many threads through a
-//! [`Session`] each, and closed. Opening it again brings back everything that was acknowledged.
-//! Data is in memory, as a log without fragmentation; the disk is written sequentially, in groups
-//! that form by themselves, and read at a start. Without a directory the data is in memory alone.
+//! [`Session`] each, and closed. Opening it again restores every acknowledged write. Data is in
+//! memory, as a log without fragmentation; the disk is written sequentially, in groups that form by
+//! themselves, and read at a start. Without a directory the data is in memory alone.
 //!
 //! ```
 //! use duramen::{Condition, Options, Store, Table};
@@ -42,9 +42,9 @@
 //! | open, close, copy a store; its tables and figures | [`Store`], [`Options`] |
 //! | read and write | [`Session`] |
 //! | change several keys at once | [`Session::transaction`] |
-//! | change a key only if it is as it was read | [`Condition`], [`Version`] |
+//! | change a key only if it is unchanged since a read | [`Condition`], [`Version`] |
 //! | choose between speed and safety, per store, table or session | [`Level`] |
-//! | know what went wrong and what to do | [`Error`] |
+//! | handle errors | [`Error`] |
 //!
 //! There is no order of keys, hence no ranges; keys and values are bytes, at most [`KEY_BYTES_MAX`]
 //! and [`VALUE_BYTES_MAX`]. One process at a time has a directory open. The guide:
@@ -108,5 +108,5 @@ pub use store::Store;
 pub use tables::TableInfo;
 pub use transaction::Transaction;
 
-// Their names inside of this crate.
+// Short names for use inside this crate.
 use internals::{LogWriter, Repair};

@@ -1,5 +1,5 @@
-//! Segments from disk into memory, several at a time, the newest first: so most of what is old is
-//! known to be dead when it comes.
+//! Loads segments from disk into memory, several at a time, the newest first: so most old entries
+//! are already dead when they are loaded.
 
 use crate::restart::Loaded;
 use crate::{Error, Phase, Progress};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What is to be loaded.
+/// Input of a load.
 pub(crate) struct What<'a> {
     pub state: &'a State,
     pub listed: &'a [ReplicaInfo],
@@ -20,15 +20,15 @@ pub(crate) struct What<'a> {
     pub kept: &'a [SegmentId],
 }
 
-/// What the threads of a load share.
+/// State that the threads of a load share.
 struct Load<'a> {
     loader: &'a Loader,
     backup: &'a Backup,
     /// The newest first.
     segments: &'a [ReplicaInfo],
     next: AtomicUsize,
-    /// Half as many as threads; who reads holds one. If all read at once, all would wait for the
-    /// device and then all work at once.
+    /// Half as many as threads; a reading thread holds one. If all threads read together, all would
+    /// wait for the device and then all would compute.
     turns: Vec<Mutex<()>>,
     stop: AtomicBool,
     bytes: AtomicU64,
@@ -38,7 +38,7 @@ struct Load<'a> {
 }
 
 /// Adopts all listed segments with `threads` threads; 0 = two per core: while one waits for the
-/// device, the other one verifies and indexes what has come.
+/// device, the other one verifies and indexes the read segments.
 pub(crate) fn load(
     engine: &Arc<duramen_engine::Store>,
     backup: &Backup,
@@ -119,7 +119,7 @@ pub(crate) fn load(
 }
 
 impl Load<'_> {
-    /// Takes segments until there are none, or somebody failed.
+    /// Takes segments until there are none, or until another thread has failed.
     fn run(&self, started: Instant, progress: &(dyn Fn(&Progress) + Send + Sync)) {
         while !self.stop.load(Ordering::Relaxed) {
             let n = self.next.fetch_add(1, Ordering::Relaxed);

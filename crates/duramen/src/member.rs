@@ -1,14 +1,14 @@
-//! A member of a cluster: its log lies with other servers, and their answers come when they like.
+//! A member of a cluster: its log is on other servers, whose answers come at any time.
 //!
 //! **Invariants** (docs/protocols.md)
-//! - J1: one group is on its way at a time: what is appended meanwhile forms the next one, which
-//!   begins when this one has reached its level on all replicas. Nobody waits for company.
-//! - J2: the engine hears that a group has reached a level when all of its data, and the records
-//!   that came with it, have: data as the rules count it, records synced. A segment's closing is
-//!   told when all its replicas are closed, synced.
-//! - J3: what was only buffered is told as synced when all of it is.
-//! - J4: bytes that are sent were copied from the log under the commit's lock: nobody holds the
-//!   engine's memory.
+//! - J1: one group is in flight at a time: appends made meanwhile form the next one, which begins
+//!   when this one has reached its level on all replicas. No write waits for more writers.
+//! - J2: the engine gets the level of a group when all of its data, and the records that came with
+//!   it, have reached it: data as the rules count it, records synced. A segment's closing is
+//!   reported when all its replicas are closed and synced.
+//! - J3: a buffered group is reported as synced when all of it is synced.
+//! - J4: bytes that are sent were copied from the log under the commit's lock: no call refers to
+//!   the engine's memory.
 //!
 //! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and
 //! must not call back.
@@ -34,59 +34,60 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Most calls with data, and most frees, under way at once.
+/// Most calls with data, and most frees, in flight at once.
 const WRITES_MAX: usize = 16;
-/// Survivors that are written at once: a recovery's way to the disks.
+/// Survivors that are written at once: the rate at which a recovery reaches the disks.
 const SURVIVORS_MAX: usize = 4;
 const FREES_MAX: usize = 3;
-/// Buffers for survivors: those under way, and some whose last copy is still being sent; and those
-/// that stay when none is.
+/// Buffers for survivors: those in flight, and some whose last copy is still being sent; and those
+/// that are kept when none is in flight.
 const SPARE_MAX: usize = 2 * SURVIVORS_MAX;
 const SPARE_KEPT: usize = 1;
-/// Their lengths are multiples of this: survivors are about equally long.
+/// Unit of their lengths: survivors are about equally long.
 const SPARE_UNIT: usize = 1 << 20;
 
-/// Where the bytes of a call come from.
+/// The source of a call's bytes.
 #[derive(Clone, Debug)]
 pub enum Bytes {
-    /// These.
+    /// The bytes themselves.
     Here(Slice),
-    /// Not in memory any more: any of these has the whole segment, closed.
+    /// Not in memory any more: each of these backups has the whole segment, closed.
     At(Vec<BackupId>),
 }
 
-/// What a backup is asked for. Repeated until it is answered, or the backup is lost.
+/// A call to a backup. Repeated until it is answered, or the backup is lost.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The log id.
     pub log: u64,
     pub send: Send,
-    /// What it must reach before the answer.
+    /// Level that it must reach before the answer.
     pub level: Level,
     pub bytes: Bytes,
 }
 
-/// The way to a member's backups and to its coordinator. Nothing here blocks or fails: what cannot
-/// be done now is repeated until it is answered through [`LogWriter`], or the backup is lost.
+/// The connection to a member's backups and to its coordinator. Nothing here blocks or fails: a
+/// call is repeated until it is answered through [`LogWriter`], or the backup is lost.
 pub trait Backups: std::marker::Send + Sync {
     /// → [`LogWriter::answered`]
     fn send(&self, call: Call);
     /// → [`LogWriter::freed`]
     fn free(&self, backup: BackupId, segment: SegmentId);
-    /// Everything of this log is to be synced there. → [`LogWriter::synced`]
+    /// Syncs all data of this log there. → [`LogWriter::synced`]
     fn sync(&self, backup: BackupId);
-    /// The coordinator notes that no older control segment counts. →
+    /// Makes the coordinator record that no older control segment counts. →
     /// [`LogWriter::control_head_noted`]
     fn control_head(&self, min_open: SegmentId);
 }
 
-/// How a member's store is opened.
+/// Options of a member's store.
 pub struct MemberOptions {
-    /// Engine, levels and figures. The directory is the node's, for what it keeps for others.
+    /// Engine, levels and figures. The directory belongs to the node, for the replicas of other
+    /// members.
     pub store: Options,
     /// The log id: the server's id of this life.
     pub log: u64,
-    /// Equal in the whole cluster.
+    /// The same in the whole cluster.
     pub hash_seed: u64,
     pub segment_bytes: u32,
     pub replicas: usize,
@@ -94,34 +95,34 @@ pub struct MemberOptions {
     pub backups: Arc<dyn Backups>,
 }
 
-/// The way out of a member's store.
+/// A store's connection to its backups.
 pub(crate) struct Remote {
     log: u64,
     replicas: usize,
     backups: Arc<dyn Backups>,
 }
 
-/// What is on its way.
+/// In-flight replication state.
 #[derive(Default)]
 pub(crate) struct Flight {
-    /// The level that the present group is to reach; `None`: there is none (J1).
+    /// The level that the present group must reach; `None`: there is no group (J1).
     level: Option<Level>,
     part: Part,
-    /// Told as buffered, and not as synced (J3).
+    /// Reported as buffered, and not yet as synced (J3).
     behind: Part,
-    /// Somebody wants more than the present group.
+    /// Requested level, beyond the present group.
     demanded: Level,
     wants_sync: bool,
     syncing: BTreeSet<BackupId>,
     /// Survivors that are being written.
     survivors: BTreeMap<SegmentId, (Certificate, Slice)>,
-    /// Memory for the next ones: fresh memory is slow to touch.
+    /// Memory for the next ones, because fresh memory is slow to touch.
     spare: Vec<Arc<Vec<u8>>>,
-    /// The bytes of the last call: all replicas get the same.
+    /// The bytes of the last call: all replicas get the same bytes.
     last: Option<(SegmentId, u32, u32, Slice)>,
 }
 
-/// What has to be on the replicas.
+/// The data and records that must reach the replicas.
 #[derive(Default)]
 struct Part {
     ends: BTreeMap<SegmentId, u32>,
@@ -154,8 +155,8 @@ impl Part {
 }
 
 impl Store {
-    /// Opens the store of a cluster's member: an empty log, whose replicas lie with the backups
-    /// that come with [`LogWriter::backup_up`]. Without `threads` nothing happens by itself.
+    /// Opens the store of a cluster's member: an empty log, whose replicas are on the backups that
+    /// [`LogWriter::backup_up`] adds. Without `threads` nothing happens by itself.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Thread`], [`Error::Misfit`].
@@ -219,7 +220,7 @@ impl Store {
             bad_frames: AtomicU64::new(0),
             repairs: Repairs::default(),
             scrub: Scrub::new(store.scrub_interval),
-            heat: None, // its log is recovered by others, never restarted
+            heat: None, // others recover its log; no restart reads it
             hints,
             options: store.clone(),
         };
@@ -228,11 +229,11 @@ impl Store {
 }
 
 impl Durable {
-    /// Lets everything go on that can: sends what the rules allow, tells the engine what has
-    /// arrived, begins the next group.
+    /// Continues all possible work: sends as the rules allow, reports reached levels to the engine,
+    /// begins the next group.
     ///
     /// # Errors
-    /// [`Error::DiskFailed`] for good, if this server is taken for crashed.
+    /// [`Error::DiskFailed`], permanent, if this server counts as crashed.
     pub fn pump(&self, commit: &mut Commit, remote: &Remote, level: Level) -> Result<(), Error> {
         commit.flight.demanded = commit.flight.demanded.max(level);
         commit.flight.wants_sync |= level == Level::Synced;
@@ -282,7 +283,7 @@ impl Durable {
         let has_records =
             !commit.collected.changes().is_empty() || !commit.collected.passes().is_empty();
         self.tell(commit);
-        // Records that come before the first control segment are in its snapshot.
+        // Records before the first control segment are in its snapshot.
         part.records = if has_records {
             commit.master.control_end().max(1)
         } else {
@@ -292,7 +293,7 @@ impl Durable {
         commit.flight.level = Some(level);
     }
 
-    /// The group has reached its level: the engine hears of it. Returns whether it had.
+    /// Reports a group that has reached its level to the engine. Returns whether it had.
     fn end_group(&self, commit: &mut Commit) -> bool {
         let Commit {
             flight,
@@ -339,7 +340,7 @@ impl Durable {
         }
     }
 
-    /// Applies the rules and sends what they say.
+    /// Applies the rules and sends their calls.
     fn apply(&self, commit: &mut Commit, remote: &Remote) {
         let mut effects = std::mem::take(&mut commit.effects);
         let mut next_id = || self.log().new_segment_id();
@@ -358,12 +359,12 @@ impl Durable {
 
     fn send(&self, commit: &mut Commit, remote: &Remote, send: Send) {
         let Some(bytes) = self.bytes_of(commit, &send) else {
-            // Cleaning moves what lives in it to another segment.
+            // Cleaning moves its live entries to another segment.
             commit.master.give_up(send.ticket);
             self.engine.relocate(send.segment);
             return;
         };
-        // What orders other things is synced; data alone reach what their group asks for.
+        // Sends that order other data are synced; data alone reaches the level of its group.
         let orders = send.kind != Kind::Head || send.open || send.close || send.epoch > 0;
         let level = match commit.flight.level {
             Some(level) if !orders => level,
@@ -377,7 +378,7 @@ impl Durable {
         });
     }
 
-    /// J4. `None`: nobody has them.
+    /// J4. `None`: no copy exists.
     fn bytes_of(&self, commit: &mut Commit, send: &Send) -> Option<Bytes> {
         let (segment, from, to) = (send.segment, send.from, send.certificate.length);
         if from == to {
@@ -396,8 +397,8 @@ impl Durable {
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => bytes.into(),
                 None => {
-                    // Flash is waited for only if there is no other copy (D7): others wait for the
-                    // commit meanwhile.
+                    // Waits for flash only if there is no other copy (D7): other threads wait for
+                    // the commit meanwhile.
                     let holders = master.holders(segment);
                     let last = holders.is_empty();
                     match self.engine.unswapped_bytes(segment, from, to, last) {
@@ -411,7 +412,7 @@ impl Durable {
         Some(Bytes::Here(bytes))
     }
 
-    /// What a member does beside its groups: survivors, swaps. Returns whether there was anything.
+    /// A member's work beside its groups: survivors, swaps. Returns whether there was any.
     pub fn member_step(&self, remote: &Remote) -> Result<bool, Error> {
         let mut commit = self.lock();
         let any = [
@@ -426,7 +427,7 @@ impl Durable {
         Ok(any)
     }
 
-    /// A few survivors at a time go to all their replicas, each as a whole.
+    /// Sends a few survivors at a time to all their replicas, each as a whole.
     fn write_survivors(&self, commit: &mut Commit) -> bool {
         let log = self.log();
         let Commit {
@@ -460,7 +461,7 @@ impl Durable {
         any
     }
 
-    /// Survivors of side logs that were given up: their replicas are freed.
+    /// Frees the replicas of survivors of side logs that were given up.
     fn drop_abandoned_survivors(&self, commit: &mut Commit) -> bool {
         let abandoned = self.log().take_abandoned();
         for segment in &abandoned {
@@ -476,7 +477,7 @@ impl Durable {
         !abandoned.is_empty()
     }
 
-    /// Proposes the next swap; tells the engine of one that has become durable.
+    /// Proposes the next swap; reports a durable one to the engine.
     fn advance_swaps(&self, commit: &mut Commit) -> bool {
         let log = self.log();
         if let Some((number, swap)) = commit.proposed.take() {
@@ -506,13 +507,13 @@ impl Durable {
                 || flight.demanded == Level::Synced
                 || flight.wants_sync && !flight.behind.is_empty();
             (flight.demanded, flight.wants_sync) = (Level::Synced, true);
-            return !is_under_way; // whoever is told that there was something looks again at once
+            return !is_under_way; // a caller that gets true checks again at once
         }
         false
     }
 }
 
-/// J4, in memory that was used before if some of it is free.
+/// J4, in reused memory if a buffer is free.
 fn copied(spare: &mut Vec<Arc<Vec<u8>>>, bytes: &[u8]) -> Slice {
     let free = spare
         .iter_mut()
@@ -528,7 +529,7 @@ fn copied(spare: &mut Vec<Arc<Vec<u8>>>, bytes: &[u8]) -> Slice {
     Slice::of(buffer, 0..bytes.len())
 }
 
-/// What a member of a cluster hears. All of it is quick; whoever waits is told.
+/// Events of a member of a cluster. Each call is quick; it wakes the waiters.
 impl LogWriter {
     fn hear(&self, change: impl FnOnce(&mut Commit)) {
         let Some(remote) = &self.durable.remote else {
@@ -541,14 +542,14 @@ impl LogWriter {
         let is_writing = !commit.flight.survivors.is_empty() || commit.proposed.is_some();
         drop(commit);
         if is_writing {
-            self.background.ring(); // a recovery waits for what comes next
+            self.background.ring(); // a recovery waits for the next step
         }
         if self.durable.ended.load(Ordering::Acquire) != before {
             self.tell();
         }
     }
 
-    /// A backup has done what a call asked for, or why it will not.
+    /// A backup has executed a call, or rejects it.
     pub fn answered(&self, ticket: Ticket, answer: Result<Level, Rejection>) {
         self.hear(|commit| match answer {
             Ok(level) => commit.master.acked(ticket, level),
@@ -556,17 +557,17 @@ impl LogWriter {
         });
     }
 
-    /// None of these had the bytes of a closed segment that a call was to send.
+    /// None of these holders had the bytes of a closed segment for a call.
     pub fn not_fetched(&self, ticket: Ticket, holders: &[BackupId]) {
         self.hear(|commit| commit.master.not_fetched(ticket, holders));
     }
 
-    /// A backup has forgotten a replica.
+    /// A backup has dropped a replica.
     pub fn freed(&self, backup: BackupId, segment: SegmentId) {
         self.hear(|commit| commit.master.freed(backup, segment));
     }
 
-    /// A backup has synced what it had when it was asked.
+    /// A backup has synced all data that it had at the time of the request.
     pub fn synced(&self, backup: BackupId) {
         self.hear(|commit| {
             if commit.flight.syncing.remove(&backup) {
@@ -575,23 +576,23 @@ impl LogWriter {
         });
     }
 
-    /// The coordinator has noted the control head, durably.
+    /// The coordinator has stored the control head, durably.
     pub fn control_head_noted(&self, min_open: SegmentId) {
         self.hear(|commit| commit.master.control_head_noted(min_open));
     }
 
-    /// Where this server is, before the first [`backup_up`](Self::backup_up).
+    /// Sets the place of this server, before the first [`backup_up`](Self::backup_up).
     pub fn is_at(&self, me: Member) {
         self.hear(|commit| commit.master.is_at(me));
     }
 
-    /// A server may be given replicas. Never this one itself.
+    /// A server may get replicas. Never this one itself.
     pub fn backup_up(&self, member: Member) {
         self.backups_up([member]);
     }
 
-    /// The same of several servers. Nothing is placed before all of them are known: with the first
-    /// alone there would be no choice.
+    /// The same for several servers. Replicas are placed only after all of them are known: with the
+    /// first alone there would be no choice.
     pub fn backups_up(&self, members: impl IntoIterator<Item = Member>) {
         self.hear(|commit| {
             let members = members.into_iter();
@@ -599,7 +600,7 @@ impl LogWriter {
         });
     }
 
-    /// A server has crashed: its replicas are made good for.
+    /// A server has crashed: its replicas are replaced.
     pub fn backup_lost(&self, backup: BackupId) {
         self.hear(|commit| {
             commit.flight.syncing.remove(&backup);
@@ -612,7 +613,8 @@ impl LogWriter {
         self.hear(|commit| commit.master.backup_retires(backup));
     }
 
-    /// A backup asks which of these replicas it may drop: returns those, and those that count.
+    /// A backup requests a decision on these replicas: returns those that it may drop, and those
+    /// that count.
     pub fn hand_back(&self, backup: BackupId, found: &[Found]) -> (Vec<SegmentId>, Vec<SegmentId>) {
         let (mut not_needed, mut counted) = (Vec::new(), Vec::new());
         self.hear(|commit| {
@@ -625,13 +627,14 @@ impl LogWriter {
         (not_needed, counted)
     }
 
-    /// From time to time (every 100 ms or so): backups that were short of room may be asked again.
+    /// Called from time to time (every 100 ms or so): backups that were short of room may get calls
+    /// again.
     pub fn forgive(&self) {
         self.hear(|commit| commit.master.forgive());
     }
 
-    /// On how many other servers a write is, each time, when it has reached its level; `None`: this
-    /// is no member of a cluster.
+    /// Number of other servers that hold a write when it has reached its level; `None`: this is not
+    /// a member of a cluster.
     pub fn replicas(&self) -> Option<usize> {
         let remote = self.durable.remote.as_ref();
         remote.map(|remote| remote.replicas)
@@ -642,7 +645,7 @@ impl LogWriter {
         self.durable.lock().master.control_holders()
     }
 
-    /// For people: what the log waits for.
+    /// A text for the operator: the events that the log waits for.
     pub fn describe(&self) -> String {
         self.durable.lock().master.describe()
     }

@@ -1,4 +1,4 @@
-//! Durations of syncs, as percentiles that cost a counter each.
+//! Meter: durations of syncs, as percentiles at the cost of one counter each.
 
 use crate::Latency;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,8 @@ const STEPS: u32 = 8;
 /// Up to 2^32 microseconds.
 const BUCKETS: usize = 32 * STEPS as usize;
 
-/// Counts durations. Written by whoever commits, read by anybody: Relaxed, each figure is its own.
+/// Counts durations. Written by the committing thread, read by any thread: Relaxed, because each
+/// figure is independent.
 pub(crate) struct Meter {
     buckets: [AtomicU64; BUCKETS],
     count: AtomicU64,
@@ -30,7 +31,7 @@ impl Default for Meter {
     }
 }
 
-/// The bucket of a duration: its power of two, then which eighth of it.
+/// The bucket of a duration: its power of two, then its eighth within that.
 fn bucket(us: u64) -> usize {
     let us = us.clamp(1, u64::from(u32::MAX));
     let power = us.ilog2();
@@ -58,9 +59,9 @@ impl Meter {
         self.count.load(Relaxed)
     }
 
-    /// Syncs so far, and their microseconds.
+    /// Number of syncs so far, and their total microseconds.
     pub fn totals(&self) -> (u64, u64) {
-        // In this order: a sync between the two is missing in the count or in both.
+        // In this order: a concurrent sync is missing in the count or in both.
         (self.count.load(Relaxed), self.sum_us.load(Relaxed))
     }
 

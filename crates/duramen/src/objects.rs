@@ -1,4 +1,4 @@
-//! Values, versions and conditions, as a session gives and takes them.
+//! Values, versions and conditions in the interface of a session.
 
 use duramen_engine::Object;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The version of an object: a number that only grows for a key, across removals too, so two states
-/// of a key never have the same one. At least 1. Versions of different keys say nothing about each
-/// other [Ousterhout15 §3].
+/// of a key never have the same one. At least 1. Versions of different keys are unrelated
+/// [Ousterhout15 §3].
 ///
 /// ```
 /// use duramen::{Condition, Options, Store, Table};
@@ -45,7 +45,7 @@ impl fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Value {
-    /// At most [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+    /// At most [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) bytes.
     pub bytes: Vec<u8>,
     pub version: Version,
     /// `None` = never. In steps of a millisecond.
@@ -98,7 +98,7 @@ impl From<Value> for Vec<u8> {
 pub struct Outcome {
     /// `None`: the key was absent, or had expired.
     pub before: Option<Version>,
-    /// `None`: the key is absent now, also because it was given a time of expiry that is past.
+    /// `None`: the key is absent now, also if its new time of expiry is in the past.
     pub after: Option<Version>,
 }
 
@@ -111,8 +111,8 @@ impl From<duramen_engine::Outcome> for Outcome {
     }
 }
 
-/// The condition of a write, one of RAMCloud's reject rules [Ousterhout15 §3].
-/// Judged in one atomic step with the write. Otherwise:
+/// The condition of a write, one of RAMCloud's reject rules [Ousterhout15 §3]. It is checked in one
+/// atomic step with the write. If it does not hold, the call returns
 /// [`Error::ConditionFailed`](crate::Error::ConditionFailed), with the version that was found.
 ///
 /// ```
@@ -156,7 +156,7 @@ pub(crate) fn time_of(ms: u64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_millis(ms))
 }
 
-/// A number after something was added to it.
+/// A number after an addition.
 ///
 /// ```
 /// use duramen::{Options, Store, Table};

@@ -1,4 +1,4 @@
-//! The choices that a store is opened with.
+//! The options with which a store is opened.
 
 use crate::DiskMode;
 use duramen_base::ids::Level;
@@ -6,9 +6,9 @@ use duramen_base::units::{GIB, MIB};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The choices that a [`Store`](crate::Store) is opened with: where its data lives, how much memory
-/// it may take, and what a write has to reach before it is acknowledged. The two constructors
-/// choose everything else; the other methods change a choice.
+/// The options with which a [`Store`](crate::Store) is opened: the place of its data, its memory
+/// budget, and the level at which a write is acknowledged. The two constructors choose defaults for
+/// everything else; the other methods change one option each.
 ///
 /// ```
 /// use duramen::{Level, Options};
@@ -19,23 +19,22 @@ use std::time::Duration;
 /// let options = Options::memory(64 << 20);
 /// # let _ = options;
 /// ```
-// The server and the simulator set the fields; they are no promise.
+// The server and the simulator set the fields; they are no part of the stable API.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory of the data; made if it does not exist. In mode `raw` a device or a
+    /// The directory of the data; created if it does not exist. In mode `raw` a device or a
     /// preallocated file. `None` = in memory alone.
     #[doc(hidden)]
     pub dir: Option<PathBuf>,
-    /// Memory budget and the rest of the engine. Its `log` field is filled in here.
+    /// Memory budget and other options of the engine. Its `log` field is filled in here.
     #[doc(hidden)]
     pub engine: duramen_engine::Options,
-    /// The level that a write has to reach before it is acknowledged, where neither table nor
-    /// request says otherwise.
+    /// The level at which a write is acknowledged, if neither table nor request sets one.
     #[doc(hidden)]
     pub level: Level,
     #[doc(hidden)]
     pub mode: DiskMode,
-    /// Bytes of the write-ahead log. Only used when the directory is made.
+    /// Bytes of the write-ahead log. Only used when the directory is created.
     #[doc(hidden)]
     pub wal_bytes: u64,
     /// Most bytes that frames may take. 0 = `disk_expansion` times the memory budget.
@@ -47,38 +46,38 @@ pub struct Options {
     /// False: no compaction in memory; memory and disk are cleaned together only. For comparison.
     #[doc(hidden)]
     pub two_levels: bool,
-    /// Longest time that a commit waits for company. 0 = never: what arrives during a commit forms
-    /// the next one.
+    /// Longest time that a commit waits for more writers. 0 = no wait: writes that arrive during a
+    /// commit form the next one.
     #[doc(hidden)]
     pub commit_window: Duration,
-    /// One frame is read again and verified in this time; 0 = only when somebody asks
+    /// Interval at which one frame is read again and verified; 0 = only on request
     /// ([`Store::scrub`](crate::Store::scrub)).
     #[doc(hidden)]
     pub scrub_interval: Duration,
-    /// With a flash tier: what is read often is written down this often, or less so that it costs
-    /// little; 0 = never.
+    /// With a flash tier: interval at which the hashes of hot keys are stored, longer if it would
+    /// cost too much; 0 = never.
     #[doc(hidden)]
     pub heat_interval: Duration,
     /// Threads that load segments at a restart; 0 = two per core.
     #[doc(hidden)]
     pub restart_threads: usize,
-    /// Versions of a store that is made begin above this one: its objects come from elsewhere.
+    /// Versions of a new store begin above this one: its objects come from elsewhere.
     #[doc(hidden)]
     pub version_floor: u64,
     /// Name of the cluster; a directory of another one is refused.
     #[doc(hidden)]
     pub cluster: String,
-    /// A bug for tests to find.
+    /// A planted bug for tests.
     #[cfg(feature = "planted")]
     #[doc(hidden)]
     pub planted: Option<crate::planted::Bug>,
 }
 
 impl Options {
-    /// A store in `dir`, which is made if it does not exist, with a memory budget of
+    /// A store in `dir`, which is created if it does not exist, with a memory budget of
     /// `memory_bytes`: a hard limit for data, index and tables, at least
     /// [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN). Writes are acknowledged at [`Level::Synced`].
-    /// Beside the budget a store takes buffers for what is on its way to disk.
+    /// Beside the budget a store takes buffers for data in flight to the disk.
     ///
     /// The disk takes about twice the budget for data [Rumble14 §5.2] and a quarter of it, 64 MiB
     /// to 1 GiB, for the write-ahead log.
@@ -129,8 +128,7 @@ impl Options {
         }
     }
 
-    /// The level that a write has to reach before it is acknowledged, where neither its table nor
-    /// its session says otherwise.
+    /// The level at which a write is acknowledged, if neither its table nor its session sets one.
     ///
     /// ```
     /// # use duramen::{Level, Options};
@@ -143,8 +141,8 @@ impl Options {
         self
     }
 
-    /// A cache: when memory is full, what was not read recently or often is evicted, and writes go
-    /// on [Rumble14 §8.6]. Otherwise writes are refused
+    /// A cache: when memory is full, objects that were not read recently or often are evicted, and
+    /// writes continue [Rumble14 §8.6]. Otherwise writes are refused
     /// ([`Error::OutOfMemory`](crate::Error::OutOfMemory)), and nothing is lost.
     ///
     /// ```
@@ -158,9 +156,9 @@ impl Options {
         self
     }
 
-    /// Most bytes of data on disk, dead ones that are not yet cleaned included. Should be 1.5 times
+    /// Most bytes of data on disk, including dead data that is not yet cleaned. Should be 1.5 times
     /// the memory budget or more; the less, the more is written by cleaning. 0 = twice the memory
-    /// budget. A store that exists keeps the room that it was made with, if that is less.
+    /// budget. An existing store keeps the room with which it was created, if that is less.
     ///
     /// ```
     /// # use duramen::Options;
@@ -173,7 +171,7 @@ impl Options {
         self
     }
 
-    /// Bytes of the write-ahead log; used only when the directory is made. A larger one takes
+    /// Bytes of the write-ahead log; used only when the directory is created. A larger log takes
     /// longer bursts of writes before they wait for data files, and makes a start after a crash
     /// longer.
     ///
@@ -188,7 +186,8 @@ impl Options {
         self
     }
 
-    /// The way files are written: through the page cache (the default), past it, or to one device.
+    /// The way to write files: through the page cache (the default), bypassing it, or to one
+    /// device.
     ///
     /// ```
     /// # use duramen::{DiskMode, Options};
@@ -201,8 +200,9 @@ impl Options {
         self
     }
 
-    /// Segments of the log that threads write to at once, each on its own: as many as threads write
-    /// all the time. 0 (the default) = one per core. Each takes 2 to 8 MiB of memory.
+    /// Number of segments that threads write to at the same time, each thread to its own: as many
+    /// as threads write all the time. 0 (the default) = one per core. Each takes 2 to 8 MiB of
+    /// memory.
     ///
     /// ```
     /// # use duramen::Options;
@@ -229,8 +229,8 @@ impl Options {
         self
     }
 
-    /// Whether the kernel is asked for huge pages (the default): reads are faster, and memory is
-    /// taken in steps of 2 MiB.
+    /// Whether huge pages are requested from the kernel (the default): reads are faster, and memory
+    /// is taken in steps of 2 MiB.
     ///
     /// ```
     /// # use duramen::Options;
@@ -243,8 +243,8 @@ impl Options {
         self
     }
 
-    /// Longest time that a commit waits for more writers. 0 (the default) = it does not wait: what
-    /// arrives during a commit forms the next one, so groups form by themselves.
+    /// Longest time that a commit waits for more writers. 0 (the default) = no wait: writes that
+    /// arrive during a commit form the next one, so groups form by themselves.
     ///
     /// ```
     /// # use duramen::Options;
@@ -258,8 +258,8 @@ impl Options {
         self
     }
 
-    /// One segment on disk is read again and verified in this time (1 second by default); 0 = only
-    /// when somebody asks ([`Store::scrub`](crate::Store::scrub)).
+    /// Interval at which one segment on disk is read again and verified (1 second by default); 0 =
+    /// only on request ([`Store::scrub`](crate::Store::scrub)).
     ///
     /// ```
     /// # use duramen::Options;

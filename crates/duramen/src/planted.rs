@@ -1,18 +1,17 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are
-//! none.
+//! Bugs that tests plant to check that they are found. Without feature `planted` there are none.
 
-/// A way to get it wrong that a paper or its code has been caught with.
+/// A mistake that was found in a paper or its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Trap 1: a restart replays every replica that is there, listed or not.
+    /// Trap 1: a restart replays every replica on the disk, listed or not.
     ReplayEverything,
     /// Trap 2: a victim is freed when its swap is proposed, while the record may still be lost.
     FreeBeforeSwap,
-    /// Trap 8: what is damaged is passed over: as a whole, or from the first bad entry on.
+    /// Trap 8: damaged parts are skipped: as a whole, or from the first bad entry on.
     DamageIsSkipped,
-    /// What was written is taken for synced.
+    /// Written data counts as synced.
     AnswerBeforeSync,
-    /// Of several control segments the oldest counts.
+    /// The oldest of several control segments counts.
     OldControlHead,
     #[cfg(feature = "planted")]
     Engine(duramen_engine::Bug),

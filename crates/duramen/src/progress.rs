@@ -1,8 +1,8 @@
-//! What a restart or a snapshot tells while it runs.
+//! Progress of a restart or a snapshot.
 
 use std::time::{Duration, Instant};
 
-/// What a restart is doing.
+/// Phase of a restart or a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the write-ahead log.
@@ -17,7 +17,7 @@ pub enum Phase {
     Done,
 }
 
-/// How far a restart or a snapshot is. Totals are 0 while unknown.
+/// Progress of a restart or a snapshot. Totals are 0 while unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub phase: Phase,
@@ -64,7 +64,7 @@ impl Progress {
     }
 }
 
-/// What a snapshot copied.
+/// Result of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotReport {
     pub segments: u64,

@@ -1,14 +1,14 @@
-//! What becomes of replicas that went bad at rest.
+//! Repair of replicas that went bad at rest.
 //!
 //! **Invariants** (docs/protocols.md, "Damage at rest")
-//! - A1: a damaged replica of the log is replaced as soon as that can be: what memory holds of its
-//!   segment goes to new segments by a cleaning pass, a control segment gets a successor. Nothing
-//!   is written over in place.
-//! - A2: a replica is pending from the moment it was found until nothing depends on it any more,
-//!   durably; meanwhile the figures say so. If nothing can replace it, it is pending for good, and
-//!   said to be lost.
-//! - A3: nothing here waits for the engine: a head that somebody writes to is closed at a later
-//!   look.
+//! - A1: a damaged replica of the log is replaced as soon as possible: a cleaning pass moves the
+//!   contents of its segment in memory to new segments; a control segment gets a successor. Nothing
+//!   is overwritten in place.
+//! - A2: a replica is pending from the moment when it was found until nothing depends on it any
+//!   more, durably; meanwhile the figures show it. If it cannot be replaced, it is pending for
+//!   ever, and reported as lost.
+//! - A3: this file never waits for the engine: a head with an active writer is closed at a later
+//!   check.
 
 use crate::Error;
 use crate::commit::Durable;
@@ -21,31 +21,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Looks in a row that found nothing in memory of a segment, until it is said to be lost.
+/// Consecutive checks that find no data of a segment in memory, before it is reported as lost.
 const LOOKS_UNTIL_LOST: u32 = 10;
-/// Longest time that an orderly end waits for repairs.
+/// Longest wait of an orderly shutdown for repairs.
 const AT_THE_END: Duration = Duration::from_secs(10);
-/// Victim bytes of one step of relocation, where no cleaner thread does it.
+/// Victim bytes of one step of relocation, if no cleaner thread does it.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Something that a person should know about a replica on disk, or about the write-ahead log.
+/// A message to the operator about a replica on disk, or about the write-ahead log.
 #[derive(Clone, Debug)]
 pub struct Repair {
     /// `None`: the write-ahead log.
     pub segment: Option<SegmentId>,
-    /// Where it lies; `None` if it was freed meanwhile, or is the write-ahead log.
+    /// Its place; `None` if it was freed meanwhile, or is the write-ahead log.
     pub frame: Option<u32>,
     pub step: RepairStep,
 }
 
-/// How far the repair of a replica is.
+/// Progress of the repair of a replica.
 #[derive(Clone, Debug)]
 pub enum RepairStep {
-    /// It is not as it was written. Until it is repaired, a restart would refuse the data.
+    /// It differs from the written data. Until it is repaired, a restart would refuse the data.
     Found { reason: String },
-    /// Nothing depends on it any more: what it held lies elsewhere, durably.
+    /// Nothing depends on it any more: its contents are elsewhere, durably.
     Repaired { took: Duration },
-    /// Memory has nothing of it, so nothing can replace it: a restart will refuse the data.
+    /// Memory has no data of it, so it cannot be replaced: a restart will refuse the data.
     Lost,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Repairs {
     hook: Mutex<Option<Hook>>,
     repaired: AtomicU64,
     lost: AtomicU64,
-    /// Of `pending`, for a look without the lock.
+    /// Number of pending replicas, for a check without the lock.
     count: AtomicU64,
 }
 
@@ -85,7 +85,7 @@ impl Repairs {
         self.pending.lock().expect("damaged replicas")
     }
 
-    /// Calls `hook` for what is pending, and for whatever happens from now on.
+    /// Calls `hook` for all pending replicas, and for all later changes.
     pub fn watch(&self, hook: Hook) {
         let pending = self.pending();
         for known in pending.values() {
@@ -104,7 +104,7 @@ impl Repairs {
         }
     }
 
-    /// Tells of a commit that went bad.
+    /// Reports a commit that went bad.
     pub fn log_damaged(&self, damage: &LogDamage) {
         let tell = |step| {
             self.tell(&Repair {
@@ -138,8 +138,8 @@ impl Repairs {
 }
 
 impl Durable {
-    /// Begins with what was found damaged, and looks how far the rest is. Returns whether something
-    /// came to its end.
+    /// Begins the repair of damaged replicas, and checks the progress of the others. Returns
+    /// whether a repair has ended.
     pub(crate) fn repair(&self) -> Result<bool, Error> {
         for damaged in self.backup().take_damaged() {
             self.note_damaged(damaged);
@@ -173,7 +173,7 @@ impl Durable {
         Ok(ended)
     }
 
-    /// Does what can be done now for one segment; says when it came to an end.
+    /// Does the possible work for one segment; returns its step when the repair has ended.
     fn look(&self, segment: SegmentId, known: &mut Pending) -> Option<RepairStep> {
         if !self.backup().holds(segment) {
             return Some(self.repaired(known));
@@ -206,7 +206,7 @@ impl Durable {
         }
     }
 
-    /// The control log goes on in a new segment, if it is still in this one.
+    /// Continues the control log in a new segment, if it is still in this one.
     fn renew_control(&self, damaged: Option<SegmentId>) -> Result<(), Error> {
         let Some(damaged) = damaged else {
             return Ok(());
@@ -215,7 +215,7 @@ impl Durable {
         if commit.master.control_head() == Some(damaged) {
             commit.master.renew_control();
         }
-        // The one before is closed when the next one has begun, and freed when both are synced.
+        // The previous one is closed when the next one has begun, and freed when both are synced.
         self.commit_once(&mut commit, Level::Synced)?;
         self.apply_rules(&mut commit)
     }
@@ -223,7 +223,7 @@ impl Durable {
     fn note_damaged(&self, damaged: Damaged) {
         let segment = damaged.segment;
         if damaged.kind != Kind::Control && !self.log().is_durable_segment(segment) {
-            return; // no part of the log any more: about to be freed
+            return; // not part of the log any more: about to be freed
         }
         self.bad_frames.fetch_add(1, Ordering::Relaxed);
         let known = Pending {
@@ -237,8 +237,8 @@ impl Durable {
         self.repairs.count(&pending);
     }
 
-    /// Before an orderly end: what is damaged is replaced while memory still has it, if that can be
-    /// in reasonable time.
+    /// Before an orderly shutdown: replaces damaged replicas while memory still has their data, if
+    /// that is possible in reasonable time.
     ///
     /// # Errors
     /// As [`background_step`](Self::background_step).
@@ -247,14 +247,13 @@ impl Durable {
         while self.repairs.waiting() > self.repairs.lost() && began.elapsed() < AT_THE_END {
             let relocated = self.relocation_step();
             if !self.background_step()? && !relocated {
-                std::thread::park_timeout(Duration::from_millis(1)); // a cleaner thread is at it
+                std::thread::park_timeout(Duration::from_millis(1)); // a cleaner thread works on it
             }
         }
         Ok(())
     }
 
-    /// A step of relocation, if no cleaner thread does that. Not to be called from inside the
-    /// engine.
+    /// A step of relocation, if no cleaner thread does it. Not to be called from inside the engine.
     pub fn relocation_step(&self) -> bool {
         self.engine.relocation_step(STEP_BYTES)
     }

@@ -1,13 +1,13 @@
-//! From a disk to a store that serves: a new one, or what was there.
+//! Restart: opens a disk and returns a serving store, either a new one or the stored one.
 //!
 //! **Invariants** (docs/protocols.md, "Restart")
-//! - P1: nothing is written before everything listed has been read and verified. A directory that
-//!   is refused is as it was.
-//! - P2: what is listed by the newest control segment is loaded, all of it; what is not listed
-//!   never is (90-traps.md §0.1).
-//! - P3: ids and versions go on above everything that was ever given.
-//! - P4: segments that were open are closed where they end, in the same commit as the new control
-//!   segment; heads go on in new ones.
+//! - P1: nothing is written before everything listed has been read and verified. A refused
+//!   directory stays unchanged.
+//! - P2: every segment that the newest control segment lists is loaded; unlisted segments never are
+//!   (90-traps.md §0.1).
+//! - P3: new ids and versions are above all that were ever given.
+//! - P4: segments that were open are closed at their ends, in the same commit as the new control
+//!   segment; heads continue in new ones.
 
 use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable, LOCAL};
@@ -31,34 +31,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Segment ids that a restart leaves out: more than can have been given without trace (a pass
-/// reserves a few dozen).
+/// Segment ids that a restart skips: more than can have been given without trace (a pass reserves a
+/// few dozen).
 const ID_GAP: u64 = 1 << 20;
 
-/// A group of entries takes this part of the write-ahead log at most: with what else is committed
-/// in the same step (`PART_OF_WAL`) it still fits where the disk has no frame left.
+/// Largest part of the write-ahead log for a group of entries: with the rest of its commit
+/// (`PART_OF_WAL`) it still fits if the disk has no free frame.
 const GROUP_PART_OF_WAL: u64 = 8;
-/// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and
-/// quick to read at a restart.
+/// A control segment of this length, and twice as long as its snapshot, is replaced: this is rare,
+/// and the result is quick to read at a restart.
 pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
 /// The engine's longest segment.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
-/// Segments that memory has at least where longer ones are chosen.
+/// Fewest segments of memory for which longer segments are chosen.
 const MEMORY_SEGMENTS_MIN: u64 = 128;
 
-/// What a restart found.
+/// Result of a restart.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loaded {
     pub bytes: u64,
     pub entries: u64,
     pub took: Duration,
     pub clean: bool,
-    /// Keys that had expired live by the clock of now, and are to be removed before anybody uses
-    /// the store.
+    /// Keys that had expired are live by the present clock, and must be removed before the store is
+    /// used.
     pub has_revived: bool,
 }
 
-/// Opens the store on a disk, created if there is none. `threads`: how many load; 0 = two per core.
+/// Opens the store on a disk; creates it if there is none. `threads`: number of loading threads; 0
+/// = two per core.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     options: &Options,
@@ -125,7 +126,7 @@ fn create(
     Backup::create(disk, settings, &geometry, &identity).map_err(Error::Disk)
 }
 
-/// Bytes of a new log's segments: larger ones where the list of all would not fit into one.
+/// Segment size of a new log: larger if the list of all segments would not fit into one.
 fn fitting_segment_bytes(options: &Options) -> u64 {
     let memory = options.engine.memory_bytes;
     let mut bytes = duramen_engine::segment_bytes(memory);
@@ -138,7 +139,8 @@ fn fitting_segment_bytes(options: &Options) -> u64 {
     bytes
 }
 
-/// The segments that the log may have on disk, if a control segment has room for the list of all.
+/// Checks that a control segment has room for the list of all segments that the log may have on
+/// disk.
 pub(crate) fn check_length(
     options: &Options,
     segment_bytes: u64,
@@ -176,17 +178,18 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
     bytes.div_ceil(segment_bytes).max(16)
 }
 
-/// Frames of a small store in a directory: a frame costs 16 KiB before it is used, so up to here
-/// there may be more than the options ask for, and the store can grow with them.
+/// Largest number of frames of a small store in a directory: a frame costs 16 KiB before it is
+/// used, so up to here there may be more than the options require, and the store can grow with
+/// them.
 const FRAMES_SMALL: u64 = 4096;
 
-/// Frames for so many segments: some more for control segments and for victims whose swap is under
-/// way.
+/// Frames for this many segments, with some more for control segments and for victims whose swap is
+/// in flight.
 fn frames_needed(segments: u64) -> u64 {
     segments + segments / 8 + 16
 }
 
-/// Frames of a directory that is made for so many segments.
+/// Frames of a directory that is created for this many segments.
 fn frames_of(segments: u64, mode: Mode) -> u32 {
     let needed = frames_needed(segments);
     let frames = match mode {
@@ -196,20 +199,20 @@ fn frames_of(segments: u64, mode: Mode) -> u32 {
     u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
-/// Segments that so many frames have room for: `frames_needed`, backwards, or one less.
+/// Segments that fit into this many frames: the inverse of `frames_needed`, or one less.
 fn segments_of(frames: u32) -> u64 {
     u64::from(frames).saturating_sub(16) * 8 / 9
 }
 
-/// Frames of a copy: as many as here, or as the options ask for now (memory or flash may have been
-/// added since).
+/// Frames of a copy: as many as here, or as many as the options now require (memory or flash may
+/// have been added since).
 pub(crate) fn frames_of_copy(here: &Geometry, options: &Options) -> u32 {
     let wanted = segments_wanted(options, u64::from(here.segment_bytes));
     here.frames.max(frames_of(wanted, options.mode))
 }
 
-/// Bytes of segments that the directory has room for and that the options ask for, if those are
-/// more: it was made for less memory or flash than there is now.
+/// Bytes of segments that the directory has room for, and those that the options require, if the
+/// latter are more: it was created for less memory or flash.
 pub(crate) fn lacking_room(here: &Geometry, options: &Options) -> Option<(u64, u64)> {
     let segment_bytes = u64::from(here.segment_bytes);
     let wanted = segments_wanted(options, segment_bytes);
@@ -222,7 +225,7 @@ pub(crate) fn lacking_room(here: &Geometry, options: &Options) -> Option<(u64, u
     })
 }
 
-/// A number that nobody can guess or repeat.
+/// A number that cannot be guessed or repeated.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new()
@@ -267,8 +270,8 @@ fn restart(
     let mut loaded = load::load(&engine, &backup, &what, threads, started, progress)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
-    // Until these keys are removed, the next start has to know of the clock as it was
-    // (docs/protocols.md, "Restart" 8).
+    // Until these keys are removed, the next start needs the former clock (docs/protocols.md,
+    // "Restart" 8).
     let clock_floor_ms = if loaded.has_revived {
         backup.clock_ms()
     } else {
@@ -293,10 +296,10 @@ fn restart(
         repairs: Repairs::default(),
         scrub: Scrub::new(options.scrub_interval),
         heat,
-        hints: None, // nobody else has its data
+        hints: None, // no other server has its data
     };
     durable.secure_room();
-    // P4. Without room it stays staged: reads are served, writes are refused until there is some.
+    // P4. Without room it stays staged: reads are served, writes are refused until there is room.
     match durable.commit_once(&mut durable.lock(), Level::Synced) {
         Ok(()) | Err(Error::DiskFull(_)) => {}
         Err(error) => return Err(error),
@@ -320,8 +323,8 @@ fn newest_control<'a>(replicas: &'a [ReplicaInfo], options: &Options) -> Option<
     }
 }
 
-/// P2: what the newest control segment says. An older one never stands in for it: frames that it
-/// lists may be gone.
+/// P2: reads the newest control segment. An older one never replaces it: frames that it lists may
+/// be gone.
 fn read_control(
     backup: &Backup,
     replicas: &[ReplicaInfo],
@@ -374,7 +377,7 @@ fn skip_damage(state: &mut State, replicas: &[ReplicaInfo]) {
     }
 }
 
-/// The state of a store that was just made: the default table is there from the start.
+/// The state of a new store: the default table exists from the start.
 pub(crate) fn new_state() -> State {
     let default = Table {
         name: "default".to_owned(),
@@ -387,7 +390,7 @@ pub(crate) fn new_state() -> State {
     }
 }
 
-/// Every listed segment has to be there as the control log describes it.
+/// Checks that every listed segment is there as the control log describes it.
 fn check_complete(
     state: &State,
     replicas: &[ReplicaInfo],
@@ -509,8 +512,8 @@ mod tests {
     use duramen_format::certificate::Certificate;
     use duramen_format::control::{ListedSegment, Record, TABLE_NAME_BYTES_MAX};
 
-    /// A log of 64 GB on segments of 2 MiB had a list of all segments that no control segment had
-    /// room for: the server ended when it got there, and at each start after that.
+    /// A log of 64 GB on segments of 2 MiB had a list of all segments that fitted into no control
+    /// segment: the server ended at that point, and at each start after that.
     #[test]
     fn the_list_of_all_segments_fits_into_one() {
         let options = |memory, disk_bytes| Options {

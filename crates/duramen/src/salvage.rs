@@ -1,17 +1,17 @@
-//! Copies what can be proved of a damaged store into a new one: `duramen fsck --repair`. The
-//! damaged one is read only.
+//! Salvage: copies the provable part of a damaged store into a new one: `duramen fsck --repair`.
+//! The damaged store is only read.
 //!
-//! - What counts is what the newest control segment lists. If not all of that can be read, every
-//!   segment that is there counts: then what was deleted or replaced may be back.
+//! - The segments that the newest control segment lists count. If that list cannot be read
+//!   completely, every segment on the disk counts: then deleted or replaced objects may be back.
 //! - An entry counts if its own checksum matches. Per key the highest version wins, tombstones
 //!   included.
-//! - Where bytes are missing there may have been a newer version of any key, or its deletion. A key
-//!   is *proved* if no missing byte can have held one: its entry lies behind all that is missing of
-//!   the same head's segments, and nothing is missing of others.
-//! - Behind a gap, entries are found again by looking for several that follow each other, each with
-//!   its checksum.
-//! - The new store is made in a folder of its own within the new directory, and moved up when it is
-//!   whole: no server takes a part of it.
+//! - Missing bytes may have held a newer version of any key, or its deletion. A key is *proved* if
+//!   no missing byte can have held one: its entry lies behind all missing bytes of the same head's
+//!   segments, and no bytes of other heads are missing.
+//! - Behind a gap, entries are found again by searching for several consecutive ones, each with its
+//!   checksum.
+//! - The new store is made in a separate folder within the new directory, and moved up when it is
+//!   whole: no server opens a part of it.
 //! - Versions in the new store are all above those of the old one, so that no condition on an old
 //!   version holds by accident.
 
@@ -30,40 +30,40 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-/// So many entries that follow each other are believed to be entries behind a gap; fewer if the
-/// segment ends with them.
+/// Consecutive valid entries that are accepted as entries behind a gap; fewer if the segment ends
+/// with them.
 const FOUND_AGAIN: u32 = 4;
-/// Bytes of memory for each byte that is copied: the new store must not fill up, and is only as
-/// large while it is made.
+/// Bytes of memory for each copied byte: the new store must not fill up, and takes this much only
+/// while it is made.
 const ROOM: u64 = 3;
 
-/// Bytes of a listed segment that are lost.
+/// Lost bytes of a listed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     pub segment: SegmentId,
     pub kind: Kind,
-    /// `None`: nobody knows how many there were behind the last one.
+    /// `None`: the number of bytes behind the last entry is unknown.
     pub bytes: Option<Range<usize>>,
 }
 
-/// What came of a repair.
+/// Result of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct Salvaged {
     /// Keys in the new store.
     pub keys: u64,
-    /// Those of them of which a newer version, or their deletion, may be among what is lost.
+    /// Keys whose newer version, or deletion, may be among the lost bytes.
     pub unproved: u64,
     pub lost: Vec<Lost>,
-    /// Why the list of what counts is not whole.
+    /// The reason why the list of segments is incomplete.
     pub control_damage: Option<String>,
-    /// Why commits are missing.
+    /// The reason why commits are missing.
     pub wal_damage: Option<String>,
 }
 
 /// The folder within the new directory in which the store is made.
 const PART: &str = ".duramen-repair-unfinished";
 
-/// The entry that wins for a key.
+/// The newest entry of a key.
 #[derive(Clone, Copy)]
 struct Winner {
     version: u64,
@@ -74,8 +74,8 @@ struct Winner {
 
 type Winners = HashMap<(u32, Box<[u8]>), Winner>;
 
-/// Copies everything that can be proved from `from` into a new directory `to`, which must not exist
-/// or be empty. `unproved` gets the table's name and the key of what is there and may be old.
+/// Copies the provable part of `from` into a new directory `to`, which must not exist or be empty.
+/// `unproved` gets the table's name and the key of each object that may be old.
 ///
 /// # Errors
 /// [`Error::Disk`]: there is no store, or its superblock can't be read; `to` is not empty; or as
@@ -121,7 +121,7 @@ impl<'a> Repair<'a> {
         repair
     }
 
-    /// As much as can be read of the newest control segment.
+    /// Reads the readable part of the newest control segment.
     fn read_control(&mut self) {
         let controls = self.salvage.segments();
         let newest = controls.filter(|(_, kind)| *kind == Kind::Control).last();
@@ -132,7 +132,7 @@ impl<'a> Repair<'a> {
         let remains = self.salvage.read(control, None);
         let mut state = State::default();
         let read = each_record(control, &remains.bytes, |_, record| {
-            let _ = state.apply(record); // a restart would refuse: here it is one record less
+            let _ = state.apply(record); // a restart would refuse; here one record is skipped
             Ok(())
         });
         if let Err(error) = read {
@@ -143,7 +143,7 @@ impl<'a> Repair<'a> {
         self.state = state;
     }
 
-    /// What counts.
+    /// The segments that count.
     fn listed(&self) -> Vec<(SegmentId, Option<Listed>)> {
         let known = self.state.segments.iter();
         let mut all: BTreeMap<SegmentId, Option<Listed>> =
@@ -158,7 +158,7 @@ impl<'a> Repair<'a> {
         all.into_iter().collect()
     }
 
-    /// Shows a segment's entries to the winners, and notes what is lost of it.
+    /// Passes a segment's entries to the winners, and records its lost parts.
     fn take(&mut self, segment: SegmentId, listed: Option<&Listed>) {
         let closed = listed.and_then(|listed| listed.closed);
         let Remains { bytes, missing } = self
@@ -184,7 +184,7 @@ impl<'a> Repair<'a> {
                 }
             }
         }
-        // An open one may have gone on in commits that are lost.
+        // An open segment may have continued in lost commits.
         let is_open = closed.is_none();
         if is_open && (self.done.wal_damage.is_some() || !missing.is_empty()) {
             self.done.lost.push(lose(None));
@@ -195,12 +195,12 @@ impl<'a> Repair<'a> {
     fn meet(&mut self, segment: SegmentId, at: usize, entry: &Entry<'_>) {
         self.version_max = self.version_max.max(entry.version);
         if entry.kind == EntryKind::Completion {
-            return; // clients of a single server have none that could be asked again
+            return; // no client of a single server can request one again
         }
         let floor = match self.state.tables.get(&entry.table) {
             Some(table) => table.floor,
             None if self.done.control_damage.is_some() => 0,
-            None => return, // of a table that was dropped
+            None => return, // its table was dropped
         };
         if entry.version < floor {
             return;
@@ -220,7 +220,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Whether nothing that is lost can have held something newer.
+    /// Whether no lost byte can have held a newer version.
     fn is_proved(&self, winner: &Winner) -> bool {
         if self.done.control_damage.is_some() {
             return false;
@@ -249,7 +249,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Makes the new store.
+    /// Creates the new store.
     fn write(
         mut self,
         to: &Path,
@@ -283,7 +283,7 @@ impl<'a> Repair<'a> {
             let remains = self.salvage.read(segment, None);
             for at in places {
                 let Ok(entry) = entry::parse(remains.bytes.get(at..).unwrap_or_default()) else {
-                    continue; // it was there a moment ago: the device goes from bad to worse
+                    continue; // it was readable a moment ago: the device is getting worse
                 };
                 let table = match tables.get(&entry.table) {
                     Some(table) => *table,
@@ -307,7 +307,7 @@ impl<'a> Repair<'a> {
         Ok(self.done)
     }
 
-    /// Of the new store: segments as large, and room for everything.
+    /// Options of the new store: segments of the same size, and room for everything.
     fn options(&self, to: &Path) -> Options {
         let geometry = self.salvage.geometry();
         let mut memory = (self.bytes * ROOM).max(64 << 20).next_power_of_two();
@@ -325,10 +325,10 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// Makes the directory if there is none, and removes what an interrupted repair left in it.
+/// Creates the directory if there is none, and removes the remains of an interrupted repair.
 ///
 /// # Errors
-/// [`Error::Disk`]: there is something else in it.
+/// [`Error::Disk`]: it has other contents.
 fn make_empty(to: &Path) -> Result<(), Error> {
     let place = to.display().to_string();
     let failed = |doing: &'static str| {
@@ -342,7 +342,7 @@ fn make_empty(to: &Path) -> Result<(), Error> {
     for entry in std::fs::read_dir(to).map_err(failed("list the directory"))? {
         let name = entry.map_err(failed("list the directory"))?.file_name();
         if name == "lost+found" {
-            continue; // of a file system that was just made
+            continue; // part of a new file system
         }
         return Err(Error::Disk(match is_store(to) {
             Ok(true) => DiskError::Exists { place },
@@ -355,8 +355,8 @@ fn make_empty(to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves the files of a store to the directory above, the superblock last: it makes a directory a
-/// store.
+/// Moves the files of a store to the directory above, the superblock last: with it the directory
+/// becomes a store.
 fn move_up(part: &Path, to: &Path) -> Result<(), Error> {
     let place = to.display().to_string();
     let failed = |source| Error::Disk(DiskError::io(&place, "move the new store", source));
@@ -378,11 +378,11 @@ fn move_up(part: &Path, to: &Path) -> Result<(), Error> {
         .map_err(failed)
 }
 
-/// Where behind `from` entries begin again.
+/// The place behind `from` at which entries begin again.
 fn find_again(bytes: &[u8], from: usize) -> Option<usize> {
     const STEP: usize = 8;
     let last = bytes.len() - bytes.len() % STEP;
-    // How many entries follow each other from each place on, backwards.
+    // Number of consecutive entries from each place on, computed backwards.
     let mut runs = vec![0u32; last / STEP + 1];
     let mut at = last;
     while at > from + STEP {

@@ -2,24 +2,23 @@
 
 use crate::{Error, Session, Table, Value};
 
-/// Objects of the first step, and most of any.
+/// Objects of the first step, and of the largest.
 const OBJECTS_FIRST: usize = 64;
 const OBJECTS_MAX: usize = 1024;
-/// Bytes that a step is meant to copy.
+/// Target size of a step, in bytes.
 const STEP_BYTES: usize = 1 << 20;
 
 /// A walk over all objects of a table: keys and values, in no order of keys. Made by
 /// [`Session::scan`].
 ///
-/// An object that is there from the beginning of the walk to its end is shown, whatever is written
-/// meanwhile; one that is written or removed meanwhile may be shown or not. A value that is shown
-/// was the object's value at some moment during the walk, and has reached the level of its table.
-/// There is no moment at which all of it was true together; for that take a
-/// [`snapshot`](crate::Store::snapshot), or name the keys in a
-/// [`transaction`](Session::transaction).
+/// An object that exists from the beginning of the walk to its end is shown, whatever is written
+/// meanwhile; an object that is written or removed meanwhile may be shown or not. A shown value was
+/// the object's value at some moment during the walk, and has reached the level of its table. The
+/// walk as a whole does not show one moment; for that take a [`snapshot`](crate::Store::snapshot),
+/// or name the keys in a [`transaction`](Session::transaction).
 ///
 /// It copies some objects at a time, about 1 MiB, and holds nothing in the store between two steps,
-/// so it may take as long as it likes, and other sessions of the same thread may be used.
+/// so it may take any time, and other sessions of the same thread may be used.
 ///
 /// ```
 /// use duramen::{Options, Store, Table};
@@ -79,7 +78,7 @@ impl<'s> Scan<'s> {
 }
 
 impl Iterator for Scan<'_> {
-    /// Key and value. After an error there is nothing more.
+    /// Key and value. After an error the walk ends.
     type Item = Result<(Vec<u8>, Value), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

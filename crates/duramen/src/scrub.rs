@@ -1,7 +1,7 @@
-//! Scrubbing: frames are read again and verified, one at a time, then the write-ahead log; all the
-//! time or because somebody asked.
+//! Scrubbing: frames are read again and verified, one at a time, then the write-ahead log;
+//! continuously or on request.
 //!
-//! What is found damaged goes to `repair`.
+//! `repair` handles the damage.
 
 use crate::Error;
 use crate::commit::Durable;
@@ -9,18 +9,18 @@ use duramen_backup::ScrubStep;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How far a scrub is that somebody asked for.
+/// Progress of a requested scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
     /// Replicas, and the write-ahead log, still to be verified; 0 = it is done.
     pub left: u64,
-    /// How many there were when it began.
+    /// Their number when it began.
     pub total: u64,
 }
 
-/// When frames are verified. Figures for anybody: each is its own, hence Relaxed.
+/// Schedule of verification. Figures for any thread: each is independent, hence Relaxed.
 pub(crate) struct Scrub {
-    /// One frame per so many microseconds; 0 = only if somebody asks.
+    /// Microseconds per frame; 0 = only on request.
     interval_us: AtomicU64,
     left: AtomicU64,
     total: AtomicU64,
@@ -48,7 +48,7 @@ impl Scrub {
         }
     }
 
-    /// True if a frame is to be verified now, the last one having been `since`.
+    /// Whether a frame must be verified now, if the last one was verified at `since`.
     pub fn is_due(&self, since: Instant) -> bool {
         let interval = self.interval_us.load(Ordering::Relaxed);
         self.is_asked_for() || interval > 0 && since.elapsed() >= Duration::from_micros(interval)
@@ -60,8 +60,8 @@ impl Scrub {
 }
 
 impl Durable {
-    /// Everything that lies on disk now is to be verified, one after the other. Returns how many
-    /// that is.
+    /// Schedules the verification of all data on disk, one frame after the other. Returns their
+    /// number.
     pub fn begin_scrub(&self) -> u64 {
         let total = self.backup.as_ref().map_or(0, |backup| backup.scrubbable());
         self.scrub.total.store(total, Ordering::Relaxed);
@@ -69,14 +69,14 @@ impl Durable {
         total
     }
 
-    /// Verifies one replica, as far as it lies in a frame, or the write-ahead log. Returns whether
-    /// there was something.
+    /// Verifies one replica, as far as it is in a frame, or the write-ahead log. Returns whether
+    /// there was one.
     ///
     /// # Errors
-    /// As [`background_step`](Self::background_step): what is found damaged begins to be repaired.
+    /// As [`background_step`](Self::background_step): the repair of found damage begins.
     pub fn scrub_step(&self) -> Result<bool, Error> {
         let Some(backup) = &self.backup else {
-            return Ok(false); // the node verifies what it keeps for others
+            return Ok(false); // the node verifies the replicas of others
         };
         self.check_open()?;
         let found = backup.scrub_step()?;
@@ -91,8 +91,8 @@ impl Durable {
             ScrubStep::DamagedLog(damage) => self.repairs.log_damaged(&damage),
             ScrubStep::Idle | ScrubStep::Good { .. } | ScrubStep::GoodLog { .. } => {}
         }
-        // After the repair was counted: a caller that sees 0 left sees what was found as well. If
-        // scrubbing was asked for again meanwhile, one of them is verified twice.
+        // After the repair was counted: a caller that sees 0 left sees the found damage as well. If
+        // another scrub was requested meanwhile, one frame is verified twice.
         let _ = left.fetch_update(Ordering::Release, Ordering::Relaxed, |left| {
             left.checked_sub(1)
         });

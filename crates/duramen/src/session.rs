@@ -1,5 +1,4 @@
-//! The embedded API: blocking calls that return when their effect is as durable as their table asks
-//! for.
+//! The embedded API: blocking calls that return when their effect has reached its level.
 
 use crate::{
     Condition, Error, Expiry, Incremented, Outcome, Scan, Store, Table, Value, Version, inside,
@@ -11,8 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// One thread's way into a [`Store`]: make one per thread with [`Store::session`], and keep it. It
-/// may move to another thread, but is used by one at a time; there may be 1,024 at once.
+/// The access of one thread to a [`Store`]: create one per thread with [`Store::session`], and keep
+/// it. It may move to another thread, but only one thread uses it at a time; 1,024 may exist at
+/// once.
 ///
 /// Each call is one atomic step, and returns when its effect has reached the level of its table (or
 /// of [`set_level`](Session::set_level)): at [`Level::Synced`], when it survives a power cut. Calls
@@ -45,7 +45,7 @@ pub struct Session {
     pub(crate) store: Arc<Store>,
     pub(crate) engine: duramen_engine::Session,
     level: Option<Level>,
-    /// Everything it wrote and saw that was not synced when its call returned.
+    /// Position of its writes and reads that were not synced when their call returned.
     behind: Position,
 }
 
@@ -70,7 +70,7 @@ impl Session {
         })
     }
 
-    /// The store that this is a session of.
+    /// The store of this session.
     ///
     /// ```
     /// # use duramen::{Options, Store};
@@ -84,8 +84,8 @@ impl Session {
         &self.store
     }
 
-    /// Has all calls from now on return at this level, whatever the tables say; `None`: as the
-    /// tables say.
+    /// Makes all later calls return at this level, regardless of the tables' levels; `None`: at the
+    /// tables' levels.
     ///
     /// ```
     /// use duramen::{Level, Options, Store, Table};
@@ -110,12 +110,12 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until everything that this session has written and read so far has reached a level.
-    /// For other sessions' writes: [`Store::flush`]. A store without a directory has nothing to
-    /// wait for. For an example see [`set_level`](Session::set_level).
+    /// Waits until all earlier writes and reads of this session have reached a level. For writes of
+    /// other sessions: [`Store::flush`]. In a store without a directory it returns at once. For an
+    /// example see [`set_level`](Session::set_level).
     ///
     /// # Errors
-    /// [`Error::DiskFull`], [`Error::DiskFailed`]: it has not; [`Error::Closed`],
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: the level was not reached; [`Error::Closed`],
     /// [`Error::Nested`].
     pub fn wait_durable(&mut self, level: Level) -> Result<(), Error> {
         self.store.check_open()?;
@@ -141,7 +141,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::Closed`], [`Error::Nested`]; [`Error::DiskFull`],
-    /// [`Error::DiskFailed`]: what it would show is not durable.
+    /// [`Error::DiskFailed`]: the result is not durable.
     pub fn get(&mut self, table: Table, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
         let key = key.as_ref();
         self.run(|guard| {
@@ -150,8 +150,8 @@ impl Session {
         })
     }
 
-    /// Shows the value of a key to a closure, without a copy; `None` if it is absent. The closure
-    /// holds up the reuse of memory, and must not call the store.
+    /// Passes the value of a key to a closure, without a copy; `None` if it is absent. The closure
+    /// delays the reuse of memory, and must not call the store.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -164,7 +164,7 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`get`](Session::get): the closure may have run all the same.
+    /// As [`get`](Session::get): the closure may have run nevertheless.
     pub fn get_with<T>(
         &mut self,
         table: Table,
@@ -178,8 +178,8 @@ impl Session {
         })
     }
 
-    /// The values of many keys, in their order: much faster than one after the other, as the waits
-    /// for memory overlap [Ousterhout15 §3]. Each is read by itself; for all as they were at one
+    /// The values of many keys, in their order: much faster than one after the other, because the
+    /// waits for memory overlap [Ousterhout15 §3]. Each is read by itself; for a read of all at one
     /// moment see [`transaction`](Session::transaction).
     ///
     /// ```
@@ -207,7 +207,7 @@ impl Session {
         })
     }
 
-    /// Whether the key is there.
+    /// Whether the key exists.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -250,7 +250,7 @@ impl Session {
         })
     }
 
-    /// Stores a value, for good: an expiry that the key had is gone.
+    /// Stores a value without an expiry; a former expiry of the key is removed.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -264,7 +264,7 @@ impl Session {
     /// # Errors
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::NoSuchTable`],
     /// [`Error::OutOfMemory`], [`Error::Closed`], [`Error::Nested`]: nothing was changed.
-    /// [`Error::DiskFull`], [`Error::DiskFailed`]: whether it survives is not known.
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: it is not known whether the write survives.
     pub fn set(
         &mut self,
         table: Table,
@@ -301,7 +301,7 @@ impl Session {
         self.set_with(table, key, value, time, Condition::Always)
     }
 
-    /// Stores a value until a time; one that is past removes the key.
+    /// Stores a value until a time; a time in the past removes the key.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -325,7 +325,7 @@ impl Session {
         self.set_with(table, key, value, time, Condition::Always)
     }
 
-    /// Stores a value, for good, if the condition holds.
+    /// Stores a value without an expiry, if the condition holds.
     ///
     /// ```
     /// use duramen::{Condition, Error};
@@ -350,8 +350,8 @@ impl Session {
         self.set_with(table, key, value, Expiry::Never, condition)
     }
 
-    /// Stores a value that expires, if the condition holds: [`set`](Session::set) with everything
-    /// that can be said. `expiry` is a `Duration` from now, a `SystemTime`, or an [`Expiry`].
+    /// Stores a value that expires, if the condition holds: [`set`](Session::set) with all options.
+    /// `expiry` is a `Duration` from now, a `SystemTime`, or an [`Expiry`].
     ///
     /// ```
     /// use duramen::{Condition, Expiry};
@@ -383,9 +383,9 @@ impl Session {
         })
     }
 
-    /// Stores many values, for good, with one wait for the disk. Each is an operation of its own,
-    /// in this order: the first that is refused ends it, and those before it stay. For all or none
-    /// see [`transaction`](Session::transaction).
+    /// Stores many values without an expiry, with one wait for the disk. Each is an operation of
+    /// its own, in this order: the first refused one ends the call, and those before it stay. For
+    /// all or none see [`transaction`](Session::transaction).
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -397,7 +397,7 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`set`](Session::set), of the first that was refused.
+    /// As [`set`](Session::set), of the first refused one.
     pub fn set_many(
         &mut self,
         table: Table,
@@ -420,7 +420,7 @@ impl Session {
         })
     }
 
-    /// Removes a key; whether it was there. Never fails for want of memory.
+    /// Removes a key; returns whether it existed. Never fails for lack of memory.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -469,7 +469,8 @@ impl Session {
         self.change_if(table, key.as_ref(), condition, |_, _| Decision::Remove)
     }
 
-    /// Removes a key and returns what it had: of several that take the same key, one gets it.
+    /// Removes a key and returns its value: of several sessions that take the same key, one gets
+    /// it.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -523,8 +524,8 @@ impl Session {
         })
     }
 
-    /// Adds to a decimal floating-point number; an absent key counts as 0. Stored is the shortest
-    /// text that reads back as the same number. Its expiry stays.
+    /// Adds to a decimal floating-point number; an absent key counts as 0. The stored value is the
+    /// shortest text that reads back as the same number. Its expiry stays.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -549,7 +550,7 @@ impl Session {
         })
     }
 
-    /// Adds bytes at the end of a value; an absent key counts as empty. Returns its length. Its
+    /// Adds bytes at the end of a value; an absent key counts as empty. Returns the new length. Its
     /// expiry stays. The whole value is written again.
     ///
     /// ```
@@ -597,7 +598,7 @@ impl Session {
         })
     }
 
-    /// Walks over a table, in no order of keys: see [`Scan`] for what is promised.
+    /// Walks over a table, in no order of keys: [`Scan`] describes the guarantees.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -616,13 +617,13 @@ impl Session {
         Scan::new(self, table)
     }
 
-    /// Runs operations of the engine as one batch, and returns when all they did and saw is
-    /// durable. Not a transaction: others see the batch half done, unless it locks its keys
+    /// Runs operations of the engine as one batch, and returns when all its writes and reads are
+    /// durable. Not a transaction: other sessions see the batch half done, unless it locks its keys
     /// ([`Guard::lock_keys`]).
     ///
     /// # Errors
-    /// Those of `run`; [`Error::DiskFull`], [`Error::DiskFailed`]: whether the writes survive
-    /// is then unknown.
+    /// Those of `run`; [`Error::DiskFull`], [`Error::DiskFailed`]: it is then unknown whether the
+    /// writes survive.
     #[doc(hidden)]
     pub fn batch<T>(
         &mut self,
@@ -635,7 +636,7 @@ impl Session {
         })
     }
 
-    /// As [`batch`](Self::batch), where nothing of the caller's is run.
+    /// As [`batch`](Self::batch), for closures of this crate.
     pub(crate) fn run<T>(
         &mut self,
         run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
@@ -649,12 +650,12 @@ impl Session {
         guard.unlock_keys();
         let position = guard.take_position();
         drop(guard);
-        // A refusal, too, may be due to something that can still vanish.
+        // A refusal, too, may depend on data that a crash could lose.
         self.settle(&position)?;
         Ok(result?)
     }
 
-    /// Makes what was done durable, or waits until what was seen is.
+    /// Makes the writes durable, or waits until the data that was read is durable.
     pub(crate) fn settle(&mut self, position: &Position) -> Result<(), Error> {
         let level = self.level.unwrap_or(position.level());
         if level < Level::Synced && !position.is_none() {
@@ -663,8 +664,8 @@ impl Session {
         self.store.settle(position, level)
     }
 
-    /// A read-modify-write under a condition. `decide` gets the time, and when the object expires
-    /// that is there.
+    /// A read-modify-write under a condition. `decide` gets the time, and the expiry of the
+    /// existing object.
     fn change_if<'v>(
         &mut self,
         table: Table,

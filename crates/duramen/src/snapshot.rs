@@ -1,12 +1,12 @@
-//! Snapshots: a copy of everything as it was at one moment, made while the store goes on.
+//! Snapshots: a copy of all data at one moment, made while the store goes on.
 //!
 //! **Invariants** (docs/protocols.md, "Snapshot")
-//! - N1: the moment is one commit, made while nobody is inside the engine: what any thread had done
-//!   before is in, nothing after.
+//! - N1: the moment is one commit, made while no thread is inside the engine: all earlier
+//!   operations are in the copy, no later ones.
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only
-//!   grow, so their beginnings up to the lengths of that moment can be copied at leisure.
-//! - N3: the copy becomes a store by its last step, after everything of it is durable (K2 of the
-//!   backup's creation). Cut short anywhere before, it is refused.
+//!   grow, so their beginnings up to the lengths of that moment can be copied in the background.
+//! - N3: the copy becomes a store by its last step, after all of it is durable (K2 of the backup's
+//!   creation). An interrupted copy is refused.
 
 use crate::commit::LOCAL;
 use crate::restart::{frames_of_copy, replication_config};
@@ -26,15 +26,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A store that ends looks this often whether the snapshot has ended.
+/// Interval at which a closing store checks whether the snapshot has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What a store remembers of its snapshots.
+/// State of a store's snapshots.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     /// SeqCst, as is `ended`: a snapshot that begins sees the end of the store, or the end sees it.
     running: AtomicBool,
-    /// The store ends: none goes on.
+    /// The store ends: no snapshot continues.
     ended: AtomicBool,
     last: Mutex<Option<Last>>,
 }
@@ -46,14 +46,14 @@ struct Last {
     took: Duration,
 }
 
-/// What there was at the moment of a snapshot.
+/// The state at the moment of a snapshot.
 struct Cut {
     state: State,
-    /// Of each listed segment.
+    /// Certificate of each listed segment.
     certificates: BTreeMap<SegmentId, Certificate>,
 }
 
-/// O9 of replication: what is not yet copied is not freed; when this goes, everything may be.
+/// O9 of replication: segments that are not yet copied are not freed; dropping this allows it.
 struct Pinned<'a>(&'a LogWriter);
 
 impl Drop for Pinned<'_> {
@@ -83,7 +83,7 @@ impl Snapshots {
         result
     }
 
-    /// Ends the one under way, which answers [`Error::Closed`], and waits for that; no other
+    /// Ends the snapshot in progress, which returns [`Error::Closed`], and waits for it; no other
     /// begins.
     pub fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
@@ -92,7 +92,7 @@ impl Snapshots {
         }
     }
 
-    /// There may be more of them after all.
+    /// Allows snapshots again.
     pub fn go_on(&self) {
         self.ended.store(false, Ordering::SeqCst);
     }
@@ -174,7 +174,8 @@ fn take(
     Ok(report)
 }
 
-/// The disk to copy to: written with regard to those who commit. Driven by hand, nobody does.
+/// The disk to copy to, throttled in favour of commits. Without threads (the simulator) there is no
+/// throttling.
 fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Option<Arc<Pace>>) {
     if !log.has_thread() {
         return (disk, None);
@@ -183,7 +184,7 @@ fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Option<A
     (disk, Some(pace))
 }
 
-/// N1: one commit while nobody is inside.
+/// N1: one commit while no thread is inside.
 fn cut(log: &LogWriter) -> Result<(Cut, Pinned<'_>), Error> {
     let durable = &log.durable;
     let mut session = durable.engine.session()?;
@@ -216,7 +217,7 @@ fn cut(log: &LogWriter) -> Result<(Cut, Pinned<'_>), Error> {
     ))
 }
 
-/// N2: the beginning of a segment, into a frame of its own.
+/// N2: copies the beginning of a segment into a frame of its own.
 fn copy(
     log: &LogWriter,
     target: &Backup,
@@ -248,7 +249,7 @@ fn copy(
         .map_err(Error::Disk)
 }
 
-/// What the copy consists of.
+/// Writes the copy's control segment.
 fn write_control(target: &Backup, cut: Cut) -> Result<(), Error> {
     let Cut {
         mut state,

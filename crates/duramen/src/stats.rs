@@ -1,4 +1,4 @@
-//! Figures of the durable part.
+//! Figures of the durable side.
 
 use crate::ScrubProgress;
 use duramen_base::ids::Level;
@@ -14,7 +14,7 @@ pub enum DiskState {
     Failed(String),
 }
 
-/// Of the last few thousand events.
+/// Latencies of the last few thousand events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     pub last: Duration,
@@ -28,20 +28,20 @@ pub struct Latency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// The budget that the store was opened with: a hard limit for data, index and tables.
+    /// The budget with which the store was opened: a hard limit for data, index and tables.
     pub budget_bytes: u64,
-    /// Of the budget, what segments may take: the rest is index and tables.
+    /// Part of the budget that segments may take: the rest is index and tables.
     pub capacity_bytes: u64,
-    /// Of objects that are there, headers included. Writes are refused at about 0.98 of the
+    /// Bytes of existing objects, headers included. Writes are refused at about 0.98 of the
     /// capacity.
     pub live_bytes: u64,
     pub index_bytes: u64,
     /// Backed by memory now.
     pub committed_bytes: u64,
-    /// In all tables; expired ones that nobody has met yet count too.
+    /// In all tables; expired objects that no operation has met yet count too.
     pub objects: u64,
-    /// Since the start: objects that had expired when somebody met them, and those that a cache
-    /// evicted.
+    /// Since the start: objects that an operation or the cleaner found expired, and objects that a
+    /// cache evicted.
     pub expired: u64,
     pub evicted: u64,
 }
@@ -53,15 +53,15 @@ pub struct DurabilityStats {
     /// The store's default level.
     pub level: Level,
     pub disk: DiskState,
-    /// Appended, and not yet synced: what a power cut now could take away from levels below
-    /// `synced`.
+    /// Appended, and not yet synced: the bytes of levels below `synced` that a power cut now could
+    /// lose.
     pub undurable_bytes: u64,
     pub wal_bytes: u64,
     pub wal_used_bytes: u64,
     pub frames: u64,
     pub frames_used: u64,
     pub frame_bytes: u64,
-    /// Segments that make up the data, by the control log.
+    /// Segments of the data, as listed by the control log.
     pub segments_listed: u64,
     pub commits: u64,
     pub syncs: u64,
@@ -85,20 +85,18 @@ pub struct DurabilityStats {
     pub scrubbed_frames: u64,
     /// Replicas that were found damaged since the start.
     pub bad_frames: u64,
-    /// Of these: replaced, not yet replaced, and such that nothing can replace (they are among the
-    /// pending ones).
+    /// Of these: replaced, not yet replaced, and irreplaceable (these are among the pending ones).
     pub scrub_repaired: u64,
     pub scrub_pending: u64,
     pub scrub_lost: u64,
-    /// Frames that are not used in this run, or only if there is no other: something in them went
-    /// bad.
+    /// Frames that are not used in this run, or only if there is no other: data in them went bad.
     pub quarantined_frames: u64,
-    /// Of a scrub that somebody asked for.
+    /// Of a requested scrub.
     pub scrub: ScrubProgress,
 }
 
 impl DurabilityStats {
-    /// Every part of the data has a good copy on disk, as far as anybody has looked.
+    /// Every part of the data has a good copy on disk, as far as checks have found.
     ///
     /// ```
     /// # use duramen::{Options, Store};

@@ -1,11 +1,10 @@
-//! The store as its owner sees it.
+//! The store, as its owner uses it.
 //!
 //! **Invariants**
-//! - S1: a change of tables is in the engine's queue before anything that depends on it can be
-//!   written, and is waited for before its caller is answered.
-//! - S2: threads hold the store weakly or not at all: when the last owner lets go, they are ended
-//!   and joined, and what was appended is synced; only [`Store::close`] notes a clean end
-//!   (`closing`).
+//! - S1: a change of tables is in the engine's queue before any write that depends on it can be
+//!   made, and is durable before its caller gets the result.
+//! - S2: threads hold the store weakly or not at all: when the last owner drops it, they are ended
+//!   and joined, and all appends are synced; only [`Store::close`] records a clean end (`closing`).
 
 use crate::commit::Durable;
 use crate::restart::{self, Loaded};
@@ -30,9 +29,9 @@ use std::time::Duration;
 /// that reads or writes takes a [`Session`] of its own.
 ///
 /// It ends with [`close`](Store::close): everything is on disk then, the directory is free, and all
-/// its sessions answer [`Error::Closed`]. A store that is merely dropped, the last session with it,
-/// syncs what was written; what was acknowledged at [`Level::Synced`] needs neither. Its memory
-/// goes back to the system with the last [`Arc`].
+/// its sessions return [`Error::Closed`]. A store that is merely dropped, with its last session,
+/// syncs its writes; writes acknowledged at [`Level::Synced`] need neither. Its memory is released
+/// with the last [`Arc`].
 ///
 /// ```
 /// use duramen::{Options, Store, Table};
@@ -53,7 +52,7 @@ pub struct Store {
     pub(crate) durable: Option<DurableStore>,
     /// The gate (`closing`, E1).
     pub(crate) closed: AtomicBool,
-    /// Held by who closes.
+    /// Held by the closing thread.
     pub(crate) closing: Mutex<()>,
 }
 
@@ -69,7 +68,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// The part that a store with a directory has besides.
+/// The additional part of a store with a directory.
 pub(crate) struct DurableStore {
     /// Dropped first: ends the threads.
     pub(crate) threads: Option<Threads>,
@@ -79,8 +78,8 @@ pub(crate) struct DurableStore {
 }
 
 impl Store {
-    /// Opens the store in the directory of `options`, made if it does not exist, and loads
-    /// everything that was acknowledged; about a million objects of 128 bytes in a second per core.
+    /// Opens the store in the directory of `options`, which is created if it does not exist, and
+    /// loads every acknowledged write; about a million objects of 128 bytes per second and core.
     /// Without a directory the store is in memory alone.
     ///
     /// ```
@@ -103,8 +102,8 @@ impl Store {
         Store::open_with_progress(options, |_| {})
     }
 
-    /// As [`open`](Store::open). `progress` is called now and then, from several threads, until
-    /// everything is loaded.
+    /// As [`open`](Store::open). `progress` is called from time to time, from several threads,
+    /// until everything is loaded.
     ///
     /// ```
     /// use duramen::{Options, Store};
@@ -143,8 +142,8 @@ impl Store {
         }))
     }
 
-    /// As [`open`](Self::open), on any disk. Without `threads` nothing happens by itself: whoever
-    /// drives the store calls [`LogWriter::try_commit_here`] and
+    /// As [`open`](Self::open), on any disk. Without `threads` nothing happens by itself: the
+    /// caller drives the store with [`LogWriter::try_commit_here`] and
     /// [`background_step`](Self::background_step).
     #[doc(hidden)]
     pub fn open_on(
@@ -166,8 +165,7 @@ impl Store {
         Ok(store)
     }
 
-    /// What had expired before the restart stays away for good, though the clock was put back
-    /// since.
+    /// Removes objects that had expired before the restart, even if the clock was put back since.
     fn remove_revived(&self) -> Result<(), Error> {
         let Some(DurableStore { log, .. }) = &self.durable else {
             return Ok(());
@@ -179,12 +177,12 @@ impl Store {
             log.wait(&appended(), Level::Buffered)?;
         }
         log.wait(&appended(), Level::Synced)?;
-        // From here on the clock counts as it is, so that nothing that lives by it is lost.
+        // From here on the present clock counts, so that no object that is live by it is lost.
         log.durable.clock_floor_ms.store(0, Ordering::Relaxed);
         log.durable.note_clock()
     }
 
-    /// Joins the durable side with threads, if it is to have some.
+    /// Joins the durable side with threads, if it has any.
     pub(crate) fn start(
         durable: Durable,
         loaded: Loaded,
@@ -223,8 +221,8 @@ impl Store {
         }))
     }
 
-    /// One step of what the background thread does; whether there was anything. For a store opened
-    /// without threads.
+    /// One step of the background thread's work; returns whether there was any. For a store that
+    /// was opened without threads.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
@@ -240,7 +238,8 @@ impl Store {
         }
     }
 
-    /// Verifies one frame; whether there was one. For a store opened without threads.
+    /// Verifies one frame; returns whether there was one. For a store that was opened without
+    /// threads.
     ///
     /// # Errors
     /// As [`background_step`](Self::background_step).
@@ -252,9 +251,9 @@ impl Store {
         }
     }
 
-    /// Has everything on disk read again and verified, one segment after the other in the
-    /// background; damage is repaired from memory. Returns how many there are;
-    /// [`stats`](Self::stats) says how far it is. `None`: the store has no directory, or is closed.
+    /// Verifies all data on disk, one segment after the other in the background; damage is repaired
+    /// from memory. Returns the number of segments; [`stats`](Self::stats) has the progress.
+    /// `None`: the store has no directory, or is closed.
     ///
     /// ```
     /// # use duramen::{Options, Store};
@@ -278,7 +277,7 @@ impl Store {
         Some(total)
     }
 
-    /// One frame is verified in this time from now on; 0 = none, unless somebody asks.
+    /// Sets the interval at which one frame is verified; 0 = none, except on request.
     #[doc(hidden)]
     pub fn set_scrub_interval(&self, interval: Duration) {
         if let Some(durable) = &self.durable {
@@ -286,9 +285,9 @@ impl Store {
         }
     }
 
-    /// Calls `hook` for each replica on disk that is damaged now, or is found to be, and for what
-    /// becomes of it. Short, from the background's thread, and not back into this. Only the last
-    /// hook counts.
+    /// Calls `hook` for each replica on disk that is damaged now, or is found damaged later, and
+    /// for each step of its repair. The hook must be short, is called from the background thread,
+    /// and must not call the store. Only the last hook counts.
     #[doc(hidden)]
     pub fn watch_repairs(&self, hook: impl Fn(&Repair) + Send + Sync + 'static) {
         if let Some(durable) = &self.durable {
@@ -309,7 +308,7 @@ impl Store {
         self.durable.as_ref().map(|durable| &*durable.log)
     }
 
-    /// A way into the store for one thread. Cheap, but not for each call: keep it.
+    /// A session for one thread. Cheap, but not for each call: keep it.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -334,7 +333,7 @@ impl Store {
         }
     }
 
-    /// Makes a result durable, or waits until what it shows is.
+    /// Makes a result durable, or waits until the data that it shows is durable.
     pub(crate) fn settle(&self, position: &Position, level: Level) -> Result<(), Error> {
         match &self.durable {
             Some(durable) if level > Level::Memory => durable.log.wait(position, level),
@@ -342,9 +341,9 @@ impl Store {
         }
     }
 
-    /// Copies everything, as it is at one moment, into a new directory that [`open`](Self::open)
-    /// opens: a backup. Nobody is stopped meanwhile. `dir` must not exist, or be empty. A store
-    /// that is closed meanwhile ends it.
+    /// Copies all data, as it is at one moment, into a new directory that [`open`](Self::open)
+    /// opens: a backup. Other sessions continue meanwhile. `dir` must not exist, or be empty. A
+    /// close of the store ends the snapshot.
     ///
     /// ```
     /// use duramen::{Options, Store, Table};
@@ -367,7 +366,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoDirectory`], [`Error::SnapshotRunning`], [`Error::Disk`], [`Error::DiskFull`],
-    /// [`Error::DiskFailed`], [`Error::Closed`], [`Error::Nested`]: what was begun in `dir` is no
+    /// [`Error::DiskFailed`], [`Error::Closed`], [`Error::Nested`]: the files in `dir` are no
     /// store, and can be removed.
     pub fn snapshot(&self, dir: impl AsRef<Path>) -> Result<SnapshotReport, Error> {
         self.snapshot_with_progress(dir, |_| {})
@@ -389,7 +388,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// As [`snapshot`](Self::snapshot).
     pub fn snapshot_with_progress(
         &self,
         dir: impl AsRef<Path>,
@@ -440,7 +439,7 @@ impl Store {
         Some(stats)
     }
 
-    /// Memory of what is on its way to disk, beside the budget; zeros without a directory, and for
+    /// Memory of data in flight to the disk, beside the budget; zeros without a directory, and for
     /// a member of a cluster.
     #[doc(hidden)]
     pub fn copies(&self) -> Copies {
@@ -449,23 +448,22 @@ impl Store {
         backup.map_or_else(Copies::default, Backup::copies)
     }
 
-    /// The damage to the hints about what was hot, for a person; `None`: nothing to
-    /// say.
+    /// The damage of the file of hot keys, as a message; `None`: there is none.
     #[doc(hidden)]
     pub fn hint_damage(&self) -> Option<String> {
         let heat = self.durable.as_ref()?.log.durable.heat.as_ref()?;
         heat.damage()
     }
 
-    /// Bytes of log that the directory has room for, and that the options ask for, if those are
-    /// more; `None`: there is room. A snapshot has it, too.
+    /// Bytes of log that the directory has room for, and those that the options require, if the
+    /// latter are more; `None`: there is room. A snapshot includes it, too.
     #[doc(hidden)]
     pub fn lacking_room(&self) -> Option<(u64, u64)> {
         let durable = &self.durable.as_ref()?.log.durable;
         restart::lacking_room(durable.backup().geometry(), &durable.options)
     }
 
-    /// The options that the store was opened with; `None` without a directory.
+    /// The options with which the store was opened; `None` without a directory.
     #[doc(hidden)]
     pub fn options(&self) -> Option<&Options> {
         self.durable
@@ -497,7 +495,7 @@ impl Store {
         }
     }
 
-    /// Makes everything that was written so far, by all sessions, durable, whatever its level.
+    /// Makes all earlier writes, of all sessions, durable, whatever their level.
     ///
     /// ```
     /// # use duramen::{Level, Options, Store, Table};

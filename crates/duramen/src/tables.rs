@@ -3,20 +3,20 @@
 use crate::{Error, Store, Table};
 use duramen_base::ids::Level;
 
-/// One table.
+/// Information about one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableInfo {
     pub table: Table,
     pub name: String,
-    /// Objects in it; expired ones that nobody has met yet count too.
+    /// Number of objects; expired ones that no operation has met yet count too.
     pub objects: u64,
     /// Its own level; `None` = the store's default.
     pub level: Option<Level>,
 }
 
 impl Store {
-    /// The table of this name, made durably if there is none.
+    /// The table of this name; created durably if there is none.
     ///
     /// ```
     /// # use duramen::{Options, Store};
@@ -35,7 +35,7 @@ impl Store {
                 return Ok(table);
             }
             match self.create_table(name, None) {
-                Err(Error::TableExists(_)) => {} // somebody else was first
+                Err(Error::TableExists(_)) => {} // another thread was first
                 made => return made,
             }
         }
@@ -76,8 +76,8 @@ impl Store {
             .collect()
     }
 
-    /// Objects in a table; expired ones that nobody has met yet count too. 0 if there is no such
-    /// table.
+    /// Number of objects in a table; expired ones that no operation has met yet count too. 0 if
+    /// there is no such table.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -89,8 +89,8 @@ impl Store {
         self.engine.objects(table)
     }
 
-    /// Makes a table, durably. `level`: its own, whatever the store's default is or becomes; `None`
-    /// = the store's default.
+    /// Creates a table, durably. `level`: its own, independent of the store's default; `None` = the
+    /// store's default.
     ///
     /// ```
     /// # use duramen::{Level, Options, Store};
@@ -111,11 +111,11 @@ impl Store {
         self.create_table_told(name, level, |_| {})
     }
 
-    /// As [`create_table`](Self::create_table). `tell` learns the id before anybody can find the
-    /// table.
+    /// As [`create_table`](Self::create_table). `tell` gets the id before any other thread can find
+    /// the table.
     ///
     /// # Errors
-    /// As there.
+    /// As [`create_table`](Self::create_table).
     #[doc(hidden)]
     pub fn create_table_told(
         &self,
@@ -131,8 +131,8 @@ impl Store {
     }
 
     /// Drops a table and its objects, durably. Not the default one, which
-    /// [`clear_tables`](Store::clear_tables) empties. A session that goes on with it is told so; no
-    /// other table gets its id.
+    /// [`clear_tables`](Store::clear_tables) empties. A session that continues to use it gets an
+    /// error; no other table gets its id.
     ///
     /// ```
     /// # use duramen::{Error, Options, Store};
@@ -175,12 +175,12 @@ impl Store {
         for table in tables {
             guard.clear(*table)?;
         }
-        drop(guard); // what it did is published here
+        drop(guard); // publishes its changes
         self.wait_for_changes()
     }
 
-    /// The level of writes where neither table nor session says otherwise: the one that the store
-    /// was opened with, or what [`set_default_level`](Self::set_default_level) made of it.
+    /// The level of writes if neither table nor session sets one: the level of the options, or the
+    /// last [`set_default_level`](Self::set_default_level).
     ///
     /// ```
     /// # use duramen::{Level, Options, Store};
@@ -228,7 +228,7 @@ impl Store {
         self.table_level(table).unwrap_or(self.default_level())
     }
 
-    /// The level that the table has been given; `None` = none of its own, or no such table.
+    /// The table's own level; `None` = none of its own, or no such table.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -240,7 +240,7 @@ impl Store {
         self.engine.table_level(table).ok().flatten()
     }
 
-    /// Gives a table a level of its own, durably; `None` takes it away.
+    /// Sets a table's own level, durably; `None` removes it.
     ///
     /// ```
     /// # use duramen::{Level, Options, Store, Table};

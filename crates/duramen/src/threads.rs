@@ -1,5 +1,5 @@
-//! The threads of a durable store: one commits, one writes frames; with a flash tier, one writes or
-//! tells hints of what is hot.
+//! The threads of a durable store: one commits, one writes frames; with a flash tier, one stores or
+//! sends hints of hot keys.
 //!
 //! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
 
@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The background looks for work this often; a commit that leaves some behind does not wake it:
-/// frames are not urgent.
+/// Interval at which the background thread looks for work; a commit that leaves work behind does
+/// not wake it, because frames are not urgent.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// That something has expired is noted on disk this often: bounds what comes back after a crash if
-/// the clock steps back.
+/// Interval at which expiries are recorded on disk: bounds the objects that come back after a crash
+/// if the clock steps back.
 const NOTE_EXPIRED_EVERY: Duration = Duration::from_secs(1);
-/// After a step that could not be done (a full disk).
+/// Pause after a step that failed (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) struct Threads {
@@ -23,7 +23,7 @@ pub(crate) struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Wakes the background before its time: somebody waits for room that it makes.
+/// Wakes the background thread early: another thread waits for room.
 #[derive(Default)]
 pub(crate) struct Bell {
     /// SeqCst on both sides: a ring is either seen before the sleep, or ends it.
@@ -89,7 +89,7 @@ impl Threads {
         }
     }
 
-    /// Ends the threads and waits for them. More than once is fine.
+    /// Ends the threads and waits for them. It may be called several times.
     pub fn end(&self) {
         self.log.stop.store(true, Ordering::SeqCst);
         self.log.wake();
@@ -136,12 +136,12 @@ fn run_background(log: &LogWriter) {
             noted = Instant::now();
         }
         if durable.scrub.is_due(scrubbed) {
-            // What it finds is repaired; a device that cannot be read shows itself there.
+            // Damage that it finds is repaired; an unreadable device shows in the repair.
             let began = Instant::now();
             let _ = durable.scrub_step();
             scrubbed = Instant::now();
             if durable.scrub.is_asked_for() && durable.log().undurable_bytes() > 0 {
-                log.background.sleep(began.elapsed()); // commits find the device free half of the time
+                log.background.sleep(began.elapsed()); // half of the time is for commits
             }
         }
         durable.note(done.as_ref().map(drop));

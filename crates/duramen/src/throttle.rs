@@ -1,16 +1,15 @@
-//! A disk written to with regard to somebody else's commits on the same device: in small, synced
-//! steps, at a rate that follows the latency of those commits.
+//! Throttle: writes to a disk without delaying other threads' commits on the same device: in small,
+//! synced steps, at a rate that follows the latency of those commits.
 //!
 //! **Invariants**
-//! - T1: while others commit, no more than a step is on its way to or from the device, so nothing
-//!   piles up that a commit would have to wait for: neither in its queue nor as dirty pages in
-//!   memory.
-//! - T2: the rate falls while commits take longer than before, but never below [`RATE_MIN`]: it
-//!   always ends.
-//! - T3: while nobody commits, it is not held back.
+//! - T1: while other threads commit, at most one step is in flight to or from the device, so no
+//!   backlog delays a commit: neither in the device's queue nor as dirty pages in memory.
+//! - T2: the rate falls while commits take longer than before, but never below [`RATE_MIN`]: the
+//!   copy always ends.
+//! - T3: while no thread commits, there is no throttling.
 //!
-//! The rate goes as congestion control does: a little more as long as nobody suffers, half of it
-//! when somebody does.
+//! The rate follows the rule of congestion control: it grows a little as long as no commit suffers,
+//! and is halved when one does.
 
 use crate::meter::Meter;
 use duramen_backup::disk::{Disk, File, Front, Fronted};
@@ -19,10 +18,10 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One step: takes the device about as long as a commit.
+/// One step: it takes the device about as long as a commit.
 const STEP_BYTES: usize = (128 * KIB) as usize;
-/// One step of reading, which is cheaper: large enough to go past the page cache, if it does not
-/// hold what is read.
+/// One step of reading, which is cheaper: large enough to bypass the page cache, if the data is not
+/// cached.
 pub(crate) const READ_STEP_BYTES: usize = MIB as usize;
 /// Slowest rate, in bytes per second, read and written.
 const RATE_MIN: f64 = (32 * MIB) as f64;
@@ -30,21 +29,23 @@ const RATE_FIRST: f64 = (64 * MIB) as f64;
 const RATE_MAX: f64 = (256 * MIB) as f64;
 /// Added to the rate after each period in which commits were as fast as before.
 const RATE_STEP: f64 = (8 * MIB) as f64;
-/// Commits may take so many times as long as before.
+/// Largest duration of commits, as a multiple of the undisturbed one.
 const SLOWER_MAX: f64 = 1.2;
-/// Between two looks at the commits: some of them have to fall into it.
+/// Interval between two checks of the commits: some commits must fall into it.
 const PERIOD: Duration = Duration::from_millis(25);
-/// How long commits are watched before the first step, to know what they take undisturbed.
+/// Time of observation of the commits before the first step, which gives their undisturbed
+/// duration.
 const WATCH: Duration = Duration::from_millis(100);
 
-/// How fast to write. Pure arithmetic over what is seen of the commits.
+/// The rate of writing. Pure arithmetic over the observed commits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rate {
     /// Bytes per second.
     now: f64,
-    /// Microseconds that a commit takes undisturbed; `None`: not known, as nobody has committed.
+    /// Undisturbed duration of a commit, in microseconds; `None`: unknown, no thread has committed
+    /// yet.
     undisturbed_us: Option<f64>,
-    /// Nobody committed in the last period.
+    /// No thread committed in the last period.
     alone: bool,
 }
 
@@ -55,7 +56,7 @@ impl Rate {
         let Some(us) = us else {
             return;
         };
-        // Who was alone until now has nothing to compare with but this.
+        // The first observed commits are the only reference.
         let undisturbed = *self.undisturbed_us.get_or_insert(us);
         if us > SLOWER_MAX * undisturbed {
             self.now = (self.now / 2.0).max(RATE_MIN); // T2
@@ -65,7 +66,7 @@ impl Rate {
     }
 }
 
-/// What all files of a disk share.
+/// State that all files of a disk share.
 pub(crate) struct Pace {
     meter: Arc<Meter>,
     state: Mutex<State>,
@@ -76,12 +77,12 @@ struct State {
     /// When the next step may begin.
     due: Instant,
     looked: Instant,
-    /// Commits and their microseconds until then.
+    /// Number of commits and their total microseconds at that time.
     seen: (u64, u64),
 }
 
 impl Pace {
-    /// Watches the commits for a moment.
+    /// Observes the commits for a moment.
     fn new(meter: Arc<Meter>) -> Pace {
         let before = meter.totals();
         std::thread::sleep(WATCH);
@@ -103,8 +104,8 @@ impl Pace {
         }
     }
 
-    /// Before a step of so many bytes: waits for its time. Returns whether anybody is to be
-    /// considered.
+    /// Called before a step of `bytes` bytes: waits for its time. Returns whether other threads
+    /// commit.
     pub fn wait(&self, bytes: usize) -> bool {
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *guard;
@@ -119,7 +120,7 @@ impl Pace {
             return false; // T3
         }
         let wait = state.due.saturating_duration_since(now);
-        // What it is late is not made up for: that would be a burst.
+        // A late step is not made up for: that would be a burst.
         state.due = state.due.max(now) + Duration::from_secs_f64(bytes as f64 / state.rate.now);
         drop(guard);
         if !wait.is_zero() {
@@ -135,8 +136,8 @@ fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     (count > 0).then(|| (after.1.saturating_sub(before.1)) as f64 / count as f64)
 }
 
-/// `disk`, where commits, as `meter` sees them, go first; and its pace, for what else is to be done
-/// at it.
+/// `disk`, with priority for the commits that `meter` measures; and its pace, for other work on the
+/// disk.
 pub(crate) fn throttled(disk: Arc<dyn Disk>, meter: Arc<Meter>) -> (Arc<dyn Disk>, Arc<Pace>) {
     let pace = Arc::new(Pace::new(meter));
     (paced(disk, pace.clone()), pace)
@@ -187,8 +188,7 @@ impl Front for ThrottledFile {
             Front::write_at(self, at + done, &zeros[..part as usize])?;
             done += part;
         }
-        // Some of it was perhaps written through the page cache, and is written past it from now
-        // on.
+        // Some of it may have been written through the page cache; later writes bypass it.
         self.inner.sync_data()
     }
 }
@@ -236,7 +236,7 @@ mod tests {
         assert!(rate.alone);
     }
 
-    /// Slow commits hold the steps back, and every byte arrives in its place.
+    /// Slow commits delay the steps, and every byte arrives at its place.
     #[test]
     fn steps_are_paced_while_others_commit() {
         let folder = std::env::temp_dir().join(format!("duramen-throttle-{}", std::process::id()));
@@ -255,7 +255,7 @@ mod tests {
                     alone: false,
                 },
                 due: Instant::now(),
-                // Looks at no commits any more: the rate stays.
+                // No further checks of commits: the rate stays.
                 looked: Instant::now() + Duration::from_secs(3600),
                 seen: (0, 0),
             }),
@@ -265,7 +265,7 @@ mod tests {
         let bytes: Vec<u8> = (0..MIB as usize).map(|n| (n / 4096) as u8).collect();
         let begun = Instant::now();
         file.write_at(0, &bytes).expect("it writes");
-        // All but the last step have to be waited for.
+        // All but the last step have to wait.
         let least = Duration::from_secs_f64((bytes.len() - STEP_BYTES) as f64 / RATE_MIN);
         assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
         let mut back = vec![0; bytes.len()];

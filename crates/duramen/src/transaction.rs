@@ -1,33 +1,33 @@
 //! Transactions of the embedded API: several keys in one atomic, durable step.
 //!
 //! **Invariants**
-//! - X1: the closure reads under the locks of all its keys and writes nothing: what it wants
-//!   written is kept here, and laid over what it reads.
-//! - X2: before the first write, every entry that a write looks at is in memory, and room for all
-//!   of them is set aside. So the writes cannot fail, and a step is done as a whole or not at all.
+//! - X1: the closure reads under the locks of all its keys and writes nothing: its changes are
+//!   buffered here, and applied on top of its reads.
+//! - X2: before the first write, every entry that a write reads is in memory, and room for all
+//!   writes is reserved. So the writes cannot fail, and a step is done as a whole or not at all.
 //! - X3: the caller's closure never unwinds past a lock: a panic is caught, the keys are unlocked,
-//!   and it goes on from there.
-//! - X4: keys are locked in one order by everybody (T1 of the engine's transactions), and a thread
-//!   that is in a closure does not lock others (`inside`): no two transactions wait for each other.
+//!   and then the panic continues.
+//! - X4: all transactions lock keys in one order (T1 of the engine's transactions), and a thread
+//!   inside a closure does not lock others (`inside`): no two transactions wait for each other.
 
 use crate::{Error, Expiry, Session, Table, Version, inside};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{Guard, KeyHash, Object, Position, ROOM_ATTEMPTS_MAX, Room};
 use std::panic::{self, AssertUnwindSafe};
 
-/// The store as the closure of a [`Session::transaction`] sees and changes it.
+/// The store inside the closure of a [`Session::transaction`].
 ///
-/// It reads what is there with its own changes laid over it. Nothing is written before the closure
-/// has returned `Ok`.
+/// Reads return the stored data with the transaction's own changes on top. Nothing is written
+/// before the closure has returned `Ok`.
 pub struct Transaction<'t> {
     store: &'t dyn Look,
     keys: &'t [Key],
-    /// One place per key; `None`: it stays as it is.
+    /// One entry per key; `None`: unchanged.
     changes: Vec<Option<Change>>,
     is_aborted: bool,
 }
 
-/// A guard, as a transaction uses it.
+/// The operations of a guard that a transaction uses.
 trait Look {
     fn read(&self, key: &Key) -> Result<Option<Object<'_>>, Error>;
     fn now_ms(&self) -> u64;
@@ -43,7 +43,7 @@ impl Look for Guard<'_> {
     }
 }
 
-/// One of its keys; sorted by table and key.
+/// A key of the transaction; keys are sorted by table and key.
 struct Key {
     table: Table,
     key: Vec<u8>,
@@ -58,26 +58,25 @@ enum Change {
     Remove,
 }
 
-/// A value, and when it expires, in milliseconds since the Unix epoch.
+/// A value, and its time of expiry, in milliseconds since the Unix epoch.
 type Seen<'a> = (&'a [u8], Option<u64>);
 
-/// The end of an attempt.
+/// Result of an attempt.
 enum Attempt<T> {
     Done(Result<T, Error>),
-    /// There is no memory yet for so much: let go of the keys, find some, and run the closure
-    /// again.
+    /// There is not enough memory yet: unlock the keys, find memory, and run the closure again.
     Again(Room),
     Panicked(Box<dyn std::any::Any + Send>),
 }
 
 impl Session {
-    /// Reads and changes several keys in one step: everybody sees all of it or nothing, and so does
-    /// the next start after a crash. The keys are locked while `body` runs, so nobody changes what
-    /// it reads; transactions over the same keys take turns, in any order of keys, and never wait
-    /// for each other in a ring. `body` returns `Ok`: its changes are made, all or none, and the
-    /// call returns when they have reached the highest level among its tables. `body` returns an
-    /// error (its own is [`Error::Aborted`]), calls [`abort`](Transaction::abort), or panics:
-    /// nothing is changed.
+    /// Reads and changes several keys in one step: other sessions see all of it or nothing, and so
+    /// does the next start after a crash. The keys are locked while `body` runs, so no other
+    /// session changes them; transactions over the same keys take turns, in any order of keys, and
+    /// never wait for each other in a ring. If `body` returns `Ok`, its changes are made, all or
+    /// none, and the call returns when they have reached the highest level among its tables. If
+    /// `body` returns an error (its own is [`Error::Aborted`]), calls
+    /// [`abort`](Transaction::abort), or panics, nothing is changed.
     ///
     /// `body` must be short, and must not wait for other threads that use the store: they may be
     /// waiting for these keys. It runs again, from the start, if memory has to be found first.
@@ -102,7 +101,7 @@ impl Session {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// A read of several keys as they were at one moment:
+    /// A read of several keys at one moment:
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};
@@ -176,7 +175,8 @@ fn sorted(guard: &Guard<'_>, keys: &[(Table, impl AsRef<[u8]>)]) -> Result<Vec<K
     Ok(sorted)
 }
 
-/// Attempts until there is room for what the closure writes, or it is certain that there is none.
+/// Attempts until there is room for the closure's writes, or until it is certain that there is
+/// none.
 fn run<T>(
     guard: &mut Guard<'_>,
     keys: &[Key],
@@ -198,7 +198,7 @@ fn run<T>(
     unreachable!("the last attempt is done")
 }
 
-/// Runs the closure with the keys locked, then writes what it wants.
+/// Runs the closure with the keys locked, then writes its changes.
 fn attempt<T>(
     guard: &mut Guard<'_>,
     keys: &[Key],
@@ -260,8 +260,8 @@ fn room_for(keys: &[Key], changes: &[Option<Change>]) -> Room {
     room
 }
 
-/// X2: reads what the writes will look at. From here on nobody waits for memory, so what is there
-/// stays.
+/// X2: reads the entries that the writes need. From here on the step does not wait for memory, so
+/// the entries stay.
 fn fetch(
     guard: &Guard<'_>,
     keys: &[Key],
@@ -277,7 +277,7 @@ fn fetch(
 }
 
 impl Transaction<'_> {
-    /// The place of a key.
+    /// Index of a key.
     ///
     /// # Errors
     /// [`Error::NotInTransaction`].
@@ -288,7 +288,7 @@ impl Transaction<'_> {
             .map_err(|_| Error::NotInTransaction)
     }
 
-    /// The value with the changes laid over it, and when it expires.
+    /// The value with the changes on top, and its time of expiry.
     fn look(&self, place: usize) -> Result<Option<Seen<'_>>, Error> {
         match &self.changes[place] {
             Some(Change::Remove) => Ok(None),
@@ -304,7 +304,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// The value of a key as this transaction leaves it so far; `None` if it is absent.
+    /// The value of a key with this transaction's changes so far; `None` if it is absent.
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};
@@ -327,7 +327,7 @@ impl Transaction<'_> {
         Ok(self.look(place)?.map(|(value, _)| value.to_vec()))
     }
 
-    /// Whether the key is there, as this transaction leaves it so far.
+    /// Whether the key exists, with this transaction's changes so far.
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};
@@ -378,7 +378,7 @@ impl Transaction<'_> {
         Ok(object.map(|object| Version(object.version)))
     }
 
-    /// Stores a value, for good.
+    /// Stores a value without an expiry.
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};
@@ -403,8 +403,7 @@ impl Transaction<'_> {
         self.set_with(table, key, value, Expiry::Never)
     }
 
-    /// Stores a value that expires: a `Duration` from now, at a `SystemTime`, or as an [`Expiry`]
-    /// says.
+    /// Stores a value that expires: a `Duration` from now, at a `SystemTime`, or by an [`Expiry`].
     ///
     /// ```
     /// # use duramen::{Error, Expiry, Options, Store, Table};
@@ -444,7 +443,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// A time that is past removes the key.
+    /// A time in the past removes the key.
     fn put(&mut self, place: usize, value: Vec<u8>, expires_at_ms: Option<u64>) {
         let is_past = expires_at_ms.is_some_and(|at_ms| at_ms <= self.store.now_ms());
         self.changes[place] = Some(match is_past {
@@ -456,7 +455,7 @@ impl Transaction<'_> {
         });
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key; returns whether it existed.
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};
@@ -518,8 +517,7 @@ impl Transaction<'_> {
     }
 
     /// Gives the transaction up, whatever its closure returns: nothing is changed, and the
-    /// closure's value is returned all the same. To give up with an error, return
-    /// [`Error::Aborted`].
+    /// closure's value is still returned. To give up with an error, return [`Error::Aborted`].
     ///
     /// ```
     /// # use duramen::{Error, Options, Store, Table};

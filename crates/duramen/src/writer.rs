@@ -1,16 +1,16 @@
-//! The log writer: makes what was appended durable, in groups that form by themselves.
+//! The log writer: makes appends durable, in groups that form by themselves.
 //!
 //! **Invariants**
-//! - W1: who waits for a position has asked for a commit that began after the position was
-//!   appended, or commits on its own thread; so nobody waits for company (docs/protocols.md, "Group
-//!   commit").
-//! - W2: `ended` grows before waiters are woken and watchers called; who read it before looking at
-//!   its position and finds it unchanged under `waiting`'s lock is woken by the commit that it may
-//!   have missed.
+//! - W1: a thread that waits for a position has requested a commit that began after the append of
+//!   the position, or commits itself; so no thread waits for more writers (docs/protocols.md,
+//!   "Group commit").
+//! - W2: `ended` grows before waiters are woken and watchers called. A waiter that read it before
+//!   checking its position, and finds it unchanged under `waiting`'s lock, is woken by the commit
+//!   that it may have missed.
 //!
 //! **Concurrency**: any thread may commit, one at a time (`commit`'s lock). The writer's own thread
-//! commits for those who can't wait (a reactor), and ships what nobody asked for. No lock of this
-//! file is held while another is taken.
+//! commits for threads that can't wait (a reactor), and writes unrequested data at intervals. No
+//! lock of this file is held while another is taken.
 
 use crate::commit::{Commit, Durable};
 use crate::threads::Bell;
@@ -21,23 +21,22 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
-/// Writes at level `memory` are handed to the operating system within this time.
+/// Writes at level `memory` are passed to the operating system within this time.
 pub(crate) const SHIP_WITHIN: Duration = Duration::from_millis(100);
-/// While so many bytes are not durable, it ships this often: otherwise the next synced write would
-/// wait for a large commit.
+/// With more undurable bytes than this, the thread writes at the shorter interval: otherwise the
+/// next synced write would wait for a large commit.
 const SHIP_BYTES: u64 = 1 << 20;
 const SHIP_OFTEN: Duration = Duration::from_millis(10);
-/// What is only buffered is synced within about this time: bounds what a power cut takes from the
-/// lower levels.
+/// Buffered data is synced within about this time: bounds the loss of the lower levels in a power
+/// cut.
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
-/// A waiter looks again at least this often, should the machine be so busy that nobody commits for
-/// it.
+/// Longest wait of a waiter between two checks, for a machine so busy that no thread commits.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Makes what was appended durable; waits for it, or says when it is. Shared by all threads.
+/// Makes appends durable, and waits for or reports their durability. Shared by all threads.
 pub struct LogWriter {
     pub(crate) durable: Arc<Durable>,
-    /// The highest level that somebody asked the writer's thread for, as a number.
+    /// The highest level that was requested from the writer's thread, as a number.
     demanded: AtomicU8,
     /// The thread sleeps, or is about to: it must be woken.
     asleep: AtomicBool,
@@ -49,7 +48,7 @@ pub struct LogWriter {
     watchers: RwLock<Vec<Arc<dyn Fn() + Send + Sync>>>,
     pub(crate) stop: AtomicBool,
     pub(crate) background: Bell,
-    /// The writer's thread runs.
+    /// The writer's thread is running.
     pub(crate) threaded: AtomicBool,
     commit_window: Duration,
 }
@@ -73,16 +72,15 @@ impl LogWriter {
         }
     }
 
-    /// The level that everything up to `position` has reached. Cheap.
+    /// The level of everything up to `position`. Cheap.
     pub fn reached(&self, position: &Position) -> Level {
         self.durable.log().reached(position)
     }
 
-    /// Waits until `position` has reached `level`, committing on this thread if nobody else is at
-    /// it.
+    /// Waits until `position` has reached `level`; commits on this thread if no other thread does.
     ///
     /// # Errors
-    /// [`Error::DiskFull`], [`Error::DiskFailed`]: whether the write survives is then unknown.
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: it is then unknown whether the write survives.
     pub fn wait(&self, position: &Position, level: Level) -> Result<(), Error> {
         loop {
             let before = self.durable.ended.load(Ordering::Acquire); // W2
@@ -90,7 +88,7 @@ impl LogWriter {
                 return Ok(());
             }
             match self.durable.try_lock() {
-                // Somebody may have committed it between the two looks.
+                // Another thread may have committed it between the two checks.
                 Some(_) if self.reached(position) >= level => return Ok(()),
                 Some(commit) => {
                     self.commit_here(commit, level)?;
@@ -114,14 +112,14 @@ impl LogWriter {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Asks for everything appended so far to reach `level` soon, and returns at once; watchers are
-    /// called when it has.
+    /// Requests `level` for all earlier appends, and returns at once; watchers are called when it
+    /// is reached.
     pub fn demand(&self, level: Level) {
         self.demanded.fetch_max(level as u8, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Lets the writer's thread look around.
+    /// Wakes the writer's thread.
     pub(crate) fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             drop(self.bell.lock().expect("the writer's bell"));
@@ -129,8 +127,8 @@ impl LogWriter {
         }
     }
 
-    /// Commits everything appended so far at `level` on this thread, unless a commit is under way:
-    /// then does nothing and returns false. For a writer who is alone, this saves the way to the
+    /// Commits all earlier appends at `level` on this thread, unless a commit is in progress: then
+    /// it does nothing and returns false. For a single writer, this saves the switch to the
     /// writer's thread and back. A failure shows in [`failure`](Self::failure) and in
     /// [`wait`](Self::wait).
     pub fn try_commit_here(&self, level: Level) -> bool {
@@ -141,7 +139,7 @@ impl LogWriter {
         true
     }
 
-    /// One commit, whatever else is under way.
+    /// One commit, even if another one is in progress: waits for it first.
     pub(crate) fn commit_now(&self, level: Level) -> Result<(), Error> {
         self.commit_here(self.durable.lock(), level)
     }
@@ -153,7 +151,7 @@ impl LogWriter {
         result
     }
 
-    /// Wakes who waits and calls who watches.
+    /// Wakes waiters and calls watchers.
     pub(crate) fn tell(&self) {
         if self.waiters.load(Ordering::SeqCst) > 0 {
             drop(self.waiting.lock().expect("waiters"));
@@ -165,13 +163,13 @@ impl LogWriter {
         }
     }
 
-    /// Calls `waker` after every commit, from whichever thread made it, well or not. Short, and not
-    /// back into this.
+    /// Calls `waker` after every commit, successful or not, on the committing thread. It must be
+    /// short, and must not call the log writer.
     pub fn watch(&self, waker: Arc<dyn Fn() + Send + Sync>) {
         self.watchers.write().expect("watchers").push(waker);
     }
 
-    /// Why writes are refused for good; `None` while they are not.
+    /// The reason why writes are refused permanently; `None` while they are not.
     pub fn failure(&self) -> Option<String> {
         match self.durable.health.get() {
             DiskState::Failed(reason) => Some(reason),
@@ -188,7 +186,8 @@ impl LogWriter {
         self.durable.health.get()
     }
 
-    /// The writer's thread: commits what is demanded, ships what nobody asked for, until `stop`.
+    /// Main loop of the writer's thread: commits on demand, writes unrequested data at intervals,
+    /// until `stop`.
     pub(crate) fn run(&self) {
         self.threaded.store(true, Ordering::Relaxed);
         let mut synced = Instant::now();
@@ -198,14 +197,14 @@ impl LogWriter {
             let mut level = demanded.unwrap_or(Level::Memory);
             if level > Level::Memory {
                 if !self.commit_window.is_zero() {
-                    std::thread::sleep(self.commit_window); // asked for by configuration
+                    std::thread::sleep(self.commit_window); // as configured
                 }
             } else if !self.sleep(pause) {
-                continue; // somebody rang
+                continue; // a demand came
             }
             let durable = &self.durable;
             if level == Level::Memory {
-                // Nobody asks: ship, and sync what was shipped a while ago.
+                // No demand: write, and sync data that was written some time ago.
                 let late = synced.elapsed() >= SYNC_WITHIN;
                 let unsynced = durable.unsynced.load(Ordering::Relaxed);
                 let behind = durable.log().undurable_bytes();
@@ -224,17 +223,18 @@ impl LogWriter {
                 synced = Instant::now();
             }
             if result.is_err() {
-                // A demand that can't be met now is met when there is space; its waiters were told.
+                // A demand that can't be met now is met when there is space; its waiters got the
+                // error.
                 self.sleep(SHIP_WITHIN);
             }
         }
     }
 
-    /// Sleeps until somebody rings or it is time to ship; returns whether it is time.
+    /// Sleeps until the bell rings or the interval ends; returns whether the interval has ended.
     fn sleep(&self, time: Duration) -> bool {
         let guard = self.bell.lock().expect("the writer's bell");
         self.asleep.store(true, Ordering::SeqCst);
-        // SeqCst: either this sees the demand, or `wake` sees that we sleep.
+        // SeqCst: either this sees the demand, or `wake` sees the sleep.
         if self.demanded.load(Ordering::SeqCst) > 0 || self.stop.load(Ordering::SeqCst) {
             self.asleep.store(false, Ordering::SeqCst);
             return false;

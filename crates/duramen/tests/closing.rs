@@ -1,4 +1,4 @@
-//! The end of a store: nothing is accepted and lost, and the directory is free for the next one.
+//! Closing a store: no write is accepted and lost, and the directory is free for the next store.
 
 use duramen::{Condition, Error, Level, Options, Store, Table};
 use std::path::Path;
@@ -38,8 +38,8 @@ fn a_closed_store_accepts_nothing_and_leaves_its_directory() {
         let mut after = next.session().unwrap();
         assert!(after.exists(T, "before").unwrap());
         assert!(!after.exists(T, "after").unwrap());
-        // The first store ends after the second has begun: it must not touch the directory any
-        // more.
+        // The first store is dropped after the second has begun: it must not touch the directory
+        // any more.
         drop(session);
         drop(store);
         after.set(T, "later", "1").unwrap();
@@ -51,8 +51,8 @@ fn a_closed_store_accepts_nothing_and_leaves_its_directory() {
     }
 }
 
-/// Every method that could lose something, or read what is not the store's any more, says `Closed`;
-/// with a directory and without.
+/// Every method that could lose a write, or read data that no longer belongs to the store, returns
+/// `Closed`; with a directory and without.
 #[test]
 fn every_operation_of_a_closed_store_says_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,8 +134,8 @@ fn every_operation_of_a_closed_store_says_so() {
 }
 
 /// Threads move money between accounts and count their transfers in the same step, others add it
-/// up, and the store is closed in the midst. Everything acknowledged is there at the next start,
-/// nothing else is, and the sum is what it was.
+/// up, and the store is closed meanwhile. At the next start every acknowledged transfer is there,
+/// no other is, and the sum is unchanged.
 #[test]
 fn transfers_that_are_cut_short_by_close_are_whole() {
     const ACCOUNTS: u64 = 12;
@@ -220,7 +220,7 @@ fn transfers_that_are_cut_short_by_close_are_whole() {
     }
 }
 
-/// A closure that runs when the store is to be closed is waited for, and what it did is durable.
+/// The close waits for a running closure, and its writes are durable.
 #[test]
 fn close_waits_for_the_transaction_under_way() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ fn close_waits_for_the_transaction_under_way() {
             store.close().unwrap();
             closed.store(true, Ordering::SeqCst);
         });
-        std::thread::sleep(Duration::from_millis(20)); // it may have come to wait
+        std::thread::sleep(Duration::from_millis(20)); // the close may be waiting by now
         go_on.send(()).unwrap();
         worker.join().unwrap().unwrap();
         closer.join().unwrap();
@@ -259,8 +259,8 @@ fn close_waits_for_the_transaction_under_way() {
     );
 }
 
-/// A snapshot that is being taken when its store is closed says so, and leaves no store behind that
-/// looks whole.
+/// A snapshot in progress when its store is closed returns an error, and leaves no store that looks
+/// whole.
 #[test]
 fn close_ends_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();

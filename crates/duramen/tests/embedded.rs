@@ -1,5 +1,4 @@
-//! The embedded API from many threads: transactions that are whole, expiry, walks, waits for the
-//! disk.
+//! The embedded API from many threads: atomic transactions, expiry, walks, waits for the disk.
 
 use duramen::{Condition, Error, Expiry, Level, Options, Session, Store, Table, Ttl, Version};
 use std::collections::BTreeMap;
@@ -28,7 +27,7 @@ fn text(session: &mut Session, key: &str) -> Option<String> {
     Some(String::from_utf8(value.bytes).unwrap())
 }
 
-/// Fills the store until it refuses; returns how many objects there are.
+/// Fills the store until it refuses; returns the number of objects.
 fn fill(session: &mut Session) -> u32 {
     for n in 0u32.. {
         match session.set(T, format!("filler {n}"), vec![7; MIB / 2]) {
@@ -40,7 +39,7 @@ fn fill(session: &mut Session) -> u32 {
     unreachable!("memory ends")
 }
 
-/// A step that memory has no room for leaves every key as it was; with room it is done as a whole.
+/// A step for which memory has no room leaves every key unchanged; with room it is done as a whole.
 #[test]
 fn a_transaction_without_room_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,8 +90,8 @@ fn a_transaction_without_room_changes_nothing() {
     }
 }
 
-/// Threads that overwrite large values in a store that is nearly full: steps find memory or are
-/// refused, none is half done, and all threads get on.
+/// Threads overwrite large values in a nearly full store: steps find memory or are refused, none is
+/// half done, and all threads make progress.
 #[test]
 fn transactions_under_pressure_are_whole() {
     let store = in_memory();
@@ -155,7 +154,7 @@ fn a_transaction_that_is_given_up_changes_nothing() {
         tx.increment(T, "b", 1)
     });
     assert!(matches!(failed, Err(Error::NotAnInteger)));
-    // Its locks go with a panic, and nothing of it stays.
+    // A panic releases its locks, and leaves no change.
     let panic = catch_unwind(AssertUnwindSafe(|| {
         session.transaction(&keys, |tx| {
             tx.set(T, "a", "3")?;
@@ -358,8 +357,7 @@ fn conditions_are_judged_with_the_write() {
     assert!(values[0].is_some() && values[1].is_none());
 }
 
-/// An object that is there for the whole of a walk is shown, while the index grows and shrinks
-/// under it.
+/// A walk shows an object that exists during all of it, while the index grows and shrinks.
 #[test]
 fn a_scan_shows_what_stays() {
     let store = in_memory();
@@ -409,7 +407,7 @@ fn a_scan_shows_what_stays() {
     assert!(scan.next().is_none(), "after an error there is nothing");
 }
 
-/// Ends who goes on until then, also if a test fails.
+/// Ends running threads on drop, also if a test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -418,8 +416,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// At level `memory` calls return at once; data that was waited for is on the disk as it is then,
-/// whoever is killed.
+/// At level `memory` calls return at once; data for which a call waited is on the disk at that
+/// time, and survives a kill.
 #[test]
 fn what_was_waited_for_is_on_disk() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The durable store on disks that fill up or fail: clear errors, reads go on, nothing acknowledged
-//! is lost.
+//! The durable store on disks that fill up or fail: clear errors, reads continue, no acknowledged
+//! write is lost.
 
 use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_backup::Mode;
@@ -17,13 +17,13 @@ const T: TableId = TableId::DEFAULT;
 #[derive(Default)]
 struct Faults {
     full: AtomicBool,
-    /// Not even what was allocated can be written, but for headers: a file system that copies on
+    /// Not even allocated blocks can be written, except for headers: a file system that copies on
     /// write.
     stuck: AtomicBool,
     syncs_fail: AtomicBool,
 }
 
-/// A directory whose device can be told to fail.
+/// A directory whose device fails on demand.
 fn faulty(dir: &Path) -> (Arc<dyn Disk>, Arc<Faults>) {
     let faults = Arc::new(Faults::default());
     let told = faults.clone();
@@ -129,7 +129,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     let is_full = matches!(refused, Error::DiskFull(_));
     assert!(is_full, "{refused}");
     assert_eq!(store.stats().unwrap().disk, DiskState::Full);
-    // Reads of what is durable go on; a new write is refused at once and changes nothing.
+    // Reads of durable data continue; a new write is refused at once and changes nothing.
     for n in 0..written {
         assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
@@ -153,7 +153,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     assert!(session.get(T, b"after").unwrap().is_some());
 }
 
-/// 90-traps.md: a sync that failed is never taken for one that did not, however the next ones end.
+/// 90-traps.md: a failed sync never counts as successful, whatever the result of later ones.
 #[test]
 fn a_failed_sync_refuses_writes_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     assert!(session.get(T, b"later").unwrap().is_none());
 }
 
-/// Without threads nothing happens but by the calls of whoever drives the store: twice the same,
+/// Without threads nothing happens except by calls of the driving code: two runs are identical,
 /// byte for byte.
 #[test]
 fn a_driven_store_is_deterministic() {
@@ -230,8 +230,8 @@ fn a_driven_store_is_deterministic() {
     assert_eq!(first, run());
 }
 
-/// P1: what is refused is as it was. A listed segment that is gone or damaged is named, and nothing
-/// is served.
+/// P1: a refused directory is unchanged. The error names a missing or damaged listed segment, and
+/// nothing is served.
 #[test]
 fn damage_is_refused_and_nothing_is_changed() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     drop(store);
     let frames = dir.path().join("frames");
     let good = std::fs::read(&frames).unwrap();
-    // In the middle of a value, of which there is one copy.
+    // In the middle of a value of which there is one copy.
     let value = good.windows(1000).position(|bytes| bytes == [200; 1000]);
     let mut bad = good.clone();
     bad[value.unwrap() + 500] ^= 0x10;
@@ -266,7 +266,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     }
 }
 
-/// A directory as `kill -9` would leave it now.
+/// The directory as `kill -9` would leave it now.
 fn copy_of(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for name in ["superblock", "wal", "frames"] {
@@ -275,7 +275,7 @@ fn copy_of(dir: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Overwrites every commit that the write-ahead log has.
+/// Overwrites every commit of the write-ahead log.
 fn wreck_wal(dir: &Path) {
     let wal = std::fs::OpenOptions::new()
         .write(true)
@@ -294,7 +294,7 @@ fn assert_holds(store: &Arc<Store>, keys: u32) {
 }
 
 /// After a clean stop 1 to 6 MB of commits lay in the write-ahead log for weeks, and one bad block
-/// of them refused the next start. A clean stop leaves nothing there that a start needs.
+/// of them refused the next start. A clean stop leaves nothing in the log that a start needs.
 #[test]
 fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
     let dir = tempfile::tempdir().unwrap();
@@ -317,8 +317,9 @@ fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
 }
 
 /// Level `memory` acknowledges faster than a disk writes: when the disk was full, the backlog was
-/// one commit that could not fit, and a stop threw all of it away. It is written as far as there is
-/// room, a stop is refused while something is only in memory, and with room again it ends cleanly.
+/// one commit that could not fit, and a stop discarded all of it. Now it is written as far as there
+/// is room, a stop is refused while some data is only in memory, and with room again it ends
+/// cleanly.
 #[test]
 fn a_stop_on_a_full_disk_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -329,7 +330,7 @@ fn a_stop_on_a_full_disk_loses_nothing() {
     options.level = Level::Memory;
     let store = Store::open_on(disk.clone(), options.clone(), false, &|_| {}).unwrap();
     faults.full.store(true, Ordering::Release);
-    let keys = 9000; // 90 MB: no commit between them says how little room there is
+    let keys = 9000; // 90 MB: no commit between them reports the little room
     let mut session = store.engine().session().unwrap();
     for n in 0..keys {
         let mut guard = session.pin();
@@ -353,9 +354,9 @@ fn a_stop_on_a_full_disk_loses_nothing() {
     assert_holds(&store, keys);
 }
 
-/// Scrubbing read frames alone: a block of the write-ahead log that went bad was found by the next
-/// start, which refused the data, while memory had held all of it. Now it is found while the server
-/// runs, and what it held goes to frames.
+/// Scrubbing read frames alone: a bad block of the write-ahead log was found by the next start,
+/// which refused the data, while memory had held all of it. Now scrubbing finds it while the server
+/// runs, and its contents go to frames.
 #[test]
 fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -389,9 +390,9 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     assert_holds(&open(faulty(killed.path()).0, killed.path(), true), 51);
 }
 
-/// A start wrote a new control segment before it served, so on a full disk there was no start: not
-/// even reads of what was there. It serves what it has, takes no writes, and takes them again when
-/// there is room.
+/// A start wrote a new control segment before it served, so on a full disk the start failed: there
+/// were not even reads of existing data. Now the store serves its data, takes no writes, and takes
+/// them again when there is room.
 #[test]
 fn a_start_on_a_full_disk_serves_reads() {
     let dir = tempfile::tempdir().unwrap();
@@ -421,9 +422,9 @@ fn a_start_on_a_full_disk_serves_reads() {
     again.close().unwrap();
 }
 
-/// An expired key leaves the index and nothing else: a start brought it back when the wall clock
-/// had been put back meanwhile, also after a clean stop, and counted it among the keys until a
-/// cleaner came by.
+/// An expired key left the index and nothing else: a start brought it back when the wall clock had
+/// been put back meanwhile, also after a clean stop, and it counted among the keys until a cleaner
+/// found it.
 #[test]
 fn what_has_expired_stays_away_when_the_clock_steps_back() {
     for is_clean in [true, false] {
@@ -462,7 +463,7 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         let store = open();
         let mut session = store.session().unwrap();
         assert!(session.get(T, b"older").unwrap().is_none(), "for good");
-        // Written under the clock as it is now, it lives by that clock, over the next start too.
+        // Written under the present clock, it lives by that clock, also after the next start.
         session
             .set_until(T, b"older", b"new", at(1_900_000))
             .unwrap();
@@ -473,7 +474,7 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
     }
 }
 
-/// What a repair of `dir` gives: the report, the keys that are not proved, and the new store.
+/// The result of a repair of `dir`: the report, the unproved keys, and the new store.
 fn repaired(
     dir: &Path,
 ) -> (
@@ -497,8 +498,8 @@ fn repaired(
     (done.unwrap(), unproved, store, out)
 }
 
-/// One flipped bit refused all of a store, although each entry has a checksum of its own. What is
-/// not damaged can be had, with a list of what might be old.
+/// One flipped bit made a start refuse all of a store, although each entry has a checksum of its
+/// own. A repair recovers the undamaged data, with a list of possibly old keys.
 #[test]
 fn a_damaged_store_is_repaired_entry_by_entry() {
     let dir = tempfile::tempdir().unwrap();
@@ -559,13 +560,13 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
         session.get(made, b"another").unwrap().unwrap().bytes,
         b"value"
     );
-    // What was written before the damage may have been replaced in it; what came after it cannot.
+    // Writes before the damage may have been replaced in it; writes after it cannot.
     assert_eq!(unproved.len() as u64, done.unproved);
     assert!(unproved.contains(&key(missing[0] - 1)) && !unproved.contains(&key(1999)));
 }
 
-/// After a kill the last writes are in the write-ahead log alone. With holes in that, the rest can
-/// be had, and nothing of it is proved.
+/// After a kill the last writes are in the write-ahead log alone. If it has holes, a repair
+/// recovers the rest, and none of it is proved.
 #[test]
 fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! A durable store with more data than memory: what was acknowledged is there, also after a
-//! restart.
+//! A durable store with more data than memory: acknowledged writes are there, also after a restart.
 
 #[path = "common/tiered.rs"]
 mod tiered;
@@ -20,7 +19,7 @@ fn open(dir: &Path) -> Arc<Store> {
     options.engine.huge_pages = false;
     options.level = Level::Buffered;
     options.wal_bytes = 16 * MIB;
-    // Empty at each start: what is in it is not trusted.
+    // Empty at each start: its content is not trusted.
     options.engine.flash = Some(FlashOptions {
         device: memory(128 * MIB as usize),
     });
@@ -63,7 +62,7 @@ fn a_log_beyond_memory_is_loaded_and_goes_on() {
         assert!(stats.committed_bytes <= store.engine().memory_bytes());
         assert_eq!(stats.objects, OBJECTS - OBJECTS.div_ceil(5));
         check(&mut session);
-        // It goes on: the same again, over itself.
+        // It continues: the same writes again, over themselves.
         write(
             &mut session,
             (0..OBJECTS).filter(|n| n % 3 == 0 && n % 5 != 0),

@@ -1,5 +1,5 @@
-//! What was hot before a restart is in memory after it, if the store has a flash tier: and whatever
-//! the hints are, no value is another.
+//! Keys that were hot before a restart are in memory after it, if the store has a flash tier; and
+//! no hint, right or wrong, changes a value.
 
 #[path = "common/tiered.rs"]
 mod tiered;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use tiered::{T, key, memory, value, write};
 
 const MIB: u64 = 1 << 20;
-/// Four times what memory has.
+/// Four times the data that memory holds.
 const OBJECTS: u64 = 20_000;
 const MEMORY: u64 = 32 * MIB;
-/// Every so manieth key is hot.
+/// One key in this many is hot.
 const HOT_EVERY: u64 = 50;
 const HOT: u64 = OBJECTS / HOT_EVERY;
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -44,7 +44,7 @@ fn flash(store: &Store) -> FlashStats {
     store.engine().stats().flash
 }
 
-/// Reads every hot key; returns how many had to be fetched.
+/// Reads every hot key; returns the number of fetches from flash.
 fn read_hot(store: &Store, session: &mut Session, round: u64) -> u64 {
     let before = flash(store).fetches;
     for n in hot() {
@@ -66,14 +66,14 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Until next to nothing has to be fetched.
+/// Until almost no fetch is needed.
 fn warm_up(store: &Store, session: &mut Session) {
     wait_for("hot keys are copied", || {
         read_hot(store, session, 0) <= HOT / 50
     });
 }
 
-/// Keys in the file of hints.
+/// Number of keys in the file of hints.
 fn hints(dir: &Path) -> u64 {
     let bytes = std::fs::read(dir.join("heat")).unwrap_or_default();
     let blocks = bytes.chunks(BLOCK_BYTES).map(Block::decode);
@@ -101,15 +101,15 @@ fn prepared(dir: &Path) {
     assert!(hints(dir) > HOT / 2, "{} keys", hints(dir));
 }
 
-/// Opens the store and says how many fetches its hot set takes once the refill has ended. One key
-/// may take two.
+/// Opens the store and returns the fetches of its hot set once the refill has ended. One key may
+/// take two.
 fn fetches_after(dir: &Path, round: u64) -> u64 {
     let store = open(dir);
     wait_for_refill(&store);
     let mut session = store.session().unwrap();
     let fetches = read_hot(&store, &mut session, round);
     drop(session);
-    drop(store); // not closed: the hints stay those that were there, or become those of this life
+    drop(store); // not closed: the hints are the former ones, or become those of this life
     fetches
 }
 
@@ -123,7 +123,7 @@ fn a_hot_set_is_in_memory_again_after_the_refill() {
     assert!(without > HOT / 2, "{without} of {HOT}");
     std::fs::write(dir.path().join("heat"), saved).unwrap();
     let with = fetches_after(dir.path(), 0);
-    // Some that were in memory with their segments may go to flash after it.
+    // Some keys that were in memory with their segments may go to flash after it.
     assert!(
         4 * with < without,
         "every value was right, but {with} and {without} of {HOT} were fetched"
@@ -137,7 +137,7 @@ fn hints_are_there_without_a_clean_end() {
     let mut session = store.session().unwrap();
     write(&mut session, 0..OBJECTS, 0);
     warm_up(&store, &mut session);
-    // The first one may have been begun before.
+    // The first one may have begun before.
     for _ in 0..2 {
         let _ = std::fs::remove_file(dir.path().join("heat"));
         wait_for("hints are written in the background", || {
@@ -154,8 +154,8 @@ fn hints_are_there_without_a_clean_end() {
     );
 }
 
-/// Keys that were written again, or are gone: their places in the hints lead to what there is now,
-/// or nowhere.
+/// Keys that were written again, or removed: their places in the hints lead to present data, or
+/// nowhere.
 #[test]
 fn old_hints_bring_nothing_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn old_hints_bring_nothing_back() {
     let old = std::fs::read(dir.path().join("heat")).unwrap();
     let store = open(dir.path());
     let mut session = store.session().unwrap();
-    // All segments are cleaned meanwhile, or written over.
+    // All segments are cleaned meanwhile, or overwritten.
     write(&mut session, 0..OBJECTS, 1);
     for n in hot().step_by(2) {
         session.remove(T, key(n)).unwrap();
@@ -204,7 +204,7 @@ fn whatever_the_hints_are_the_store_opens_and_no_value_is_another() {
         flipped[key_block + at] ^= 0x10;
         kinds.push(("a byte is flipped", flipped, true));
     }
-    // With sums that match: hashes of no key, tables that there are not, another store's.
+    // With matching checksums: hashes of no key, missing tables, another store's blocks.
     let sealed = |change: &dyn Fn(&mut Block)| {
         let blocks = whole.chunks(BLOCK_BYTES);
         let changed = blocks.flat_map(|block| {
@@ -235,5 +235,5 @@ fn whatever_the_hints_are_the_store_opens_and_no_value_is_another() {
     let mut session = store.session().unwrap();
     warm_up(&store, &mut session);
     drop(session);
-    store.close().unwrap(); // though there is no place for new hints
+    store.close().unwrap(); // though new hints cannot be written
 }

@@ -1,4 +1,4 @@
-//! What a restart leaves behind it in memory.
+//! Memory after a restart.
 
 use duramen::{Options, Store};
 use duramen_engine::TableId;
@@ -11,14 +11,14 @@ fn options(dir: &Path) -> Options {
     let mut options = Options::new(dir, 64 << 20);
     options.engine.heads = 1;
     options.engine.huge_pages = false;
-    options.level = duramen::Level::Memory; // closing keeps it all the same
+    options.level = duramen::Level::Memory; // a close makes it durable nevertheless
     options.wal_bytes = 16 << 20;
     options
 }
 
-/// While segments are loaded the index grows for as many keys as the segments so far let expect.
-/// Here most of what comes later are older versions of the same keys: what it grew too much has
-/// gone when the load ends.
+/// While segments are loaded the index grows for the number of keys that the segments so far
+/// predict. Here most later entries are older versions of the same keys: the excess is freed when
+/// the load ends.
 #[test]
 fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
     for versions in [1, 2, 4, 5] {

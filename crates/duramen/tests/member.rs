@@ -1,5 +1,5 @@
-//! A member's store over backups on real disks: what was acknowledged is found by a recovery,
-//! whatever backups were lost, in whatever order answers came; with threads and without.
+//! A member's store over backups on real disks: a recovery finds all acknowledged writes, whatever
+//! backups were lost, and in whatever order answers came; with threads and without.
 
 use duramen::internals::{Backups, Bytes, Call, MemberOptions};
 use duramen::{Level, Options, Store};
@@ -21,7 +21,7 @@ const T: TableId = TableId::DEFAULT;
 const LOG: u64 = 1 << 32 | 9;
 const MEMORY: u64 = 64 << 20;
 
-/// What is on its way to the backups and to the coordinator.
+/// Messages in flight to the backups and to the coordinator.
 enum Event {
     Call(Call),
     Free(BackupId, SegmentId),
@@ -39,7 +39,7 @@ impl Net {
         self.events.lock().unwrap().push(event);
     }
 
-    /// One of them, or the oldest.
+    /// A random one, or the oldest.
     fn take(&self, dice: Option<&mut Dice>) -> Option<Event> {
         let mut events = self.events.lock().unwrap();
         let count = events.len();
@@ -81,7 +81,7 @@ impl Dice {
     }
 }
 
-/// Backups on disks, some of them lost; and what the coordinator has noted.
+/// Backups on disks, some of them lost; and the state that the coordinator has stored.
 struct Cluster {
     net: Arc<Net>,
     store: Arc<Store>,
@@ -239,7 +239,7 @@ impl Cluster {
         self.store.log().unwrap().backup_lost(id);
     }
 
-    /// Lets events happen, in any order, until `done` or nothing is left.
+    /// Executes events, in any order, until `done` or nothing is left.
     fn settle(&self, dice: &mut Dice, mut done: impl FnMut() -> bool) {
         for _ in 0..100_000 {
             if done() {
@@ -260,7 +260,7 @@ impl Cluster {
         panic!("it does not end: {}", self.store.log().unwrap().describe());
     }
 
-    /// What a recovery finds without `gone`: the newest version of each key, by the rules of
+    /// The result of a recovery without `gone`: the newest version of each key, by the rules of
     /// docs/protocols.md.
     fn recover(&self, gone: &[BackupId]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let present: Vec<&Backup> = self
@@ -319,7 +319,7 @@ impl Cluster {
     }
 }
 
-/// Writes one key, and lets the world turn until it is acknowledged.
+/// Writes one key, and executes events until it is acknowledged.
 fn write(cluster: &Cluster, dice: &mut Dice, n: u64, value: &[u8]) -> Vec<u8> {
     let key = format!("key {}", n % 97).into_bytes();
     let position = {
@@ -362,7 +362,7 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
                 cluster.lose(up[dice.roll(up.len())]);
             }
         }
-        // Everything is made good for: any two more may go.
+        // All lost replicas are replaced: any two more may go.
         let log = cluster.store.log().unwrap();
         for _ in 0..50 {
             cluster.settle(&mut dice, || cluster.net.events.lock().unwrap().is_empty());
@@ -383,8 +383,8 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
     );
 }
 
-/// Level buffered: acknowledged when it is on all replicas, synced a little later without being
-/// asked again.
+/// Level buffered: acknowledged when it is on all replicas, synced a little later without another
+/// request.
 #[test]
 fn buffered_writes_are_synced_when_somebody_asks() {
     let mut dice = Dice(3);
@@ -417,8 +417,8 @@ fn buffered_writes_are_synced_when_somebody_asks() {
     assert_eq!(cluster.recover(&[]).len(), 50);
 }
 
-/// Once a backup says that the cluster takes this server for crashed, nothing is acknowledged any
-/// more.
+/// Once a backup answers that the cluster takes this server for crashed, no write is acknowledged
+/// any more.
 #[test]
 fn scenario_26_a_fenced_master_acknowledges_nothing() {
     let mut dice = Dice(4);
@@ -492,7 +492,7 @@ fn writers_on_threads_are_acknowledged_while_a_backup_is_lost() {
 }
 
 /// A side log's survivor is whole on all its replicas, and then all of them are lost before its
-/// swap: what memory holds of it is put elsewhere, or the swap would wait for ever.
+/// swap: its contents in memory are written elsewhere, or the swap would wait for ever.
 #[test]
 fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
     let mut dice = Dice(1);

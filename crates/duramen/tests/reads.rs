@@ -1,5 +1,5 @@
-//! Reads beside a slow disk: who asks for what is durable waits for nobody's sync; who asks for
-//! what is not, waits.
+//! Reads beside a slow disk: a read of durable data does not wait for a sync; a read of undurable
+//! data waits.
 
 use duramen::{Options, Store};
 use duramen_backup::Mode;
@@ -14,10 +14,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 const T: TableId = TableId::DEFAULT;
-/// Nobody waits longer for anything here; it bounds a test that hangs.
+/// No wait here is longer; it bounds a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether syncs may pass, and how many wait.
+/// Whether syncs may pass, and the number of waiting ones.
 #[derive(Default)]
 struct Gate {
     state: Mutex<(bool, u32)>,
@@ -41,7 +41,7 @@ impl Gate {
         state.1 -= 1;
     }
 
-    /// Until a sync waits.
+    /// Waits until a sync waits.
     fn await_sync(&self) {
         let state = self.state.lock().unwrap();
         let waited = self
@@ -123,7 +123,7 @@ fn open(dir: &Path, gate: &Arc<Gate>) -> Arc<Store> {
     Store::open_on(Arc::new(disk), options, true, &|_| {}).unwrap()
 }
 
-/// Opens the gate also when the test fails, lest its threads wait for ever.
+/// Opens the gate also when the test fails, or its threads would wait for ever.
 struct Opener<'a>(&'a Gate);
 
 impl Drop for Opener<'_> {
@@ -191,8 +191,8 @@ fn reads_of_what_is_durable_wait_for_no_sync() {
     assert_eq!(session.get(T, b"new").unwrap().unwrap().bytes, b"value");
 }
 
-/// Writers that wait for a sync share the next one: while one is held up, all others append, and
-/// one more is theirs.
+/// Writers that wait for a sync share the next one: while one is delayed, all others append, and
+/// one more sync serves them all.
 #[test]
 fn writers_that_wait_share_a_sync() {
     const WRITERS: u32 = 16;

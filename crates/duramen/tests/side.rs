@@ -1,5 +1,5 @@
-//! Side logs over a real directory: what was taken over is there after any end, what was given up
-//! leaves nothing.
+//! Side logs over a real directory: a committed one is there after any end, an abandoned one leaves
+//! nothing.
 
 use duramen::{Options, Session, Store};
 use duramen_base::ids::SegmentId;

@@ -1,4 +1,4 @@
-//! The durable store over real directories: what was acknowledged is there after any end.
+//! The durable store over real directories: acknowledged writes are there after any end.
 
 use duramen::{Condition, Error, Level, Options, Phase, Session, Store, Version};
 use duramen_backup::Mode;
@@ -61,8 +61,8 @@ fn writes_are_there_after_close_and_after_drop() {
     }
 }
 
-/// A process that is killed: nothing is closed, nothing is flushed; the next one finds the files as
-/// they are.
+/// A killed process: nothing is closed, nothing is flushed; the next process finds the files
+/// unchanged.
 #[test]
 fn synced_writes_survive_a_kill_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ fn synced_writes_survive_a_kill_at_any_time() {
             model.insert(key, bytes);
         }
         if n % 500 == 499 {
-            // The copy is what a kill would leave behind: all files at one moment, whatever the
+            // The copy has the state that a kill would leave: all files at one moment, whatever the
             // background was about to do.
             let to = copy.path().join(n.to_string());
             let moment = still.write().unwrap();
@@ -181,7 +181,7 @@ fn tables_and_their_levels_are_there_again() {
     assert_eq!(get(T, b"a"), None);
     assert_eq!(get(T, b"b"), Some(b"5".to_vec()));
     drop(session);
-    // A new table with the id of one that was dropped begins empty.
+    // A new table with the id of a dropped one begins empty.
     let again = store.create_table("again", None).unwrap();
     assert_eq!(again, gone);
     let mut session = store.session().unwrap();
@@ -359,7 +359,7 @@ fn a_store_in_memory_has_no_directory() {
     assert!(matches!(store.close(), Err(Error::Closed)));
 }
 
-/// Ends who goes on until then.
+/// Ends running threads on drop.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -368,8 +368,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// A snapshot is one moment: of two counters that one thread raises in turn, the copy never has the
-/// second ahead.
+/// A snapshot is one moment: of two counters that one thread raises in turn, the second is never
+/// ahead in the copy.
 #[test]
 fn a_snapshot_is_one_moment_and_opens_as_a_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -390,12 +390,12 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
                     .unwrap_or_else(|error| panic!("{error}: {:?}", store.stats()));
             }
         });
-        // Also where a snapshot is wrong: the scope waits for the counter before it says so.
+        // Also if a snapshot is wrong: the scope waits for the counter before the test reports it.
         let end = End(&done);
         let mut last = 0;
         for n in 0..3 {
             let mut session = store.session().unwrap();
-            // Whoever counts may come to run late.
+            // The counting thread may run late.
             let deadline = Instant::now() + Duration::from_secs(60);
             while number(&mut session, b"first") <= last {
                 assert!(Instant::now() < deadline, "nobody counts");
@@ -434,8 +434,8 @@ fn number(session: &mut Session, key: &[u8]) -> i64 {
     })
 }
 
-/// A directory has the room that it was made with. Who asks for more later is told, and a snapshot
-/// has it.
+/// A directory has the room with which it was created. If the options require more later, the store
+/// reports it, and a snapshot has the room.
 #[test]
 fn a_directory_that_has_become_too_small_says_so_and_a_snapshot_has_room() {
     let (dir, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,22 +1,21 @@
-//! What a later process needs to go on: object tables, blocks, and a blob of the caller's.
+//! Checkpoints: the object tables, blocks and caller's blob from which a later process continues.
 //!
 //! **Invariants**
-//! - C1: when a checkpoint is whole under its name, every object that it tells of is on the device
-//!   and synced.
+//! - C1: when a checkpoint is whole under its name, every object that it lists is on the device and
+//!   synced.
 //! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a
 //!   later one has replaced it for good. So after a crash or a failure at any moment the file under
 //!   the checkpoint's name can be used.
-//! - C3: a device says which checkpoints it honours: the last one, and the one whose file may be
-//!   about to replace it. Others are refused, and a number that a failed checkpoint had is never
-//!   given to another one.
-//! - C4: how many objects of a block are live (space's S2) is counted from the very locations that
-//!   are written.
+//! - C3: the superblock of a device names the checkpoints that it honours: the last one, and the
+//!   one whose file may be about to replace it. Others are refused. The number of a failed
+//!   checkpoint is never given to another one.
+//! - C4: the count of a block's live objects (space's S2) is taken from the very locations that are
+//!   written.
 //!
-//! **Concurrency** pieces of the file are read, verified and put where they belong by several
-//! threads: while one waits for the device, another works. A location of a table belongs to one
-//! piece.
+//! **Concurrency** several threads read, verify and place pieces of the file: while one waits for
+//! the device, another works. A location of a table belongs to one piece.
 //!
-//! **Layout** the stream of `pieces`: everything that says where something else lies comes first.
+//! **Layout** the stream of `pieces`: all lengths and offsets come first.
 //!
 //! ```text
 //! tables     number u32, objects u32, longest u32, 0 u32 each
@@ -26,11 +25,11 @@
 //! ```
 //!
 //! **Order** objects are written and synced; the file is written beside the last one and synced;
-//! the two change places, and their directory is synced. From here on the checkpoint is made. Then
-//! the superblock says that it is the last one, which voids the one before, and blocks that only
-//! that one needs are free. A failure before that point puts the last one's file back, and the
-//! superblock says that the number is void. Where the superblock cannot be written both checkpoints
-//! are honoured and hold their blocks, and the next checkpoint begins with what is left to do.
+//! the two are exchanged, and their directory is synced. At this point the checkpoint is made. Then
+//! the superblock names it as the last one, which voids the one before, and blocks that only the
+//! one before needs are free. A failure before that point puts the last one's file back, and the
+//! superblock marks the number as void. If the superblock cannot be written, both checkpoints are
+//! honoured and hold their blocks, and the next checkpoint begins with the rest of this work.
 //!
 //! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own.
 
@@ -55,18 +54,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const TABLE_ENTRY_BYTES: u64 = 16;
 const BLOCK_ENTRY_BYTES: u64 = 16;
-/// Locations that are looked at at once: a page of memory, which is not touched if nothing is in
-/// it.
+/// Locations that are checked together: a page of memory, which is not touched if all of them are
+/// empty.
 const LOCATIONS_AT_ONCE: usize = 1024;
-/// Times that a checkpoint tries once more to hold less.
+/// Repetitions of a checkpoint in order to hold less.
 const AGAIN: u32 = 3;
 /// Threads that read a checkpoint.
 const READERS: u64 = 4;
 
-/// What [`ObjectStore::restore`] found.
+/// Result of [`ObjectStore::restore`].
 pub struct Restored {
     pub store: ObjectStore,
-    /// As it was given to [`ObjectStore::checkpoint`].
+    /// The blob that was given to [`ObjectStore::checkpoint`].
     pub blob: Vec<u8>,
 }
 
@@ -88,34 +87,34 @@ pub(crate) fn superblock_of(device: &dyn Device) -> Result<Option<Superblock>, E
     Ok(newest)
 }
 
-/// What is to be done before another checkpoint can be made.
+/// Work that is left over before another checkpoint can be made.
 #[derive(Default)]
 pub(crate) enum Unsettled {
     #[default]
     No,
-    /// A file of the next checkpoint's number was given up: the number must be used no more. The
-    /// last checkpoint's file at this path, if one is named, was away for a moment: that it is back
-    /// must become durable first.
+    /// A file of the next checkpoint's number was given up: the number must not be used again. If a
+    /// path is named, the last checkpoint's file at that path was moved away for a moment; its
+    /// return must become durable first.
     Void(Option<PathBuf>),
-    /// The next checkpoint's file is in place, so it becomes the last one. If a path is named, that
-    /// must become durable first.
+    /// The next checkpoint's file is in place, so it becomes the last one. If a path is named, the
+    /// replacement must become durable first.
     Replaced(Option<PathBuf>),
 }
 
-/// Why the next checkpoint's file is not where the last one's was.
+/// The reason why the next checkpoint's file did not replace the last one's.
 struct NotReplaced {
     source: io::Error,
-    /// The last one's is there as before.
+    /// The last one's file is in its place as before.
     is_undone: bool,
-    /// The file whose directory must be synced before anything is said about it.
+    /// The file whose directory must be synced before the superblock names either checkpoint.
     parent: Option<PathBuf>,
 }
 
-/// How a file that was put in place is taken away again.
+/// The way to undo the placement of a file.
 enum Undo {
-    /// The one that was there lies beside it.
+    /// The former file is beside it: exchange them.
     Exchange,
-    /// None was there.
+    /// There was no former file.
     Remove,
     /// The file system can only replace it.
     Never,
@@ -154,8 +153,8 @@ impl Core {
         *slot = unsettled;
     }
 
-    /// Says in the superblock what became of the next checkpoint, and frees what only the other one
-    /// needs. The caller holds the lock of what is filled.
+    /// Records the outcome of the next checkpoint in the superblock, and frees the blocks that only
+    /// the other one needs. The caller holds the lock of the filled block.
     fn settle(&self) -> Result<(), Error> {
         let mut unsettled = self
             .unsettled
@@ -185,7 +184,7 @@ impl Core {
         Ok(())
     }
 
-    /// On the device first: what fails may have been written all the same.
+    /// Writes the device first: a failed write may have reached it all the same.
     fn write_numbers(
         &self,
         superblock: &mut Superblock,
@@ -230,16 +229,16 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &Superblock) -> 
 }
 
 impl ObjectStore {
-    /// Makes everything that was written up to now last: after this, [`restore`](Self::restore)
-    /// brings back this very state, whatever happens to this process. Writers wait meanwhile.
-    /// `blob` is kept with it.
+    /// Makes all earlier writes durable: after this, [`restore`](Self::restore) restores this
+    /// state, whatever happens to this process. Writers wait meanwhile. `blob` is stored with it.
     ///
     /// # Errors
-    /// [`Error::Device`], [`Error::Occupied`]: the checkpoint before, if there is one, holds on.
+    /// [`Error::Device`], [`Error::Occupied`]: the previous checkpoint, if there is one, stays
+    /// valid.
     pub fn checkpoint(&self, path: &Path, blob: &[u8]) -> Result<(), Error> {
         place::check(path, &*self.core.device)?;
         self.checkpoint_once(path, blob)?;
-        // What the one before held may have been in the way; now it is free.
+        // Blocks held by the previous checkpoint may have been in the way; now they are free.
         for _ in 0..AGAIN {
             if !self.core.is_sparse() || self.checkpoint_once(path, blob).is_err() {
                 break;
@@ -271,11 +270,11 @@ impl ObjectStore {
             Err(failed) if failed.is_undone => Unsettled::Void(failed.parent.clone()),
             Err(failed) => Unsettled::Replaced(failed.parent.clone()),
         });
-        // At once if possible. Where it is not, both checkpoints hold until it is: nothing is lost
-        // but room.
+        // At once if possible. Otherwise both checkpoints hold their blocks until it succeeds: only
+        // room is lost.
         let settled = core.settle();
         if replaced {
-            let _ = std::fs::remove_file(beside(path)); // the file before, which nobody needs
+            let _ = std::fs::remove_file(beside(path)); // the previous file, which is not needed
         }
         drop(filling);
         match made {
@@ -286,16 +285,16 @@ impl ObjectStore {
         }
     }
 
-    /// The last checkpoint is not needed any more: what it alone holds is free, and it is refused
+    /// Gives up the last checkpoint: the blocks that it alone holds are free, and it is refused
     /// from now on.
     ///
     /// # Errors
-    /// [`Error::Device`]: it holds on.
+    /// [`Error::Device`]: it stays valid.
     pub fn give_up_checkpoint(&self) -> Result<(), Error> {
         let core = &self.core;
         let filling = core.filling();
         let mut superblock = core.superblock();
-        // Of no file: neither the last one nor one that was about to be has these numbers.
+        // Unused numbers: neither the last checkpoint nor a next one has them.
         let (checkpoint, next) = (superblock.next + 1, superblock.next + 2);
         core.write_numbers(&mut superblock, checkpoint, next)?;
         core.unsettle(Unsettled::No);
@@ -306,15 +305,15 @@ impl ObjectStore {
         Ok(())
     }
 
-    /// Writes the next checkpoint's file, and puts it where the last one's is. The superblock
-    /// honours both.
+    /// Writes the next checkpoint's file, and puts it in the place of the last one's. The
+    /// superblock honours both.
     fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
         let beside = beside(path);
-        // What a checkpoint that was cut short left there: it was looked at (W1).
+        // Left by an interrupted checkpoint; it was checked (W1).
         let _ = std::fs::remove_file(&beside);
         let unchanged = |source: io::Error| {
             if source.kind() != io::ErrorKind::AlreadyExists {
-                let _ = std::fs::remove_file(&beside); // it is void, wherever it lies
+                let _ = std::fs::remove_file(&beside); // it is void, wherever it is
             }
             NotReplaced {
                 source,
@@ -389,15 +388,14 @@ impl ObjectStore {
         out.finish()
     }
 
-    /// Goes on where the checkpoint at `path` was made, on a device that is as long as then or
-    /// longer. Objects are read when they are wanted; this reads what the checkpoint says and
-    /// nothing else, and writes a superblock: a checkpoint that was made at another path and not
-    /// finished is void then.
+    /// Continues from the checkpoint at `path`, on a device that is as long as then or longer.
+    /// Objects are read on demand; this call reads the checkpoint alone, and writes a superblock:
+    /// an unfinished checkpoint that was made at another path is void then.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::Foreign`], [`Error::Older`], [`Error::Newer`],
     /// [`Error::DamagedCheckpoint`], [`Error::Superseded`], [`Error::Device`]: this checkpoint is
-    /// as good as before.
+    /// unchanged.
     pub fn restore(options: Options, path: &Path) -> Result<Restored, Error> {
         let pieces = Pieces::open(path)?;
         let header = pieces.header;
@@ -405,8 +403,8 @@ impl ObjectStore {
         let (tables, rest) = read_all(&pieces)?;
         let blocks = (options.device.bytes() / BLOCK_BYTES as u64) as u32;
         let space = Space::restored(&rest.blocks, blocks, new_life(&rest.blocks));
-        // From now on it is the last one. Another that the device honoured as well is void: its
-        // blocks may be filled.
+        // From now on it is the last one. Another checkpoint that the device honoured as well is
+        // void: its blocks may be filled.
         let superblock = Superblock {
             version: found.version + 1,
             checkpoint: header.checkpoint,
@@ -443,7 +441,7 @@ fn checked_superblock(
     if ![found.checkpoint, found.next].contains(&header.checkpoint) {
         return Err(superseded("there is a later one"));
     }
-    // A longer one than the checkpoint tells of is good: what is behind is free.
+    // A device longer than in the checkpoint is good: the added blocks are free.
     if u64::from(header.blocks) > device.bytes() / BLOCK_BYTES as u64 {
         return Err(superseded("the flash file has become shorter"));
     }
@@ -460,13 +458,13 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 /// (sequence, objects, live objects) of each block.
 type Blocks = Vec<(u64, u32, u32)>;
 
-/// What stands behind the locations.
+/// The part behind the locations.
 struct Rest {
     blocks: Blocks,
     blob: Vec<u8>,
 }
 
-/// A high half of sequences that none of them has.
+/// A random high half that no sequence in `blocks` has.
 fn new_life(blocks: &Blocks) -> u32 {
     loop {
         let life = drawn() as u32;
@@ -495,7 +493,7 @@ fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
                 .read(number, room)
                 .and_then(|bytes| contents.put(pieces, at, bytes));
             if let Err(error) = done {
-                next.store(pieces.count(), Ordering::Relaxed); // nobody need go on
+                next.store(pieces.count(), Ordering::Relaxed); // the other threads can stop
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 failed.get_or_insert(error);
                 return;
@@ -506,7 +504,7 @@ fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
         quietly(|| {
             for _ in 1..READERS.min(pieces.count() - first) {
                 let named = std::thread::Builder::new().name("restore".to_owned());
-                // Without help it takes longer.
+                // Without this thread it takes longer.
                 let _ = named.spawn_scoped(scope, || work(&mut Room::new()));
             }
         });
@@ -518,9 +516,9 @@ fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
     contents.finish(pieces)
 }
 
-/// Where everything belongs that is in a stream.
+/// The destinations of the contents of a stream.
 struct Contents {
-    /// Where its locations begin, number, table.
+    /// For each table: start of its locations, number, table.
     tables: Vec<(u64, u32, Table)>,
     locations_at: u64,
     /// Blocks and blob.
@@ -571,7 +569,7 @@ impl Contents {
         })
     }
 
-    /// Puts bytes of the stream, from byte `at` of it on, where they belong.
+    /// Puts bytes of the stream, which begin at its byte `at`, to their destinations.
     fn put(&self, pieces: &Pieces, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let end = at + bytes.len() as u64;
         let first = self.tables.partition_point(|(begins, _, _)| *begins <= at);
@@ -628,8 +626,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*field)
 }
 
-/// Sets locations from number `from` on. False: one of them lies nowhere on a device of which
-/// `last` is the last one.
+/// Sets locations from number `from` on. False: one of them is beyond `last`, the last location of
+/// the device.
 fn fill(table: &Table, from: usize, bytes: &[u8], last: u32) -> bool {
     let cells = table.locations()[from..].chunks(LOCATIONS_AT_ONCE);
     for (cells, bytes) in cells.zip(bytes.chunks(4 * LOCATIONS_AT_ONCE)) {
@@ -645,7 +643,7 @@ fn fill(table: &Table, from: usize, bytes: &[u8], last: u32) -> bool {
         }
         if most != NOWHERE {
             for (cell, location) in cells.iter().zip(locations()) {
-                cell.store(location, Ordering::Relaxed); // nobody reads it before all threads have ended
+                cell.store(location, Ordering::Relaxed); // not read before all threads have ended
             }
         }
     }

@@ -1,17 +1,17 @@
-//! Before a checkpoint live objects leave sparse blocks: a checkpoint holds whole blocks, and what
-//! is dead in them is room that nobody has.
+//! Compaction before a checkpoint: live objects leave sparse blocks. A checkpoint holds whole
+//! blocks, and the dead bytes in them are lost room.
 //!
 //! **Invariants**
 //! - N1: a checkpoint holds at most half of the blocks, less a few, as long as live objects fill at
-//!   most nine tenths of these. So the other half has room for all that is live once more, and a
+//!   most nine tenths of these. So the other half has room for all live data once more, and a
 //!   writer finds room however much it writes until the next checkpoint.
-//! - N2: meanwhile writers get one block for each [`TURNS`] that were emptied: they go on, and the
+//! - N2: meanwhile writers get one block for each [`TURNS`] emptied ones: they continue, and the
 //!   work ends.
-//! - N3: what a checkpoint holds is emptied only while there are free blocks beside the collector's
-//!   reserve, for it gives none back.
+//! - N3: a block that a checkpoint holds is emptied only while there are free blocks beside the
+//!   collector's reserve, because emptying it frees nothing.
 //!
-//! **Concurrency** the flusher empties blocks, so that there is one collector; who makes the
-//! checkpoint waits without a lock.
+//! **Concurrency** the flusher empties blocks, so that there is one collector; the thread that
+//! makes the checkpoint waits without a lock.
 
 use crate::error::Error;
 use crate::flusher::RESERVE;
@@ -20,23 +20,23 @@ use crate::memory::Aligned;
 use crate::store::Core;
 use std::sync::PoisonError;
 
-/// Blocks that writers and the collector fill and keep beside what is live.
+/// Blocks that writers and the collector fill and keep beside the live ones.
 const APART: usize = 8;
-/// Of a block, in percent: what is live in those of a checkpoint, on average, if more than half of
-/// all would be needed otherwise.
+/// Target for the live part of a checkpoint's blocks, on average, in percent, if it would otherwise
+/// need more than half of all blocks.
 const DENSE_PERCENT: u64 = 90;
-/// Blocks that are emptied before a writer gets one: that makes one more free block at least, but
-/// for the densest.
+/// Blocks that are emptied before a writer gets one: unless they are very dense, that makes at
+/// least one more free block.
 const TURNS: u32 = 8;
 /// Blocks that may become sparse between the end of this work and a checkpoint.
 const LATE: usize = 4;
-/// Plans that are made, each for what the one before left.
+/// Plans that are made, each for the rest of the previous one.
 const PLANS: u32 = 8;
 
-/// What is to be emptied.
+/// The blocks to be emptied.
 pub(crate) struct Dense {
     pub victims: Vec<u32>,
-    /// Since a writer last got a block.
+    /// Blocks emptied since a writer last got a block.
     emptied: u32,
 }
 
@@ -60,15 +60,15 @@ impl Core {
         half.saturating_sub(APART).max(dense as usize)
     }
 
-    /// Whether what is live fits into half of the blocks, but a checkpoint of it would hold more.
+    /// Whether the live data fits into half of the blocks, but a checkpoint of it would hold more.
     pub fn is_sparse(&self) -> bool {
         let half = (self.space.len() as usize - 1) / 2;
         let most = self.held_most();
         most <= half && self.space.needed() > most + LATE
     }
 
-    /// Empties sparse blocks until the rest are few enough for a checkpoint, or until nothing is
-    /// gained by it.
+    /// Empties sparse blocks until the rest are few enough for a checkpoint, or until that gains
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -102,7 +102,7 @@ impl Core {
         Ok(())
     }
 
-    /// For the flusher: moves what is live in one of them elsewhere, if it is still worth it.
+    /// For the flusher: moves the live objects of a block elsewhere, if it is still worth it.
     pub fn empty(&self, number: u32, buffer: &mut Aligned) -> Result<(), Error> {
         let is_free_enough = self.space.free_blocks() > RESERVE + 2;
         let gives_room = !self.space.block(number).is_held();

@@ -1,11 +1,10 @@
-//! A file or partition, past the page cache.
+//! The device: a file or partition, read and written without the page cache.
 //!
 //! **Invariants**
-//! - V1: what is read and written begins and ends at a multiple of the device's alignment, as does
-//!   the memory that it lies in. A device that cannot be opened past the page cache takes the same.
-//! - V2: a device whose alignment is none that this crate can work with is refused when it is
-//!   opened.
-//! - V3: no file of a durable store's is ever used, whether a server has it open (the lock) or not
+//! - V1: reads and writes begin and end at a multiple of the device's alignment, as does their
+//!   memory. A device that cannot be opened without the page cache takes the same.
+//! - V2: a device with an alignment that this crate cannot use is refused when it is opened.
+//! - V3: no file of a durable store is ever used, whether a server has it open (the lock) or not
 //!   (its name, its first blocks); nor is a heap's checkpoint.
 
 use crate::error::Error;
@@ -20,51 +19,52 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Where blocks lie. Everything may be called from several threads at once.
+/// A block device. Everything may be called from several threads at once.
 pub trait Device: Send + Sync {
     /// Reads all of `into` from byte `at` on.
     ///
     /// # Errors
-    /// The device's.
+    /// Of the device.
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `bytes` from byte `at` on.
     ///
     /// # Errors
-    /// The device's: some, all or none of it may be written.
+    /// Of the device: some, all or none of the bytes may be written.
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes all that was written durable.
+    /// Makes all writes durable.
     ///
     /// # Errors
-    /// The device's: what of it is durable is not known.
+    /// Of the device: it is not known which writes are durable.
     fn sync(&self) -> io::Result<()>;
 
     fn bytes(&self) -> u64;
 
-    /// Reads begin and end at multiples of so many bytes, and so does the memory that they go to: a
+    /// Reads, and the memory that they go to, begin and end at multiples of this number of bytes: a
     /// power of two, at least [`SECTOR_BYTES`] and at most 4,096. Writes begin and end at multiples
     /// of 4,096 bytes.
     fn alignment(&self) -> usize {
         SECTOR_BYTES
     }
 
-    /// Whether it lies in the file that was found, so that to replace this would be to lose it.
+    /// Whether the device is stored in the file with this metadata, so that replacing the file
+    /// would destroy the device.
     fn lies_in(&self, _found: &Metadata) -> bool {
         false
     }
 
-    /// For io_uring; `None`: it is read by [`read`](Self::read) alone.
+    /// For io_uring; `None`: the device is read by [`read`](Self::read) alone.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
 }
 
-/// Reads all of `into` from byte `at` on, wherever that and the memory lie: what the device cannot
-/// do is read around it, and copied.
+/// Reads all of `into` from byte `at` on, for any offset and any memory: reads outside of the
+/// device's alignment are widened, and copied.
 ///
 /// # Errors
-/// The device's.
+/// Of the device.
 pub fn read_any(device: &dyn Device, at: u64, into: &mut [u8]) -> io::Result<()> {
     let cut = Cut::new(at, into.len(), device.alignment());
     let is_aligned = into.as_ptr().addr().is_multiple_of(device.alignment());
@@ -77,7 +77,7 @@ pub fn read_any(device: &dyn Device, at: u64, into: &mut [u8]) -> io::Result<()>
     Ok(())
 }
 
-/// A file or partition of the system's, locked for this process.
+/// A file or partition of the system, locked for this process.
 pub struct FileDevice {
     file: File,
     bytes: u64,
@@ -85,12 +85,12 @@ pub struct FileDevice {
     alignment: usize,
 }
 
-/// The least that is worth it: the superblock's block, two that are filled, one that is collected.
+/// Smallest useful device: the superblock's block, two that are filled, one that is collected.
 const BLOCKS_MIN: u64 = 8;
 
 impl FileDevice {
-    /// Opens the file, or makes it `bytes` long if it does not exist; 0 = as long as it is. A
-    /// partition has its own length.
+    /// Opens the file, or creates it with `bytes` bytes if it does not exist; 0 = its present
+    /// length. A partition has its own length.
     ///
     /// # Errors
     /// [`Error::InUse`], [`Error::OfStore`], [`Error::TooSmall`], [`Error::TooLargeDevice`],
@@ -122,7 +122,7 @@ impl FileDevice {
             Err(error) => return Err(failed("opening")(error.into())),
         };
         let file = File::from(file);
-        // Requests of a process that was killed hold the file until they have ended.
+        // In-flight requests of a killed process hold the file until they have ended.
         match lock_alone(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -169,7 +169,7 @@ impl FileDevice {
             past_cache,
             alignment,
         };
-        // It may have told less than the truth: better now than at the first object.
+        // The reported alignment may be too small: detect this now, not at the first object.
         let mut probe = Aligned::zeroed(alignment);
         device
             .read(alignment as u64, probe.bytes_mut())
@@ -177,15 +177,15 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// Whether reads and writes bypass the page cache.
     pub fn is_past_cache(&self) -> bool {
         self.past_cache
     }
 }
 
-/// What of a durable store, or of a heap's checkpoint, begins in this file or on this device. Each
-/// part of one begins with a block that has a checksum at its end, and may have it twice; nothing
-/// that is written here can look like that.
+/// The part of a durable store, or of a heap's checkpoint, that begins in this file or on this
+/// device. Each such part begins with a block that has a checksum at its end, perhaps two times; no
+/// data that this crate writes can look like that.
 fn store_part(path: &Path) -> Option<&'static str> {
     const BLOCK: usize = 4096;
     const PARTS: [(&[u8], &str, [u64; 2]); 4] = [
@@ -221,16 +221,16 @@ fn check_length(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// In statx: the kernel tells the alignment of reads and writes past the page cache [Linux 6.1].
+/// In statx: the kernel reports the alignment of direct reads and writes [Linux 6.1].
 const DIRECT_ALIGNMENT: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 
-/// What reads and writes past the page cache begin and end at multiples of, at least a sector.
+/// Alignment of reads and writes that bypass the page cache, at least a sector.
 pub(crate) fn direct_alignment(file: &File) -> io::Result<usize> {
     let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIRECT_ALIGNMENT);
     if let Ok(told) = told
         && told.stx_mask & DIRECT_ALIGNMENT.bits() != 0
     {
-        // Zero: none goes past it after all, so there is nothing to be aligned to.
+        // Zero: no direct access after all, so there is no alignment.
         let most = told.stx_dio_offset_align.max(told.stx_dio_mem_align);
         return Ok((most as usize).max(SECTOR_BYTES));
     }
@@ -238,7 +238,7 @@ pub(crate) fn direct_alignment(file: &File) -> io::Result<usize> {
         let sector = rustix::fs::ioctl_blksszget(file)?;
         return Ok((sector as usize).max(SECTOR_BYTES));
     }
-    Ok(ALIGNMENT_MAX) // not known: the most that it can be
+    Ok(ALIGNMENT_MAX) // not known: the largest that is possible
 }
 
 fn is_file(file: &File) -> bool {
@@ -267,7 +267,7 @@ impl Device for FileDevice {
     }
 
     fn lies_in(&self, found: &Metadata) -> bool {
-        // If the file cannot be looked at, it may be this one.
+        // If the file cannot be examined, it may be this one.
         let name = |of: &Metadata| (of.dev(), of.ino());
         self.file
             .metadata()

@@ -1,13 +1,13 @@
-//! What can go wrong, by what the caller should do.
+//! Errors of this crate, by the remedy.
 
 use crate::layout::Owner;
 use std::io;
 
-/// See each variant.
+/// Each variant's text names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Free objects, or give it more flash: live objects, and what the last checkpoint needs, fill
-    /// it.
+    /// Free objects, or configure more flash: live objects, and the blocks of the last checkpoint,
+    /// fill it.
     #[error(
         "flash is full: {live_bytes} bytes of live objects and {held_bytes} bytes held for the last checkpoint, of {capacity_bytes}"
     )]
@@ -16,13 +16,14 @@ pub enum Error {
         held_bytes: u64,
         capacity_bytes: u64,
     },
-    /// The device failed; what is not on it yet is still in memory. Replace it, or give up.
+    /// The device failed; data that is not on it yet is still in memory. Replace the device, or
+    /// give up.
     #[error("{doing}: {source}")]
     Device {
         doing: &'static str,
         source: io::Error,
     },
-    /// The flash file cannot be used: correct the path, who may write it, or the room on its file
+    /// The flash file cannot be used: correct the path, its permissions, or the room on its file
     /// system.
     #[error("{doing} {path}: {source}")]
     Open {
@@ -30,17 +31,17 @@ pub enum Error {
         path: String,
         source: io::Error,
     },
-    /// The bytes on flash are not what was written. The object is lost; others may be read.
+    /// The bytes on flash differ from the written ones. The object is lost; others may be read.
     #[error("{owner} is damaged on flash (sector {sector})")]
     Damaged { owner: Owner, sector: u32 },
-    /// A bug of the caller's, or a pointer into nowhere.
+    /// A bug of the caller, or an invalid pointer.
     #[error("{owner} does not exist: its table has {objects} objects")]
     NoSuchOwner { owner: Owner, objects: u32 },
     #[error("table {table} exists already")]
     TableExists { table: u32 },
     #[error("an object of {bytes} bytes; at most {limit} are allowed here")]
     TooLarge { bytes: usize, limit: usize },
-    /// Give it more, or something else.
+    /// Configure more bytes, or another device.
     #[error("{bytes} bytes of flash are too few: {least} is the least")]
     TooSmall { bytes: u64, least: u64 },
     #[error("{bytes} bytes of flash are more than sectors can be numbered: {most} is the most")]
@@ -66,7 +67,7 @@ pub enum Error {
     /// Use another path, or begin anew.
     #[error("there is no checkpoint {what}: {source}")]
     NoCheckpoint { what: String, source: io::Error },
-    /// Nothing of ours is there; nothing was changed.
+    /// There is no checkpoint of this format; nothing was changed.
     #[error("{what} holds no checkpoint of an object store")]
     Foreign { what: String },
     /// Use the program that made it, or begin anew.
@@ -86,8 +87,8 @@ pub enum Error {
     /// Use another checkpoint, or begin anew.
     #[error("checkpoint {what} is damaged: {why}")]
     DamagedCheckpoint { what: String, why: &'static str },
-    /// The checkpoint belongs to another device, or the device was used since without it: what it
-    /// tells of may be overwritten.
+    /// The checkpoint belongs to another device, or the device was used since without it: objects
+    /// of the checkpoint may be overwritten.
     #[error("checkpoint {what} cannot be used: {why}")]
     Superseded { what: String, why: &'static str },
 }

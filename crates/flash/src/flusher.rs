@@ -1,15 +1,15 @@
-//! The thread that writes full blocks and collects garbage.
+//! The flusher: the thread that writes full blocks and collects garbage.
 //!
 //! **Invariants**
 //! - F1: an object is relocated only while its owner's location is still the one that was read,
-//!   checked and changed under the lock of the blocks that are filled.
-//! - F2: objects of a victim are relocated from its end to its beginning: of two of one owner in
-//!   one sector only the last one is.
-//! - F3: collecting goes on with the last [`RESERVE`] free blocks, which nobody else gets. Writers
-//!   do not share the collector's block either: what they put there would be room that a victim
-//!   needs, and with none left no block could be collected any more, whatever is dead.
+//!   checked and changed under the lock of the filled blocks.
+//! - F2: objects of a victim are relocated from its end to its beginning: of two objects of one
+//!   owner in one sector only the last one is relocated.
+//! - F3: collecting continues with the last [`RESERVE`] free blocks, which no writer gets. Writers
+//!   do not share the collector's block either: their objects would take the room that a victim
+//!   needs, and without a free block nothing could be collected any more, however much is dead.
 //!
-//! Paper: [Badam11 §3.5]; differs: of the blocks ahead the emptiest is taken; empty ones are not
+//! Paper: [Badam11 §3.5]; differs: of the next blocks the emptiest is taken; empty ones are not
 //! read at all.
 
 use crate::error::Error;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 pub(crate) const RESERVE: usize = 2;
 
 impl Core {
-    /// The thread's life.
+    /// Main loop of the thread.
     pub(crate) fn flush_until_stopped(self: &Arc<Core>) {
         let mut hand = 0;
         let mut victim = Aligned::zeroed(BLOCK_BYTES);
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// Writes one image, and gives its memory back.
+    /// Writes one image, and releases its memory.
     fn write_image(&self, image: Arc<Image>) -> Result<(), Error> {
         let block = image.block;
         let at = u64::from(block) * BLOCK_BYTES as u64;
@@ -68,9 +68,10 @@ impl Core {
         Ok(())
     }
 
-    /// Moves what is live in one victim elsewhere.
+    /// Moves the live objects of one victim elsewhere.
     fn collect(&self, hand: &mut u32, buffer: &mut Aligned) -> Result<(), Error> {
-        // Before the search, or a block that is released behind its back would never be looked for.
+        // Loaded before the search; a block that is released behind the search would otherwise
+        // never be found.
         let released = self.counters.released.load(Ordering::Acquire);
         let Some(number) = self.space.victim(hand) else {
             self.nothing_to_collect(released);
@@ -84,12 +85,12 @@ impl Core {
         Ok(())
     }
 
-    /// Moves what is live in a block elsewhere. False: there was no block to move it to.
+    /// Moves the live objects of a block elsewhere. False: there was no block to move them to.
     pub(crate) fn move_out(&self, number: u32, buffer: &mut Aligned) -> Result<bool, Error> {
         let sequence = self.space.block(number).sequence();
         let at = u64::from(number) * BLOCK_BYTES as u64;
         if self.device.read(at, buffer.bytes_mut()).is_err() {
-            // Its objects stay where they are: who reads one of them is told.
+            // Its objects stay in their place: a read of one of them reports the error.
             self.space.block(number).set_damaged();
             return Ok(true);
         }
@@ -106,14 +107,14 @@ impl Core {
         }
         let block = self.space.block(number);
         if block.live() > 0 && block.sequence() == sequence {
-            // Freed or overwritten meanwhile it may be; if it stays, something in it cannot be
-            // read.
+            // It may have been freed or overwritten meanwhile; if it stays, one of its objects
+            // cannot be read.
             block.set_damaged();
         }
         Ok(true)
     }
 
-    /// Writes what waits, on the calling thread.
+    /// Writes waiting images, on the calling thread.
     pub(crate) fn write_waiting(&self) -> Result<(), Error> {
         while let Some(image) = self.next_image() {
             if let Err(error) = self.write_image(image) {
@@ -125,8 +126,8 @@ impl Core {
     }
 
     /// Moves one object, if its owner is still there (F1). False: there is no block to move it to.
-    /// Each victim gives more than it takes, but one that a checkpoint began to hold meanwhile, or
-    /// in which something is damaged, gives nothing.
+    /// Each victim gives more room than it takes, except for a victim that a checkpoint began to
+    /// hold meanwhile or that has a damaged object.
     fn relocate(&self, owner: Owner, from: u32, payload: &[u8]) -> Result<bool, Error> {
         let Ok(table) = self.tables.of(owner) else {
             return Ok(true); // its table is gone
@@ -149,7 +150,7 @@ impl Core {
                 if self.space.free_blocks() == 0 {
                     return Ok(false);
                 }
-                // Its memory was in images that wait.
+                // Its memory was in waiting images.
                 self.write_waiting()?;
                 filling = self.filling();
             }
@@ -171,7 +172,7 @@ impl Core {
     }
 }
 
-/// What the thread does next.
+/// Next work of the thread.
 pub(crate) enum Work {
     Write(Arc<Image>),
     Collect,
@@ -179,8 +180,8 @@ pub(crate) enum Work {
     Empty(u32),
 }
 
-/// Objects of a block whose checksums hold: owner, where it begins, and its payload. Behind a
-/// damaged one the search goes on at each multiple of 8.
+/// Objects of a block with valid checksums: owner, offset, and payload. Behind a damaged one the
+/// search continues at each multiple of 8.
 fn objects_of(block: &[u8], sequence: u64) -> Vec<(Owner, usize, usize, usize)> {
     let header = BlockHeader::read(block).filter(|header| header.sequence == sequence);
     let (count, end) = header.map_or((0, BLOCK_BYTES), |header| {

@@ -1,21 +1,21 @@
-//! Blocks that are not on flash yet: one that is filled, and those that wait to be written.
+//! Images: blocks that are not on flash yet, one that is filled and others that wait to be written.
 //!
 //! **Invariants**
-//! - I1: a block whose state is `Buffered` has its image in the list; it leaves the list only after
-//!   its bytes are on flash and its state says so. Who saw `Buffered` and finds no image looks at
-//!   the state again.
+//! - I1: a block in state `Buffered` has its image in the list; the image leaves the list only
+//!   after its bytes are on flash and the state shows that. A thread that saw `Buffered` and finds
+//!   no image reads the state again.
 //!
-//! **Concurrency** the image that is filled is written under the store's lock on it, and read by
-//! anybody under its own.
+//! **Concurrency** the filled image is written under the store's lock on it, and read by any thread
+//! under its own.
 
 use crate::layout::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Owner, footprint, put_object};
 use crate::memory::Aligned;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What is in an image.
+/// Content of an image.
 pub(crate) struct Content {
     bytes: Aligned,
-    /// Where the next object begins.
+    /// Offset of the next object.
     pub end: usize,
     pub count: u32,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Of an empty block; `bytes` is of a block's length.
+    /// Image of an empty block; `bytes` is as long as a block.
     pub fn new(block: u32, sequence: u64, bytes: Aligned) -> Image {
         Image {
             block,
@@ -49,12 +49,12 @@ impl Image {
         self.content.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an object of so many bytes fits.
+    /// Whether an object of this many bytes fits.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.read().end + footprint(bytes) <= BLOCK_BYTES
     }
 
-    /// Appends; returns where in the block it begins. It fits.
+    /// Appends an object that fits; returns its offset in the block.
     pub fn append(&self, owner: Owner, payload: &[u8]) -> usize {
         let mut content = self.write();
         let at = content.end;
@@ -64,8 +64,8 @@ impl Image {
         at
     }
 
-    /// Nothing more is appended: writes the header, and zeros behind the last object. Returns how
-    /// many bytes are used.
+    /// Closes the image: writes the header, and zeros behind the last object. Returns the number of
+    /// used bytes.
     pub fn seal(&self, store: u64) -> usize {
         let mut content = self.write();
         let (end, count) = (content.end, content.count);
@@ -81,7 +81,7 @@ impl Image {
         end
     }
 
-    /// The memory, for another image; `None` while somebody else looks at this one.
+    /// The memory, for another image; `None` while another thread reads this one.
     pub fn into_bytes(image: Arc<Image>) -> Option<Aligned> {
         let image = Arc::into_inner(image)?;
         let content = image.content.into_inner();
@@ -96,7 +96,7 @@ impl Content {
     }
 }
 
-/// Those that are not on flash yet, the one that is filled included.
+/// Images that are not on flash yet, including the filled one.
 #[derive(Default)]
 pub(crate) struct Images(RwLock<Vec<Arc<Image>>>);
 

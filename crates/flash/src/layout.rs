@@ -1,4 +1,4 @@
-//! Every byte on flash.
+//! The layout of every byte on flash.
 //!
 //! **Layout** the device is cut into blocks of 128 KiB. Block 0 has two copies of the superblock, 4
 //! KiB each; the others hold objects.
@@ -18,29 +18,29 @@
 //!
 //! An object's checksum covers its header and payload and begins from its block's sequence, which
 //! no two writes of a block share: bytes of an earlier life of the block, torn or misplaced ones
-//! never pass. A location is the sector in which the object's header begins; there the owner is
-//! searched for at each multiple of 8.
+//! never pass. A location is the sector in which the object's header begins; a reader searches for
+//! the owner there at each multiple of 8.
 //!
 //! **Invariants**
 //! - L1: objects lie within one block and begin at multiples of 8 bytes.
 //! - L2: within a block later bytes are newer: of two objects of one owner in one sector, the last
 //!   one counts.
-//! - L3: location 0 is nobody's: sector 0 is a superblock's.
+//! - L3: location 0 belongs to no object: sector 0 is the superblock's.
 //!
 //! Paper: [Badam11 §3.3]; differs: no offset in each sector, which would cut every object that
-//! crosses a boundary in pieces.
+//! crosses a boundary into pieces.
 
 use std::fmt;
 
-/// What a location counts, in bytes.
+/// Unit of a location, in bytes.
 pub const SECTOR_BYTES: usize = 512;
-/// What is written at once and collected at once, in bytes [Badam11 §3.5].
+/// Unit of writing and of collecting, in bytes [Badam11 §3.5].
 pub const BLOCK_BYTES: usize = 128 << 10;
-/// Longest object, in bytes: several fit into a block, so that little is lost at its end.
+/// Longest object, in bytes: several fit into a block, so that few bytes at its end are lost.
 pub const OBJECT_BYTES_MAX: usize = 32 << 10;
 
-/// Reads and writes of the coarsest device that can be used begin and end at multiples of so many
-/// bytes: a superblock's copies are written one by one.
+/// Largest supported alignment of a device's reads and writes, in bytes: the copies of the
+/// superblock are written one by one.
 pub(crate) const ALIGNMENT_MAX: usize = SUPERBLOCK_BYTES;
 
 pub(crate) const SECTORS_PER_BLOCK: u32 = (BLOCK_BYTES / SECTOR_BYTES) as u32;
@@ -50,12 +50,12 @@ const ALIGN: usize = 8;
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"DFBK");
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"DURAFLSH";
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
-/// Format 1 had no number of the next checkpoint: it was the last one's and 1.
+/// Format 1 had no number of the next checkpoint: it was the last one's plus 1.
 pub(crate) const FORMAT: u16 = 2;
-/// Blocks that can be numbered by sectors of 32 bits: 2 TiB.
+/// Most blocks that sector numbers of 32 bits can address: 2 TiB.
 pub(crate) const BLOCKS_MAX: u64 = (1 << 32) / SECTORS_PER_BLOCK as u64;
 
-/// Names an object: a table, and a place in it.
+/// Names an object: a table, and an index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     pub table: u32,
@@ -68,7 +68,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Bytes that an object of this length takes in a block.
+/// Bytes that an object of this length takes in a block, header included.
 pub(crate) const fn footprint(bytes: usize) -> usize {
     (OBJECT_HEADER_BYTES + bytes).next_multiple_of(ALIGN)
 }
@@ -78,18 +78,18 @@ pub(crate) const fn span_max(bytes: usize) -> usize {
     (SECTOR_BYTES - ALIGN + footprint(bytes)).next_multiple_of(SECTOR_BYTES)
 }
 
-/// The block that a sector belongs to.
+/// The block of a sector.
 pub(crate) fn block_of(location: u32) -> u32 {
     location / SECTORS_PER_BLOCK
 }
 
-/// The sector in which the byte at `at` of a block lies.
+/// The sector of the byte at `at` of a block.
 pub(crate) fn location(block: u32, at: usize) -> u32 {
     block * SECTORS_PER_BLOCK + (at / SECTOR_BYTES) as u32
 }
 
-/// A span of a device as it can be read: from where on, how much, and where in that the span
-/// begins.
+/// A span widened to the units of a device: its start, its length, and the offset of the span in
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub at: u64,
@@ -109,8 +109,8 @@ impl Cut {
     }
 }
 
-/// Memory for whole units around any object of at most so many bytes, whatever the device's
-/// alignment.
+/// Memory for whole units around any object of at most this many bytes, for every alignment of the
+/// device.
 pub(crate) const fn room_max(bytes: usize) -> usize {
     (ALIGNMENT_MAX - SECTOR_BYTES + span_max(bytes)).next_multiple_of(ALIGNMENT_MAX)
 }
@@ -136,7 +136,7 @@ fn checksum(sequence: u64, header: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, payload)
 }
 
-/// Writes an object at `at`; returns where the next one may begin.
+/// Writes an object at `at`; returns the offset of the next one.
 pub(crate) fn put_object(
     block: &mut [u8],
     at: usize,
@@ -156,16 +156,16 @@ pub(crate) fn put_object(
     end
 }
 
-/// An object in some bytes.
+/// Position of an object in some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub owner: Owner,
-    /// Where its payload begins and ends.
+    /// Begin and end of its payload.
     pub from: usize,
     pub to: usize,
 }
 
-/// The object at `at`, if there is one whose checksum holds.
+/// The object at `at`, if there is one with a valid checksum.
 pub(crate) fn object_at(bytes: &[u8], at: usize, sequence: u64) -> Option<Found> {
     let owner = Owner {
         table: u32_at(bytes, at)?,
@@ -207,9 +207,9 @@ pub(crate) fn find(bytes: &[u8], location: u32, sequence: u64, owner: Owner) -> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockHeader {
     pub sequence: u64,
-    /// Objects in it.
+    /// Number of objects.
     pub count: u32,
-    /// Bytes of it that are used, the header included.
+    /// Used bytes, the header included.
     pub bytes: u32,
     pub store: u64,
 }
@@ -225,7 +225,7 @@ impl BlockHeader {
         put(block, 4, &crc.to_le_bytes());
     }
 
-    /// `None`: there is none, or a damaged one.
+    /// `None`: there is no header, or a damaged one.
     pub fn read(block: &[u8]) -> Option<BlockHeader> {
         let header = BlockHeader {
             sequence: u64_at(block, 8)?,
@@ -242,18 +242,18 @@ impl BlockHeader {
     }
 }
 
-/// Who uses a device, and which checkpoints of it still hold.
+/// The superblock: the owner of a device, and its valid checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
-    /// Of this device; random.
+    /// Random number of this device.
     pub store: u64,
     pub blocks: u32,
     /// Grows with each write of a superblock.
     pub version: u64,
-    /// The last checkpoint; 0: none.
+    /// Number of the last checkpoint; 0: none.
     pub checkpoint: u64,
-    /// The checkpoint that replaces it as soon as its file is in place. No other file has this
-    /// number.
+    /// Number of the checkpoint that replaces it as soon as its file is in place. No other file has
+    /// this number.
     pub next: u64,
 }
 
@@ -272,7 +272,7 @@ impl Superblock {
         bytes
     }
 
-    /// `Ok(None)`: there is none, or a damaged one. `Err`: of a newer format.
+    /// `Ok(None)`: there is none, or a damaged one. `Err`: one of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Option<Superblock>, u16> {
         let fields = || {
             let crc = crc32c::crc32c(bytes.get(..SUPERBLOCK_BYTES - 4)?);
@@ -406,7 +406,7 @@ mod tests {
         };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(Some(superblock)));
-        // Of format 1, which is still read.
+        // Format 1, which is still read.
         put(&mut bytes, 8, &1u16.to_le_bytes());
         put(&mut bytes, 40, &[0; 8]);
         let crc = crc32c::crc32c(&bytes[..SUPERBLOCK_BYTES - 4]);

@@ -1,28 +1,28 @@
 //! A log-structured object store on flash.
 //!
 //! Objects are packed into blocks of a log over one file or partition, never overwritten in place.
-//! An owner, a table and an index in it, names an object; its location, a sector of 512 bytes,
-//! stands in an object table in memory. Moving an object means writing it elsewhere and changing
-//! four bytes. What lies behind an object on flash says who its owner is, so that garbage is
-//! recognised by comparing locations [Badam11 §3.3, §3.5].
+//! An owner, which is a table and an index in it, names an object. Its location, a sector of 512
+//! bytes, is in an object table in memory. Moving an object means writing it elsewhere and changing
+//! four bytes. Each object on flash carries its owner, so garbage is recognised by comparing
+//! locations [Badam11 §3.3, §3.5].
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `store` | [`ObjectStore`]: write, read, free |
 //! | `layout` | every byte on flash and in a checkpoint |
-//! | `device` | a file or partition past the page cache |
+//! | `device` | a file or partition, without the page cache |
 //! | `table` | object tables |
 //! | `image` | blocks that are being filled or written |
-//! | `space` | what is free, live or held in each block |
+//! | `space` | free, live and held blocks |
 //! | `flusher` | the thread that writes blocks and collects garbage |
 //! | `dense` | before a checkpoint: live objects leave sparse blocks |
-//! | `checkpoint` | what a later process needs to go on |
-//! | `place` | where its file goes, and what is never replaced |
+//! | `checkpoint` | the state from which a later process continues |
+//! | `place` | the path of its file, and files that are never replaced |
 //! | `pieces` | its file, which is read and verified piece by piece |
-//! | `pool` | threads that read where there is no io_uring |
+//! | `pool` | threads that read if there is no io_uring |
 //! | `reader` | many reads of objects at once, without waiting for each |
 //! | `spans` | the same for spans of a device |
-//! | `quiet` | threads that the program's signals do not reach |
+//! | `quiet` | threads that do not receive the program's signals |
 //!
 //! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found
 //! by their owner instead of by an offset in each sector; a block that a checkpoint needs is not

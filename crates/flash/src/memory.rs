@@ -1,8 +1,8 @@
-//! Bytes at addresses that are multiples of every device's alignment, as reads and writes past the
-//! page cache want them.
+//! Aligned memory: bytes at addresses that are multiples of every device's alignment, for reads and
+//! writes that bypass the page cache.
 //!
 //! **Invariants**
-//! - A1: `start` was chosen for this very allocation, which is never grown.
+//! - A1: `start` was computed for this very allocation, which is never grown.
 
 use crate::layout::{ALIGNMENT_MAX, SECTOR_BYTES, room_max};
 
@@ -14,11 +14,11 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// So many zeros.
+    /// A buffer of this many zeros.
     pub(crate) fn zeroed(length: usize) -> Aligned {
         let storage = vec![0; length + ALIGNMENT_MAX];
         let start = storage.as_ptr().align_offset(ALIGNMENT_MAX);
-        // `align_offset` may decline in theory; then the device says what it does not like.
+        // `align_offset` may fail in theory; then the device reports the misalignment.
         let start = if start < ALIGNMENT_MAX { start } else { 0 };
         Aligned {
             storage,
@@ -36,11 +36,11 @@ impl Aligned {
     }
 }
 
-/// Where a thread's reads go: kept by the thread, so that a read allocates nothing.
+/// Memory for a thread's reads: the thread keeps it, so that a read allocates nothing.
 pub struct Scratch(pub(crate) Aligned);
 
 impl Scratch {
-    /// For objects of at most so many bytes.
+    /// For objects of at most this many bytes.
     pub fn new(object_bytes_max: usize) -> Scratch {
         Scratch(Aligned::zeroed(room_max(object_bytes_max)))
     }

@@ -1,16 +1,15 @@
 //! The file of a checkpoint: a header, and a stream of bytes cut into pieces that are read and
 //! verified in any order, each alone.
 //!
-//! **Invariants**
 //! - F1: a piece's checksum begins from its checkpoint and its number: no piece of another
 //!   checkpoint, or from another place, passes.
-//! - F2: the file is exactly as long as its header says: memory for what it tells of is taken only
-//!   after this is known.
+//! - F2: the file is exactly as long as its header requires: memory for its contents is taken only
+//!   after this check.
 //!
 //! **Concurrency** many threads may read pieces of one file.
 //!
-//! **Layout** little-endian. Each piece begins at a multiple of 4 KiB, so that it can be read past
-//! the page cache; entries of 4, 8 or 16 bytes never lie in two of them.
+//! **Layout** little-endian. Each piece begins at a multiple of 4 KiB, so that it can be read
+//! without the page cache; entries of 4, 8 or 16 bytes never span two pieces.
 //!
 //! ```text
 //! header   0       8        12       16      24           32       40           48             4092
@@ -39,17 +38,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const MAGIC: [u8; 8] = *b"DURACKPT";
-/// 1 had one sequence of chunks, to be read in order.
+/// Format 1 was one sequence of chunks, read in order.
 const FORMAT: u32 = 2;
 pub(crate) const HEADER_BYTES: usize = 4096;
-/// Read at once: long enough for a device, short enough that many are under way and that little
+/// Unit of reading: long enough for a device, short enough that many are in flight and that little
 /// memory is touched.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_HEADER_BYTES: usize = 16;
 /// Bytes of the stream in a piece.
 pub(crate) const STREAM_BYTES: usize = PIECE_BYTES - PIECE_HEADER_BYTES;
 
-/// What a checkpoint's file begins with.
+/// Header of a checkpoint's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub store: u64,
@@ -127,13 +126,13 @@ impl Header {
         self.stream_bytes.div_ceil(STREAM_BYTES as u64)
     }
 
-    /// Of the whole file; `None`: of no file.
+    /// Length of the whole file; `None`: the length is impossible.
     fn file_bytes(&self) -> Option<u64> {
         let headers = self.pieces() * PIECE_HEADER_BYTES as u64 + HEADER_BYTES as u64;
         self.stream_bytes.checked_add(headers)
     }
 
-    /// Bytes of the stream in piece `number`, which there is.
+    /// Bytes of the stream in piece `number`, which exists.
     fn stream_bytes_of(&self, number: u64) -> usize {
         let before = number * STREAM_BYTES as u64;
         (self.stream_bytes - before).min(STREAM_BYTES as u64) as usize
@@ -149,7 +148,7 @@ impl Header {
     }
 }
 
-/// Where piece `number` begins.
+/// Offset of piece `number`.
 fn piece_at(number: u64) -> u64 {
     HEADER_BYTES as u64 + number * PIECE_BYTES as u64
 }
@@ -163,7 +162,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// In a file that was not there.
+    /// Writes to a file that must not exist yet.
     pub fn create(path: &Path, header: Header) -> io::Result<Writer> {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
         piece.resize(PIECE_HEADER_BYTES, 0);
@@ -200,7 +199,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The file is whole, and durable.
+    /// Completes the file and makes it durable.
     pub fn finish(mut self) -> io::Result<()> {
         let rest = self.piece.len() - PIECE_HEADER_BYTES;
         let put = self.number * STREAM_BYTES as u64 + rest as u64;
@@ -217,16 +216,16 @@ impl Writer {
     }
 }
 
-/// Reads one.
+/// Reads a stream.
 pub(crate) struct Pieces {
     file: File,
     what: String,
     pub header: Header,
-    /// The header and the first piece, which come by one read.
+    /// The header and the first piece, which one read returns.
     first: Aligned,
 }
 
-/// Where pieces are read to.
+/// Memory for a piece that is read.
 pub(crate) struct Room(Aligned);
 
 impl Room {
@@ -270,17 +269,17 @@ impl Pieces {
         })
     }
 
-    /// How many there are.
+    /// Number of pieces.
     pub fn count(&self) -> u64 {
         self.header.pieces()
     }
 
-    /// A reason to refuse it.
+    /// An error that refuses the checkpoint.
     pub fn damaged(&self, why: &'static str) -> Error {
         damaged(&self.what, why)
     }
 
-    /// The bytes of the stream in piece `number`, which there is.
+    /// The bytes of the stream in piece `number`, which exists.
     ///
     /// # Errors
     /// [`Error::DamagedCheckpoint`], [`Error::Device`].
@@ -302,8 +301,8 @@ impl Pieces {
     }
 }
 
-/// Past the page cache: what is read once need not stay there. Where the file system cannot do that
-/// for pieces, through it.
+/// Opens the file without the page cache, because its data is read only once; with it, if the file
+/// system cannot read pieces directly.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let direct = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty());
@@ -317,7 +316,7 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Fills `into`, or what there is up to the end of the file; how much that is.
+/// Fills `into`, up to the end of the file; returns the number of bytes.
 fn read_up_to(file: &File, into: &mut [u8], at: u64) -> Result<usize, Error> {
     let mut done = 0;
     while done < into.len() {
@@ -326,7 +325,7 @@ fn read_up_to(file: &File, into: &mut [u8], at: u64) -> Result<usize, Error> {
             Ok(bytes) => {
                 done += bytes;
                 if !done.is_multiple_of(ALIGNMENT_MAX) {
-                    break; // the end: nobody reads past the page cache from within a sector
+                    break; // the end: no direct read begins within a sector
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

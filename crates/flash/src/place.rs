@@ -1,9 +1,9 @@
-//! Where a checkpoint's file goes: nothing but a checkpoint is ever replaced.
+//! The place of a checkpoint's file: only a checkpoint is ever replaced.
 //!
 //! **Invariants**
-//! - W1: what is at a checkpoint's path, or beside it where its file is written, is replaced only
-//!   if it is an empty file, a checkpoint, or beside: one whose making was cut short. It is never
-//!   the flash file, whatever its name, and no link is followed.
+//! - W1: a file at a checkpoint's path, or at the path beside it for writing, is replaced only if
+//!   it is empty, a checkpoint, or, beside, an unfinished checkpoint. It is never the flash file,
+//!   whatever its name, and no link is followed.
 
 use crate::device::Device;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Where the file of the checkpoint at `path` is written.
+/// The path at which the checkpoint for `path` is written.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -37,7 +37,7 @@ pub(crate) fn check(path: &Path, device: &dyn Device) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why a place cannot be used.
+/// The reason why a place cannot be used.
 fn occupied(
     place: &Path,
     is_beside: bool,
@@ -70,7 +70,7 @@ fn occupied(
     Ok((!is_checkpoint && !is_unfinished).then_some("it holds something that is no checkpoint"))
 }
 
-/// There is nothing: if its directory is missing too, that is told when the file is made.
+/// The place is empty. A missing directory is reported when the file is created.
 fn is_free(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }

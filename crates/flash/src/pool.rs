@@ -1,7 +1,7 @@
-//! Threads that read from a device, for readers where there is no io_uring.
+//! A pool of threads that read from a device, for readers without io_uring.
 //!
-//! **Concurrency** a pool belongs to one thread; memory that it was given is a thread's until the
-//! answer brings it back.
+//! **Concurrency** a pool belongs to one thread; memory that it was given belongs to a pool thread
+//! until the answer returns it.
 
 use crate::error::Error;
 use crate::memory::Aligned;
@@ -12,15 +12,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Threads of a reader where there is no io_uring.
+/// Threads of a reader without io_uring.
 const THREADS: usize = 4;
 
-/// Who asks, the byte to begin at, how many bytes, and the memory they go to.
+/// Slot of the request, offset, number of bytes, and the memory for them.
 type Job = (u32, u64, usize, Aligned);
-/// Who asked, the memory, and how it ended.
+/// Slot of the request, the memory, and the result.
 pub type Answer = (u32, Aligned, io::Result<()>);
 
-/// Threads that read.
+/// The threads, and the channels to them.
 pub struct Pool {
     jobs: Option<Sender<Job>>,
     answers: Receiver<Answer>,
@@ -68,8 +68,7 @@ impl Pool {
             return Some(answer);
         }
         let mut counter = [0; 8];
-        // Nothing to be read means that nothing was told since; and what is told from here on rings
-        // again.
+        // Resets the bell before the last check: an answer that comes later rings again.
         let _ = rustix::io::read(&*self.bell, &mut counter);
         self.answers.try_recv().ok()
     }
@@ -81,7 +80,7 @@ impl Pool {
     }
 }
 
-/// What a thread does until nobody has jobs for it any more.
+/// Loop of a thread; it ends when the pool has closed the queue of jobs.
 fn work(
     read: &impl Fn(u64, &mut [u8]) -> io::Result<()>,
     waiting: &Mutex<Receiver<Job>>,
@@ -109,7 +108,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         drop(self.jobs.take());
         for thread in self.threads.drain(..) {
-            // A panic of its own has been reported by the thread.
+            // The thread has reported its own panic.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,9 @@
-//! Threads of a library that lives in somebody else's process: the program's signals do not reach
-//! them.
+//! Threads of a library in a foreign process: they do not receive the program's signals.
 
 use std::mem::MaybeUninit;
 
-/// Signals that a thread causes itself. Blocked, they would end the process without a word.
+/// Signals that a thread causes itself. If they were blocked, they would end the process without a
+/// message.
 const OF_THE_THREAD: [libc::c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,
@@ -13,7 +13,7 @@ const OF_THE_THREAD: [libc::c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-/// Puts the signals of the calling thread back as they were.
+/// Restores the former signals of the calling thread.
 struct Restored(libc::sigset_t);
 
 impl Drop for Restored {
@@ -23,7 +23,7 @@ impl Drop for Restored {
     }
 }
 
-/// All signals but those that a thread causes itself.
+/// All signals except those that a thread causes itself.
 pub fn foreign_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the first call fills the set, the others change it.
@@ -36,8 +36,8 @@ pub fn foreign_signals() -> libc::sigset_t {
     }
 }
 
-/// Calls `start`, whose new threads begin with the program's signals blocked: a signal that the
-/// program waits for in a thread of its own, or by `signalfd`, is never delivered to one of them.
+/// Calls `start`, whose new threads begin with the program's signals blocked: a signal for which
+/// the program waits in a thread of its own, or by `signalfd`, is never delivered to one of them.
 pub fn quietly<T>(start: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::uninit();
     let blocked = foreign_signals();
@@ -56,7 +56,7 @@ mod tests {
 
     fn blocks(signal: libc::c_int) -> bool {
         let mut now = MaybeUninit::uninit();
-        // SAFETY: asks for the thread's signals, which fills the set.
+        // SAFETY: reads the thread's signals, which fills the set.
         unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr());
             libc::sigismember(now.as_ptr(), signal) == 1
@@ -64,7 +64,7 @@ mod tests {
     }
 
     /// The library's threads took SIGTERM, which the program had blocked to read it by `signalfd`,
-    /// and it ended.
+    /// and the program ended.
     #[test]
     fn threads_begin_with_the_programs_signals_blocked() {
         let seen = quietly(|| {

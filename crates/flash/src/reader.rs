@@ -1,14 +1,14 @@
-//! Many reads at once, without waiting for each: by io_uring into registered memory, or by a few
-//! threads where the kernel has none.
+//! Many reads of objects at once, without waiting for each: by io_uring into registered memory, or
+//! by a few threads if the kernel has no io_uring.
 //!
 //! **Invariants**
 //! - R1: memory that was handed to the kernel or to a thread belongs to it until it answers: a slot
-//!   is free, or under way, and a reader that is dropped waits for all of them.
+//!   is free or in flight, and a dropped reader waits for all slots in flight.
 //!
 //! **Concurrency** a reader belongs to one thread. Its [`descriptor`](Reader::descriptor) becomes
-//! readable when something is done.
+//! readable when a read is done.
 //!
-//! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
+//! Paper: [Badam11 §4, Figure 2]: flash reaches its full rate only with many requests at once.
 
 use crate::error::Error;
 use crate::layout::{Owner, room_max};
@@ -22,17 +22,17 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// What became of a read.
+/// Result of a read.
 #[derive(Debug)]
 pub struct Completed<'r> {
-    /// As it was given to [`Reader::submit`].
+    /// The tag that was given to [`Reader::submit`].
     pub tag: u64,
     pub owner: Owner,
     /// `Ok(None)`: the object does not exist.
     pub result: Result<Option<&'r [u8]>, Error>,
 }
 
-/// A read under way.
+/// A read in flight.
 struct Under {
     tag: u64,
     owner: Owner,
@@ -41,7 +41,7 @@ struct Under {
     missed: u32,
 }
 
-/// An answer without a read: the slot's bytes from where to where, if the object exists.
+/// An answer without a read: the range of the slot's bytes, if the object exists.
 struct AtOnce {
     tag: u64,
     owner: Owner,
@@ -60,9 +60,9 @@ pub struct Reader {
     core: Arc<Core>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots whose reads have ended, and how.
+    /// Slots whose reads have ended, with results.
     done: VecDeque<(u32, io::Result<()>)>,
-    /// Answered without a read.
+    /// Answers without a read.
     at_once: VecDeque<AtOnce>,
     way: Way,
     object_bytes_max: usize,
@@ -71,15 +71,15 @@ pub struct Reader {
 enum Way {
     Ring {
         ring: Box<IoUring>,
-        /// The slots' memory is known to the kernel.
+        /// The slots' memory is registered with the kernel.
         registered: bool,
     },
     Threads(Pool),
 }
 
 impl Reader {
-    /// A reader of at most `depth` objects at once, each of at most so many bytes. `ring`: by
-    /// io_uring, if the kernel has it.
+    /// A reader of at most `depth` objects at once, each of at most `object_bytes_max` bytes.
+    /// `ring`: by io_uring, if the kernel has it.
     ///
     /// # Errors
     /// [`Error::Device`]: no thread can be started.
@@ -122,7 +122,7 @@ impl Reader {
         })
     }
 
-    /// Becomes readable when [`poll`](Self::poll) has something to say.
+    /// Becomes readable when [`poll`](Self::poll) has a result.
     pub fn descriptor(&self) -> RawFd {
         match &self.way {
             Way::Ring { ring, .. } => ring.as_raw_fd(),
@@ -135,13 +135,13 @@ impl Reader {
         !self.free.is_empty()
     }
 
-    /// Reads that were begun and not told of yet.
+    /// Reads that were begun and not reported yet.
     pub fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Begins to read an object; [`start`](Self::start) gives it to the device. False: there is no
-    /// room now.
+    /// Begins to read an object; [`start`](Self::start) passes it to the device. False: no slot is
+    /// free.
     ///
     /// # Errors
     /// [`Error::NoSuchOwner`], [`Error::TooLarge`].
@@ -225,7 +225,7 @@ impl Reader {
         }
     }
 
-    /// Gives the device what was submitted.
+    /// Passes submitted reads to the device.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -233,7 +233,7 @@ impl Reader {
         self.enter(0)
     }
 
-    /// As [`start`](Self::start), and waits until something is done, if anything is under way.
+    /// As [`start`](Self::start), and waits until a read is done, if any is in flight.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -262,7 +262,7 @@ impl Reader {
         }
     }
 
-    /// Tells of everything that is done; returns how many that were. Reads that found their object
+    /// Reports all finished reads to `tell`; returns their number. Reads that found their object
     /// moved are begun again: call [`start`](Self::start) afterwards.
     pub fn poll(&mut self, mut tell: impl FnMut(Completed<'_>)) -> usize {
         self.gather();
@@ -291,7 +291,7 @@ impl Reader {
         told
     }
 
-    /// One read has ended. False: it was begun again.
+    /// Ends one read. False: it was begun again.
     fn settle(
         &mut self,
         number: u32,
@@ -333,7 +333,7 @@ impl Reader {
         true
     }
 
-    /// Takes what the kernel or the threads have ended.
+    /// Collects the reads that the kernel or the threads have ended.
     fn gather(&mut self) {
         match &mut self.way {
             Way::Ring { ring, .. } => {
@@ -373,7 +373,7 @@ impl Drop for Reader {
                 match ring.submit_and_wait(1) {
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // The memory must outlive what cannot be waited for.
+                    // Requests that cannot be waited for may still write: leak the memory.
                     Err(_) => return std::mem::forget(std::mem::take(&mut self.slots)),
                 }
                 under -= ring.completion().count().min(under);
@@ -382,7 +382,7 @@ impl Drop for Reader {
     }
 }
 
-/// Makes the slots' memory known to the kernel, which then need not look it up for each read.
+/// Registers the slots' memory with the kernel, which then need not look it up for each read.
 fn register(ring: &IoUring, slots: &mut [Slot]) -> bool {
     let vectors: Vec<libc::iovec> = slots
         .iter_mut()

@@ -1,19 +1,19 @@
-//! What is free, live or held in each block, and which block comes next.
+//! The space of the device: free, live and held blocks, and the choice of the next block.
 //!
 //! **Invariants**
 //! - S1: a block is in the free list if and only if its state is `Free`. It gets there from `Flash`
-//!   when nothing in it is live and it is not held; one compare-and-exchange decides who puts it
-//!   there.
+//!   when it has no live object and is not held; one compare-and-exchange decides which thread puts
+//!   it there.
 //! - S2: `live` of a block counts the locations in object tables that point into it.
 //! - S3: no two blocks that were ever written to this device have the same sequence: its high half
 //!   is drawn anew for each life, its low half counts.
 //! - S4: a held block is not filled again: the last checkpoint, or the one that is about to replace
-//!   it, needs what was live in it.
+//!   it, needs its objects.
 //!
 //! **Concurrency** counts are atomic; the free list has a lock of its own, taken last.
 //!
-//! Paper: [Badam11 §3.5]; differs: live objects are counted instead of free bytes, for who frees an
-//! object need not know how long it is on flash; a block whose count is 0 is free without being
+//! Paper: [Badam11 §3.5]; differs: live objects are counted instead of free bytes, because a free
+//! of an object then needs no length from flash; a block whose count is 0 is free without being
 //! read.
 
 use crate::layout::{BLOCK_BYTES, block_of};
@@ -21,13 +21,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where a block's bytes are.
+/// The place of a block's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nowhere: it may be filled.
+    /// Nowhere: the block may be filled.
     Free = 0,
-    /// In an image, perhaps on flash as well.
+    /// In an image, perhaps also on flash.
     Buffered = 1,
     /// On flash.
     Flash = 2,
@@ -35,7 +35,7 @@ pub(crate) enum State {
 
 /// The last checkpoint needs it.
 const LAST: u8 = 1;
-/// The checkpoint that is about to replace it does.
+/// The checkpoint that is about to replace the last one needs it.
 const NEXT: u8 = 2;
 
 /// One block.
@@ -44,12 +44,12 @@ pub(crate) struct Block {
     state: AtomicU8,
     /// [`LAST`] and [`NEXT`] (S4).
     held: AtomicU8,
-    /// Something in it cannot be read: it is left alone until all of it is freed.
+    /// An object in it cannot be read: the block is not collected until all of it is freed.
     damaged: AtomicBool,
     /// Locations that point into it (S2).
     live: AtomicU32,
-    /// Objects in it, dead ones included; of a block that was not filled: as many of their length
-    /// as would fill it.
+    /// Objects in it, dead ones included. For a block that was not filled: the number of objects of
+    /// the same average length that would fill it.
     count: AtomicU32,
     sequence: AtomicU64,
 }
@@ -83,7 +83,7 @@ impl Block {
         self.damaged.store(true, Ordering::Relaxed);
     }
 
-    /// About how many of its bytes are live: its objects are taken to be of one length.
+    /// Approximate number of live bytes: its objects are assumed to be of one length.
     pub fn live_bytes(&self) -> u64 {
         let (live, count) = (u64::from(self.live()), u64::from(self.count()));
         BLOCK_BYTES as u64 * live.min(count) / count.max(1)
@@ -93,7 +93,7 @@ impl Block {
         if self.live() > 0 { by } else { 0 }
     }
 
-    /// Whether enough of it is garbage that can be had by moving the rest.
+    /// Whether moving the rest frees enough garbage.
     fn is_worth_it(&self) -> bool {
         self.state() == State::Flash
             && !self.damaged.load(Ordering::Relaxed)
@@ -101,7 +101,7 @@ impl Block {
     }
 }
 
-/// All blocks; number 0 is the superblock's and never used.
+/// All blocks; block 0 is the superblock's and never used.
 pub(crate) struct Space {
     blocks: Box<[Block]>,
     free: Mutex<VecDeque<u32>>,
@@ -110,14 +110,14 @@ pub(crate) struct Space {
     next: AtomicU32,
 }
 
-/// Blocks ahead of the hand of which the emptiest is taken: nearly sequential, and never far from
-/// the best.
+/// Number of blocks ahead of the hand among which the emptiest is taken: nearly sequential, and
+/// never far from the best.
 const LOOK_AHEAD: u32 = 64;
-/// A victim with less garbage than this part of a block is not worth being moved.
+/// Least garbage of a victim: with less, moving its objects does not pay.
 const GAIN_LEAST: u64 = BLOCK_BYTES as u64 / 32;
 
 impl Space {
-    /// All free. `life`: drawn for this life.
+    /// All blocks free. `life`: drawn for this life.
     pub fn new(blocks: u32, life: u32) -> Space {
         Space {
             blocks: (0..blocks).map(|_| Block::default()).collect(),
@@ -127,8 +127,8 @@ impl Space {
         }
     }
 
-    /// As a checkpoint has it: (sequence, objects, live objects) of each of the first blocks. What
-    /// is live is held.
+    /// From a checkpoint: (sequence, objects, live objects) of each of the first blocks. Blocks
+    /// with live objects are held.
     pub fn restored(found: &[(u64, u32, u32)], blocks: u32, life: u32) -> Space {
         let space = Space::new(blocks, life);
         let mut free = VecDeque::new();
@@ -169,7 +169,7 @@ impl Space {
         self.free_list().len()
     }
 
-    /// A block to be filled, and its sequence; `None`: no more than `spare` are free.
+    /// A block to be filled, and its sequence; `None`: at most `spare` are free.
     pub fn take(&self, spare: usize) -> Option<(u32, u64)> {
         let mut free = self.free_list();
         if free.len() <= spare {
@@ -187,7 +187,7 @@ impl Space {
         Some((number, sequence))
     }
 
-    /// A location in `block` came to be.
+    /// A location in `block` was created.
     pub fn appended(&self, block: u32, live: bool) {
         let block = self.block(block);
         block.count.fetch_add(1, Ordering::Relaxed);
@@ -196,15 +196,15 @@ impl Space {
         }
     }
 
-    /// Nothing more comes to `block`, of which so many bytes are used: what is not used is garbage
-    /// like what is dead.
+    /// `block` is complete, with `used` bytes in use: unused bytes count as garbage, like dead
+    /// ones.
     pub fn sealed(&self, block: u32, used: usize) {
         let count = &self.block(block).count;
         let full = u64::from(count.load(Ordering::Relaxed)) * BLOCK_BYTES as u64 / used as u64;
         count.store(full as u32, Ordering::Relaxed);
     }
 
-    /// A location ceased to be. True: its block is free now.
+    /// A location was removed. True: its block is free now.
     pub fn release(&self, location: u32) -> bool {
         let number = block_of(location);
         let before = self.block(number).live.fetch_sub(1, Ordering::AcqRel);
@@ -215,14 +215,14 @@ impl Space {
         before == 1 && self.settle(number)
     }
 
-    /// The bytes are on flash. True: it is free at once.
+    /// The bytes are on flash. True: the block is free at once.
     pub fn written(&self, number: u32) -> bool {
         let state = &self.block(number).state;
         state.store(State::Flash as u8, Ordering::Release);
         self.settle(number)
     }
 
-    /// Frees the block if nothing of it is needed (S1).
+    /// Frees the block if no object of it is needed (S1).
     fn settle(&self, number: u32) -> bool {
         let block = self.block(number);
         if block.live() > 0 || block.is_held() {
@@ -240,12 +240,13 @@ impl Space {
         changed.is_ok()
     }
 
-    /// What is live now is needed by the next checkpoint too (S4). Nothing is filled meanwhile.
+    /// The next checkpoint also needs all blocks that are live now (S4). No block is filled
+    /// meanwhile.
     pub fn hold_next(&self) {
         self.hold(|block| block.held.load(Ordering::Relaxed) & LAST | block.needed(NEXT));
     }
 
-    /// The next checkpoint is the last one now.
+    /// The next checkpoint becomes the last one.
     pub fn next_is_last(&self) {
         self.hold(|block| match block.held.load(Ordering::Relaxed) & NEXT {
             0 => 0,
@@ -253,12 +254,12 @@ impl Space {
         });
     }
 
-    /// There will be no such next checkpoint.
+    /// The next checkpoint is given up.
     pub fn drop_next(&self) {
         self.hold(|block| block.held.load(Ordering::Relaxed) & LAST);
     }
 
-    /// No checkpoint needs anything any more.
+    /// No checkpoint needs a block any more.
     pub fn hold_none(&self) {
         self.hold(|_| 0);
     }
@@ -270,7 +271,7 @@ impl Space {
         }
     }
 
-    /// The next block to be collected from `hand` on, which moves on; `None`: none is worth it.
+    /// The next block to be collected from `hand` on, which advances; `None`: none is worth it.
     pub fn victim(&self, hand: &mut u32) -> Option<u32> {
         let worth = |number: u32| {
             let block = self.block(number);
@@ -292,24 +293,24 @@ impl Space {
         Some(number)
     }
 
-    /// Blocks in which something is live: those that a checkpoint would hold.
+    /// Number of blocks with live objects: those that a checkpoint would hold.
     pub fn needed(&self) -> usize {
         let blocks = self.blocks.iter().skip(1);
         blocks.filter(|block| block.live() > 0).count()
     }
 
-    /// Whether moving what is live in it makes for fewer blocks in which something is live.
+    /// Whether moving the live objects of a block elsewhere would leave fewer blocks with live
+    /// objects.
     pub fn is_worth_it(&self, number: u32) -> bool {
         let block = self.block(number);
         block.live() > 0 && block.is_worth_it()
     }
 
-    /// The emptiest blocks, the very emptiest last: as many as have to be emptied so that only
-    /// `most` are needed.
+    /// The emptiest blocks, the very emptiest last: as many as must be emptied so that only `most`
+    /// are needed.
     pub fn sparse(&self, most: usize) -> Vec<u32> {
         let numbers = (1..self.len()).filter(|number| self.is_worth_it(*number));
-        // Bytes that are live and a block's number in one: little memory is taken beside the
-        // budget.
+        // Live bytes and block number in one word: little memory is taken beside the budget.
         let both = |number| self.block(number).live_bytes() << 32 | u64::from(number);
         let mut found: Vec<u64> = numbers.map(both).collect();
         found.sort_unstable();
@@ -325,7 +326,8 @@ impl Space {
         sparse
     }
 
-    /// Bytes of blocks by what keeps them: live objects (about), and the last checkpoint alone.
+    /// Bytes of blocks by the reason that keeps them: live objects (approximately), and the last
+    /// checkpoint alone.
     pub fn kept_bytes(&self) -> (u64, u64) {
         let mut kept = (0, 0);
         for block in self
@@ -402,7 +404,7 @@ mod tests {
             Some(8),
             "of blocks 1 to 64: one of ten is live"
         );
-        // Block 9 has none, so it is free already; the full ones are never taken.
+        // Block 9 has no live object, so it is free already; the full ones are never taken.
         assert_eq!(space.victim(&mut hand), Some(18));
         let full = Space::new(3, 1);
         let (block, _) = full.take(0).unwrap();

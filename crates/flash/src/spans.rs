@@ -1,15 +1,15 @@
 //! Many reads of spans of a device at once, without waiting for each: by io_uring, or by a few
-//! threads where the kernel has none.
+//! threads if the kernel has no io_uring.
 //!
 //! **Invariants**
 //! - P1: memory that was handed to the kernel or to a thread belongs to it until it answers: a
-//!   place is free, or under way, and a reader that is dropped waits for all of them.
-//! - P2: every read that was begun is told of exactly once, with all its bytes or an error.
+//!   place is free or in flight, and a dropped reader waits for all places in flight.
+//! - P2: every read that was begun is reported exactly once, with all its bytes or an error.
 //!
 //! **Concurrency** a reader belongs to one thread. Its [`descriptor`](SpanReader::descriptor)
-//! becomes readable when something is done.
+//! becomes readable when a read is done.
 //!
-//! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
+//! Paper: [Badam11 §4, Figure 2]: flash reaches its full rate only with many requests at once.
 
 use crate::device::Device;
 use crate::error::Error;
@@ -22,23 +22,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A place keeps so much memory between reads; more is given back.
+/// Memory that a place keeps between reads, in bytes; more is released.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// What became of a read.
+/// Result of a read.
 #[derive(Debug)]
 pub struct Span<'r> {
-    /// As it was given to [`SpanReader::submit`].
+    /// The tag that was given to [`SpanReader::submit`].
     pub tag: u64,
     pub result: io::Result<&'r [u8]>,
 }
 
-/// A read under way.
+/// A read in flight.
 #[derive(Clone, Copy)]
 struct Under {
     tag: u64,
     cut: Cut,
-    /// Bytes that are wanted of it.
+    /// Requested bytes.
     wanted: usize,
 }
 
@@ -53,14 +53,14 @@ pub struct SpanReader {
     device: Arc<dyn Device>,
     places: Vec<Place>,
     free: Vec<u32>,
-    /// Places whose reads have ended, and how.
+    /// Places whose reads have ended, with results.
     done: VecDeque<(u32, io::Result<()>)>,
     way: Way,
-    /// Two reads are begun with something that does nothing, of which the kernel then says nothing.
+    /// Two reads are submitted together with a no-op whose completion the kernel does not report.
     pads: bool,
 }
 
-/// A ring whose thread is not interrupted by what is done, but finds it when it next enters the
+/// A ring whose thread is not interrupted by completions, but finds them when it next enters the
 /// kernel [Linux 5.19].
 fn cooperative(depth: u32) -> Option<IoUring> {
     IoUring::builder()
@@ -73,13 +73,13 @@ fn plain(depth: u32) -> Option<IoUring> {
     IoUring::new(depth + PADS).ok()
 }
 
-/// The kernel tells the device of so many requests and fewer one by one, of more at once. It is
-/// told so for each of two, which takes longer than all that is done for one; so they get a third
-/// that does nothing.
+/// Largest batch that the kernel passes to the device request by request; it passes larger batches
+/// at once. Passing each of two requests alone takes longer than all other work on one request, so
+/// a batch of two gets a third request that does nothing.
 const ONE_BY_ONE: usize = 2;
-/// Entries for that.
+/// Ring entries for that no-op.
 const PADS: u32 = 1;
-/// Of an entry that does nothing, if it is told of after all.
+/// Tag of a no-op, if its completion is reported after all.
 const PAD: u64 = u64::MAX;
 
 enum Way {
@@ -98,8 +98,7 @@ impl SpanReader {
         SpanReader::by(device, depth, made.flatten())
     }
 
-    /// As where the kernel's io_uring knows only what every io_uring does: so that this can be
-    /// tested on a newer one.
+    /// A reader by the features that every io_uring has: to test them on a newer kernel.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -136,7 +135,7 @@ impl SpanReader {
         })
     }
 
-    /// Becomes readable when [`poll`](Self::poll) has something to tell.
+    /// Becomes readable when [`poll`](Self::poll) has a result.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.way {
             // SAFETY: the ring keeps its descriptor open as long as it lives, and so as long as
@@ -156,13 +155,13 @@ impl SpanReader {
         !self.free.is_empty()
     }
 
-    /// Reads that were begun and not told of yet.
+    /// Reads that were begun and not reported yet.
     pub fn under_way(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Begins to read `bytes` bytes from byte `at` of the device on; [`start`](Self::start) gives
-    /// it to the device. False: there is no room now.
+    /// Begins to read `bytes` bytes from byte `at` of the device on; [`start`](Self::start) passes
+    /// it to the device. False: no place is free.
     pub fn submit(&mut self, at: u64, bytes: usize, tag: u64) -> bool {
         let Some(number) = self.free.pop() else {
             return false;
@@ -206,7 +205,7 @@ impl SpanReader {
         }
     }
 
-    /// Gives the device what was submitted.
+    /// Passes submitted reads to the device.
     ///
     /// # Errors
     /// [`Error::Device`]: it may be tried again.
@@ -214,7 +213,7 @@ impl SpanReader {
         self.enter(0)
     }
 
-    /// As [`start`](Self::start), and waits until something is done, if anything is under way.
+    /// As [`start`](Self::start), and waits until a read is done, if any is in flight.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -252,14 +251,14 @@ impl SpanReader {
         }
     }
 
-    /// Whether [`poll`](Self::poll) would tell something. By io_uring that costs no system call.
+    /// Whether [`poll`](Self::poll) has a result. By io_uring that costs no system call.
     pub fn has_done(&mut self) -> bool {
         self.gather();
         !self.done.is_empty()
     }
 
-    /// Tells of everything that is done; returns how many that were. Call [`start`](Self::start)
-    /// afterwards: what was interrupted is begun again.
+    /// Reports all finished reads to `tell`; returns their number. Interrupted reads are begun
+    /// again: call [`start`](Self::start) afterwards.
     pub fn poll(&mut self, mut tell: impl FnMut(Span<'_>)) -> usize {
         self.gather();
         let mut told = 0;
@@ -287,7 +286,7 @@ impl SpanReader {
         told
     }
 
-    /// Takes what the kernel or the threads have ended.
+    /// Collects the reads that the kernel or the threads have ended.
     fn gather(&mut self) {
         match &mut self.way {
             Way::Ring(ring) => {
@@ -316,7 +315,7 @@ impl SpanReader {
     }
 }
 
-/// Nothing is wrong with the device: the read was only disturbed.
+/// The read was only interrupted: the device has no fault.
 fn is_passing(result: &io::Result<()>) -> bool {
     let kind = result.as_ref().err().map(io::Error::kind);
     matches!(
@@ -347,7 +346,7 @@ impl Drop for SpanReader {
                 match ring.submit_and_wait(1) {
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // The memory must outlive what cannot be waited for.
+                    // Requests that cannot be waited for may still write: leak the memory.
                     Err(_) => return std::mem::forget(std::mem::take(&mut self.places)),
                 }
                 let told = ring.completion().filter(|entry| entry.user_data() != PAD);

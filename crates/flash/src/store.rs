@@ -1,17 +1,17 @@
-//! The store: objects are written into the block that is filled, read from there, from images or
+//! The object store: objects are written into the filled block, and read from it, from images or
 //! from flash.
 //!
 //! **Invariants**
-//! - O1: an object's bytes are in an image before its location is, and on flash before the image
-//!   goes.
-//! - O2: a read returns only bytes whose checksum holds for the owner and for the block's sequence,
-//!   and only if the owner's location was the same after the read as before: what was read is what
-//!   the location named at one moment.
+//! - O1: an object's bytes are in an image before its location is set, and on flash before the
+//!   image goes.
+//! - O2: a read returns only bytes whose checksum is valid for the owner and for the block's
+//!   sequence, and only if the owner's location was the same after the read as before: the read
+//!   bytes are those that the location named at one moment.
 //! - O3: memory is bounded: object tables, a fixed number of images, one block for collecting.
 //!
-//! **Concurrency** any thread may call anything. The lock of the blocks that are filled (`filling`)
-//! is taken first, then at most one of the short ones: the queue of images, the list of images, an
-//! image, the free list. Nothing that reads allocates memory: it may run in a fault handler.
+//! **Concurrency** any thread may call anything. The lock of the filled blocks (`filling`) is taken
+//! first, then at most one of the short ones: the queue of images, the list of images, an image,
+//! the free list. No read allocates memory: it may run in a fault handler.
 //!
 //! Paper: [Badam11 §3.3, §3.5].
 
@@ -35,15 +35,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Images that may wait to be written beside the one that is filled: 1 MiB, enough for bursts.
+/// Images that may wait to be written beside the filled one: 1 MiB, enough for bursts.
 const IMAGES: usize = 8;
-/// With fewer free blocks garbage is collected; more would collect what dies anyway.
+/// With fewer free blocks garbage is collected; a greater number would collect blocks that die
+/// anyway.
 const FREE_LEAST: usize = RESERVE + IMAGES;
-/// Times that a read finds something else than it expected before it says that the object is
-/// damaged.
+/// Attempts of a read that finds unexpected bytes, before it reports the object as damaged.
 pub(crate) const ATTEMPTS: u32 = 64;
 
-/// What a store is made of.
+/// Configuration of a store.
 pub struct Options {
     pub device: Box<dyn Device>,
 }
@@ -54,9 +54,9 @@ pub struct Stats {
     pub objects_written: u64,
     /// Their payloads.
     pub payload_bytes: u64,
-    /// All that was written to flash: blocks, superblocks.
+    /// All bytes written to flash: blocks, superblocks.
     pub bytes_written: u64,
-    /// Written again by the collector, headers included.
+    /// Bytes that the collector wrote again, headers included.
     pub bytes_relocated: u64,
     /// Read by the collector.
     pub bytes_collected: u64,
@@ -64,11 +64,11 @@ pub struct Stats {
     /// Reads that were answered from an image in memory.
     pub reads_from_memory: u64,
     pub capacity_bytes: u64,
-    /// About: see `space`.
+    /// Approximate: see `space`.
     pub live_bytes: u64,
     pub held_bytes: u64,
     pub free_blocks: u64,
-    /// Of object tables.
+    /// Memory of object tables.
     pub table_bytes: u64,
 }
 
@@ -81,20 +81,20 @@ pub(crate) struct Counters {
     pub bytes_collected: AtomicU64,
     pub reads: AtomicU64,
     pub reads_from_memory: AtomicU64,
-    /// Locations that ceased to be: more may be collected than before.
+    /// Removed locations: more may be collected than before.
     pub released: AtomicU64,
 }
 
-/// What waits for the flusher.
+/// Work of the flusher.
 #[derive(Default)]
 pub(crate) struct Queue {
     images: VecDeque<Arc<Image>>,
-    /// Being written now.
+    /// Images being written now.
     writing: usize,
     /// Memory for images.
     spare: Vec<Aligned>,
     stop: bool,
-    /// Nothing was worth being collected when so many locations had been released.
+    /// Value of `released` at which no block was worth collecting.
     stuck_at: Option<u64>,
     pub failure: Option<Arc<Error>>,
     /// Blocks that are emptied before a checkpoint.
@@ -112,11 +112,11 @@ impl Queue {
 #[derive(Default)]
 pub(crate) struct Filling {
     pub writers: Option<Arc<Image>>,
-    /// With relocated objects. Writers never fill it: it comes out of the collector's reserve (F3).
+    /// For relocated objects. Writers never fill it: it comes out of the collector's reserve (F3).
     pub collector: Option<Arc<Image>>,
 }
 
-/// What the store and its thread share.
+/// State that the store and its thread share.
 pub(crate) struct Core {
     pub device: Box<dyn Device>,
     pub tables: Tables,
@@ -124,9 +124,9 @@ pub(crate) struct Core {
     pub space: Space,
     pub counters: Counters,
     pub superblock: Mutex<Superblock>,
-    /// What of the last checkpoint is to be done before the next one.
+    /// Unfinished work of the last checkpoint, to be done before the next one.
     pub unsettled: Mutex<Unsettled>,
-    /// A sync failed: what was written before it may be lost, and no later sync would tell.
+    /// A sync failed: earlier writes may be lost, and no later sync would report that.
     is_unsynced: AtomicBool,
     filling: Mutex<Filling>,
     queue: Mutex<Queue>,
@@ -150,7 +150,7 @@ pub(crate) fn drawn() -> u64 {
 }
 
 impl ObjectStore {
-    /// An empty store: whatever was on the device is given up, checkpoints included.
+    /// An empty store: all data of the device is given up, checkpoints included.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -203,8 +203,8 @@ impl ObjectStore {
         })
     }
 
-    /// A table of `objects` places for objects of at most `object_bytes_max` bytes. None exists
-    /// yet.
+    /// Adds a table of `objects` places for objects of at most `object_bytes_max` bytes. No object
+    /// exists yet.
     ///
     /// # Errors
     /// [`Error::TableExists`], [`Error::TooLarge`].
@@ -224,20 +224,20 @@ impl ObjectStore {
         self.core.tables.add(table, new)
     }
 
-    /// Places of a table; `None`: there is none.
+    /// Places of a table; `None`: there is no such table.
     pub fn objects_of(&self, table: u32) -> Option<u32> {
         self.core.tables.objects_of(table)
     }
 
-    /// Frees all of its objects, and the table. Nobody writes to it meanwhile. False: there is
-    /// none.
+    /// Frees all objects of a table, and the table. No thread writes to it meanwhile. False: there
+    /// is no such table.
     pub fn remove_table(&self, table: u32) -> bool {
         let Some(table) = self.core.tables.remove(table) else {
             return false;
         };
         for index in 0..table.len() {
             if table.get(index) == Some(NOWHERE) {
-                continue; // nobody writes to it, and nobody moves what is nowhere
+                continue; // no thread writes to it; the collector moves no missing object
             }
             let filling = self.core.filling();
             let old = table.set(index, NOWHERE);
@@ -247,8 +247,8 @@ impl ObjectStore {
         true
     }
 
-    /// Writes the object, which replaces what it was. It is in memory when this returns, and on
-    /// flash later; a checkpoint makes it last. Waits while flash is short of room.
+    /// Writes the object, which replaces its former value. It is in memory when this returns, and
+    /// on flash later; a checkpoint makes it durable. Waits while flash is short of room.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::NoSuchOwner`], [`Error::TooLarge`], [`Error::Device`].
@@ -303,7 +303,7 @@ impl ObjectStore {
         location.is_some_and(|location| location != NOWHERE)
     }
 
-    /// The object exists no more. False: it did not before.
+    /// Frees the object. False: it did not exist.
     ///
     /// # Errors
     /// [`Error::NoSuchOwner`].
@@ -316,7 +316,7 @@ impl ObjectStore {
         Ok(old != NOWHERE)
     }
 
-    /// Waits until all that was written is on flash, though not synced.
+    /// Waits until all written objects are on flash, though not synced.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -351,29 +351,29 @@ impl Drop for ObjectStore {
         self.core.queue().stop = true;
         self.core.work.notify_all();
         if let Some(flusher) = self.flusher.take() {
-            // A panic of its own has been reported by the thread.
+            // The thread has reported its own panic.
             let _ = flusher.join();
         }
     }
 }
 
-/// What a read has to do for one object.
+/// The place of an object, for a read.
 pub(crate) enum Place {
     Nowhere,
     /// Copied to the scratch already.
     Here(Found),
-    /// These bytes of the device; then [`Core::check`] says whether they are the object's.
+    /// These bytes of the device; then [`Core::check`] decides whether they are the object's.
     Flash(Look),
-    /// It moves: look again.
+    /// The object moves: look it up again.
     Again,
 }
 
-/// Where an object was when it was looked for.
+/// The place of an object at the time of its lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub location: u32,
     pub sequence: u64,
-    /// What is read of the device: around the object, as the device can be read.
+    /// The range of the device to read: around the object, aligned for the device.
     pub cut: Cut,
 }
 
@@ -390,7 +390,7 @@ impl Core {
         u64::from(self.space.len() - 1) * BLOCK_BYTES as u64
     }
 
-    /// A location that ceased to be.
+    /// Removes a location.
     fn let_go(&self, old: u32) {
         if old == NOWHERE {
             return;
@@ -404,14 +404,14 @@ impl Core {
         }
     }
 
-    /// There may be room for a writer that waits for it, or something to collect.
+    /// Wakes writers that wait for room, and the collector.
     pub(crate) fn made_room(&self) {
         self.counters.released.fetch_add(1, Ordering::Release);
-        drop(self.queue()); // who is about to wait has looked, or will see it
+        drop(self.queue()); // a thread about to wait has looked, or will see it
         self.room.notify_all();
     }
 
-    /// Memory and a block for another image; `None`: there is none beyond `spare` blocks.
+    /// Memory and a block for another image; `None`: no more than `spare` blocks are free.
     pub(crate) fn new_image(&self, spare: usize) -> Option<Arc<Image>> {
         let mut queue = self.queue();
         let is_writers = spare > 0;
@@ -435,7 +435,7 @@ impl Core {
         Some(image)
     }
 
-    /// Nothing more is appended to it.
+    /// Queues a complete image for writing.
     pub(crate) fn hand_over(&self, image: Arc<Image>) {
         let store = self.superblock().store;
         let used = image.seal(store);
@@ -488,14 +488,14 @@ impl Core {
         Ok(self.filling())
     }
 
-    /// Waits until nothing is in memory alone. The caller holds the lock of what is filled.
+    /// Waits until no data is in memory alone. The caller holds the lock of the filled blocks.
     pub(crate) fn flush(&self, filling: &mut Filling) -> Result<(), Error> {
-        for image in [filling.writers.take(), filling.collector.take()] {
-            if let Some(image) = image {
-                self.hand_over(image);
-            }
+        let filled = [filling.writers.take(), filling.collector.take()];
+        for image in filled.into_iter().flatten() {
+            self.hand_over(image);
         }
-        // Here and not by the flusher alone: that may wait for the lock that the caller holds.
+        // Here and not by the flusher alone: the flusher may wait for the lock that the caller
+        // holds.
         self.write_waiting()?;
         let mut queue = self.queue();
         while queue.writing > 0 && queue.failure.is_none() {
@@ -509,7 +509,7 @@ impl Core {
         if failed { Err(self.failure()) } else { Ok(()) }
     }
 
-    /// Makes durable what was written to the device.
+    /// Makes all writes to the device durable.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         if self.is_unsynced.load(Ordering::Relaxed) {
             return Err(Error::Device {
@@ -523,7 +523,7 @@ impl Core {
         })
     }
 
-    /// What everybody is told after a failure.
+    /// The error for every caller after a failure.
     pub(crate) fn failure(&self) -> Error {
         let kind = match self.queue().failure.as_deref() {
             Some(Error::Device { source, .. }) => source.kind(),
@@ -535,13 +535,13 @@ impl Core {
         }
     }
 
-    /// The flusher cannot go on: what is in memory stays there, nothing more is taken.
+    /// The flusher cannot continue: data in memory stays there, no more is taken.
     pub(crate) fn fail(&self, error: Error) {
         self.queue().failure = Some(Arc::new(error));
         self.room.notify_all();
     }
 
-    /// For the flusher: what is next; `None`: the store is gone, and everything is written.
+    /// For the flusher: the next work; `None`: the store is gone, and everything is written.
     pub(crate) fn wait_for_work(&self) -> Option<Work> {
         let mut queue = self.queue();
         loop {
@@ -570,7 +570,7 @@ impl Core {
         }
     }
 
-    /// For the flusher, while it collects: an image that waits.
+    /// For the flusher, while it collects: a waiting image.
     pub(crate) fn next_image(&self) -> Option<Arc<Image>> {
         let mut queue = self.queue();
         let image = queue.images.pop_front()?;
@@ -589,13 +589,13 @@ impl Core {
         self.room.notify_all();
     }
 
-    /// Nothing was worth being collected when so many locations had been released.
+    /// Records that no block was worth collecting at this value of `released`.
     pub(crate) fn nothing_to_collect(&self, released: u64) {
         self.queue().stuck_at = Some(released);
         self.room.notify_all();
     }
 
-    /// Where an object is now; copies it if it is in memory.
+    /// The place of an object; copies it if it is in memory.
     pub(crate) fn look(&self, table: &Table, owner: Owner, into: &mut [u8]) -> Place {
         let location = table.get(owner.index).unwrap_or(NOWHERE);
         if location == NOWHERE {
@@ -644,8 +644,8 @@ impl Core {
         }
     }
 
-    /// The object in what was read, if it is still where it was looked for (O2): where it lies in
-    /// these bytes.
+    /// Position of the object in the read bytes, if it is still at the place where it was looked up
+    /// (O2).
     pub(crate) fn check(
         &self,
         table: &Table,
@@ -691,7 +691,7 @@ impl Core {
                 Err(error) if self.is_still(&table, owner, &look) => {
                     return Err(Error::device("reading an object from flash")(error));
                 }
-                Err(_) => continue, // it is elsewhere now
+                Err(_) => continue, // it has moved
             }
             if let Some(found) = self.check(&table, owner, &look, bytes) {
                 return Ok(Some(found));
@@ -706,8 +706,8 @@ impl Core {
         }
     }
 
-    /// Whether an object is still where it was looked for: then what was read there should have
-    /// been it.
+    /// Whether an object is still at the place where it was looked up: then the bytes read there
+    /// should have been the object.
     pub(crate) fn is_still(&self, table: &Table, owner: Owner, look: &Look) -> bool {
         let block = self.space.block(block_of(look.location));
         table.get(owner.index) == Some(look.location) && block.sequence() == look.sequence

@@ -1,14 +1,15 @@
-//! Object tables: where each object lies.
+//! Object tables: the location of each object.
 //!
 //! **Invariants**
-//! - T1: a location changes only under the lock of the block that is being filled. What it pointed
-//!   to is released after that: a checkpoint, which holds the lock, never counts fewer live objects
-//!   than its locations show.
+//! - T1: a location changes only under the lock of the block that is being filled. Its former
+//!   target is released after that: a checkpoint, which holds the lock, never counts fewer live
+//!   objects than its locations show.
 //!
 //! **Concurrency** readers take a table's handle and load; Release of a store pairs with Acquire in
-//! `get`, so that who sees a location sees the bytes in its image.
+//! `get`, so that a thread that sees a location sees the bytes in its image.
 //!
-//! **Layout** four bytes an object, allocated as zeros: memory that is never used is never touched.
+//! **Layout** four bytes per object, allocated as zeros: memory that is never used is never
+//! touched.
 //!
 //! Paper: [Badam11 §3.3].
 
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Nowhere (layout's L3).
+/// No location (layout's L3).
 pub(crate) const NOWHERE: u32 = 0;
 
 /// Locations of the objects of one table.
@@ -34,8 +35,7 @@ impl Table {
     }
 
     pub fn with(locations: Vec<u32>, bytes_max: u32) -> Table {
-        // Collected in place: no second copy, and zeros stay untouched where they were never
-        // written.
+        // Collected in place: no second copy, and untouched zeros stay untouched.
         let locations = locations.into_iter().map(AtomicU32::new).collect();
         Table {
             locations,
@@ -56,12 +56,12 @@ impl Table {
         Some(cell.load(Ordering::Acquire))
     }
 
-    /// Under the filled block's lock (T1); returns what was there.
+    /// Under the filled block's lock (T1); returns the former location.
     pub fn set(&self, index: u32, location: u32) -> u32 {
         self.locations[index as usize].swap(location, Ordering::AcqRel)
     }
 
-    /// Under the filled block's lock (T1). False: it is not at `from` any more.
+    /// Under the filled block's lock (T1). False: the location is not `from` any more.
     pub fn relocate(&self, index: u32, from: u32, to: u32) -> bool {
         self.locations.get(index as usize).is_some_and(|cell| {
             cell.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)

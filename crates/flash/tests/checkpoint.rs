@@ -1,5 +1,5 @@
-//! Checkpoints: a later process goes on where the last one stood, whatever happened since, and
-//! never with a wrong object.
+//! Checkpoints: a later process continues from the last one, whatever happened since, and never
+//! with a wrong object.
 
 mod common;
 
@@ -97,7 +97,7 @@ fn a_checkpoint_that_the_device_outlived_is_refused() {
         store.checkpoint(&new, b"").unwrap();
     }
     assert!(matches!(refused(&ram, &old), Error::Superseded { .. }));
-    // Made, but the crash came before the device could say so: both are good.
+    // Made, but the crash came before the superblock was written: both are good.
     let before = Ram::of(ram.copy());
     let store = ObjectStore::restore(before.options(), &new).unwrap().store;
     let third = dir.path().join("third");
@@ -114,7 +114,7 @@ fn a_checkpoint_that_the_device_outlived_is_refused() {
     store.give_up_checkpoint().unwrap();
     drop(store);
     assert!(matches!(refused(&before, &third), Error::Superseded { .. }));
-    // Another device, and the same one begun anew.
+    // Another device, and the same one created again.
     assert!(matches!(
         refused(&Ram::new(16), &new),
         Error::Superseded { .. }
@@ -123,7 +123,7 @@ fn a_checkpoint_that_the_device_outlived_is_refused() {
     assert!(matches!(refused(&ram, &new), Error::Superseded { .. }));
 }
 
-/// Thousands of files: in memory if the machine has a place for that.
+/// A folder for thousands of files: in memory if the machine has a place for that.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
@@ -137,8 +137,8 @@ fn assert_damaged(ram: &Ram, path: &Path, what: &str) {
     assert!(named, "{what}: {error}");
 }
 
-/// Each byte of a checkpoint is damaged, and it is cut at each length: refused. Whole again, it is
-/// taken.
+/// Each byte of a checkpoint is damaged, and it is cut at each length: refused. The restored file
+/// is taken.
 #[test]
 fn a_damaged_checkpoint_is_refused() {
     let dir = folder();
@@ -170,7 +170,7 @@ fn a_damaged_checkpoint_is_refused() {
     assert_holds(&store, &model);
 }
 
-/// The header with another format, and a checksum that holds.
+/// The header with another format, and a valid checksum.
 #[test]
 fn a_checkpoint_of_another_version_is_refused_and_says_so() {
     let dir = folder();
@@ -207,9 +207,8 @@ fn piece(whole: &[u8], number: usize) -> std::ops::Range<usize> {
     at..(at + PIECE).min(whole.len())
 }
 
-/// Tables of all lengths over many pieces of the file, more of them than one piece can name: each
-/// location comes to its place. Pieces that are whole, but of another place or of another
-/// checkpoint, are refused.
+/// Tables of all lengths over many pieces of the file, more tables than one piece can name: each
+/// location comes to its place. Whole pieces of another place or of another checkpoint are refused.
 #[test]
 fn a_checkpoint_of_many_pieces_is_put_together_rightly() {
     let dir = folder();
@@ -260,15 +259,15 @@ fn a_checkpoint_of_many_pieces_is_put_together_rightly() {
         assert_eq!(found, Some(&bytes[..]), "{owner}");
     }
     let live = restored.store.stats().live_bytes;
-    // What is live is counted as it was: everything can be freed, and then there is nothing.
+    // The counts of live objects are right: everything can be freed, and then nothing is live.
     for owner in model.keys() {
         restored.store.free(*owner).unwrap();
     }
     assert!(live > 0 && restored.store.stats().live_bytes == 0);
 }
 
-/// What the last checkpoint needs is not overwritten; when that fills the device, it is said, and
-/// giving it up helps.
+/// Blocks of the last checkpoint are not overwritten; when they fill the device, an error reports
+/// it, and giving the checkpoint up helps.
 #[test]
 fn held_blocks_are_not_reused_before_the_next_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,8 +305,8 @@ fn held_blocks_are_not_reused_before_the_next_checkpoint() {
     );
 }
 
-/// Garbage is collected while checkpoints are made on a device that is nearly full: blocks that
-/// become held while they are being emptied give nothing back, and the reserve may run out.
+/// Garbage is collected while checkpoints are made on a nearly full device: blocks that become held
+/// while they are being emptied free nothing, and the reserve may run out.
 #[test]
 fn checkpoints_while_a_full_device_is_collected() {
     let dir = tempfile::tempdir().unwrap();
@@ -345,13 +344,13 @@ fn checkpoints_while_a_full_device_is_collected() {
 }
 
 const CHILD: &str = "DURAMEN_FLASH_TEST_CHILD";
-/// Names the versions of the child's objects in the state of checkpoint `round`.
+/// The versions of the child's objects in the state of checkpoint `round`.
 fn version(index: u32, round: u32) -> u32 {
     round - (round + index) % 3
 }
 
-/// What the child does until it is killed: rounds of overwrites, each sealed by a checkpoint, and
-/// more overwrites after it.
+/// The child until it is killed: rounds of overwrites, each closed by a checkpoint, and more
+/// overwrites after it.
 fn live_until_killed(dir: &Path) -> ! {
     let device = duramen_flash::FileDevice::open(&dir.join("flash"), 3 << 20).unwrap();
     let options = duramen_flash::Options {
@@ -373,8 +372,8 @@ fn live_until_killed(dir: &Path) -> ! {
     unreachable!("it is killed");
 }
 
-/// A process is killed at many moments: what its last checkpoint told of is all there, and nothing
-/// is ever wrong.
+/// A process is killed at many moments: all objects of its last checkpoint are there, and none is
+/// ever wrong.
 #[test]
 fn kill_9_leaves_the_last_checkpoint() {
     use std::io::BufRead;
@@ -401,7 +400,7 @@ fn kill_9_leaves_the_last_checkpoint() {
                 said = round.parse().unwrap();
             }
             if said >= 3 + life * 2 {
-                break; // killed at whatever it does then
+                break; // killed at any point of its work
             }
         }
         child.kill().unwrap();

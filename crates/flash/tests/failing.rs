@@ -1,5 +1,5 @@
-//! Checkpoints that fail or are cut short, and devices that are not as they were: the checkpoint
-//! under its name can always be used.
+//! Checkpoints that fail or are cut short, and devices that have changed: the checkpoint under its
+//! name can always be used.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn owner(index: u32) -> Owner {
     }
 }
 
-/// Writes this version of all objects; false: the device or its room has ended.
+/// Writes this version of all objects; false: the device failed or has no room.
 fn write_all(store: &ObjectStore, version: u32) -> bool {
     (0..OBJECTS).all(|index| {
         let bytes = value(index, version, LONGEST);
@@ -49,9 +49,10 @@ fn version_of(blob: &[u8]) -> u32 {
     std::str::from_utf8(blob).unwrap().parse().unwrap()
 }
 
-/// A checkpoint whose superblock could not be written had replaced the file of the one before; the
-/// store went on with what that one held, filled blocks of the new one, and a restore took it: 200
-/// of 200 objects were damaged. Here each write and each sync fails.
+/// The superblock of a checkpoint could not be written, after its file had replaced the previous
+/// one's. The store went on with the blocks of the previous one and filled blocks of the new one,
+/// and a restore took the new one: 200 of 200 objects were damaged. Here each write and each sync
+/// fails.
 #[test]
 fn a_checkpoint_whose_device_fails_leaves_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +66,7 @@ fn a_checkpoint_whose_device_fails_leaves_the_one_before() {
         ram.0.until_failure.store(due, Ordering::SeqCst);
         let made = store.checkpoint(&path, b"2");
         let was_reached = ram.0.until_failure.swap(-1, Ordering::SeqCst) < 0;
-        // The program goes on: whatever no checkpoint holds is filled again.
+        // The program goes on: all blocks that no checkpoint holds are filled again.
         for version in 3..12 {
             if !write_all(&store, version) {
                 break;
@@ -87,7 +88,7 @@ fn a_checkpoint_whose_device_fails_leaves_the_one_before() {
     }
 }
 
-/// After a failure a later checkpoint works, and the file of the one that failed is never taken,
+/// After a failure a later checkpoint works, and the file of the failed one is never taken,
 /// wherever it was kept.
 #[test]
 fn a_checkpoint_that_failed_is_void_for_ever() {
@@ -96,16 +97,16 @@ fn a_checkpoint_that_failed_is_void_for_ever() {
     let ram = Ram::new(40);
     let store = begun(&ram, &path);
     assert!(write_all(&store, 2));
-    // The directory is gone when the file is to be put in place: it fails, and so it does before
-    // anything is written.
+    // The directory is missing when the file is to be put in place: the checkpoint fails, and so it
+    // does before anything is written.
     let gone = dir.path().join("gone");
     assert!(store.checkpoint(&gone.join("checkpoint"), b"2").is_err());
-    // A directory in its place is left alone.
+    // A directory in its place is not touched.
     std::fs::create_dir(&gone).unwrap();
     assert!(store.checkpoint(&gone, b"2").is_err());
     assert!(gone.is_dir() && !dir.path().join("gone.new").exists());
-    // One whose superblock was not written (the last operation but one), as if the process had been
-    // killed then.
+    // A checkpoint whose superblock was not written (the last operation but one), as if the process
+    // had been killed then.
     store.flush().unwrap();
     let before = ram.copy();
     store.checkpoint(&path, b"2").unwrap();
@@ -123,8 +124,8 @@ fn a_checkpoint_that_failed_is_void_for_ever() {
     }
 }
 
-/// A checkpoint at A, then one at B, killed before B's superblock. A was restored and went on; B
-/// had the number of A's next one, and was taken although its blocks had been filled again.
+/// A checkpoint at A, then one at B, killed before B's superblock. A was restored and used; B had
+/// the number of A's next one, and was taken although its blocks had been filled again.
 #[test]
 fn of_two_checkpoints_that_are_honoured_the_one_not_restored_is_void() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,15 +169,14 @@ fn of_two_checkpoints_that_are_honoured_the_one_not_restored_is_void() {
     assert_version(&restored.store, 8, "a again");
 }
 
-/// A sync that failed may have lost what was written before it, and the next one would say nothing
-/// of that.
+/// A failed sync may have lost earlier writes, and the next sync would not report that.
 #[test]
 fn after_a_failed_sync_nothing_is_said_to_be_durable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("checkpoint");
     let ram = Ram::new(40);
     let store = begun(&ram, &path);
-    ram.0.until_failure.store(0, Ordering::SeqCst); // nothing is to be written: it is the sync
+    ram.0.until_failure.store(0, Ordering::SeqCst); // no data is to be written: the sync fails
     assert!(store.checkpoint(&path, b"2").is_err());
     let error = store.checkpoint(&path, b"3").unwrap_err().to_string();
     assert!(error.contains("failed before"), "{error}");
@@ -185,8 +185,8 @@ fn after_a_failed_sync_nothing_is_said_to_be_durable() {
     assert_version(&restored.store, 1, "the one before");
 }
 
-/// Restored on a longer file, a heap thought that it could allocate all of it, while the store knew
-/// of the blocks of before alone: the program was ended by SIGBUS. What is new is free.
+/// Restored on a longer file, a heap allocated all of it, while the store had only the blocks of
+/// before: the program was ended by SIGBUS. The new blocks are free.
 #[test]
 fn a_longer_device_gives_more_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,7 +199,7 @@ fn a_longer_device_gives_more_room() {
     let store = ObjectStore::restore(longer.options(), &path).unwrap().store;
     assert_eq!(store.stats().capacity_bytes, 63 * BLOCK_BYTES as u64);
     assert_version(&store, 1, "restored");
-    // Far more than there was room for.
+    // Far more than the former room.
     store.add_table(2, 200, 32 << 10).unwrap();
     for index in 0..150 {
         let bytes = value(index, 1, 32 << 10);
@@ -211,7 +211,7 @@ fn a_longer_device_gives_more_room() {
     let store = ObjectStore::restore(longer.options(), &path).unwrap().store;
     assert_version(&store, 1, "restored again");
     drop(store);
-    // Shorter than the checkpoint: refused, and as good as before on the whole one.
+    // Shorter than the checkpoint: refused, and unchanged on the whole device.
     let shorter = Ram::of(longer.copy()[..32 * BLOCK_BYTES].to_vec());
     let error = ObjectStore::restore(shorter.options(), &path)
         .err()
@@ -224,8 +224,8 @@ fn a_longer_device_gives_more_room() {
     );
 }
 
-/// A device whose sectors are longer than those that locations count: each read is widened, by each
-/// way of reading.
+/// A device with sectors longer than those of locations: each read is widened, by each way of
+/// reading.
 #[test]
 fn objects_are_read_from_devices_of_any_alignment() {
     for unit in [512, 1024, 4096] {

@@ -1,9 +1,8 @@
-//! What a checkpoint holds leaves room for all that is live once more, however much is written
-//! after it.
+//! A checkpoint leaves room for all live data once more, however much is written after it.
 //!
-//! A checkpoint held whole blocks, what was dead in them included, and on a device that was not
-//! short of room three fifths of a block were dead: with objects on 25 % of the device it held 73 %
-//! of it, and the writes after it ended with `flash is full`.
+//! A checkpoint held whole blocks, dead bytes included, and on a device with enough room three
+//! fifths of a block were dead: with objects on 25 % of the device it held 73 % of it, and the
+//! writes after it ended with `flash is full`.
 
 mod common;
 
@@ -54,8 +53,8 @@ fn filled(ram: &Ram, count: u32, bytes: usize) -> ObjectStore {
     store
 }
 
-/// Objects of `bytes` bytes on `percent` of the device are overwritten at random, the device's
-/// length between checkpoints.
+/// Objects of `bytes` bytes on `percent` of the device are overwritten at random, one device length
+/// between checkpoints.
 fn goes_on(blocks: usize, percent: usize, bytes: usize, path: &Path) {
     let ram = Ram::new(blocks);
     let footprint = (16 + bytes).next_multiple_of(8);
@@ -105,8 +104,8 @@ fn within_the_limit_the_device_is_never_full() {
     }
 }
 
-/// Others write while blocks are emptied and a checkpoint is made: each checkpoint ends, and holds
-/// what it may.
+/// Other threads write while blocks are emptied and a checkpoint is made: each checkpoint ends, and
+/// holds no more than its limit.
 #[test]
 fn writers_go_on_while_checkpoints_are_made() {
     const BYTES: usize = 1000;
@@ -147,8 +146,8 @@ fn writers_go_on_while_checkpoints_are_made() {
     });
 }
 
-/// A checkpoint of more than half of the device holds most of it, and stands in the way of the next
-/// one's: that is made twice, so that what was freed meanwhile is free.
+/// A checkpoint of more than half of the device holds most of it, and is in the way of the next
+/// one. The next one is made twice, so that blocks freed meanwhile are free.
 #[test]
 fn a_checkpoint_of_much_is_followed_by_one_of_little() {
     const BYTES: usize = 1000;
@@ -183,9 +182,9 @@ fn a_checkpoint_of_much_is_followed_by_one_of_little() {
     }
 }
 
-/// Each checkpoint ends a block, though little is in it. A block with one object was taken to be
-/// full as long as that lived: after as many checkpoints as there are blocks, with a few bytes
-/// written before each, the device was full.
+/// Each checkpoint ends a block, even a nearly empty one. A block with one object was counted as
+/// full as long as that object lived: after as many checkpoints as there are blocks, with a few
+/// bytes written before each, the device was full.
 #[test]
 fn checkpoints_of_little_each_do_not_fill_the_device() {
     const BLOCKS: u32 = 48;

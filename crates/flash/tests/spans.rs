@@ -1,5 +1,5 @@
-//! Reads of spans: all bytes, whatever they begin and end at, by both ways; errors of the device; a
-//! reader that is dropped amid them.
+//! Reads of spans: all bytes, for any begin and end, by both ways; errors of the device; a reader
+//! that is dropped with reads in flight.
 
 use duramen_flash::{Device, FileDevice, SpanReader};
 use std::io;
@@ -17,7 +17,7 @@ fn pattern(at: usize) -> u8 {
 fn device(dir: &tempfile::TempDir) -> Arc<dyn Device> {
     let device = FileDevice::open(&dir.path().join("flash"), BYTES as u64).expect("a file");
     let bytes: Vec<u8> = (0..BYTES).map(pattern).collect();
-    // Aligned, as writes past the page cache must be.
+    // Aligned, as direct writes must be.
     let mut storage = vec![0; BYTES + 4096];
     let start = storage.as_ptr().align_offset(4096);
     storage[start..start + BYTES].copy_from_slice(&bytes);
@@ -78,7 +78,7 @@ fn read_all(reader: &mut SpanReader, spans: &[(u64, usize)]) {
     assert_eq!(reader.under_way(), 0);
 }
 
-/// By the best that the kernel has, by what every io_uring has, and by threads.
+/// By the best io_uring of the kernel, by a plain io_uring, and by threads.
 fn readers(device: &Arc<dyn Device>, depth: u32) -> [SpanReader; 3] {
     let made = [
         SpanReader::new(Arc::clone(device), depth, true),
@@ -92,7 +92,7 @@ fn readers(device: &Arc<dyn Device>, depth: u32) -> [SpanReader; 3] {
 fn every_span_is_told_of_once_with_its_bytes_by_each_way() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = device(&dir);
-    // Two at once are begun together with something that does nothing.
+    // Two reads at once are submitted together with a no-op.
     for (depth, some) in [(2, 40), (3, 40), (32, 400)] {
         let readers = readers(&device, depth);
         assert!(!readers[2].is_ring());
@@ -127,7 +127,7 @@ fn its_descriptor_says_when_something_is_done() {
     }
 }
 
-/// Fails every other read, and interrupts the first.
+/// Fails every other read, and interrupts the first one.
 struct Failing {
     reads: AtomicU64,
 }

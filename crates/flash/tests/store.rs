@@ -1,5 +1,5 @@
-//! The store against a map: whatever is written, overwritten, freed and collected, what is read is
-//! what was written last.
+//! The store against a map: after any writes, overwrites, frees and collection, a read returns the
+//! last written value.
 
 mod common;
 
@@ -31,8 +31,8 @@ fn assert_reads(store: &ObjectStore, model: &BTreeMap<u32, Vec<u8>>, objects: u3
     }
 }
 
-/// Overwrites and frees at random until the device was filled many times over, at different degrees
-/// of being full.
+/// Overwrites and frees at random until the device was filled many times over, at different
+/// utilizations.
 #[test]
 fn what_is_read_is_what_was_written_last_while_garbage_is_collected() {
     for (blocks, objects, longest) in [(12, 2000, 300), (20, 60, 32 << 10), (40, 20_000, 128)] {
@@ -143,8 +143,8 @@ fn misuse_is_an_error() {
     assert!(store.remove_table(8) && !store.remove_table(8));
 }
 
-/// Threads read what others overwrite and the collector moves; every value names its object and a
-/// version that only grows.
+/// Threads read objects that others overwrite and the collector moves; every value names its object
+/// and a version that only grows.
 #[test]
 fn readers_see_whole_versions_that_only_grow() {
     const OBJECTS: u32 = 3000;
@@ -192,15 +192,15 @@ fn readers_see_whole_versions_that_only_grow() {
             let mut least = vec![0; OBJECTS as usize];
             let mut reader = Reader::new(&store, 16, LONGEST, false).unwrap();
             let mut dice = Dice(78);
-            // Once at least, however late it comes to run.
+            // At least once, however late the thread runs.
             loop {
                 while reader.has_room() {
                     let index = dice.roll(OBJECTS.into()) as u32;
                     assert!(reader.submit(owner(index), index.into()).unwrap());
                 }
                 reader.wait().unwrap();
-                // Two reads of one object may end in any order, so only whole versions are asked
-                // for.
+                // Two reads of one object may end in any order, so the test checks only whole
+                // versions.
                 reader.poll(|completed| {
                     let found = completed.result.unwrap().unwrap();
                     check(completed.tag as u32, found, &mut 0);
@@ -237,7 +237,7 @@ fn a_failing_device_is_reported_and_what_is_in_memory_is_still_read() {
     assert!(matches!(store.flush(), Err(Error::Device { .. })));
 }
 
-/// Flash that cannot be read is an error for the object that is read, and for nobody else.
+/// Unreadable flash is an error for the object that is read, and for no other.
 #[test]
 fn what_cannot_be_read_is_an_error_and_nothing_else_is() {
     let ram = Ram::new(12);
@@ -260,8 +260,8 @@ fn what_cannot_be_read_is_an_error_and_nothing_else_is() {
     }
     let error = store.read(owner(7), &mut scratch).unwrap_err();
     assert!(matches!(error, Error::Device { .. }), "{error}");
-    // The collector cannot read either: what it cannot move stays where it is, and writers go on as
-    // long as there is room.
+    // The collector cannot read either: objects that it cannot move stay in their place, and
+    // writers go on as long as there is room.
     const LAST: u32 = 30;
     for version in 2..=LAST {
         for index in 2000..4000 {
@@ -278,7 +278,7 @@ fn what_cannot_be_read_is_an_error_and_nothing_else_is() {
     }
 }
 
-/// A file that somebody has cut after it was opened.
+/// A file that was cut after it was opened.
 #[test]
 fn a_device_that_became_shorter_is_reported() {
     let dir = tempfile::tempdir().unwrap();
@@ -311,7 +311,7 @@ fn a_device_that_became_shorter_is_reported() {
     }
 }
 
-/// Each bit of a small store's flash is flipped: what is read then is right or an error.
+/// Each bit of a small store's flash is flipped: a read is then right or an error.
 #[test]
 fn no_flipped_bit_makes_a_wrong_object() {
     let ram = Ram::new(64); // enough for the collector to leave the objects where they are
@@ -340,7 +340,7 @@ fn no_flipped_bit_makes_a_wrong_object() {
     assert!(damaged > 500, "{damaged} reads were refused");
 }
 
-/// On a real file, past the page cache where the file system can, by io_uring where the kernel can.
+/// On a real file, without the page cache if the file system can, by io_uring if the kernel can.
 #[test]
 fn a_file_serves_many_reads_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -375,7 +375,7 @@ fn a_file_serves_many_reads_at_once() {
             });
         }
         assert_eq!(reader.under_way(), 0);
-        // Dropped with reads under way.
+        // Dropped with reads in flight.
         for index in 0..30 {
             assert!(reader.submit(owner(index), 0).unwrap());
         }

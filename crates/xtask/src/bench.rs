@@ -1,9 +1,10 @@
-//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, peers linked in, from a release build.
+//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, with peers linked in, from a release
+//! build.
 
 use crate::process;
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
-    // The figure `server` starts the binary that lies beside the benchmark's.
+    // The figure `server` starts the binary beside the benchmark's own.
     let server = [
         "build",
         "--release",

@@ -3,7 +3,7 @@
 use crate::process::{self, section};
 use crate::{fuzz, test, tidy};
 
-/// Fuzzing time for all targets together: enough to catch a fresh blunder, not a search.
+/// Fuzzing time for all targets together: enough to catch a new coarse mistake, not a search.
 const FUZZ_SECONDS: u64 = 60;
 
 pub(crate) fn run() -> Result<(), String> {
@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<(), String> {
                     "--document-private-items",
                     "--quiet",
                 ])
-                // With private items, links to them lead somewhere.
+                // With private items, so that links to them resolve.
                 .env(
                     "RUSTDOCFLAGS",
                     "-D warnings -A rustdoc::private-intra-doc-links",

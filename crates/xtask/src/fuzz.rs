@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer targets on the stable toolchain, without cargo-fuzz.
 //!
-//! The targets live in `fuzz/`, a workspace of its own, because every crate under test has to be
-//! compiled with coverage counters. What a target found worth keeping grows in
-//! `target/fuzz/corpus`; `fuzz/seeds` is where it starts.
+//! The targets live in `fuzz/`, a separate workspace, because every crate under test has to be
+//! compiled with coverage counters. `fuzz/seeds` has the initial inputs; interesting inputs of the
+//! runs are added to `target/fuzz/corpus`.
 
 use std::path::PathBuf;
 

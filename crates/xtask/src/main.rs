@@ -1,5 +1,4 @@
-//! `cargo xtask ci|test|tidy|fuzz|torture|bench`: everything this repository does to itself, one
-//! command each.
+//! `cargo xtask ci|test|tidy|fuzz|torture|bench`: all chores of this repository, one command each.
 
 mod bench;
 mod ci;

@@ -1,18 +1,18 @@
-//! Running other programs: headings with times, and line-by-line output that is shown and read at
-//! once.
+//! Runs other programs: headings with times, and output that is shown and read line by line at the
+//! same time.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The root of the repository: where the workspace's `Cargo.toml` lies.
+/// The root of the repository: the folder of the workspace's `Cargo.toml`.
 pub(crate) fn root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).unwrap_or(own).to_path_buf()
 }
 
-/// Cargo's build directory, which also holds everything the client tests download.
+/// Cargo's build directory, which also holds all downloads of the client tests.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(chosen) => root().join(chosen),
@@ -27,7 +27,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs `work` under a heading and says how long it took.
+/// Runs `work` under a heading and prints its time.
 pub(crate) fn section<T>(
     title: &str,
     work: impl FnOnce() -> Result<T, String>,
@@ -43,7 +43,7 @@ pub(crate) fn section<T>(
     result
 }
 
-/// Runs a command that only has to succeed; its output goes to ours.
+/// Runs a command that must succeed; its output goes to ours.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);
     let status = command
@@ -57,7 +57,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// What a command printed on its standard output; its error output goes to ours.
+/// The standard output of a command; its error output goes to ours.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let output = command
@@ -71,8 +71,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("`{shown}` printed something not UTF-8"))
 }
 
-/// Runs a command, shows each line of what it prints (output and errors, in their order) and hands
-/// it to `each`. Returns whether the command succeeded.
+/// Runs a command, shows each line of its output (standard output and errors, in their order) and
+/// passes it to `each`. Returns whether the command succeeded.
 pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool, String> {
     let shown = show(command);
     println!("$ {shown}");

@@ -1,38 +1,38 @@
-//! A failed test may be repeated: that tells what chance did on a busy machine from what is broken.
+//! Repetition of failed tests: separates failures by chance on a busy machine from real ones.
 //!
 //! Invariants:
 //! 1. Nothing is hidden. A failure is printed as it happened, and the list at the end names each
 //!    test that passed only when repeated.
 //! 2. A test that may have seen a lost or wrong value is never repeated: such a failure counts,
-//!    however rare. `MAY_REPEAT` names the tests that judge no data. Of all others only a failure
-//!    by patience (`LATE`), or after all values were found right (`RATE`: a part that a device had
-//!    to give, errors that a client's library saw), is repeated.
+//!    however rare. `MAY_REPEAT` names the tests that judge no data. Of all others a failure is
+//!    repeated only if a deadline passed (`LATE`), or if all values were right (`RATE`: a minimum
+//!    rate of a device, errors that a client's library saw).
 //! 3. A repeated test counts as passed if it passes each of `REPEATS` times.
-//! 4. A test is repeated in one run ever: `LEDGER` names those that were, and a failure of one of
-//!    them counts.
+//! 4. A test is repeated in only one run ever: `LEDGER` names the repeated ones, and a failure of
+//!    one of them counts.
 //! 5. A run in which more than `FAILURES_MAX` tests failed is broken, and none of them is repeated.
 
 use std::collections::BTreeMap;
 
 use crate::tally::Tally;
 
-/// More failures than a busy machine explains: runs whose failures were all by chance had three.
+/// Most failures by chance on a busy machine: runs whose failures were all by chance had three.
 const FAILURES_MAX: usize = 4;
 
-/// How often a repeated test has to pass. A test that fails half of the time passes five times in a
-/// row once in 32 runs.
+/// Number of times that a repeated test must pass. A test that fails half of the time passes five
+/// times in a row once in 32 runs.
 const REPEATS: u32 = 5;
 
-/// How tests say that a state did not come in time (`wait_until` of tests/harness.py, `wait_for` of
-/// those in Rust).
+/// Text of a failure by deadline: a state did not come in time (`wait_until` of tests/harness.py,
+/// `wait_for` in Rust).
 const LATE: &str = "passed and still not";
 
-/// How tests say that every value was right, and something else was not as it is on a quiet
-/// machine.
+/// Text of a failure in which every value was right, but some other expectation of a quiet machine
+/// did not hold.
 const RATE: &str = "every value was right, but";
 
-/// Tests that judge no data which was acknowledged, by a part of how they are run: `-p PACKAGE`, or
-/// a Python file.
+/// Tests that judge no acknowledged data, by a part of their command: `-p PACKAGE`, or a Python
+/// file.
 const MAY_REPEAT: [&str; 7] = [
     "-p duramen-bench ",
     "-p duramen-cli --test client",
@@ -43,14 +43,14 @@ const MAY_REPEAT: [&str; 7] = [
     "test_redis_cli.py",
 ];
 
-/// Tests that once passed only when repeated: a date and a title in each line. A mended test stays
-/// in it: it had its chance.
+/// Tests that once passed only when repeated: a date and a title in each line. A fixed test stays
+/// in the list: it is not repeated again.
 const LEDGER: &str = include_str!("../repeated.txt");
 
-/// What a binary that ended without a result is called among its tests.
+/// Name of a binary that ended without a result, among its tests.
 const BROKE_OFF: &str = "(broke off)";
 
-/// One failed test: how its runner is told to run it again, and what it said.
+/// One failed test: the arguments to run it again, and its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Cargo's arguments that name the test's binary (`-p engine --test model`), or the whole id of
@@ -74,7 +74,7 @@ impl Failure {
         is_harmless || [LATE, RATE].iter().any(|mark| self.said.contains(mark))
     }
 
-    /// As the list at the end names it.
+    /// Its title in the list at the end.
     pub(crate) fn title(&self) -> &str {
         if self.name.is_empty() {
             &self.place
@@ -84,8 +84,8 @@ impl Failure {
     }
 }
 
-/// Repeats those failures of `tally` that may be; `again` runs one test and tells whether it
-/// passed.
+/// Repeats the failures of `tally` that may be repeated; `again` runs one test and returns whether
+/// it passed.
 pub(crate) fn repeat(
     tally: &mut Tally,
     mut again: impl FnMut(&Failure) -> Result<bool, String>,
@@ -123,20 +123,21 @@ fn is_in(ledger: &str, title: &str) -> bool {
     entries.any(|(_, known)| known == title)
 }
 
-/// Reads cargo's output for what a repetition needs: which binary is running, which of its tests
-/// failed, and what they said.
+/// Reads from cargo's output the data for a repetition: the running binary, its failed tests, and
+/// their output.
 #[derive(Debug, Default)]
 pub(crate) struct CargoFailures {
-    /// Tests of the binary that is running, by name, with what they printed.
+    /// Tests of the running binary, by name, with their output.
     said: BTreeMap<String, String>,
     /// The test whose output is being printed.
     current: Option<String>,
-    /// The binary has given its result; one that has not when it failed was ended by a signal.
+    /// The binary has given its result; a failed one without a result was ended by a signal.
     ended: bool,
 }
 
 impl CargoFailures {
-    /// Takes one line; gives the failures of a binary when cargo says how to run that one again.
+    /// Takes one line; returns the failures of a binary when cargo prints the arguments to run it
+    /// again.
     pub(crate) fn line(&mut self, line: &str) -> Vec<Failure> {
         if let Some(test) = line.strip_prefix("test ")
             && let Some(name) = test.strip_suffix(" ... FAILED")
@@ -251,7 +252,7 @@ mod tests {
             matches!(found.as_slice(), [one] if !one.may_be_repeated()),
             "{found:?}"
         );
-        // What comes after it is another binary.
+        // Later lines belong to another binary.
         reader.line("running 1 test");
         reader.line("test other ... FAILED");
         reader.line("test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");

@@ -1,6 +1,6 @@
-//! What reads a server's metrics and judges them: redis_exporter and promtool. The tests that need
-//! one say so and are skipped where it cannot be had: their module or package may be out of reach,
-//! or the Go of this machine too old.
+//! Programs that read and check a server's metrics: redis_exporter and promtool. Tests that need
+//! one report and skip if it is missing: its module or package may be unreachable, or the Go of
+//! this machine too old.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,10 @@ use std::process::Command;
 use crate::process;
 use crate::test::{go, once};
 
-/// The program of redis_exporter; its version stands in `tests/exporter/go.mod`.
+/// The program of redis_exporter; its version is in `tests/exporter/go.mod`.
 const EXPORTER: &str = "github.com/oliver006/redis_exporter";
 
-/// Brings both into `built`, each into a folder of its own.
+/// Installs both into `built`, each into a folder of its own.
 pub(crate) fn provide(built: &Path) {
     for (name, bring) in [
         (
@@ -38,7 +38,7 @@ fn exporter(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Out of Debian's package: installed, it would add a service.
+/// Unpacked from Debian's package, because installing it would add a service.
 fn promtool(folder: &Path) -> Result<(), String> {
     once(folder, &[], || {
         let mut download = Command::new("apt-get");

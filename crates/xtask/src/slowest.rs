@@ -1,11 +1,11 @@
-//! Which tests took longest: read from the runners' output, printed at the end of a run.
+//! The slowest tests: read from the runners' output, printed at the end of a run.
 //!
-//! Cargo tells the time of a whole binary, pytest that of nothing: a Python test's time is the time
-//! since the line before its own.
+//! Cargo reports the time of a whole binary, pytest none: a Python test's time is the time since
+//! the previous line.
 
 use std::time::{Duration, Instant};
 
-/// How many are printed.
+/// Number of printed tests.
 const PRINTED: usize = 10;
 
 /// Times of test binaries and of Python tests.
@@ -41,7 +41,7 @@ impl Slowest {
         self.times.extend(other.times);
     }
 
-    /// The slowest, one a line, the longest first.
+    /// The slowest tests, one per line, the longest first.
     pub(crate) fn table(mut self) -> String {
         self.times.sort();
         let mut text = String::new();

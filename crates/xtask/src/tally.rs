@@ -3,22 +3,22 @@
 use crate::repeat::Failure;
 use crate::slowest::Slowest;
 
-/// Results so far. `failures` names what failed, for the list at the end.
+/// Results so far. `failures` names the failures, for the list at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) failures: Vec<String>,
-    /// Failures of which it is known how to run them again.
+    /// Failures with the arguments to run them again.
     pub(crate) told: Vec<Failure>,
-    /// What failed and passed when it ran once more.
+    /// Tests that failed and then passed when repeated.
     pub(crate) repeated: Vec<String>,
     pub(crate) slowest: Slowest,
 }
 
 impl Tally {
-    /// Counts one thing that went wrong outside of any test, such as a build that failed.
+    /// Counts a failure outside of any test, such as a failed build.
     pub(crate) fn broken(&mut self, what: &str) {
         self.failed += 1;
         self.failures.push(what.to_owned());
@@ -34,7 +34,7 @@ impl Tally {
         self.slowest.add(other.slowest);
     }
 
-    /// Takes one failure of those counted as failed to those that passed.
+    /// Moves one failure from the failed ones to the passed ones.
     pub(crate) fn passed_when_repeated(&mut self, title: &str) {
         self.failed -= 1;
         self.passed += 1;
@@ -64,7 +64,7 @@ impl Tally {
         }
     }
 
-    /// Reads one line of `go test -v`; a test's parts are not counted on their own.
+    /// Reads one line of `go test -v`; a test's parts are not counted separately.
     pub(crate) fn go_line(&mut self, line: &str) {
         if line.starts_with("--- PASS: ") {
             self.passed += 1;
@@ -76,8 +76,8 @@ impl Tally {
         }
     }
 
-    /// Reads one line of `pytest`, whose last line is like `1 failed, 20 passed, 3 skipped in
-    /// 4.56s`.
+    /// Reads one line of `pytest`, whose last line is like
+    /// `1 failed, 20 passed, 3 skipped in 4.56s`.
     pub(crate) fn pytest_line(&mut self, line: &str) {
         self.slowest.line(line);
         let line = line.trim_matches(['=', ' ']);
@@ -114,8 +114,8 @@ impl Tally {
         }
     }
 
-    /// The last line of a run: `N passed, N failed`, then `, N skipped` and `, N passed only when
-    /// repeated` where there are any.
+    /// The last line of a run: `N passed, N failed`, then `, N skipped` and
+    /// `, N passed only when repeated` if there are any.
     pub(crate) fn summary(&self) -> String {
         let mut line = format!("{} passed, {} failed", self.passed, self.failed);
         if self.skipped > 0 {

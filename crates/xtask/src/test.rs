@@ -9,7 +9,8 @@ use crate::repeat::{self, CargoFailures};
 use crate::tally::Tally;
 use crate::{scrapers, tidy, tools};
 
-/// Runs everything, or what `filters` name; the last line printed is `N passed, N failed`.
+/// Runs everything, or the tests that `filters` name; the last printed line is
+/// `N passed, N failed`.
 pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     let named = |name: &str| filters.iter().any(|filter| filter == name);
     let client_filters: Vec<&str> = filters
@@ -62,7 +63,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     }
     println!("{}", tally.summary());
     if tally.failed > 0 || tally.passed == 0 {
-        // The summary is the last line and has said it.
+        // The summary is the last line and includes the failure.
         return Err(String::new());
     }
     Ok(())
@@ -108,8 +109,8 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
     }
     repeat::repeat(tally, |failure| {
         let mut once = Tally::default();
-        // With the package alone (`-p NAME`, the first two words) its dependencies would be built
-        // anew, with features of their own.
+        // With the package alone (`-p NAME`, the first two words) cargo would build its
+        // dependencies again, with other features.
         let mut command = process::cargo(&["test", "--workspace", "--color", "never"]);
         command
             .args(failure.place.split(' ').skip(2))
@@ -119,11 +120,10 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
     })
 }
 
-/// Model checkers that the engine's synchronisation runs under; each is a `--cfg` and a test file
-/// of that name.
+/// Model checkers for the engine's synchronisation; each is a `--cfg` and a test file of that name.
 const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 
-/// Interleavings: every test file `loom.rs` and `shuttle.rs`, each kind in a build of its own.
+/// Interleavings: every test file `loom.rs` and `shuttle.rs`, each kind in a separate build.
 fn interleavings(tally: &mut Tally) -> Result<(), String> {
     for checker in CHECKERS {
         for name in ["base", "engine"] {
@@ -146,7 +146,7 @@ fn interleavings(tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// What judges the histories of whole processes has tests of its own: lies that it must find.
+/// The checker of histories has its own tests: wrong histories that it must reject.
 fn checker_tests(tally: &mut Tally) -> Result<(), String> {
     let mut command = go(&checker(), &["test", "-v", "-count=1", "-mod=readonly"]);
     command.arg("./...");
@@ -161,7 +161,7 @@ fn checker() -> PathBuf {
     process::root().join("tests/checker")
 }
 
-/// The go command in `folder`, with the Go that is here.
+/// The go command in `folder`, with the installed Go.
 pub(crate) fn go(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("go");
     command
@@ -180,7 +180,7 @@ fn build_go(folder: &Path, to: &Path) -> Result<(), String> {
     )
 }
 
-/// Whole processes: `duramen serve` and the clients people use.
+/// Whole processes: `duramen serve` and real client libraries.
 fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     let python = python()?;
     build_clients()?;
@@ -197,7 +197,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-workload",
         "--quiet",
     ]))?;
-    // The page about it installs the allocator and compiles programs with it.
+    // The page about the allocator installs it and compiles programs with it.
     process::run(&mut process::cargo(&[
         "build",
         "--package",
@@ -230,7 +230,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     })
 }
 
-/// pytest in `tests`, with all that its tests are told.
+/// pytest in `tests`, with the environment of its tests.
 fn pytest(python: &Path) -> Command {
     let mut command = Command::new(python);
     command
@@ -243,7 +243,7 @@ fn pytest(python: &Path) -> Command {
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PYTHONUNBUFFERED", "1")
-        // The list of failures at the end has their whole messages.
+        // The list of failures at the end has their full messages.
         .env("CI", "true");
     if std::env::var_os("DURAMEN_TEST_BINARY").is_none() {
         command.env(
@@ -262,12 +262,12 @@ fn pytest(python: &Path) -> Command {
     command
 }
 
-/// Where the client programs are built: outside of the source tree.
+/// The folder of built client programs: outside of the source tree.
 fn built() -> PathBuf {
     process::target().join("clients")
 }
 
-/// Does `work` in `folder`, unless it was done there for the same `sources` before.
+/// Does `work` in `folder`, unless it was done there before for the same `sources`.
 pub(crate) fn once(
     folder: &Path,
     sources: &[PathBuf],
@@ -290,7 +290,7 @@ pub(crate) fn once(
         .map_err(|error| format!("cannot write {}: {error}", stamp.display()))
 }
 
-/// A Python with the packages of `tests/requirements.txt`, in an environment of its own.
+/// A Python with the packages of `tests/requirements.txt`, in a separate environment.
 fn python() -> Result<PathBuf, String> {
     let home = built().join("python");
     let python = home.join("bin/python");

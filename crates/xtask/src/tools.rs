@@ -1,11 +1,11 @@
-//! What the client tests need on a machine, and how to get it there.
+//! Tools that the client tests need on a machine, and their installation.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use crate::process;
 
-/// A program that the tests call, and the Debian packages that bring it.
+/// A program that the tests call, and its Debian packages.
 struct Tool {
     program: &'static str,
     packages: &'static [&'static str],
@@ -66,7 +66,7 @@ const TOOLS: [Tool; 13] = [
     },
 ];
 
-/// Makes sure that every tool is here, through `apt-get` where that is possible.
+/// Makes sure that every tool is installed, by `apt-get` if possible.
 ///
 /// # Errors
 /// A sentence that names what to install by hand.
@@ -113,9 +113,9 @@ pub(crate) fn provide() -> Result<(), String> {
         .map_err(|error| format!("{error}; {by_hand}"))
 }
 
-/// The search path of the tests. Where only redis-tools is installed it finds redis-server too:
-/// Debian's redis-check-rdb is the same program under another name, and the package redis-server
-/// would only add a service that takes port 6379.
+/// The search path of the tests. If only redis-tools is installed, the path contains redis-server
+/// too: Debian's redis-check-rdb is the same program under another name, and the package
+/// redis-server would only add a service that takes port 6379.
 pub(crate) fn path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = |name: &str| {
@@ -126,7 +126,7 @@ pub(crate) fn path() -> OsString {
     let ours = process::target().join("clients/bin");
     if let (None, Some(program)) = (find("redis-server"), find("redis-check-rdb")) {
         let link = ours.join("redis-server");
-        // If it can't be made, the tests that need redis-server say so.
+        // If the link can't be made, the tests that need redis-server report that.
         let _ = std::fs::create_dir_all(&ours);
         let _ = std::os::unix::fs::symlink(program, link);
     }
@@ -134,7 +134,7 @@ pub(crate) fn path() -> OsString {
     std::env::join_paths(folders).unwrap_or(path.clone())
 }
 
-/// Everyone's search path need not have what an administrator calls.
+/// A user's search path may lack the folders of administration commands.
 fn is_here(program: &str) -> bool {
     let places = [program.to_owned(), format!("/usr/sbin/{program}")];
     places.iter().any(|program| {

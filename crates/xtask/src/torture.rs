@@ -1,9 +1,9 @@
-//! `cargo xtask torture`: a real server of today's code under `duramen-workload torture`.
+//! `cargo xtask torture`: a real server of the present code under `duramen-workload torture`.
 
 use crate::process;
 
-/// Builds the server and the workload, and hands the arguments on. `--release` tortures an
-/// optimised build; without it debug assertions are on.
+/// Builds the server and the workload, and passes the arguments on. `--release` tests an optimised
+/// build; without it debug assertions are on.
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let release = arguments.iter().any(|argument| argument == "--release");
     let mut build = process::cargo(&["build", "--quiet", "--package", "duramen-cli"]);

@@ -1,4 +1,4 @@
-"""The workload of a cluster, as clients/README.md describes it, by redis-py."""
+"""The workload of a cluster, as described in clients/README.md, by redis-py."""
 
 import collections
 import faulthandler
@@ -15,7 +15,7 @@ from redis.cluster import ClusterNode, RedisCluster
 WORKERS = 4
 KEYS = 50
 SAY_EVERY_S = 0.1
-# After an error.
+# Pause after an error.
 REST_S = 0.01
 
 said = threading.Lock()
@@ -27,7 +27,7 @@ def say(*words):
 
 
 class Worker(threading.Thread):
-    """Writes its own keys again and again, and reads each back."""
+    """Writes its own keys repeatedly, and reads each back."""
 
     def __init__(self, client, number, stop):
         super().__init__()
@@ -39,7 +39,7 @@ class Worker(threading.Thread):
         self.errors = collections.Counter()
         self.wrong = []
         self.gap_s = 0.0
-        # Of each key: the last value that was acknowledged, and those whose fate is unknown.
+        # For each key: the last acknowledged value, and values with an unknown outcome.
         self.known = {f"worker{number}:{key}": (None, set()) for key in range(KEYS)}
 
     def run(self):
@@ -62,7 +62,7 @@ class Worker(threading.Thread):
         last, unknown = self.known[key]
         try:
             self.client.set(key, value)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
+        except Exception as error:  # noqa: BLE001 - the test judges any error
             self.count(error)
             unknown.add(value)
             return False
@@ -74,7 +74,7 @@ class Worker(threading.Thread):
         last, unknown = self.known[key]
         try:
             found = self.client.get(key)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
+        except Exception as error:  # noqa: BLE001 - the test judges any error
             self.count(error)
             return False
         if found != last and found not in unknown:
@@ -98,7 +98,7 @@ class Worker(threading.Thread):
 
 
 def main():
-    # Who asks where it hangs.
+    # Prints the stacks of all threads on SIGQUIT.
     faulthandler.register(signal.SIGQUIT)
     nodes = [ClusterNode(*node.rsplit(":", 1)) for node in sys.argv[1].split(",")]
     client = RedisCluster(startup_nodes=nodes, protocol=int(sys.argv[2]), decode_responses=True)

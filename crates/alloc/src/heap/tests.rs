@@ -1,4 +1,4 @@
-//! Units of the heap: what it counts, and its limits.
+//! Unit tests of the heap: its counts, and its limits.
 
 use super::*;
 use duramen_flash::Device;
@@ -47,7 +47,7 @@ impl Device for Ram {
     }
 }
 
-/// Heaps of these tests lie at one place, so one at a time.
+/// Heaps of these tests use the same addresses, so one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,8 +77,8 @@ fn counts(heap: &Heap) -> (u64, u64) {
 }
 
 /// Flash was counted block by block when blocks were allocated and freed, and page by page when
-/// they were restored: freeing what was restored made the count negative, and everything was
-/// refused with "no room".
+/// they were restored: freeing restored blocks made the count negative, and everything was refused
+/// with "no room".
 #[test]
 fn what_is_freed_after_a_restore_is_what_was_counted() {
     let _alone = alone();
@@ -116,9 +116,9 @@ fn what_is_freed_after_a_restore_is_what_was_counted() {
     restored.allocate_memory(40 << 20).unwrap();
 }
 
-/// RAM that was taken for tables stayed taken when flash did not take the objects that would have
-/// had to leave for them; frees, which take RAM for the list of free blocks now and then, failed,
-/// and what they freed was lost.
+/// RAM that was taken for tables stayed taken if flash refused the objects that would have had to
+/// leave for them. Frees, which sometimes take RAM for the list of free blocks, failed, and the
+/// blocks that they freed were lost.
 #[test]
 fn what_fails_takes_no_ram_and_freeing_works_without() {
     let _alone = alone();
@@ -129,7 +129,7 @@ fn what_fails_takes_no_ram_and_freeing_works_without() {
         .collect();
     let array = heap.allocate_objects(4000, 1024).unwrap();
     device.0.1.store(true, Ordering::SeqCst);
-    // Dirty objects, as many as RAM and what waits for flash can hold.
+    // As many dirty objects as RAM and the flash queue can hold.
     let first = heap.page_of(array);
     let put = |nth| heap.cache.put(first + nth, &[1; 1024], true, &heap.spill());
     let kept = (0..4000).take_while(|nth| put(*nth).is_ok()).count();
@@ -181,7 +181,7 @@ fn the_queue_of_pages_has_an_end() {
         "{} places",
         heap.buffer.queued()
     );
-    // Those that stayed are still in it, each once.
+    // The pages that stayed are still in the queue, each once.
     let mut worker = heap.worker();
     while heap.buffer.queued() > 0 {
         heap.evict(&mut worker).unwrap();
@@ -189,8 +189,8 @@ fn the_queue_of_pages_has_an_end() {
     assert_eq!(heap.buffer.shown(), 0);
 }
 
-/// Object tables were numbered by 32 bits; after 2^32 of them a number that was in use came again,
-/// and 0, which is nobody's.
+/// Object tables were numbered by 32 bits; after 2^32 of them a number in use came again, and 0,
+/// which means no table.
 #[test]
 fn object_tables_have_numbers_of_their_own_after_the_last_one() {
     let _alone = alone();
@@ -220,8 +220,8 @@ fn object_tables_have_numbers_of_their_own_after_the_last_one() {
     }
 }
 
-/// Page tables that the kernel does not take back were counted as given back. Where it never takes
-/// one, RAM is taken for them.
+/// Page tables that the kernel does not take back were counted as returned. If it never takes one
+/// back, RAM is taken for them.
 #[test]
 fn page_tables_that_stay_take_ram() {
     let _alone = alone();

@@ -1,10 +1,10 @@
-//! What dirty pages held at the moment when they were taken away.
+//! Lift: a pipe with the contents of dirty pages at the moment of their eviction.
 //!
 //! **Invariants**
-//! - L1: the pipe holds references to the pages, not copies: what a thread writes until its
-//!   processor has forgotten the page is read from the pipe; afterwards it faults. So no write is
-//!   lost, and no page has to be write-protected first: that would interrupt the other processors
-//!   once for each page instead of once for all of them.
+//! - L1: the pipe holds references to the pages, not copies: a write of a thread before its
+//!   processor has flushed the mapping is read from the pipe; afterwards a write faults. So no
+//!   write is lost, and no page has to be write-protected first: that would interrupt the other
+//!   processors once for each page instead of once for all of them.
 //! - L2: a pipe is empty between two uses.
 //!
 //! Paper: none; [Badam11 §3.2] protects each page.
@@ -14,17 +14,17 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// Pages of one use.
+/// Most pages of one use.
 pub(crate) const PAGES: usize = 32;
 
 /// Read at once: 32 objects of 512 bytes, or four pages.
 const BUFFER_BYTES: usize = 4 * super::PAGE_BYTES;
 
-/// See the file's head.
+/// The pipe and a read buffer; see the file's head.
 pub(crate) struct Lift {
     from: File,
     to: File,
-    /// What was read and not asked for yet is `read` of it.
+    /// `read` is the part of it that was read and not yet returned.
     buffer: Box<[u8]>,
     read: Range<usize>,
     /// Bytes that are in the pipe.
@@ -32,10 +32,10 @@ pub(crate) struct Lift {
 }
 
 impl Lift {
-    /// `None`: the kernel does not let us.
+    /// `None`: the kernel refuses.
     pub fn new() -> Option<Lift> {
         let mut ends = [0; 2];
-        // SAFETY: makes two descriptors, which are nobody else's.
+        // SAFETY: makes two descriptors, which have no other owner.
         let (from, to) = unsafe {
             if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
                 return None;
@@ -54,11 +54,11 @@ impl Lift {
         })
     }
 
-    /// Refers to these spans (address, bytes), each within a page that is shown and stays so until
-    /// this returns.
+    /// Puts references to these spans (address, bytes) into the pipe; each lies within a page that
+    /// is shown and stays so until this returns.
     ///
     /// # Errors
-    /// The kernel's: nothing is referred to (L2).
+    /// Of the kernel: no reference was made (L2).
     pub fn refer(&mut self, spans: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
         assert!(self.due == 0 && self.read.is_empty(), "it is empty (L2)");
         let mut vectors = [libc::iovec {
@@ -91,10 +91,10 @@ impl Lift {
         Err(error)
     }
 
-    /// What the next span held. No page of all that were referred to is shown any more.
+    /// Content of the next span. None of the referred pages is shown any more.
     ///
     /// # Panics
-    /// If it is not there: the program's data would be lost.
+    /// If it is missing: the program's data would be lost.
     pub fn next(&mut self, bytes: usize) -> &[u8] {
         if self.read.len() < bytes {
             self.read_on(bytes);
@@ -104,7 +104,7 @@ impl Lift {
         &self.buffer[start..start + bytes]
     }
 
-    /// Reads as much as there is room for: at least `bytes` are there then.
+    /// Reads as much as there is room for; at least `bytes` are available then.
     fn read_on(&mut self, bytes: usize) {
         self.buffer.copy_within(self.read.clone(), 0);
         self.read = 0..self.read.len();

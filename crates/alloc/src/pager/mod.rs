@@ -1,17 +1,17 @@
-//! Pages of the arena: shown to the program, write-protected, and taken away again.
+//! The pager: shows pages of the arena to the program, write-protects them, and removes them.
 //!
 //! **Invariants**
 //! - P1: a page is shown whole at once: no thread ever sees a part of it.
-//! - P2: a page whose writes were forbidden does not change until they are allowed again: who
-//!   writes to it faults.
+//! - P2: a write-protected page does not change until writes are allowed again: a write to it
+//!   faults.
 //!
-//! **Concurrency** any thread may call anything; who owns a page (its unit is busy) is the page
-//! buffer's matter.
+//! **Concurrency** any thread may call anything; the page buffer decides which thread owns a page
+//! (its unit is busy).
 //!
-//! Paper: [Badam11 §3.2, SSDAlloc's Paging]; differs: userfaultfd instead of `mprotect` where the
+//! Paper: [Badam11 §3.2, SSDAlloc's Paging]; differs: userfaultfd instead of `mprotect` if the
 //! kernel has it, three times as fast and without a mapping of its own for each page. Writes are
 //! tracked by synchronous write protection: with the asynchronous kind (`UFFD_FEATURE_WP_ASYNC`), a
-//! write between looking whether a page is dirty and taking it away would be lost.
+//! write between the check of the dirty bit and the removal of the page would be lost.
 
 pub(crate) mod lift;
 mod protect;
@@ -22,27 +22,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Pages under one page of the page table, which the kernel gives back as a whole.
+/// Pages under one page of the page table, which the kernel frees as a whole.
 pub(crate) const REGION_PAGES: u64 = 512;
 
-/// How pages are shown and taken away.
+/// The mechanism that shows and removes pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
     /// userfaultfd in SIGBUS mode.
     Userfault,
-    /// `mprotect` and SIGSEGV, on kernels without it: slower, and each page is a mapping of its
-    /// own, of which there are few.
+    /// `mprotect` and SIGSEGV, on kernels without userfaultfd: slower, and each page is a mapping
+    /// of its own; the number of mappings is limited.
     Protect,
 }
 
-/// See the file's head.
+/// The pager of one arena; see the file's head.
 pub(crate) enum Pager {
     Userfault(userfault::Userfault),
     Protect(protect::Protect),
 }
 
 impl Pager {
-    /// Reserves `bytes` of addresses at `at`, or nearby if that is taken and not `exactly` wanted.
+    /// Reserves `bytes` of addresses at `at`, or nearby if `at` is taken and `exactly` is false.
     pub fn reserve(kind: Faults, at: usize, bytes: usize, exactly: bool) -> io::Result<Pager> {
         Ok(match kind {
             Faults::Userfault => {
@@ -109,8 +109,8 @@ impl Pager {
         }
     }
 
-    /// Whether page tables that are given back are the kernel's again. Before Linux 6.14, and on
-    /// some processors, they stay under addresses of userfaultfd.
+    /// Whether the kernel takes freed page tables back. Before Linux 6.14, and on some processors,
+    /// they stay under addresses of userfaultfd.
     pub fn frees_tables(&self) -> bool {
         match self {
             Pager::Userfault(pager) => pager.frees_tables,
@@ -118,8 +118,8 @@ impl Pager {
         }
     }
 
-    /// Copies the beginning of a page that is shown and may be written to meanwhile, by this
-    /// process, the kernel or a device: each word is as it was at some moment.
+    /// Copies the beginning of a shown page, which this process, the kernel or a device may write
+    /// to meanwhile: each word is the value at some moment.
     pub fn copy(&self, page: u64, into: &mut [u8]) {
         assert!(into.len() <= PAGE_BYTES, "within the page");
         let at = self.address(page);
@@ -132,18 +132,18 @@ impl Pager {
         }
     }
 
-    /// The bytes of a page that is shown and not written to now (P2), and stays so while they are
-    /// looked at.
+    /// The bytes of a page that is shown and write-protected (P2), and stays so while they are
+    /// borrowed.
     pub fn content(&self, page: u64, bytes: usize) -> &[u8] {
         assert!(bytes <= PAGE_BYTES, "within the page");
         let at = self.address(page);
-        // SAFETY: the page is shown and its unit belongs to the caller, so it is neither taken away
+        // SAFETY: the page is shown and its unit belongs to the caller, so it is neither removed
         // nor written to (P2).
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
-    /// Takes pages away, which need not be shown, and whole regions with their page of the page
-    /// table, none of whose pages is shown now or before this returns.
+    /// Removes pages, which need not be shown, and whole regions with their page of the page table,
+    /// none of whose pages is shown now or before this returns.
     pub fn hide(&self, pages: &[u64], regions: &[u64]) -> io::Result<()> {
         match self {
             Pager::Userfault(pager) => {
@@ -166,8 +166,8 @@ impl Pager {
         }
     }
 
-    /// `lift` refers to what these pages, with the bytes of their contents, hold until they are
-    /// gone: they may be written to meanwhile. An error: nothing has happened.
+    /// Makes `lift` refer to these pages, to the bytes of their contents, until they are removed:
+    /// they may be written to meanwhile. An error: nothing was changed.
     pub fn refer(
         &self,
         lift: &mut lift::Lift,
@@ -183,7 +183,7 @@ impl Pager {
     }
 }
 
-/// Reserved addresses, given back when dropped.
+/// Reserved addresses, released on drop.
 pub(crate) struct Arena {
     pub start: usize,
     pub bytes: usize,
@@ -205,7 +205,7 @@ impl Arena {
             }
         };
         let there = map(at, flags | libc::MAP_FIXED_NOREPLACE).and_then(|arena| {
-            // Kernels that do not know the flag take the address as a hint.
+            // Kernels without this flag take the address as a hint.
             if arena.start == at {
                 Ok(arena)
             } else {
@@ -233,10 +233,10 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Makes addresses that nobody may touch yet what they are to be.
+    /// Opens reserved addresses, which no thread touches yet, for use.
     fn open(&self, protection: i32) -> io::Result<()> {
         // Before they can be written to: the kernel would fill all of them, if the program locks
-        // the memory that is to come.
+        // future memory (`mlockall`).
         self.unlock();
         let (arena, bytes) = (self, self.bytes);
         // A page of the page table must lie in the arena as a whole, and a forked child must not
@@ -254,20 +254,20 @@ impl Arena {
         }
     }
 
-    /// Undoes what `mlockall` did to these addresses: a page that is locked cannot be taken away.
-    /// It fails for none.
+    /// Undoes the effect of `mlockall` on these addresses: a locked page cannot be removed. The
+    /// call fails for none of them.
     fn unlock(&self) {
-        // SAFETY: changes nothing of what is there.
+        // SAFETY: does not change the content.
         unsafe { libc::munlock(self.start as *const _, self.bytes) };
     }
 
-    /// Where the kernel likes it: where addresses are short of 48 bits, or a sanitizer allows no
-    /// others.
+    /// At an address of the kernel's choice: on systems with fewer than 48 bits of addresses, or
+    /// under a sanitizer that allows no others.
     fn anywhere(bytes: usize) -> io::Result<Arena> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let region = REGION_PAGES as usize * PAGE_BYTES;
-        // SAFETY: maps new memory, then gives back what lies before and behind a multiple of a
-        // region in it.
+        // SAFETY: maps new memory, then releases the parts before and behind a multiple of a region
+        // in it.
         unsafe {
             let found = libc::mmap(
                 std::ptr::null_mut(),
@@ -293,7 +293,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: it was mapped by `reserve`, and nobody looks at it any more: the heap is gone.
+        // SAFETY: it was mapped by `reserve`, and is not used any more: the heap is gone.
         unsafe { libc::munmap(self.start as *mut _, self.bytes) };
     }
 }

@@ -1,5 +1,5 @@
-//! Pages by `mprotect` and SIGSEGV, for kernels without userfaultfd. A page that is shown is a
-//! mapping of its own: filled elsewhere, then moved to its place, so that no thread sees a part of
+//! Pages by `mprotect` and SIGSEGV, for kernels without userfaultfd. A shown page is a mapping of
+//! its own: it is filled elsewhere and then moved to its place, so that no thread sees a part of
 //! it.
 //!
 //! **Invariants**
@@ -10,20 +10,20 @@ use super::{Arena, PAGE_BYTES};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// See the file's head.
+/// The arena, and the limit of mappings; see the file's head.
 pub(crate) struct Protect {
     pub arena: Arena,
     pub pages_max: usize,
-    /// Pages that were taken away, modulo [`UNLOCK_EVERY`].
+    /// Pages that were removed, modulo [`UNLOCK_EVERY`].
     hidden: AtomicU32,
 }
 
-/// Pages that are taken away between two times that the arena is unlocked. If the program locks its
-/// memory (`mlockall`), a page that comes or goes differs in this from its neighbours, and becomes
-/// a mapping of its own for ever.
+/// Removals of pages between two unlocks of the arena. If the program locks its memory
+/// (`mlockall`), a page that comes or goes differs from its neighbours in this, and stays a mapping
+/// of its own for ever.
 const UNLOCK_EVERY: u32 = 1024;
 
-/// What the kernel allows unless it says something else.
+/// The kernel's default limit of mappings.
 const MAPPINGS: usize = 65_530;
 
 impl Protect {
@@ -73,7 +73,7 @@ impl Protect {
         Ok(())
     }
 
-    /// Whole pages, and their page of the page table if it is all of a region.
+    /// Removes whole pages, and their page of the page table if they are all of a region.
     pub fn hide(&self, at: usize, bytes: usize) -> io::Result<()> {
         if self.hidden.fetch_add(1, Ordering::Relaxed) % UNLOCK_EVERY == UNLOCK_EVERY - 1 {
             self.arena.unlock();

@@ -1,4 +1,4 @@
-//! Pages by userfaultfd in SIGBUS mode: who touches a page that is not there, or writes to a
+//! Pages by userfaultfd in SIGBUS mode: a thread that touches a missing page, or writes to a
 //! protected one, gets a signal.
 //!
 //! Paper: none; measured (pairs of fault and eviction): 4.2 µs against 12.9 µs by `mprotect`.
@@ -26,21 +26,21 @@ const fn request(number: u64, bytes: u64) -> u64 {
     3 << 30 | bytes << 16 | API << 8 | number
 }
 
-/// Spans for one system call.
+/// Spans per system call.
 const BATCH: usize = 128;
 
-/// See the file's head.
+/// The arena and its userfaultfd; see the file's head.
 pub(crate) struct Userfault {
     pub arena: Arena,
     uffd: OwnedFd,
-    /// This process, for `process_madvise`; `None`: the kernel does not let us.
+    /// This process, for `process_madvise`; `None`: the kernel refuses.
     this: Option<OwnedFd>,
     /// See [`Pager::frees_tables`](super::Pager::frees_tables).
     pub frees_tables: bool,
 }
 
-/// Regions that are tried to see whether the kernel takes page tables back: enough to tell them
-/// from those of other threads.
+/// Regions that are tested to see whether the kernel takes page tables back: enough to tell their
+/// tables from those of other threads.
 const TRIED_REGIONS: usize = 64;
 
 impl Userfault {
@@ -84,7 +84,7 @@ impl Userfault {
         }
     }
 
-    /// Gives memory back: many spans by one call, so that processors forget them at once.
+    /// Frees memory: many spans by one call, so that processors flush the mappings at once.
     pub fn discard(&self, spans: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
         let mut vectors = [libc::iovec {
             iov_base: std::ptr::null_mut(),
@@ -136,7 +136,7 @@ impl Userfault {
     }
 }
 
-/// Gives pages of the arena back which the caller owns; twice is as once.
+/// Frees pages of the arena, which the caller owns; a second call has no effect.
 fn discard(start: *mut libc::c_void, bytes: usize) -> io::Result<()> {
     // SAFETY: the caller's promise.
     if unsafe { libc::madvise(start, bytes, libc::MADV_DONTNEED) } != 0 {
@@ -145,8 +145,8 @@ fn discard(start: *mut libc::c_void, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel takes page tables back whose pages are given back; `None`: it does not say
-/// how many there are.
+/// Whether the kernel takes the page tables of freed pages back; `None`: it does not report the
+/// number of page tables.
 fn frees_tables() -> Option<bool> {
     let region = REGION_PAGES as usize * PAGE_BYTES;
     let tried = Arena::anywhere(TRIED_REGIONS * region).ok()?;
@@ -171,13 +171,12 @@ fn tables_kib() -> Option<u64> {
 
 fn open() -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // Without the right to see the kernel's faults it is everybody's; kernels before 5.11 know no
-    // such difference.
+    // With `USER_MODE_ONLY` no privilege is needed; kernels before 5.11 lack the flag.
     for flags in [flags | USER_MODE_ONLY, flags] {
         // SAFETY: returns a new descriptor or -1.
         let uffd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if uffd >= 0 {
-            // SAFETY: it is new, and nobody else's.
+            // SAFETY: it is new, and has no other owner.
             return Ok(unsafe { OwnedFd::from_raw_fd(uffd as i32) });
         }
     }
@@ -187,7 +186,7 @@ fn open() -> io::Result<OwnedFd> {
 fn this_process() -> Option<OwnedFd> {
     // SAFETY: returns a new descriptor or -1.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: it is new, and has no other owner.
     (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd as i32) })
 }
 

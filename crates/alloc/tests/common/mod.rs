@@ -1,4 +1,4 @@
-//! One heap at a time: the tests of a file share a process, and a process has one.
+//! One heap at a time: the tests of a file share a process, and a process has one heap.
 #![allow(dead_code)] // each test file uses a part
 
 use duramen_alloc::{Error, Faults, Options};
@@ -10,7 +10,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 pub struct Heap {
     pub dir: tempfile::TempDir,
     pub faults: Faults,
-    /// RAM that the process had when it was opened, in bytes.
+    /// RAM of the process when the heap was opened, in bytes.
     pub resident_before: u64,
     _alone: MutexGuard<'static, ()>,
 }
@@ -26,7 +26,7 @@ pub fn options(dir: &Path, flash: u64, ram: u64, faults: Faults) -> Options {
 }
 
 impl Heap {
-    /// `None`: this kernel cannot do it, and that was said.
+    /// `None`: this kernel cannot do it; a message reports that.
     pub fn open(flash: u64, ram: u64, faults: Faults) -> Option<Heap> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let resident_before = resident_bytes();
@@ -47,7 +47,7 @@ impl Heap {
         })
     }
 
-    /// As a process that ends would.
+    /// As at the end of a process.
     pub fn close(&self) {
         // SAFETY: tests end their threads before.
         unsafe { duramen_alloc::close() }.unwrap();
@@ -61,9 +61,9 @@ impl Drop for Heap {
     }
 }
 
-/// Memory of this process that is in RAM and belongs to no file, in bytes. Counted page by page
-/// where the kernel can: its usual figure is a sum of what each processor has not told yet, and
-/// wrong by megabytes where there are many.
+/// Memory of this process that is in RAM and belongs to no file, in bytes. Counted page by page if
+/// the kernel can: its usual figure is a sum that lacks unreported counts of each processor, and is
+/// wrong by megabytes on machines with many processors.
 pub fn resident_bytes() -> u64 {
     let counted = bytes_in("/proc/self/smaps_rollup", "Anonymous:");
     let told = || bytes_in("/proc/self/status", "RssAnon:");
@@ -94,10 +94,10 @@ impl Dice {
     }
 }
 
-/// An object of words, as its index and version say.
+/// Fills an object of words, from its index and version.
 ///
 /// # Safety
-/// It is `words` long and nobody else's.
+/// It has `words` words and no other user.
 pub unsafe fn fill(object: *mut u64, words: usize, index: u64, version: u64) {
     for word in 0..words {
         // SAFETY: the caller's promise.
@@ -109,7 +109,7 @@ pub unsafe fn fill(object: *mut u64, words: usize, index: u64, version: u64) {
     }
 }
 
-/// Asserts that an object is what `fill` made of it.
+/// Asserts that an object has the content that `fill` wrote.
 ///
 /// # Safety
 /// As of [`fill`].

@@ -3,18 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Where cargo has put the libraries: beside the test.
+/// The folder of the libraries that cargo has built: beside the test.
 pub fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_path_buf()
 }
 
-/// Where this crate's sources are.
+/// The folder of this crate's sources.
 pub fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Whether the machine has this compiler, can link with these flags and runs what comes out.
+/// Whether the machine has this compiler, can link with these flags, and runs the resulting
+/// program.
 pub fn can_build(compiler: &str, flags: &[&str], dir: &Path) -> bool {
     let empty = dir.join("empty.c");
     std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
@@ -34,7 +35,7 @@ pub fn can_build(compiler: &str, flags: &[&str], dir: &Path) -> bool {
     works
 }
 
-/// What a program wrote.
+/// The output of a program.
 pub fn said(output: &Output) -> String {
     let (out, error) = (&output.stdout, &output.stderr);
     String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
@@ -54,8 +55,8 @@ fn linkable(program: &Path) -> PathBuf {
     dir
 }
 
-/// Builds `program` of one source; in `linked` the word LIBRARIES stands for where the libraries
-/// are.
+/// Builds `program` from one source; in `linked` the word LIBRARIES stands for the libraries'
+/// folder.
 pub fn build(compiler: &str, source: &Path, flags: &[&str], linked: &[&str], program: &Path) {
     let libraries = linkable(program);
     let built = Command::new(compiler)

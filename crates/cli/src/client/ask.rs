@@ -1,4 +1,4 @@
-//! From a command to requests, from replies to what a person wants to know.
+//! Translates a command to requests, and replies to printed text.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
@@ -13,7 +13,7 @@ use super::router::Member;
 use super::{ClientCommand, ScanArgs, Servers, SetArgs, TableCommand};
 use crate::failure::Failure;
 
-/// Asks what `command` says and prints the answer.
+/// Executes `command` at the server and prints the answer.
 pub(super) fn run(
     command: &ClientCommand,
     server: &mut Servers,
@@ -114,13 +114,13 @@ pub(super) fn run(
     .and_then(|()| out.flush())
 }
 
-/// Whether keys of one request lie in slots of their own.
+/// Whether the keys of one request are in different slots.
 fn is_crossed(asked: &Result<Reply, Failure>) -> bool {
     matches!(asked, Err(Failure::Server(text)) if text.starts_with("CROSSSLOT"))
 }
 
-/// What a command that counts keys answers for all of them. In a cluster they may lie with several
-/// members: then each key is asked for on its own.
+/// The sum of a counting command over all keys. In a cluster several members may have the keys:
+/// then each key is requested separately.
 fn sum(server: &mut Servers, name: &str, keys: &[OsString]) -> Result<Reply, Failure> {
     let whole = server.ask(&request(name, keys));
     if !is_crossed(&whole) {
@@ -133,7 +133,7 @@ fn sum(server: &mut Servers, name: &str, keys: &[OsString]) -> Result<Reply, Fai
     Ok(Reply::Integer(total))
 }
 
-/// Values in the order of their keys; of several members, as in [`sum`].
+/// Values in the order of their keys; in a cluster as in [`sum`].
 fn values(server: &mut Servers, keys: &[OsString]) -> Result<Reply, Failure> {
     let whole = server.ask(&request("MGET", keys));
     if !is_crossed(&whole) {
@@ -183,7 +183,7 @@ fn text(word: Option<&OsString>) -> String {
         .unwrap_or_default()
 }
 
-/// The bytes a person means: the argument's, or for `-` all of standard input.
+/// The bytes of an argument, or for `-` all of standard input.
 fn value_of(argument: &OsStr) -> Result<Vec<u8>, Failure> {
     if argument != "-" {
         return Ok(argument.as_bytes().to_vec());
@@ -198,14 +198,14 @@ fn value_of(argument: &OsStr) -> Result<Vec<u8>, Failure> {
     Ok(value)
 }
 
-/// Prints null in JSON; says why otherwise. Exit code 1.
+/// Prints null in JSON; reports the reason otherwise. Exit code 1.
 fn absent(why: &str, out: &mut Printer) -> Result<(), Failure> {
     out.null()?;
     out.flush()?;
     Err(Failure::NotFound(why.to_owned()))
 }
 
-/// Prints a count; nothing counted is "not found".
+/// Prints a count; 0 is "not found".
 fn counted(reply: &Reply, none: &str, out: &mut Printer) -> Result<(), Failure> {
     out.reply(reply)?;
     if *reply == Reply::Integer(0) {
@@ -343,7 +343,7 @@ fn pairs(server: &mut Servers, keys: &[&[u8]], out: &mut Printer) -> Result<(), 
         .collect();
     let values = values(server, &owned)?;
     for (key, value) in keys.iter().zip(values.as_array().unwrap_or_default()) {
-        // Gone since the scan met it.
+        // Removed since the scan found it.
         if let Some(value) = value.as_bytes() {
             out.pair(key, value)?;
         }
@@ -381,7 +381,7 @@ fn table(command: &TableCommand, server: &mut Servers, out: &mut Printer) -> Res
     }
 }
 
-/// A heading and one line per table, as of a cluster's; with JSON an array of objects.
+/// A heading and one line per table, as for a cluster; with JSON an array of objects.
 fn list_tables(server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
     let reply = server.ask(&["DURAMEN.TABLE", "LIST"])?;
     let tables = reply.as_array().unwrap_or_default();

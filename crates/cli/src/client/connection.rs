@@ -10,13 +10,13 @@ use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 
 use crate::failure::Failure;
 
-// Where the server is and who asks. The same for every command that asks a server: no doc comment,
+// The server's address and the user. The same for every command of a server: no doc comment,
 // because clap would take it for the description of each of them.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {
-    /// Server's host name or address; of a cluster, any member's: requests go on to the member that
-    /// has the key.
+    /// Server's host name or address; of a cluster, any member's: requests are redirected to the
+    /// member that has the key.
     #[arg(long, global = true, env = "DURAMEN_HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Server's RESP port.
@@ -37,7 +37,7 @@ pub(crate) struct ConnectArgs {
     /// Table to work in, by name.
     #[arg(long, global = true, env = "DURAMEN_TABLE")]
     pub(crate) table: Option<String>,
-    /// Longest wait for the server, while it loads or its keys are recovered too; 0 = for ever.
+    /// Longest wait for the server, also while it loads or its keys are recovered; 0 = for ever.
     #[arg(long, global = true, default_value = "30s", value_name = "TIME", value_parser = parse_wait)]
     pub(crate) timeout: super::Duration,
     /// Print JSON.
@@ -114,7 +114,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Where it leads, for messages.
+    /// Its address, for messages.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -139,7 +139,7 @@ impl Connection {
                 })?;
             match reply {
                 Some(Reply::Error(text)) => return Err(Failure::Server(with_advice(text))),
-                // Nothing here subscribes to anything.
+                // This program makes no subscriptions.
                 Some(Reply::Push(_)) => {}
                 Some(reply) => return Ok(reply),
                 None => self.receive()?,
@@ -151,8 +151,8 @@ impl Connection {
         let began = Instant::now();
         let read = loop {
             match self.stream.read(&mut self.input) {
-                // A stop ends the wait of the socket (signal(7)), which then begins anew: not
-                // beyond the timeout.
+                // A stop signal ends the wait of the socket (signal(7)), which then begins anew:
+                // not beyond the timeout.
                 Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {
                     if self.timeout.is_some_and(|most| began.elapsed() >= most) {
                         break Err(io::ErrorKind::TimedOut.into());
@@ -200,7 +200,7 @@ fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// What to do about errors that a person can do something about.
+/// Adds the remedy to errors that the user can fix.
 fn with_advice(mut text: String) -> String {
     let advice = match text.split(' ').next() {
         Some("NOAUTH") => "Give --password, or set DURAMEN_PASSWORD.",

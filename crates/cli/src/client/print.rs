@@ -1,7 +1,7 @@
-//! Replies as text for people and pipes, or as JSON.
+//! Prints replies as text for people and pipes, or as JSON.
 //!
-//! Text is binary-safe: a value's bytes are written as they are. In JSON a string that is no UTF-8
-//! is `{"base64": "…"}`.
+//! Text is binary-safe: the bytes of a value are written unchanged. In JSON a string that is not
+//! UTF-8 is `{"base64": "…"}`.
 
 use std::io::{self, StdoutLock, Write};
 
@@ -50,7 +50,7 @@ impl Printer {
         Ok(())
     }
 
-    /// Something was done: nothing is printed unless the server says more than OK.
+    /// Reports success: nothing is printed unless the server's reply is more than OK.
     pub(super) fn done(&mut self, reply: &Reply) -> Result<(), Failure> {
         if !self.json && reply.as_bytes() == Some(b"OK") {
             return Ok(());
@@ -122,7 +122,7 @@ impl Printer {
         self.write(b"\n")
     }
 
-    /// What `INFO` answers: sections of `field:value` lines. In JSON an object of objects, numbers
+    /// The reply to `INFO`: sections of `field:value` lines. In JSON an object of objects, numbers
     /// as numbers.
     pub(super) fn info(&mut self, text: &str) -> Result<(), Failure> {
         if !self.json {
@@ -158,7 +158,7 @@ fn number_or_string(text: &str) -> Value {
     }
 }
 
-/// The bytes that stand for a reply on a line.
+/// The bytes of a reply on a line.
 fn line_of(reply: &Reply) -> Vec<u8> {
     match reply {
         Reply::Integer(value) => value.to_string().into_bytes(),
@@ -190,7 +190,7 @@ fn json_string(bytes: &[u8]) -> Value {
     }
 }
 
-/// Named fields as a JSON object: a map, or what stands for one in RESP2, names and values in turn.
+/// Named fields as a JSON object: a map, or its form in RESP2, names and values in turn.
 pub(super) fn object_of(reply: &Reply) -> Value {
     let Some(fields) = reply.as_array() else {
         return json_of(reply);

@@ -1,11 +1,11 @@
-//! A server, or a cluster that is reached through one of its members.
+//! Router: a server, or a cluster that is reached through one of its members.
 //!
 //! **Invariants**
 //! - R1: a request is sent again only if it has not run: after `MOVED`, `TRYAGAIN`, `CLUSTERDOWN`
-//!   and `LOADING`, or when no connection could be made for it. A connection that breaks later
-//!   leaves it unknown, and that is an error.
-//! - R2: for a request about keys a single server gets no other requests: what it answers says
-//!   whether it is a member.
+//!   and `LOADING`, or when no connection could be made for it. If a connection breaks later, the
+//!   outcome is unknown, and that is an error.
+//! - R2: a single server gets no extra requests for a request about keys: its answer shows whether
+//!   it is a member.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,27 +15,27 @@ use duramen_wire::resp::Reply;
 use super::connection::{ConnectArgs, Connection};
 use crate::failure::Failure;
 
-/// Between two attempts while nobody serves the key.
+/// Pause between two attempts while no server serves the key.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Redirections that are followed without a pause. A member whose map is old may send us to one
-/// that sends us back.
+/// Redirections that are followed without a pause. A member with an old map may redirect to one
+/// that redirects back.
 const HOPS_MAX: u32 = 5;
 
-/// Where a request goes.
+/// The servers for requests.
 pub(crate) struct Servers {
     args: ConnectArgs,
-    /// The one that was named.
+    /// The server that the user named.
     home: Connection,
     /// Other members, by `host:port`.
     others: HashMap<String, Connection>,
 }
 
-/// What an error says about where to ask.
+/// The redirection in an error.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirect {
-    /// Another member has the key: its host, empty for that of who said so, and port.
+    /// Another member has the key: its host (empty: the host of the server that answered) and port.
     Moved(String, u16),
-    /// Nobody serves it at the moment.
+    /// No server serves the key at the moment.
     Wait,
     No,
 }
@@ -53,7 +53,8 @@ impl Redirect {
                     _ => Redirect::No,
                 }
             }
-            // A table that is missing does not come by itself: the error says what makes it.
+            // A missing table does not appear by itself: the error names the command that creates
+            // it.
             Some("CLUSTERDOWN") if error.contains("duramen table create") => Redirect::No,
             Some("TRYAGAIN" | "CLUSTERDOWN" | "LOADING") => Redirect::Wait,
             _ => Redirect::No,
@@ -66,7 +67,7 @@ impl Servers {
         let until = deadline(args);
         let home = loop {
             match Connection::open(args) {
-                // Authenticating and choosing a table are refused while data are loaded.
+                // Authentication and table selection are refused while data is loaded.
                 Err(Failure::Server(text)) if may_wait(&text, until) => std::thread::sleep(PAUSE),
                 opened => break opened?,
             }
@@ -78,15 +79,15 @@ impl Servers {
         })
     }
 
-    /// Where the named server is, for messages.
+    /// Address of the named server, for messages.
     pub(crate) fn address(&self) -> &str {
         self.home.address()
     }
 
-    /// Sends one request to whoever has its key, and waits for its reply.
+    /// Sends one request to the server that has its key, and waits for its reply.
     ///
     /// # Errors
-    /// As [`Connection::ask`]; nobody has served the key for `--timeout`.
+    /// As [`Connection::ask`]; no server has served the key for `--timeout`.
     pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Result<Reply, Failure> {
         let until = deadline(&self.args);
         let mut at: Option<(String, u16)> = None;
@@ -97,7 +98,8 @@ impl Servers {
                     Ok(reply) => return Ok(reply),
                     Err(failure) => failure,
                 },
-                // R1: nothing was sent. It has ended or begins, and the others will know soon.
+                // R1: nothing was sent. The member has ended or is starting; the others will have a
+                // new map soon.
                 Err(failure) if at.is_some() && is_away(&failure) => {
                     hops = 0;
                     at = None;
@@ -162,17 +164,17 @@ impl Servers {
     }
 
     /// All servers that together have all keys: the named one, or all members of its cluster that
-    /// own some.
+    /// own keys.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask); some keys are served by nobody.
+    /// As [`ask`](Self::ask); some keys are served by no server.
     pub(crate) fn all(&mut self) -> Result<Vec<Member>, Failure> {
         let until = deadline(&self.args);
         let alone = vec![Member(None)];
         loop {
             let nodes = match self.home.ask(&["CLUSTER", "NODES"]) {
                 Ok(nodes) => nodes,
-                // It is no member of a cluster, or is not allowed to tell.
+                // It is not a member of a cluster, or the user may not run the command.
                 Err(Failure::Server(text)) if Redirect::of(&text) != Redirect::Wait => {
                     return Ok(alone);
                 }
@@ -197,7 +199,7 @@ impl Servers {
         }
     }
 
-    /// Sends one request to this server, whoever has its key.
+    /// Sends one request to this server, regardless of its key.
     ///
     /// # Errors
     /// As [`Connection::ask`].
@@ -218,7 +220,7 @@ impl Servers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member(Option<(String, u16)>);
 
-/// The members in an answer to `CLUSTER NODES` that are there and have an address.
+/// The members in a reply to `CLUSTER NODES` that are up and have an address.
 fn members(nodes: &str, here: &str) -> Vec<Member> {
     let of = |line: &str| {
         let mut words = line.split(' ');
@@ -241,7 +243,7 @@ fn members(nodes: &str, here: &str) -> Vec<Member> {
     nodes.lines().filter_map(of).collect()
 }
 
-/// Whether a member could not be connected to, or let nobody in yet.
+/// Whether a member refused the connection, or does not serve clients yet.
 fn is_away(failure: &Failure) -> bool {
     match failure {
         Failure::Unreachable { .. } => true,
@@ -259,7 +261,7 @@ fn may_wait(error: &str, until: Option<Instant>) -> bool {
     Redirect::of(error) == Redirect::Wait && until.is_none_or(|until| Instant::now() < until)
 }
 
-/// Waits a moment, or fails for what would be waited for.
+/// Pauses, or fails with `failure` after the deadline.
 fn wait(failure: Failure, until: Option<Instant>) -> Result<(), Failure> {
     if until.is_some_and(|until| Instant::now() >= until) {
         return Err(failure);

@@ -1,4 +1,4 @@
-//! `duramen snapshot`: asks for a copy, then follows it until it is whole.
+//! `duramen snapshot`: requests a copy, then follows it until it is complete.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,10 +12,10 @@ use super::Servers;
 use super::print::Printer;
 use crate::failure::Failure;
 
-/// How often the server is asked how far it is.
+/// Interval of progress requests.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// What the server tells of a snapshot.
+/// Status of a snapshot, as the server reports it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
     state: String,
@@ -54,7 +54,7 @@ pub(super) fn run(
     server: &mut Servers,
     out: &mut Printer,
 ) -> Result<(), Failure> {
-    // Relative to where the person is, not to where the server was started.
+    // Relative to the user's working directory, not to the server's.
     let dir = std::path::absolute(dir).map_err(|reason| Failure::Input {
         what: format!("the directory {}", dir.display()),
         reason,

@@ -1,4 +1,4 @@
-//! `duramen coordinator`: the process that knows who is a member and who owns what.
+//! `duramen coordinator`: the process that holds the members and the owners of tablets.
 
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::client::Duration;
@@ -14,28 +14,28 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The cluster's name if nothing is said.
+/// Default name of the cluster.
 pub(crate) const CLUSTER_DEFAULT: &str = "duramen";
 
 #[derive(Args)]
 pub(crate) struct CoordinatorArgs {
-    /// Where servers, clients and tools reach it; port 0 takes any free one.
+    /// Address for servers, clients and tools; port 0 takes any free one.
     #[arg(long, value_name = "HOST:PORT", default_value = COORDINATOR_DEFAULT)]
     listen: String,
-    /// How others reach it, if not by where it listens.
+    /// Address that others use, if it differs from the listening address.
     #[arg(long, value_name = "HOST:PORT")]
     announce: Option<String>,
     /// Name of the cluster: servers and stores of another one are refused.
     #[arg(long, env = "DURAMEN_CLUSTER", value_name = "NAME", default_value = CLUSTER_DEFAULT, value_parser = cluster_name)]
     cluster: String,
-    /// Where its state outlives it: redb:DIR (one coordinator), or etcd:http://HOST:PORT,… (any
-    /// number, one of which leads).
+    /// Store of the coordinator's state: redb:DIR (one coordinator), or etcd:http://HOST:PORT,…
+    /// (any number, one of which leads).
     #[arg(long, value_name = "STORE", default_value = "redb:duramen-coordinator")]
     store: StoreSpec,
     /// A file with the cluster's token, which servers, clients and tools must have as well.
     #[arg(long, env = "DURAMEN_CLUSTER_TOKEN_FILE", value_name = "FILE")]
     cluster_token_file: Option<PathBuf>,
-    /// Where admin HTTP listens: /status /metrics /livez /readyz; `no`: nowhere.
+    /// Address of admin HTTP: /status /metrics /livez /readyz; `no`: none.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8400")]
     admin: String,
     /// Allow addresses other than loopback although connections are not encrypted.
@@ -47,16 +47,16 @@ pub(crate) struct CoordinatorArgs {
     log: LogArgs,
 }
 
-/// What is written about what happens.
+/// Options of the log.
 #[derive(Args)]
 pub(crate) struct LogArgs {
-    /// What goes to standard error.
+    /// Lowest level that is logged.
     #[arg(long, default_value = "info", value_parser = ["error", "warn", "info", "debug", "trace"])]
     log_level: String,
-    /// How it looks.
+    /// Format of the log.
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]
     log_format: String,
-    /// A file that the log is appended to, instead of standard error; SIGHUP opens it again.
+    /// A file to which the log is appended, instead of standard error; SIGHUP opens it again.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
 }
@@ -72,47 +72,48 @@ impl LogArgs {
     }
 }
 
-/// What all members of a new cluster agree on. An existing cluster keeps what it was made with.
+/// Settings of all members of a new cluster. An existing cluster keeps the settings with which it
+/// was created.
 #[derive(Args)]
 #[command(next_help_heading = "Settings of a new cluster")]
 pub(crate) struct SettingsArgs {
-    /// Replicas of each segment of the log, each on another server [default 3; `up`: what the
+    /// Replicas of each segment of the log, each on another server [default 3; `up`: as many as the
     /// number of servers allows].
     #[arg(long, value_name = "N")]
     pub(crate) replicas: Option<u32>,
     /// Bytes of a segment: 2mb, 4mb or 8mb [default 2mb].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     segment_size: Option<u64>,
-    /// How often each server looks whether another one is alive [default 100ms].
+    /// Interval at which each server pings another one [default 100ms].
     #[arg(long, value_name = "TIME")]
     ping_interval: Option<Duration>,
-    /// Whose answer takes longer is suspect [default 50ms].
+    /// Longest answer time of a ping before the server is suspected [default 50ms].
     #[arg(long, value_name = "TIME")]
     ping_timeout: Option<Duration>,
-    /// How long the coordinator waits for a suspect before it calls it crashed [default 250ms].
+    /// Time that the coordinator waits for a suspect before it calls it crashed [default 250ms].
     #[arg(long, value_name = "TIME")]
     verdict_timeout: Option<Duration>,
-    /// How long a server may serve reads without hearing from those who keep its log [default 1s].
+    /// Time that a server may serve reads without an answer of its backups [default 1s].
     #[arg(long, value_name = "TIME")]
     read_lease: Option<Duration>,
-    /// How long clients that make writes exactly once may be silent [default 5m].
+    /// Time that clients with exactly-once writes may be silent [default 5m].
     #[arg(long, value_name = "TIME")]
     client_lease: Option<Duration>,
-    /// Most bytes that one server recovers of a crashed one at a time [default 128mb].
+    /// Most bytes of a crashed server that one server recovers at a time [default 128mb].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     partition_size: Option<u64>,
     /// Most entries of the same [default 1048576].
     #[arg(long, value_name = "N")]
     partition_records: Option<u64>,
-    /// Put replicas on fixed groups of servers, so that this many others share a server's: fewer
-    /// losses, more at a time. Without, replicas go anywhere.
+    /// Put replicas on fixed groups of servers, so that this many others share a server's: losses
+    /// are rarer, and larger. Without, replicas go anywhere.
     #[arg(long, value_name = "N")]
     copyset_scatter: Option<u32>,
 }
 
 impl SettingsArgs {
-    /// The flags for a coordinator that `up` starts, replicas excepted. `memory`: of a server; it
-    /// says how large segments are best.
+    /// The flags for a coordinator that `up` starts, except replicas. `memory`: of a server; it
+    /// determines the best segment size.
     pub(crate) fn words(&self, memory: u64) -> Vec<String> {
         let segment = self.segment_size;
         let segment = segment.unwrap_or_else(|| duramen_engine::segment_bytes(memory));
@@ -143,7 +144,7 @@ impl SettingsArgs {
         given.flatten().collect()
     }
 
-    /// Checked.
+    /// The settings, after checks.
     pub(crate) fn settings(&self) -> Result<ClusterSettings, String> {
         let mut settings = duramen_coordinator::defaults(RandomState::new().hash_one(0));
         let narrow = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
@@ -200,7 +201,7 @@ fn cluster_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address, of loopback unless it is allowed not to be.
+/// An address, which must be of loopback unless `insecure`.
 pub(crate) fn address(text: &str, insecure: bool) -> Result<SocketAddr, String> {
     let mut found = text
         .to_socket_addrs()
@@ -287,7 +288,7 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     running.wait()
 }
 
-/// The line that scripts wait for.
+/// Prints the line for which scripts wait.
 fn announce(running: &Running, role: &Role) {
     let admin = running.admin().map(|address| address.to_string());
     let role = match role {
@@ -295,7 +296,7 @@ fn announce(running: &Running, role: &Role) {
         Role::Standby(_) => "standby",
     };
     let mut stdout = std::io::stdout();
-    // Nobody may be listening, and that is no reason not to go on.
+    // A closed standard output is no reason to stop.
     let _ = writeln!(
         stdout,
         "ready coordinator={} admin={} role={role}",

@@ -1,4 +1,4 @@
-//! Tables and servers by the names that people give them.
+//! Tables and servers by their names.
 
 use crate::failure::Failure;
 use duramen_base::ids::ServerId;
@@ -28,7 +28,7 @@ fn id(text: &str) -> Option<ServerId> {
     Some(ServerId::new(slot.parse().ok()?, generation.parse().ok()?))
 }
 
-/// The server that is meant: `2.1`, or `2` for the life of slot 2 that is UP, or one of its
+/// The server of `2.1`, or of `2` (the generation of slot 2 that is UP), or of one of its
 /// addresses.
 pub(super) fn server<'s>(status: &'s Status, text: &str) -> Result<&'s ServerEntry, Failure> {
     let is_up = |entry: &&ServerEntry| entry.status == ServerStatus::Up;

@@ -1,4 +1,4 @@
-//! Where in a table: slots of Redis Cluster, or hashes.
+//! Places in a table: slots of Redis Cluster, or hashes.
 
 use duramen_base::ids::{KeyRange, RouteHash};
 
@@ -60,13 +60,13 @@ pub(super) fn hash(text: &str) -> Result<RouteHash, String> {
         .map_err(wrong)
 }
 
-/// Whether the range begins and ends at slots' edges.
+/// Whether the range begins and ends at edges of slots.
 pub(super) fn is_whole_slots(range: &KeyRange) -> bool {
     range.first == RouteHash::first_of_slot(range.first.slot())
         && range.last == RouteHash::last_of_slot(range.last.slot())
 }
 
-/// Slots if it is whole slots, hashes otherwise.
+/// As slots if it consists of whole slots, as hashes otherwise.
 pub(super) fn show(range: &KeyRange) -> String {
     if !is_whole_slots(range) {
         return format!("{}-{}", range.first, range.last);

@@ -1,4 +1,4 @@
-//! `duramen drain`, `undrain` and `crash`: what people say about servers.
+//! `duramen drain`, `undrain` and `crash`: the operator's decisions about servers.
 
 use super::status::share;
 use super::{Cluster, names, say};
@@ -24,7 +24,7 @@ pub(crate) struct DrainArgs {
     /// Return when it owns nothing any more, not when draining has begun.
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up waiting after this time; draining goes on.
+    /// With --wait: stop waiting after this time; draining continues.
     #[arg(long, default_value = "10m", value_name = "TIME", requires = "wait")]
     wait_for: Duration,
 }

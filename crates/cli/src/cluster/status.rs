@@ -1,4 +1,4 @@
-//! `duramen status`: the cluster at a glance, once or again and again.
+//! `duramen status`: an overview of the cluster, once or repeatedly.
 
 use super::{Cluster, names, place, say, table, tablet};
 use crate::failure::Failure;
@@ -14,10 +14,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
-    /// Again every so many seconds, until interrupted.
+    /// Repeat at this interval in seconds, until interrupted.
     #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS", value_parser = seconds)]
     watch: Option<f64>,
-    /// List all tablets, however many there are.
+    /// List all tablets, regardless of their number.
     #[arg(long)]
     tablets: bool,
 }
@@ -38,7 +38,7 @@ Servers are named slot.generation: a server that comes back keeps its slot and g
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
-/// More tablets than this are counted, not listed, if not all are asked for.
+/// Most tablets that are listed by default; more are only counted.
 const TABLETS_SHOWN: u64 = 40;
 const TABLETS_SHOWN_JSON: u64 = 1024;
 
@@ -56,10 +56,10 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     };
     let live = !json && io::stdout().is_terminal();
     loop {
-        // A failover may come in between: what is watched is worth a message, not an end.
+        // A failover may come in between: `--watch` then prints a message and continues.
         match look(args, cluster, json) {
             Ok(status) if live => {
-                // Home; each line is cleared at its end, and what is below the last one.
+                // Cursor home; each line is cleared at its end, and the rest below the last one.
                 let page = text(&status).replace('\n', "\x1b[K\n");
                 say(false, &format!("\x1b[H{page}\x1b[J"), &Value::Null)?;
             }
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     }
 }
 
-/// Tablets are asked for if they are shown.
+/// Fetches tablets only if they are shown.
 fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Overview, Failure> {
     let overview = cluster.overview()?;
     let most = if json {
@@ -90,7 +90,7 @@ fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Overview, Fa
     Ok(overview)
 }
 
-/// Whether all tablets are there, and not only counted.
+/// Whether all tablets are included, and not only counted.
 fn is_whole(overview: &Overview) -> bool {
     overview.status.tablets.len() as u64 >= overview.tablets
 }
@@ -160,7 +160,7 @@ fn roles(entry: &ServerEntry) -> &'static str {
     }
 }
 
-/// What it has; nothing if nothing is known.
+/// The share of a server; empty if it is unknown.
 pub(super) fn share(overview: &Overview, server: ServerId) -> ServerShare {
     let mut all = overview.servers.iter();
     let found = all.find(|share| share.server == server).cloned();
@@ -310,7 +310,7 @@ fn bytes(bytes: u64) -> String {
     shown
 }
 
-/// Milliseconds as people say them.
+/// Milliseconds in the usual units.
 fn span(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{:.1}s", ms as f64 / 1000.0),

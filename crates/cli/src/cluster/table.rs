@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
-/// A command about tables, and the cluster that it is for.
+/// A command about tables, and its cluster.
 pub(crate) struct ClusterTable<'c> {
     pub(crate) command: &'c TableCommand,
     pub(crate) json: bool,
@@ -92,7 +92,7 @@ fn parts(tablets: u64, owners: u64) -> String {
     )
 }
 
-/// How many tablets a table has, and how many owners.
+/// Number of tablets of a table, and of their owners.
 fn spread(overview: &Overview, table: TableId) -> (u64, u64) {
     let found = overview.tables.iter().find(|share| share.table == table);
     found.map_or((0, 0), |share| (share.tablets, share.owners))

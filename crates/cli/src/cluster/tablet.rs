@@ -1,4 +1,4 @@
-//! `duramen tablet`: the parts of tables, listed, cut and moved.
+//! `duramen tablet`: lists, splits and moves tablets.
 
 use super::{Cluster, names, place, say, unfit};
 use crate::client::Duration;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Instant;
 
-/// The table that RESP's database 0 is.
+/// The table of RESP's database 0.
 pub(super) const RESP_TABLE: &str = "db0";
 
 #[derive(Subcommand)]
@@ -26,7 +26,7 @@ pub(crate) enum TabletCommand {
         #[arg(value_name = "TABLE")]
         name: Option<String>,
     },
-    /// Cut a tablet in two. Both parts stay where they are.
+    /// Cut a tablet in two. Both parts stay on their server.
     #[command(after_help = SPLIT_HELP)]
     Split(SplitArgs),
     /// Move a range of a table to another server, while it is served.
@@ -41,22 +41,22 @@ pub(crate) struct SplitArgs {
     name: String,
     #[command(flatten)]
     at: At,
-    /// Refuse unless this server owns the tablet that is cut.
+    /// Refuse unless this server owns the tablet to be cut.
     #[arg(long, value_name = "SERVER")]
     of: Option<String>,
 }
 
-/// Where a tablet is cut: the second part begins there.
+/// The place of a cut: the second part begins there.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct At {
-    /// In front of this slot of Redis Cluster (0 to 16383).
+    /// Before this slot of Redis Cluster (0 to 16383).
     #[arg(long, value_parser = place::slot)]
     slot: Option<u16>,
-    /// In front of this hash (hexadecimal).
+    /// Before this hash (hexadecimal).
     #[arg(long, value_parser = place::hash)]
     hash: Option<RouteHash>,
-    /// In front of this key's slot.
+    /// Before this key's slot.
     #[arg(long)]
     key: Option<OsString>,
 }
@@ -68,18 +68,18 @@ pub(crate) struct MigrateArgs {
     name: String,
     #[command(flatten)]
     range: Range,
-    /// Where to: as in `duramen status`, such as 2.1, or 2, or an address.
+    /// Target server: as in `duramen status`, such as 2.1, or 2, or an address.
     #[arg(long, value_name = "SERVER")]
     to: String,
     /// Return when it has moved, not when it has begun.
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up waiting after this time; the move goes on.
+    /// With --wait: stop waiting after this time; the move continues.
     #[arg(long, default_value = "10m", value_name = "TIME", requires = "wait")]
     wait_for: Duration,
 }
 
-/// What is moved.
+/// The range to move.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct Range {
@@ -149,7 +149,7 @@ fn chosen(status: &Status, only: Option<TableId>) -> impl Iterator<Item = &Table
     all.filter(move |route| only.is_none_or(|only| only == route.table))
 }
 
-/// Whether somebody serves it: one word.
+/// Whether a server serves it, as one word.
 fn served(status: &Status, route: &TabletRoute) -> &'static str {
     let mut servers = status.servers.iter();
     let owner = servers.find(|entry| entry.server == route.owner);
@@ -162,7 +162,7 @@ fn served(status: &Status, route: &TabletRoute) -> &'static str {
     }
 }
 
-/// What a tablet does now.
+/// The present state of a tablet.
 fn state(status: &Status, route: &TabletRoute) -> String {
     match (route.served, route.moving_to) {
         (false, _) => served(status, route).to_owned(),
@@ -305,7 +305,7 @@ fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<()
         return say(json, &text, &value);
     }
     wait(cluster, migrate.wait_for, &begun)?;
-    // Migrations end by success or by being given up: the owner tells which.
+    // A migration ends by success or failure: the owner shows which.
     let status = cluster.status()?;
     let stayed = chosen(&status, Some(table.table))
         .find(|route| route.range.overlaps(&range) && route.owner != to);
@@ -327,14 +327,14 @@ fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<()
     )
 }
 
-/// Until none of them is under way.
+/// Waits until none of them is in progress.
 fn wait(cluster: &Cluster, patience: Duration, begun: &[MigrationId]) -> Result<(), Failure> {
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     loop {
         let overview = cluster.overview()?;
         let shown = &overview.status.migrations;
         let is_cut = overview.migrations > shown.len() as u64;
-        // Of very many not all are named: then it is waited until there are fewer.
+        // A very long list is cut: then wait until there are fewer.
         if !is_cut && !shown.iter().any(|one| begun.contains(&one.migration)) {
             return Ok(());
         }

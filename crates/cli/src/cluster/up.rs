@@ -1,9 +1,9 @@
 //! `duramen up`: a whole cluster on this machine, for trying and for tests.
 //!
 //! **Invariants**
-//! - U1: no child outlives this process: it is told to end as this one does, and by the kernel if
+//! - U1: no child outlives this process: it is stopped together with this one, and by the kernel if
 //!   this one is killed.
-//! - U2: a directory that was made here is removed at the end; one that was named is left.
+//! - U2: a directory that was created here is removed at the end; a named one stays.
 //! - U3: server N of a new cluster is the member that `duramen status` calls N.1: they join one
 //!   after the other.
 
@@ -28,41 +28,41 @@ use std::time::Instant;
 
 pub(crate) use child::tie_to_parent;
 
-/// Most servers that one machine is asked to bear.
+/// Most servers on one machine.
 const SERVERS_MAX: u16 = 64;
-/// Everything is up within this time, or it is given up.
+/// Longest start: everything is up within this time, or the start fails.
 const START: std::time::Duration = std::time::Duration::from_secs(60);
-/// Children that are told to end have this time.
+/// Time for children to end after a stop.
 const STOP: std::time::Duration = std::time::Duration::from_secs(15);
-/// How often children are looked at.
+/// Interval of checks of the children.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 #[derive(Args)]
 pub(crate) struct UpArgs {
-    /// How many servers.
+    /// Number of servers.
     #[arg(long, short = 'n', default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=i64::from(SERVERS_MAX)))]
     servers: u16,
-    /// Over how many of them database 0 is spread [default: all].
+    /// Number of servers over which database 0 is spread [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     spread: Option<u16>,
-    /// Keep everything in this directory, and go on with what is in it. Without, a temporary one
+    /// Keep everything in this directory, and continue with its content. Without, a temporary one
     /// that is removed at the end.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// RESP ports from this one on; native ports are 100 higher, admin ports 200, the coordinator
-    /// 300 and its admin port 301. Without: free ones.
+    /// First RESP port; native ports are 100 higher, admin ports 200, the coordinator's port 300
+    /// and its admin port 301 higher. Without: free ports.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..=65_000))]
     port: Option<u16>,
     /// Memory of each server.
     #[arg(long, value_name = "SIZE", default_value = "256mb", value_parser = size)]
     memory: u64,
-    /// When writes are acknowledged: memory, buffered or synced.
+    /// Level at which writes are acknowledged: memory, buffered or synced.
     #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
     level: Option<String>,
     /// Reactor threads of each server.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u16,
-    /// How each server's disk is written: buffered or direct.
+    /// Disk mode of each server: buffered or direct.
     #[arg(long, value_name = "MODE", value_parser = ["buffered", "direct"])]
     disk_mode: Option<String>,
     /// More settings of all servers, as flags of `duramen serve`: --set scrub-interval=0.
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &UpArgs) -> ExitCode {
     }
 }
 
-/// Signals that say something to it, as they come; the others are ignored.
+/// Signals with a meaning for this command, as they come; others are ignored.
 fn signals() -> Receiver<Order> {
     let (tell, told) = std::sync::mpsc::channel();
     match crate::signals::watch() {
@@ -168,7 +168,7 @@ struct Up {
 }
 
 impl UpArgs {
-    /// Everything that can be wrong before a process is started.
+    /// Checks everything that can be checked before a process is started.
     fn plan(&self) -> Result<Up, String> {
         let replicas = self.replicas();
         if replicas >= u32::from(self.servers) {
@@ -215,7 +215,7 @@ impl UpArgs {
     }
 
     fn replicas(&self) -> u32 {
-        // One server may crash, and there are still enough for its data.
+        // One server may crash, and the others are still enough for its data.
         let fit = u32::from(self.servers).saturating_sub(2).clamp(1, 3);
         self.settings.replicas.unwrap_or(fit)
     }
@@ -263,7 +263,7 @@ impl UpArgs {
                 words.extend([format!("--{name}"), value.clone()]);
             }
         }
-        // A flag that takes yes or no wants its value behind `=`.
+        // A flag that takes yes or no needs its value after `=`.
         words.extend(
             self.set
                 .iter()
@@ -274,7 +274,7 @@ impl UpArgs {
 }
 
 impl Up {
-    /// Starts everything; false: told to stop meanwhile.
+    /// Starts everything; false: stopped meanwhile.
     fn start(&mut self, args: &UpArgs, signals: &Receiver<Order>) -> Result<bool, String> {
         let until = Instant::now() + START;
         eprintln!(
@@ -327,7 +327,7 @@ impl Up {
         Ok(true)
     }
 
-    /// U3: a new one is waited for until it is a member. False: told to stop.
+    /// U3: waits until a new server is a member. False: stopped meanwhile.
     fn start_server(
         &mut self,
         n: u16,
@@ -355,21 +355,21 @@ impl Up {
         self.coordinator.iter_mut().chain(&mut self.servers)
     }
 
-    /// What all servers (or the coordinator) said of this in their ready lines.
+    /// Values of this field in the ready lines of all servers (or of the coordinator).
     fn said(&self, name: &str) -> Vec<String> {
         let all = self.coordinator.iter().chain(&self.servers);
-        // The coordinator's admin address is not a server's.
+        // The coordinator's admin address does not belong to a server.
         let all = all.filter(|child| (name == "coordinator") == child.is_coordinator());
         all.filter_map(|child| child.said(name)).collect()
     }
 
-    /// Until everybody who was started has said that it is ready.
+    /// Waits until all started processes are ready.
     fn until_ready(&mut self, until: Instant, signals: &Receiver<Order>) -> Result<bool, String> {
         let ready = |up: &mut Up| Ok(up.children().all(|child| child.is_ready()));
         self.until("all processes are ready", until, signals, ready)
     }
 
-    /// False: told to stop.
+    /// False: stopped meanwhile.
     fn until(
         &mut self,
         what: &str,
@@ -398,7 +398,7 @@ impl Up {
         Ok(true)
     }
 
-    /// Whether all are members; then each has the number that the coordinator gave it.
+    /// Whether all are members; then each has the number that the coordinator assigned.
     fn are_up(&mut self, cluster: &Cluster) -> Result<bool, String> {
         let overview = cluster.overview().map_err(|error| error.to_string())?;
         let members = &overview.status.servers;
@@ -430,7 +430,7 @@ impl Up {
         eprintln!("    Ctrl-C ends them\n");
         let pids: Vec<String> = self.servers.iter().map(|c| c.pid().to_string()).collect();
         let mut stdout = std::io::stdout();
-        // Nobody may be listening, and that is no reason to end.
+        // A closed standard output is no reason to end.
         let _ = writeln!(
             stdout,
             "ready coordinator={coordinator} resp={} native={} admin={} pids={}",
@@ -442,7 +442,7 @@ impl Up {
         let _ = stdout.flush();
     }
 
-    /// Until a signal. Who ends is missed, and the others go on.
+    /// Waits for a signal. A child that ends is reported, and the others continue.
     fn watch(&mut self, signals: &Receiver<Order>) {
         loop {
             match signals.recv_timeout(LOOK) {
@@ -459,19 +459,19 @@ impl Up {
         eprintln!("stopping");
     }
 
-    /// SIGHUP, of a person or of a terminal that was closed: for all of them.
+    /// SIGHUP, of the user or of a closed terminal: passes it to all children.
     fn reload(&mut self) {
         crate::signals::reopen_log();
         for child in self.children() {
-            // It would end one that does not watch for it yet.
+            // SIGHUP would end a child that does not handle it yet.
             if child.is_ready() {
                 child.tell_to_reload();
             }
         }
     }
 
-    /// Servers first, and all at once: or each would be taken for crashed by those that are left.
-    /// U1, U2.
+    /// Stops servers first, and all at once: otherwise the remaining ones would take each for
+    /// crashed. U1, U2.
     fn stop(&mut self) {
         let until = Instant::now() + STOP;
         stop_all(&mut self.servers, until);
@@ -495,7 +495,7 @@ fn stop_all(children: &mut [Child], until: Instant) {
     }
 }
 
-/// Database 0, unless an earlier run made it.
+/// Creates database 0, unless an earlier run did.
 fn create(cluster: &Cluster, spread: u16) -> Result<(), String> {
     let status = cluster.status().map_err(|error| error.to_string())?;
     if status.tables.iter().any(|table| table.name == RESP_TABLE) {

@@ -1,4 +1,4 @@
-//! Origins, precedence and errors of settings.
+//! Sources, precedence and errors of settings.
 
 use super::*;
 
@@ -112,7 +112,8 @@ fn secrets_are_not_printed() {
 }
 
 /// `maxmemory` was shown as Redis's name of `memory`, and refused in files, flags and variables.
-/// Sections were told to be text, and `appendonly` to be `admin-port`.
+/// For sections the error was that they must be text, and the advice for `appendonly` was
+/// `admin-port`.
 #[test]
 fn names_of_redis_are_understood_or_have_advice() {
     let by_file = file("maxmemory = \"1.5gb\"\n");

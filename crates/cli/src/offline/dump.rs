@@ -1,4 +1,4 @@
-//! `duramen log dump`: what is in a data directory, in the order in which it lies there.
+//! `duramen log dump`: the contents of a data directory, in the order on disk.
 
 use super::{Meter, Part, Place};
 use base64::Engine as _;
@@ -13,15 +13,15 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-/// Longest part of a value that is shown to people, in bytes.
+/// Longest part of a value in the readable output, in bytes.
 const VALUE_BYTES_SHOWN: usize = 40;
 
-/// Prints lines, or objects, and remembers whether anything was damaged.
+/// Prints lines, or objects, and records whether anything was damaged.
 struct Out {
     out: BufWriter<io::StdoutLock<'static>>,
     json: bool,
     damaged: bool,
-    /// The reader went away: nothing more is wanted.
+    /// The reader ended: no more output is needed.
     closed: bool,
 }
 

@@ -1,7 +1,7 @@
-//! `duramen fsck`: reads everything, says what is wrong with it.
+//! `duramen fsck`: reads everything, and reports the damage.
 //!
-//! A *problem* is what would make a restart refuse, or serve less than everything. What a power cut
-//! may leave behind, or a restart throws away, is a *note*.
+//! A *problem* would make a restart refuse the data, or serve only a part of it. A *note* is about
+//! something that a power cut may leave behind, or that a restart discards.
 
 use super::{Meter, Place};
 use duramen_backup::disk::Disk;
@@ -19,19 +19,19 @@ use std::sync::Arc;
 /// Lines of a kind that are printed; the rest is counted.
 const SHOWN_MAX: usize = 100;
 
-/// What was found.
+/// Findings.
 #[derive(Default)]
 struct Report {
     problems: Vec<String>,
     notes: Vec<String>,
     facts: Map<String, Value>,
-    /// Of verified segments.
+    /// Counts of verified segments.
     counts: Counts,
     /// The newest control log.
     control: Option<(SegmentId, State)>,
     /// Segments of the data that are damaged or missing, and their bytes.
     lost: (u64, u64),
-    /// What is there.
+    /// The segments that were found.
     segments: BTreeMap<SegmentId, Found>,
 }
 
@@ -42,12 +42,12 @@ struct Counts {
     tombstones: u64,
 }
 
-/// A segment that is there.
+/// A segment that was found.
 struct Found {
     kind: Kind,
     length: u32,
     crc: u32,
-    /// What is wrong with it.
+    /// Its damage.
     problems: Vec<String>,
     counts: Counts,
 }
@@ -72,20 +72,20 @@ pub(super) fn run(place: &Place, json: bool) -> ExitCode {
     report.print(&place.path.display().to_string(), json)
 }
 
-/// What there is in a store that is sound.
+/// Contents of a sound store.
 pub(super) struct Summary {
     pub segments: u64,
     pub segment_bytes: u64,
-    /// Of all segments, their dead entries included.
+    /// Bytes of all segments, their dead entries included.
     pub bytes: u64,
     pub objects: u64,
     pub tombstones: u64,
 }
 
-/// Looks at all of a copy that is not finished yet.
+/// Verifies all of an unfinished copy.
 ///
 /// # Errors
-/// What is wrong with it, a line each.
+/// Its damage, a line each.
 pub(super) fn check_copy(disk: &Arc<dyn Disk>, meter: &mut Meter) -> Result<Summary, Vec<String>> {
     let inspector = Inspector::of_copy(&**disk).map_err(|error| vec![error.damage()])?;
     let mut report = Report::default();
@@ -111,7 +111,7 @@ pub(super) fn check_copy(disk: &Arc<dyn Disk>, meter: &mut Meter) -> Result<Summ
     })
 }
 
-/// A file that is damaged as a whole; a place without a store is none.
+/// Reports a file that is damaged as a whole, or a place without a store.
 fn refuse(place: &Place, error: &duramen_backup::Error, json: bool) -> ExitCode {
     use duramen_backup::Error::{DamagedFile, DamagedSuperblock, TooSmall};
     if !matches!(
@@ -125,7 +125,7 @@ fn refuse(place: &Place, error: &duramen_backup::Error, json: bool) -> ExitCode 
         println!("{}", json!({ "sound": false, "problems": [problem] }));
     } else {
         println!("problem: {problem}");
-        // Nothing can be read without the sizes in it.
+        // Without the sizes in it no other part can be read.
         let is_readable = !matches!(error, DamagedSuperblock { .. });
         println!("{}", advice(&place.path.display().to_string(), is_readable));
         println!("damaged: 1 problem");
@@ -133,7 +133,7 @@ fn refuse(place: &Place, error: &duramen_backup::Error, json: bool) -> ExitCode 
     ExitCode::from(1)
 }
 
-/// What a person does about a damaged store.
+/// The remedy for a damaged store.
 fn advice(place: &str, is_readable: bool) -> String {
     let repair = match is_readable {
         true => format!(
@@ -147,13 +147,13 @@ fn advice(place: &str, is_readable: bool) -> String {
 }
 
 impl Report {
-    /// All segments have been looked at, or none could be.
+    /// Called when all segments have been verified, or none could be.
     fn end(&mut self, checked: Result<(), duramen_backup::Error>) {
         match checked {
             Ok(()) => self.judge(),
             Err(error) => {
                 let problem = error.damage();
-                // The write-ahead log is read twice, and so told twice.
+                // The write-ahead log is read twice, so its damage is reported twice.
                 if !self.problems.contains(&problem) {
                     self.problems.push(problem);
                 }
@@ -185,8 +185,7 @@ impl Report {
     fn wal(&mut self, inspector: &Inspector) {
         for (n, header) in inspector.wal_headers().iter().enumerate() {
             if let Err(damage) = header {
-                // One of them may be torn by a power cut, and has nothing in it before the first
-                // change.
+                // A power cut may tear one of them, and one is empty before the first change.
                 self.notes
                     .push(format!("write-ahead log, header {}: {damage}", n + 1));
             }
@@ -215,7 +214,7 @@ impl Report {
         });
         self.facts.insert("frames_written".to_owned(), json!(used));
         for frame in damaged {
-            // Whether anything is missing for it, the segments will tell.
+            // The segments will show whether anything is missing.
             self.notes
                 .push(format!("frame {frame}: a certificate is damaged or torn"));
         }
@@ -231,7 +230,7 @@ impl Report {
             counts: Counts::default(),
         };
         if let Some(problem) = &check.problem {
-            // Its own text sends people here.
+            // The error's own text refers to `fsck`.
             let (segment, kind) = (info.segment, info.kind.name());
             let text = format!("segment {segment} ({kind}): {}", problem.damage());
             found.problems.push(text);
@@ -255,7 +254,7 @@ impl Report {
         self.segments.insert(info.segment, found);
     }
 
-    /// What is listed counts; whatever else is there does not.
+    /// Judges the segments: listed ones count, others do not.
     fn judge(&mut self) {
         let Some((control, state)) = self.control.take() else {
             if self.segments.is_empty() {
@@ -416,7 +415,7 @@ fn entries(segment: SegmentId, bytes: &[u8], found: &mut Found) {
                 at += entry.padded_bytes;
             }
             Err(damage) => {
-                // Where the next one starts is not known.
+                // The start of the next entry is unknown.
                 found
                     .problems
                     .push(format!("segment {segment}, byte {at}: {damage}"));

@@ -1,5 +1,5 @@
-//! `duramen fsck --repair`: what can be proved of a damaged store, in a new directory; and a list
-//! of what cannot.
+//! `duramen fsck --repair`: copies the provable part of a damaged store into a new directory, and
+//! lists the rest.
 
 use super::Place;
 use duramen::internals::{Lost, Salvaged};
@@ -39,7 +39,7 @@ pub(super) fn run(place: &Place, out: &Path, json: bool) -> ExitCode {
     ExitCode::from(u8::from(!is_whole))
 }
 
-/// The file of keys that are not proved; made when there is one.
+/// The file of unproved keys; created with the first one.
 struct List {
     path: PathBuf,
     file: Option<BufWriter<File>>,

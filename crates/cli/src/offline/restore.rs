@@ -1,4 +1,5 @@
-//! `duramen restore`: a snapshot becomes the data directory of a server, and stays what it is.
+//! `duramen restore`: copies a snapshot into a server's data directory; the snapshot stays
+//! unchanged.
 
 use super::{Meter, Place, RestoreArgs, fsck};
 use duramen_backup::Error::{DamagedFile, DamagedSuperblock};
@@ -26,18 +27,19 @@ EXAMPLES
 Exit codes: 0 restored, 1 the snapshot is damaged (nothing is restored), 2 wrong usage, 5 cannot restore (no snapshot there, in
 use, DIR is not empty, no room, no permission).";
 
-/// Index for each entry, at most.
+/// Most bytes of index per entry.
 const INDEX_BYTES: u64 = 12;
-/// Live data take this part of memory, or of flash, at most: cleaning needs the rest.
+/// Largest part of memory, or of flash, for live data: cleaning needs the rest.
 const FULL_PERCENT: u64 = 85;
-/// What a server takes of `memory` for its log buffer and heap.
+/// Part of `memory` that a server takes for its log buffer and heap.
 const BESIDE_BYTES: u64 = 16 * MIB;
-/// The least `memory` and `flash-size`, and the unit in which they are told.
+/// The smallest `memory` and `flash-size`, and the unit of the printed values.
 const STEP_BYTES: u64 = 64 * MIB;
-/// So many segments have room in memory at least: each thread has one open, and cleaning some.
+/// Fewest segments for which memory must have room: each thread has one open, and cleaning needs
+/// some.
 const SEGMENTS_MIN: u64 = 32;
 
-/// What a server needs for the data, if all of it is alive.
+/// A server's needs for the data, if all of it is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Needs {
     memory: u64,
@@ -59,7 +61,7 @@ impl Needs {
     }
 }
 
-/// The exit code; an error: why nothing was restored.
+/// Returns the exit code; an error: the reason why nothing was restored.
 pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     let began = Instant::now();
     let (place, part) = Place::open(&args.snapshot)?;
@@ -100,7 +102,7 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A copy that was begun stays unfinished: no server takes it.
+/// A begun copy stays unfinished: no server takes it.
 fn damaged(args: &RestoreArgs, problems: &[String], is_begun: bool) -> ExitCode {
     let snapshot = args.snapshot.display();
     if args.json {
@@ -184,7 +186,7 @@ mod tests {
         );
         assert!(large.memory_with_flash < 256 * MIB, "{large:?}");
         assert!(large.flash > 1100 * MIB, "{large:?}");
-        // Long segments, from a server with much memory, want room for some of them.
+        // Long segments, from a server with much memory, need room for several of them.
         assert_eq!(Needs::of(&found(1000, 10, 8 * MIB)).memory, 256 * MIB);
     }
 }

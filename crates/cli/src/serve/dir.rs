@@ -1,19 +1,19 @@
-//! Data directories that were probably not meant: a backup that a server would change, a mistyped
-//! one that it would create.
+//! Checks for data directories that are probably a mistake: a backup that a server would change, a
+//! mistyped one that it would create.
 
 use duramen_backup::os::is_snapshot;
 use duramen_server::ServerConfig;
 use duramen_server::config::DiskMode;
 use std::path::{Path, PathBuf};
 
-/// Snapshots that are shown of those beside a path.
+/// Most snapshots near a path that are shown.
 const SHOWN_MAX: usize = 5;
 
-/// Refuses a directory that is a snapshot, unless that is what the person says; and one that does
-/// not exist, if it looks like one.
+/// Refuses a directory that is a snapshot, unless `use_snapshot`; and one that does not exist, if
+/// its name looks like a snapshot.
 ///
 /// # Errors
-/// What was probably meant.
+/// The directory that was probably meant.
 pub(super) fn check(config: &ServerConfig, use_snapshot: bool) -> Result<(), String> {
     let Some(dir) = config.data_dir() else {
         return Ok(());
@@ -47,7 +47,7 @@ pub(super) fn check(config: &ServerConfig, use_snapshot: bool) -> Result<(), Str
     ))
 }
 
-/// Where `SAVE` and people put them.
+/// Whether it is at a place where `SAVE` and people put snapshots.
 fn is_named_as_snapshot(dir: &Path) -> bool {
     let names: Vec<String> = dir
         .iter()
@@ -57,8 +57,7 @@ fn is_named_as_snapshot(dir: &Path) -> bool {
     is_inside || names.last().is_some_and(|name| name.ends_with("dump"))
 }
 
-/// Snapshots in the same folder, and what `SAVE` made in the data directory that a server has if it
-/// is not told another.
+/// Snapshots in the same folder, and the one of `SAVE` in the default data directory.
 fn snapshots_near(dir: &Path) -> Vec<PathBuf> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,

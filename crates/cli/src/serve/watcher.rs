@@ -1,4 +1,4 @@
-//! What signals do to a server: they stop it, have it read its settings again, or ask how it is.
+//! Effects of signals on a server: they stop it, make it read its settings again, or log its state.
 
 use super::EXIT_STUCK;
 use crate::config::{Given, Loaded};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Where the settings come from, and what they said when somebody looked last.
+/// The sources of the settings, and their values at the last reading.
 pub(super) struct Sources {
     /// None: the server was started without one.
     file: Option<PathBuf>,
@@ -25,9 +25,9 @@ impl Sources {
         Sources { file, given, last }
     }
 
-    /// Reads the configuration file again. What it says otherwise than before, and may change while
-    /// the server runs, is changed, all of it or nothing; a setting that the file says as before
-    /// stays as `CONFIG SET` has made it.
+    /// Reads the configuration file again. Settings that differ from the last reading, and may
+    /// change while the server runs, are changed, all or none. A setting that is unchanged in the
+    /// file keeps the value of `CONFIG SET`.
     fn reload(&mut self, shared: Option<&Shared>) {
         let (Some(file), Some(shared)) = (&self.file, shared) else {
             return tracing::info!("there is no configuration file to be read again");
@@ -53,7 +53,7 @@ impl Sources {
     }
 }
 
-/// Stops whatever server is there: the first signal gracefully, the second at once.
+/// Stops the present server: the first signal gracefully, the second at once.
 pub(super) struct Watcher {
     seen: Arc<Seen>,
     handle: signal_hook::iterator::Handle,
@@ -62,12 +62,12 @@ pub(super) struct Watcher {
 
 #[derive(Default)]
 struct Seen {
-    /// Signals so far.
+    /// Number of signals so far.
     signals: AtomicUsize,
-    /// Servers so far.
+    /// Number of servers so far.
     servers: AtomicUsize,
     shared: Mutex<Option<Arc<Shared>>>,
-    /// The stop that the first signal asked for, while something has to be written before.
+    /// The stop of the first signal, while data has to be written before the end.
     stopping: Mutex<Option<Arc<Stopping>>>,
     /// The last server has ended: the process ends by itself.
     ended: Mutex<bool>,
@@ -79,7 +79,7 @@ impl Seen {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After a second signal: ends the process if it does not do so itself, whatever it waits for.
+    /// After a second signal: ends the process if it does not end itself in time.
     fn end_soon(&self) {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let has_ended = &self.has_ended;
@@ -93,7 +93,7 @@ impl Seen {
         std::process::exit(EXIT_STUCK.into());
     }
 
-    /// The server that runs now.
+    /// The present server.
     fn current(&self) -> Option<Arc<Shared>> {
         self.shared().clone()
     }
@@ -124,7 +124,8 @@ impl Seen {
         }
     }
 
-    /// One more signal; whether it is the first. After a stop that could not be, it is again.
+    /// Counts a signal; returns whether it is the first. After a failed stop the next one counts as
+    /// the first again.
     fn count(&self) -> bool {
         let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
         let is_refused = |stopping: &Arc<Stopping>| matches!(stopping.result(), Some(Err(_)));
@@ -136,7 +137,7 @@ impl Seen {
     }
 }
 
-/// After a second signal the process has this long to end by itself.
+/// Time for the process to end by itself after a second signal.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
 impl Watcher {
@@ -169,7 +170,7 @@ impl Watcher {
         }
     }
 
-    /// From now on this server is stopped; at once, if there was a signal already.
+    /// From now on signals stop this server; at once, if there was a signal already.
     pub(super) fn watch(&self, server: &Server) {
         *self.seen.shared() = Some(Arc::clone(server.shared()));
         self.seen.servers.fetch_add(1, Ordering::SeqCst);
@@ -189,7 +190,7 @@ impl Watcher {
         let seen = &self.seen;
         *seen.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         seen.has_ended.notify_all();
-        // It has nothing left to do but to end.
+        // Its only remaining step is to end.
         let _ = self.thread.join();
     }
 }

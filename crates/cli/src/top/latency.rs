@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Latency {
     pub(super) command: String,
-    /// Since start, or per second of the interval; the server may not tell.
+    /// Since start, or per second of the interval; the server may not report it.
     pub(super) calls: Option<f64>,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -29,7 +29,7 @@ impl Latency {
     }
 }
 
-/// Most called first.
+/// Sorts by calls, most called first.
 pub(super) fn sort(all: &mut [Latency]) {
     let calls = |one: &Latency| one.calls.unwrap_or(0.0);
     all.sort_by(|a, b| {
@@ -43,8 +43,8 @@ pub(super) fn sort(all: &mut [Latency]) {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Histogram {
     calls: u64,
-    /// For a time in microseconds, how many calls took no longer. A time is left out if no call was
-    /// added by it.
+    /// For a time in microseconds, the number of calls that took no longer. A time without
+    /// additional calls is left out.
     up_to: BTreeMap<u64, u64>,
 }
 
@@ -93,7 +93,7 @@ fn integer(reply: &Reply) -> u64 {
         .unwrap_or(0)
 }
 
-/// What was called between two readings, most called first. `calls` are per second.
+/// Latencies of the calls between two readings, most called first. `calls` are per second.
 pub(super) fn between(
     before: &HashMap<String, Histogram>,
     now: &HashMap<String, Histogram>,
@@ -117,9 +117,9 @@ pub(super) fn between(
     all
 }
 
-/// The bounds below which 50 %, 99 % and 99.9 % of the calls between the two stayed.
+/// The upper bounds of 50 %, 99 % and 99.9 % of the calls between the two.
 fn percentiles(before: &Histogram, now: &Histogram) -> Option<[f64; 3]> {
-    // A bound that a histogram leaves out has the count of the one below.
+    // A bound that a histogram omits has the count of the next lower one.
     let up_to = |histogram: &Histogram, us: u64| {
         histogram
             .up_to

@@ -1,7 +1,7 @@
-//! From two readings of a server to what happened between them.
+//! From two readings of a server to the activity between them.
 //!
-//! Field names are Redis's where Redis has the figure; `duramen_…` ones are the log's own and
-//! absent on other servers: whatever a server does not tell is left out, never shown as 0.
+//! Field names are Redis's if Redis has the figure; `duramen_…` ones are Duramen's own and missing
+//! on other servers: a missing figure is left out, never shown as 0.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,20 +12,20 @@ use super::latency::{self, Histogram, Latency};
 use crate::client::Connection;
 use crate::failure::Failure;
 
-/// What the server tells at one moment.
+/// Figures of a server at one moment.
 pub(super) struct Sample {
     at: Instant,
     fields: HashMap<String, String>,
     histograms: HashMap<String, Histogram>,
-    /// Of one PING, as this client sees it.
+    /// Round trip of one PING, measured by this client.
     round_trip_us: Option<f64>,
 }
 
-/// Sections beyond the default ones that Redis gives only when asked.
+/// Sections that Redis returns only on request.
 const REQUEST: [&str; 2] = ["INFO", "everything"];
 
 impl Sample {
-    /// Asks the server.
+    /// Requests the figures from the server.
     pub(super) fn take(server: &mut Connection) -> Result<Sample, Failure> {
         let began = Instant::now();
         server.ask(&["PING"])?;
@@ -34,7 +34,7 @@ impl Sample {
         let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
         let histograms = match server.ask(&["LATENCY", "HISTOGRAM"]) {
             Ok(reply) => latency::histograms(&reply),
-            // A server before Redis 7, or one where this user may not.
+            // A server before Redis 7, or one on which this user may not run the command.
             Err(Failure::Server(_)) => HashMap::new(),
             Err(failure) => return Err(failure),
         };
@@ -62,7 +62,7 @@ impl Sample {
     }
 }
 
-/// What happened between two samples, and how things stand at the second one.
+/// The activity between two samples, and the state at the second one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     pub(super) server: String,
@@ -74,14 +74,14 @@ pub(super) struct Reading {
     pub(super) cpu_cores: Option<f64>,
     pub(super) clients: Option<f64>,
     pub(super) keys: Option<f64>,
-    /// Backed by memory, of the limit.
+    /// Memory in use, of the limit.
     pub(super) memory_bytes: Option<f64>,
     pub(super) rss_bytes: Option<f64>,
     pub(super) memory_limit_bytes: Option<f64>,
     pub(super) live_bytes: Option<f64>,
     pub(super) index_bytes: Option<f64>,
     pub(super) utilization: Option<f64>,
-    /// Of the second tier; none without one.
+    /// Bytes of the second tier; `None` without one.
     pub(super) flash_bytes: Option<f64>,
     pub(super) flash_live_bytes: Option<f64>,
     pub(super) flash_promoted_bytes: Option<f64>,
@@ -95,9 +95,9 @@ pub(super) struct Reading {
     pub(super) cleaner_relocated_bytes_per_second: Option<f64>,
     pub(super) cleaner_busy: Option<f64>,
     pub(super) stall_ms_per_second: Option<f64>,
-    /// What a write is acknowledged at.
+    /// Level at which a write is acknowledged.
     pub(super) level: Option<String>,
-    /// `ok`, or what is wrong.
+    /// `ok`, or the fault.
     pub(super) disk: Option<String>,
     pub(super) commits_per_second: Option<f64>,
     pub(super) disk_bytes_per_second: Option<f64>,
@@ -105,7 +105,7 @@ pub(super) struct Reading {
     pub(super) undurable_bytes: Option<f64>,
     pub(super) sync_p50_us: Option<f64>,
     pub(super) sync_p99_us: Option<f64>,
-    /// Open, closed and free ones.
+    /// Open, closed and free segments.
     pub(super) segments: [Option<f64>; 3],
     pub(super) round_trip_us: Option<f64>,
     /// Since the server's start.
@@ -115,13 +115,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Above the lines of [`line`](Self::line).
+    /// Heading above the lines of [`line`](Self::line).
     pub(super) const HEADER: &'static str = "       ops/s     hit   clients        keys   memory    limit  utilized  cleaner    freed/s  evicted/s     level  commits/s  undurable";
 
-    /// What happened from `before` to `now`.
+    /// The activity from `before` to `now`.
     pub(super) fn between(before: &Sample, now: &Sample) -> Reading {
         let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-9);
-        // A counter that went back: the server restarted or its statistics were reset.
+        // A counter that decreased: the server restarted or its statistics were reset.
         let delta = |name: &str| Some((now.number(name)? - before.number(name)?).max(0.0));
         let rate = |name: &str| Some(delta(name)? / seconds);
         let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
@@ -202,7 +202,7 @@ impl Reading {
         )
     }
 
-    /// All figures that the server gave.
+    /// All figures from the server.
     pub(super) fn json(&self) -> Value {
         let figures = [
             ("uptime_seconds", self.uptime_seconds),

@@ -10,7 +10,7 @@ use super::Page;
 use super::latency::Latency;
 use super::sample::{Reading, count, size};
 
-/// Above this utilization the cleaner's work per byte doubles and doubles again: worth a colour.
+/// Above this utilization the cleaner's work per byte grows steeply: it is shown in colour.
 const HIGH_UTILIZATION: f64 = 0.9;
 
 /// Draws the whole page.
@@ -245,7 +245,7 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
     frame.render_widget(table, area);
 }
 
-/// Of the second tier, if there is one.
+/// Figures of the second tier, if there is one.
 fn flash_figures(reading: &Reading) -> Vec<(&'static str, String)> {
     if reading.flash_bytes.is_none() {
         return Vec::new();

@@ -1,12 +1,11 @@
-//! `duramen` with arguments, and what became of it.
+//! `duramen` with arguments, and its result.
 
 use std::process::{Command, Output, Stdio};
 
 /// The binary under test.
 pub const DURAMEN: &str = env!("CARGO_BIN_EXE_duramen");
 
-/// Addresses at which nobody listens: the system gives such ports to nobody who asks for a free
-/// one.
+/// Addresses without a listener: the system never assigns such ports as free ones.
 pub const CLOSED: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
 
 /// A call of the binary.
@@ -50,7 +49,7 @@ impl Call {
     }
 }
 
-/// What a process left behind.
+/// Result of a process.
 #[derive(Debug)]
 pub struct Answer {
     pub code: Option<i32>,
@@ -59,7 +58,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What it printed.
+    /// Its output, parsed.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         self.expect(0);

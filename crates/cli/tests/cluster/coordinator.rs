@@ -1,4 +1,4 @@
-//! The coordinator alone: what it keeps, whom it refuses, who follows it.
+//! The coordinator alone: its stored state, refused peers, its successors.
 
 use crate::etcd::Etcd;
 use crate::process::{DEADLINE, Process};
@@ -67,7 +67,7 @@ fn tables_are_kept_over_a_kill() {
         .run()
         .expect_error(3, "has no tablets yet");
 
-    // Nobody else may use the store.
+    // No other process may use the store.
     let mut second = Process::launch(&[
         "coordinator",
         "--listen",
@@ -81,7 +81,7 @@ fn tables_are_kept_over_a_kill() {
     assert_eq!(status.code(), Some(5), "{said}");
     assert!(said.contains("in use by a coordinator at"), "{said}");
     first.kill();
-    // Its settings stay, whatever is said now; another cluster's are refused.
+    // Its settings stay, whatever the flags; a store of another cluster is refused.
     let third = start(&store, &["--replicas", "5"]);
     let answer = third.call(&["status"]).run();
     assert!(
@@ -150,17 +150,16 @@ fn a_standby_leads_soon() {
     let mut first = start(&etcd.store(), &[]);
     assert_eq!(first.said("role"), "leader");
     let mut second = start(&etcd.store(), &[]);
-    // A standby sends to the leader: mostly the first, but a machine that stands still may depose
-    // it.
+    // A standby redirects to the leader: mostly the first one, but on a stalled machine it may be
+    // deposed.
     led_by(&second, &[&first, &second]);
     if led_by(&first, &[&first, &second]) == 1 {
         std::mem::swap(&mut first, &mut second);
     }
     first.kill();
-    // Within three seconds, or what a busy machine makes of them: `docs/benchmarks.md` has the
-    // times.
+    // Within three seconds, or longer on a busy machine: `docs/benchmarks.md` has the times.
     led_by(&second, &[&second]);
-    // A leader that ends as asked is followed at once.
+    // A leader that is stopped is replaced at once.
     let third = start(&etcd.store(), &[]);
     led_by(&third, &[&second, &third]);
     second.terminate();
@@ -168,7 +167,7 @@ fn a_standby_leads_soon() {
     led_by(&third, &[&third]);
 }
 
-/// Which of these leads, by the word of one of them; waits until one does.
+/// The leader among these, as one of them reports it; waits until there is one.
 fn led_by(asked: &Process, processes: &[&Process]) -> usize {
     let since = Instant::now();
     loop {
@@ -193,7 +192,7 @@ fn who_does_not_have_the_token_is_turned_away() {
         path.display().to_string()
     };
     let (right, wrong) = (file("right", "hidden\n"), file("wrong", "guessed\n"));
-    // The first line counts, for everybody.
+    // Only the first line counts, for every reader.
     let remarked = file("remarked", "hidden \nfrom the safe\n");
     let store = format!("redb:{}", folder.path().join("store").display());
     let coordinator = start(&store, &["--cluster-token-file", &remarked]);
@@ -218,7 +217,7 @@ fn who_does_not_have_the_token_is_turned_away() {
     ask("1s", &["--cluster-token-file", "/nowhere"]).expect_error(2, "the cluster's token in");
 }
 
-/// It is no matter of patience: whoever is asked will not become another cluster.
+/// The error comes at once: a coordinator does not become another cluster.
 #[test]
 fn a_cluster_of_another_name_is_said_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -235,9 +234,9 @@ fn a_cluster_of_another_name_is_said_at_once() {
             "the other side belongs to cluster `one`, this one to `two`",
         );
     }
-    // Whoever does not say the name means whoever answers.
+    // Without a name any cluster is accepted.
     coordinator.call(&["table", "list"]).run().expect(0);
-    // A store of another cluster, once its own coordinator is gone.
+    // A store of another cluster, after its own coordinator has ended.
     let mut coordinator = coordinator;
     coordinator.terminate();
     assert_eq!(coordinator.wait().0.code(), Some(0));

@@ -1,5 +1,4 @@
-//! An etcd of a test's own (Debian's etcd-server, as for the metastore's tests). It ends with the
-//! test.
+//! A test's own etcd (Debian's etcd-server, as for the metastore's tests). It ends with the test.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -35,7 +34,7 @@ impl Etcd {
         format!("etcd:http://127.0.0.1:{}", self.port)
     }
 
-    /// False if it ended at once: somebody else took a port meanwhile.
+    /// False if it ended at once: another process took a port meanwhile.
     fn try_start(&mut self) -> bool {
         let client = format!("http://127.0.0.1:{}", self.port);
         let peer = format!("http://127.0.0.1:{}", free_port());

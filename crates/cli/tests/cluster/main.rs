@@ -1,4 +1,4 @@
-//! Clusters as processes: what the command line says about them and does with them.
+//! Clusters as processes: output and effects of the command line.
 
 mod command;
 mod coordinator;

@@ -6,20 +6,20 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Nothing takes longer, or the test fails.
+/// Longest wait; a longer one fails the test.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A `duramen` that goes on until it is ended; with the test at the latest.
+/// A `duramen` that runs until it is ended, with the test at the latest.
 pub struct Process {
     child: Child,
     lines: Receiver<String>,
     stderr: Option<ChildStderr>,
-    /// What it said when it was ready.
+    /// Its ready line.
     pub ready: String,
 }
 
 impl Process {
-    /// Not waiting for anything.
+    /// Starts it without waiting.
     pub fn launch(args: &[&str]) -> Process {
         let mut child = Command::new(DURAMEN)
             .args(args)
@@ -45,7 +45,7 @@ impl Process {
         }
     }
 
-    /// Until its ready line.
+    /// Starts it and waits for its ready line.
     pub fn start(args: &[&str]) -> Process {
         let mut process = Process::launch(args);
         let until = Instant::now() + DEADLINE;
@@ -91,7 +91,7 @@ impl Process {
         signal(self.pid(), "TERM");
     }
 
-    /// Its end, and what it wrote to standard error.
+    /// Its exit status, and its standard error.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let until = Instant::now() + DEADLINE;
         let status = loop {
@@ -112,7 +112,7 @@ impl Process {
         text
     }
 
-    /// A command for the cluster whose coordinator this is.
+    /// A command for the cluster of this coordinator.
     pub fn call(&self, args: &[&str]) -> Call {
         duramen(args).coordinators(&self.said("coordinator"))
     }

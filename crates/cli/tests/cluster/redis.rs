@@ -1,5 +1,4 @@
-//! A Redis client of a cluster, as small as can be: follows MOVED, tries again what is not served
-//! now.
+//! A minimal Redis client of a cluster: follows MOVED, retries requests that are not served now.
 
 use crate::process::DEADLINE;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
@@ -23,7 +22,7 @@ impl Redis {
         }
     }
 
-    /// The text of the reply, wherever it comes from.
+    /// The text of the reply, from whichever server.
     pub fn ask(&mut self, request: &[&str]) -> String {
         let until = Instant::now() + DEADLINE;
         let mut address = self.addresses[0].clone();
@@ -44,7 +43,7 @@ impl Redis {
                         .into_owned();
                 }
                 None => {
-                    // It is gone, or about to be: somebody else knows more.
+                    // It is gone, or about to be: another server has a newer map.
                     self.next += 1;
                     address = self.addresses[self.next % self.addresses.len()].clone();
                 }

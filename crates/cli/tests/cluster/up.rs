@@ -1,4 +1,4 @@
-//! `duramen up`: a cluster of real processes, its end and its beginning again.
+//! `duramen up`: a cluster of real processes, its end and its restart.
 
 use crate::command::duramen;
 use crate::process::{DEADLINE, Process, signal};
@@ -10,7 +10,7 @@ const KEYS: usize = 400;
 
 fn up(more: &[&str]) -> Process {
     let mut args = vec!["up", "--servers", "3", "--memory", "64mb"];
-    // On a busy machine nobody is taken for dead who only has to wait for a moment.
+    // On a busy machine a slow process must not count as dead.
     args.extend(["--verdict-timeout", "3s"]);
     args.extend(more);
     Process::start(&args)
@@ -27,7 +27,7 @@ fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Until it holds.
+/// Waits until it holds.
 fn until(what: &str, is_true: impl Fn() -> bool) {
     let since = Instant::now();
     while !is_true() {
@@ -69,7 +69,7 @@ fn a_cluster_outlives_a_server_and_ends_without_a_trace() {
         answer.expect(0);
         answer.out.contains("done")
     });
-    // Said to be dead, and not: its data comes back elsewhere, it comes back with nothing.
+    // Declared dead, but alive: its data comes back elsewhere, and it comes back without data.
     let alive = up.call(&["status", "--json"]).run().json();
     let member = alive["servers"]
         .as_array()
@@ -95,7 +95,7 @@ fn a_cluster_outlives_a_server_and_ends_without_a_trace() {
     until("all servers end", || !pids.iter().any(|pid| is_alive(*pid)));
 }
 
-/// What the commands do with a cluster that lives.
+/// The commands on a running cluster.
 fn tables_and_tablets(up: &Process) {
     let create = [
         "table",

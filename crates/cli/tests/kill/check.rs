@@ -1,8 +1,8 @@
-//! What clients know of the data, and whether the server still agrees.
+//! The clients' record of the data, and its comparison with the server.
 //!
 //! Each key has one writer, so its possible states are a sequence: the last one that was
-//! acknowledged, or shown to a reader, and those of the requests that were on their way after it.
-//! After a crash it must be one of these.
+//! acknowledged, or shown to a reader, and those of the later in-flight requests. After a crash it
+//! must be one of these.
 
 use super::server::Server;
 use super::wire::{Reply, Wire};
@@ -15,21 +15,21 @@ pub(crate) type State = Option<Vec<u8>>;
 /// One key.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Acknowledged.
+    /// The acknowledged state.
     pub(crate) sure: State,
-    /// What it may have become since, in order.
+    /// Possible later states, in order.
     pub(crate) maybe: Vec<State>,
-    /// It may also be any of these: states before `sure`, acknowledged at level `memory` only.
+    /// Further possible states: those before `sure`, acknowledged at level `memory` only.
     pub(crate) loose: Vec<State>,
 }
 
 impl Known {
-    /// The state after everything that was sent.
+    /// The state after all sent requests.
     pub(crate) fn newest(&self) -> &State {
         self.maybe.last().unwrap_or(&self.sure)
     }
 
-    /// The oldest request on its way was acknowledged.
+    /// The oldest in-flight request was acknowledged.
     pub(crate) fn acknowledge(&mut self, lasting: bool) {
         let state = self.maybe.remove(0);
         let before = std::mem::replace(&mut self.sure, state);
@@ -41,13 +41,13 @@ impl Known {
     }
 }
 
-/// What one writer knows. Its keys are its own.
+/// The record of one writer, which alone writes its keys.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) keys: HashMap<String, Known>,
-    /// Keys that are always written together, with the same value: transaction by transaction.
+    /// Keys that are always written together, with the same value, in one transaction.
     pub(crate) group: Known,
-    /// What the reader was shown of this writer's public number.
+    /// The highest value of this writer's public number that the reader saw.
     pub(crate) shown: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Writer {
 pub(crate) struct Counter {
     pub(crate) acknowledged: i64,
     pub(crate) maybe: i64,
-    /// The highest value that anybody was shown.
+    /// The highest value that any client saw.
     pub(crate) shown: i64,
 }
 
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// Compares everything, and takes what is there as what is known. Returns what is wrong.
+    /// Compares everything, and records the present state. Returns the differences.
     pub(crate) fn check(&mut self, server: &Server, totals: &mut Totals) -> Vec<String> {
         let mut wire = Wire::connect(server.port).expect("a fresh server takes connections");
         let mut wrong = Vec::new();
@@ -124,7 +124,7 @@ pub(crate) fn public_key(writer: usize) -> String {
     format!("public:{writer}")
 }
 
-/// Values begin with a number; what follows fills them up.
+/// Values begin with a number; padding follows.
 pub(crate) fn number_in(value: &[u8]) -> u64 {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit());
     digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
@@ -202,11 +202,11 @@ fn check_group(
     };
 }
 
-/// What a run did.
+/// Activity of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) acknowledged: u64,
-    /// Sent, and the server died before it answered.
+    /// Sent, and not answered before the server died.
     pub(crate) unanswered: u64,
     pub(crate) checked_keys: u64,
     pub(crate) clean_stops: u64,

@@ -1,5 +1,5 @@
-//! Bytes that change on disk under a server that runs: it finds and repairs that, so that SIGKILL
-//! takes nothing.
+//! Bytes that change on disk under a running server: the server finds and repairs the damage, so a
+//! SIGKILL loses nothing.
 
 use crate::load::Random;
 use crate::server::Server;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const KEYS: u64 = 400;
-/// Where the frames of a store of 64 MB of memory may lie is searched in pieces of this length.
+/// The frames of a store of 64 MB of memory are searched in pieces of this length.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The `INFO persistence` fields.
@@ -32,7 +32,7 @@ fn number(fields: &HashMap<String, String>, name: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{name} is {text}"))
 }
 
-/// Polls until the fields are as wanted.
+/// Polls until the fields have the wanted values.
 fn wait_for(wire: &mut Wire, what: &str, is: impl Fn(&HashMap<String, String>) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -52,14 +52,14 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {number}").into_bytes()
 }
 
-/// A value that is found again on disk.
+/// A value that can be found on disk.
 fn value(number: u64, round: u64) -> Vec<u8> {
     let mark = format!("<{number} of round {round}>");
     mark.bytes().cycle().take(20_000).collect()
 }
 
-/// Changes some bytes of these values wherever they lie in the frames; returns how many of them lie
-/// there.
+/// Changes some bytes of these values at all their places in the frames; returns the number of
+/// values found.
 fn hurt(frames: &Path, values: &[Vec<u8>]) -> usize {
     let file = OpenOptions::new()
         .read(true)
@@ -95,7 +95,7 @@ fn hurt(frames: &Path, values: &[Vec<u8>]) -> usize {
     found.len()
 }
 
-/// Ends who goes on until then.
+/// Ends running threads on drop.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -121,16 +121,16 @@ fn damage_under_a_running_server_is_repaired() {
             number(fields, "duramen_frames_used") >= 3
         });
         let values: Vec<Vec<u8>> = (0..KEYS / 4).map(|number| value(number, 0)).collect();
-        // A frame is counted when it is given, and written a little later.
+        // A frame is counted when it is assigned, and written a little later.
         let deadline = Instant::now() + Duration::from_secs(60);
         while hurt(&frames, &values) <= 10 {
             assert!(Instant::now() < deadline, "hardly any value is in a frame");
         }
-        // Others go on writing meanwhile.
+        // Other clients write meanwhile.
         let done = AtomicBool::new(false);
         let rounds = std::thread::scope(|scope| {
-            // Also where what is waited for never comes: the scope waits for the writer before it
-            // says so.
+            // Also if the awaited state never comes: the scope waits for the writer before the test
+            // reports it.
             let end = End(&done);
             let writer = scope.spawn(|| {
                 let mut wire = Wire::connect(server.port).expect("it serves");

@@ -1,4 +1,4 @@
-//! Writers and a reader, until the server dies under them.
+//! Writers and a reader, until the server dies.
 
 use super::check::{
     self, Counter, GROUP, Known, Model, State, Totals, Writer, group_key, public_key,
@@ -31,24 +31,24 @@ impl Random {
     }
 }
 
-/// What all clients of one life share.
+/// State that all clients of one life share.
 struct Shared {
     port: u16,
-    /// The server is to be stopped cleanly: no new requests, please.
+    /// The server is about to be stopped cleanly: no new requests.
     ending: AtomicBool,
-    /// INCRs that were sent, and that were acknowledged.
+    /// INCRs that were sent, and those that were acknowledged.
     sent: AtomicI64,
     acknowledged: AtomicI64,
-    /// The highest value of the counter that anybody was shown.
+    /// The highest value of the counter that any client saw.
     shown: AtomicI64,
-    /// Values are numbered through, so that no two are the same.
+    /// Values are numbered consecutively, so that no two are the same.
     next: AtomicU64,
-    /// What the reader was shown of each writer.
+    /// The public numbers of the writers that the reader saw.
     public: Vec<AtomicU64>,
     totals: Mutex<Totals>,
 }
 
-/// Loads the server for a while, then ends it: mostly by SIGKILL in the middle of everything.
+/// Loads the server for a while, then ends it: mostly by SIGKILL amid requests.
 pub(crate) fn run(
     server: &Server,
     model: &mut Model,
@@ -97,9 +97,9 @@ pub(crate) fn run(
     totals.add(&shared.totals.lock().expect("totals"));
 }
 
-/// What a reply is the reply to.
+/// The request of a reply.
 enum Sent {
-    /// A key's next state; `lasting`: at a level that survives a kill.
+    /// The next state of a key; `lasting`: at a level that survives a kill.
     Key {
         key: String,
         lasting: bool,
@@ -228,7 +228,7 @@ fn send(
     }
 }
 
-/// A key keeps its level: most are synced.
+/// The level of a key, which never changes: most are synced.
 fn level(key: u64) -> &'static [u8] {
     match key % 10 {
         0 => b"memory",
@@ -264,7 +264,7 @@ fn send_group(
     sent.push_back(Sent::Exec);
 }
 
-/// A reply came: what it tells of must last.
+/// Handles a reply: the state that it shows must persist.
 fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply) {
     if let Reply::Error(text) = reply {
         panic!("an error under load: {text}; sent at {}", shared.port);
@@ -287,7 +287,7 @@ fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply)
     }
 }
 
-/// Reads what others write: what it was shown must last as well (trap 4).
+/// Reads other writers' keys: the values that it saw must persist as well (trap 4).
 fn read(shared: &Shared) {
     let Ok(mut wire) = Wire::connect(shared.port) else {
         return;

@@ -1,11 +1,11 @@
-//! Whole servers, killed with SIGKILL under load, again and again: nothing that was acknowledged
-//! may be gone afterwards, and nothing that anybody was shown.
+//! Whole servers, repeatedly killed with SIGKILL under load: nothing that was acknowledged, or
+//! shown to a client, may be lost.
 //!
-//! Several servers run side by side, each with a directory of its own that it keeps from one life
-//! to the next. Every cycle starts the server, compares all of its data with what clients know,
-//! loads it from several connections, kills it at a random moment (sometimes it may stop cleanly).
-//! `DURAMEN_KILL_CYCLES` says how many cycles there are in all, `DURAMEN_KILL_SEED` repeats the
-//! choices of a run, though not its timing.
+//! Several servers run at the same time, each with a directory of its own that it keeps from one
+//! life to the next. Every cycle starts the server, compares all of its data with the clients'
+//! record, loads it from several connections, and kills it at a random moment (sometimes it may
+//! stop cleanly). `DURAMEN_KILL_CYCLES` sets the total number of cycles, `DURAMEN_KILL_SEED`
+//! repeats the choices of a run, though not its timing.
 
 mod check;
 mod decay;
@@ -23,7 +23,7 @@ const CYCLES: u32 = 300;
 /// Servers at a time: enough to keep two cores and one disk busy.
 const SERVERS: u32 = 3;
 
-/// Enough for the frames of 64 MB of memory, four times over. What is not used takes no space.
+/// Enough for the frames of 64 MB of memory, four times over. Unused space takes no blocks.
 const RAW_BYTES: u64 = 1 << 30;
 
 fn setting(name: &str) -> Option<u64> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Server {
     process: Mutex<Child>,
     pub(crate) port: u16,
-    /// Until it said that it serves.
+    /// Time until its ready line.
     pub(crate) started_ms: u64,
     folder: PathBuf,
 }
@@ -80,8 +80,8 @@ impl Server {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// SIGKILL; or, `clean`, SIGTERM, after which it must end by itself with exit code 0. Returns
-    /// when it is gone.
+    /// SIGKILL; or, with `clean`, SIGTERM, after which it must end by itself with exit code 0.
+    /// Returns when it has ended.
     pub(crate) fn end(&self, clean: bool) {
         let mut process = self.process.lock().expect("the process");
         if !clean {
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// Copies a directory to where it outlives the test.
+/// Copies a directory to a place that outlives the test.
 pub(crate) fn keep(dir: &Path) -> String {
     let kept = std::env::temp_dir().join(format!("duramen-kill-{}", std::process::id()));
     let copied = Command::new("cp").arg("-r").arg(dir).arg(&kept).status();

@@ -1,4 +1,4 @@
-//! A plain connection: requests out, replies in.
+//! A plain connection for requests and replies.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

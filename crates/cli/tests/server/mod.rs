@@ -1,4 +1,4 @@
-//! A server of a test's own: started on a free port, ended with the test.
+//! A test's own server: started on a free port, ended with the test.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
@@ -15,8 +15,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `duramen serve`, or redis-server if DURAMEN_TEST_PEER says so, with `options` that both
-    /// know.
+    /// `duramen serve`, or redis-server if DURAMEN_TEST_PEER names it, with `options` that both
+    /// have.
     pub(crate) fn start(options: &[&str]) -> Server {
         match std::env::var("DURAMEN_TEST_PEER") {
             Ok(program) => Server::start_peer(&program, options),
@@ -24,7 +24,7 @@ impl Server {
         }
     }
 
-    /// Whether it is not Duramen.
+    /// Whether it is a peer instead of Duramen.
     pub(crate) fn is_peer(&self) -> bool {
         self.peer
     }
@@ -68,7 +68,7 @@ impl Server {
         }
     }
 
-    /// It can't say which port it took: one that was free a moment ago is tried until it works.
+    /// It can't report its port: ports that were free a moment ago are tried until one works.
     fn start_peer(program: &str, options: &[&str]) -> Server {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {

@@ -1,4 +1,4 @@
-//! Of tests of stores with a flash tier: a device in memory, and what is written.
+//! Helpers for tests of stores with a flash tier: a device in memory, and its writes.
 
 use duramen::Session;
 use duramen_engine::TableId;
@@ -27,7 +27,7 @@ impl Device for Flash {
     }
 }
 
-/// A device of so many bytes, empty.
+/// An empty device of `bytes` bytes.
 pub fn memory(bytes: usize) -> Arc<dyn Device> {
     Arc::new(Flash(RwLock::new(vec![0; bytes])))
 }
@@ -42,7 +42,7 @@ pub fn value(n: u64, round: u64) -> Vec<u8> {
     value
 }
 
-/// Writes many values before it waits for any.
+/// Writes many values, and waits only at the end.
 pub fn write(session: &mut Session, keys: impl Iterator<Item = u64>, round: u64) {
     let keys: Vec<u64> = keys.collect();
     for some in keys.chunks(100) {

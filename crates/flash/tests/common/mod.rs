@@ -14,12 +14,12 @@ pub struct Memory {
     pub writes: AtomicU64,
     /// Writes and syncs that succeed before one fails; below 0: all do.
     pub until_failure: AtomicI64,
-    /// Its reads and the memory for them are at multiples of so many bytes.
+    /// Alignment of its reads and of their memory, in bytes.
     pub alignment: AtomicUsize,
 }
 
 impl Memory {
-    /// Whether it is this operation that fails.
+    /// Whether this operation fails.
     fn is_due(&self) -> bool {
         self.until_failure.fetch_sub(1, Ordering::SeqCst) == 0
     }
@@ -45,7 +45,7 @@ impl Ram {
         }))
     }
 
-    /// As a crash of the process would leave it.
+    /// The content after a crash of the process.
     pub fn copy(&self) -> Vec<u8> {
         self.0.bytes.lock().unwrap().clone()
     }
@@ -131,7 +131,8 @@ impl Dice {
     }
 }
 
-/// The value of version `version` of object `index`: of a length of its own, and unlike any other.
+/// The value of version `version` of object `index`: of a length of its own, and different from all
+/// others.
 pub fn value(index: u32, version: u32, bytes_max: usize) -> Vec<u8> {
     let mut dice = Dice(u64::from(index) << 32 | u64::from(version));
     let bytes = 8 + dice.roll(bytes_max as u64 - 7) as usize;

@@ -1,11 +1,11 @@
-//! Rule: every external crate has its reason in ARCHITECTURE.md and, with all it pulls in, a
+//! Rule: every external crate has its reason in ARCHITECTURE.md and, with all its dependencies, a
 //! permissive licence.
 
 use std::collections::BTreeSet;
 
 use super::{House, licence};
 
-/// The heading of ARCHITECTURE.md whose table names each external crate and why it is here.
+/// The heading of ARCHITECTURE.md whose table has each external crate with its reason.
 const HEADING: &str = "External crates";
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) {

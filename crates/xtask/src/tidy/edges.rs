@@ -1,11 +1,11 @@
-//! Rule: a crate sees only the crates below it, and is named for what it is.
+//! Rule: a crate uses only the crates below it, and its name describes it.
 
 use super::House;
 
-/// The crates directly below each crate; it may see those and whatever they may see. 00-map.md's
+/// The crates directly below each crate; it may use those and all that they may use. 00-map.md's
 /// direction `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
 /// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim,
-/// workload, xtask and fuzz are programs around the product: nobody sees them.
+/// workload, xtask and fuzz are programs around the product: no crate uses them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-flash", &["duramen-base"]),
@@ -62,7 +62,7 @@ fn may_see(name: &str, other: &str) -> bool {
     below.any(|lower| *lower == other || may_see(lower, other))
 }
 
-/// Names that say nothing about what a crate is.
+/// Names that do not describe a crate.
 const VAGUE: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) {

@@ -1,7 +1,7 @@
 //! Reads SPDX licence expressions: `(MIT OR Apache-2.0) AND Unicode-3.0`, and the old form
 //! `MIT/Apache-2.0`.
 
-/// Licences that ask for no more than a notice.
+/// Licences that require no more than a notice.
 const PERMISSIVE: [&str; 14] = [
     "0BSD",
     "Apache-2.0",

@@ -1,5 +1,5 @@
-//! Rules for Markdown files: each link leads to something that exists, and so does each path and
-//! each item of our source that a page names.
+//! Rules for Markdown files: each link has a target that exists, and so does each path and each
+//! item of our source that a page names.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -26,7 +26,8 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
 /// Folders of our source, as pages name them.
 const SOURCES: [&str; 3] = ["crates/", "tests/", "fuzz/"];
 
-/// Paths in backquotes that do not exist, and items that are not where `name` in `path` says.
+/// Paths in backquotes that do not exist, and items that are missing in the file of `name` in
+/// `path`.
 fn sources(house: &House, text: &str) -> Result<Vec<String>, String> {
     let mut problems = Vec::new();
     for (name, path) in named_sources(text) {
@@ -47,7 +48,7 @@ fn sources(house: &House, text: &str) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// Each path of our source in backquotes, with the item that the text says is there.
+/// Each path of our source in backquotes, with the item that the text names in it.
 fn named_sources(text: &str) -> Vec<(Option<&str>, &str)> {
     // Between backquotes every second piece is code, if fences are left out.
     let mut found = Vec::new();
@@ -80,7 +81,7 @@ fn named_sources(text: &str) -> Vec<(Option<&str>, &str)> {
     found
 }
 
-/// What is wrong with a link of `file`, if anything. Links to other sites are not followed.
+/// The error of a link of `file`, if any. Links to other sites are not followed.
 fn problem(house: &House, file: &Path, text: &str, link: &str) -> Result<Option<String>, String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return Ok(None);
@@ -109,7 +110,7 @@ fn problem(house: &House, file: &Path, text: &str, link: &str) -> Result<Option<
     )))
 }
 
-/// Resolves `.` and `..` without asking the disk.
+/// Resolves `.` and `..` without reading the disk.
 fn normal(path: &Path) -> PathBuf {
     let mut result = PathBuf::new();
     for part in path.components() {
@@ -140,7 +141,7 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
         .map(|(_, line)| line.trim_start_matches('#').trim())
 }
 
-/// The anchor that a heading gets: lower case, blanks as `-`, punctuation dropped.
+/// The anchor of a heading: lower case, blanks as `-`, punctuation dropped.
 fn slug(heading: &str) -> String {
     heading
         .to_lowercase()

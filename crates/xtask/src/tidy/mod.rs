@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the rules of the house that a compiler does not check.
+//! `cargo xtask tidy`: the rules of the repository that a compiler does not check.
 //!
-//! Each rule takes the [`House`] and adds complaints; a complaint says where, what and what to do.
-//! Exceptions are rows with a reason, in the table beside the rule or in ARCHITECTURE.md.
+//! Each rule takes the [`House`] and adds complaints; a complaint has the place, the fault and the
+//! remedy. Exceptions are rows with a reason, in the table beside the rule or in ARCHITECTURE.md.
 
 mod dependencies;
 mod edges;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::process;
 
-/// What the rules look at.
+/// Input of the rules.
 struct House {
     root: PathBuf,
     /// Paths below `root`, sorted; build output and downloads left out.
@@ -85,13 +85,13 @@ impl House {
             .filter(|package| package["source"].is_null())
     }
 
-    /// First cells of the table rows below a heading of ARCHITECTURE.md, where they are `code`.
+    /// Rows of the table below a heading of ARCHITECTURE.md whose first cell is `code`.
     fn architecture_rows(&self, heading: &str) -> Vec<Row> {
         rows_below(&self.architecture, heading)
     }
 }
 
-/// One row of a table whose first cell is `code`, and what the other cells say.
+/// One row of a table whose first cell is `code`, and the text of its other cells.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
     name: String,

@@ -1,9 +1,9 @@
 //! Rule: docs/protocols.md names the test that finds each planted bug and those of each scenario,
 //! and they exist.
 //!
-//! A bug is a variant of an `enum Bug` in a `planted.rs`: the source must look at it, a test must
-//! plant it, and a row of "Planted bugs" must name tests that are there. "Scenarios" has a row for
-//! each number in [`SCENARIOS`].
+//! A bug is a variant of an `enum Bug` in a `planted.rs`: the source must use it, a test must plant
+//! it, and a row of "Planted bugs" must name existing tests. "Scenarios" has a row for each number
+//! in [`SCENARIOS`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ const SCENARIOS: [u32; 18] = [
     1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 39,
 ];
 
-/// What of a source file the rule looks at.
+/// A source file, as the rule needs it.
 struct Source {
     name: String,
     crate_name: String,
@@ -105,8 +105,8 @@ fn check_sources(sources: &[Source], document: &str, complaints: &mut Vec<String
     }
 }
 
-/// Variants of `enum Bug` that stand for a bug of their own: those with contents pass on another
-/// crate's.
+/// Variants of `enum Bug` that are bugs of their own; variants with contents wrap another crate's
+/// bug.
 fn variants(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .skip_while(|line| !line.starts_with("pub enum Bug"))
@@ -119,7 +119,7 @@ fn variants(text: &str) -> impl Iterator<Item = &str> {
         })
 }
 
-/// Whether a path ends in `path`: the same letters with more after them are another name.
+/// Whether a path ends in `path`; the same letters with more after them are another name.
 fn mentions(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let after = text[at + path.len()..].chars().next();

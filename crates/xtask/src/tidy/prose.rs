@@ -1,21 +1,22 @@
 //! Rules for prose, in comments and on pages: plain openings, lines that fit, words of the field.
 //!
-//! The tree was written before these rules. `crates/xtask/prose.txt` has, for each file, how many
-//! violations are left in it. A file may have no more than that, and its row goes when it has none:
-//! `cargo xtask tidy --prose` lists them all and writes the file anew, with no number raised.
+//! The tree was written before these rules. `crates/xtask/prose.txt` has, for each file, the number
+//! of violations that are left in it. A file may have no more than that, and its row goes when it
+//! has none: `cargo xtask tidy --prose` lists them all and writes the file anew, with no number
+//! raised.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{House, read};
 
-/// Where the numbers stand.
+/// The file of the numbers.
 const LEFT: &str = "crates/xtask/prose.txt";
-/// Columns of a line of prose.
+/// Longest line of prose, in columns.
 const COLUMNS_MAX: usize = 100;
-/// A sentence that opens with one of these is a riddle, unless it is a question.
+/// First words of an unclear sentence, unless it is a question.
 const OPENINGS: [&str; 3] = ["What", "Who", "Whoever"];
-/// Words that do not name a thing, and words that do.
+/// Words that do not name a thing, each with a replacement.
 const BANNED: [(&str, &str); 4] = [
     ("whoever", "the client, thread or server that"),
     ("leisure", "in the background"),
@@ -39,7 +40,7 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
     Ok(())
 }
 
-/// Lists all violations, and writes down how many are left: no number rises.
+/// Lists all violations, and stores the number left: no number rises.
 pub(super) fn list(house: &House) -> Result<(), String> {
     let path = house.root.join(LEFT);
     let left = parse(&read(&path)?)?;
@@ -68,7 +69,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, usize>, String> {
         .ok_or_else(|| format!("{LEFT}: a row is not `count path`"))
 }
 
-/// Of each file that has any: `line: what is wrong`.
+/// For each file, its violations as `line: reason`.
 fn violations(house: &House) -> Result<BTreeMap<String, Vec<String>>, String> {
     let mut found = BTreeMap::new();
     for (extension, of) in [("rs", comments as fn(&str) -> Vec<Line<'_>>), ("md", page)] {
@@ -86,7 +87,7 @@ fn violations(house: &House) -> Result<BTreeMap<String, Vec<String>>, String> {
     Ok(found)
 }
 
-/// Pages that are made from figures, and the list of what has changed.
+/// Generated pages, and the list of changes.
 fn is_generated(file: &Path) -> bool {
     ["docs/benchmarks.md", "CHANGELOG.md"]
         .iter()
@@ -97,7 +98,7 @@ fn is_generated(file: &Path) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line<'a> {
     number: usize,
-    /// The line as it is: its columns count.
+    /// The whole line, for the count of its columns.
     whole: &'a str,
     /// Its prose; empty: a paragraph ends here.
     text: &'a str,
@@ -199,7 +200,7 @@ fn openings(paragraph: &[Line<'_>], found: &mut Vec<String>) {
     }
 }
 
-/// Whether the sentence, which may go on in the next lines, ends with a question mark.
+/// Whether the sentence, which may continue in the next lines, ends with a question mark.
 fn is_question(sentence: &str, next: &[Line<'_>]) -> bool {
     let rest = next.iter().map(|line| line.text);
     let whole: String = std::iter::once(sentence)

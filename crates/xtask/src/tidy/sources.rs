@@ -1,16 +1,17 @@
-//! Rules for each Rust file: it opens with its purpose, keeps its length, holds no placeholder, and
-//! uses `unsafe` only where docs/unsafe.md says so.
+//! Rules for each Rust file: it opens with its purpose, keeps within its length, holds no
+//! placeholder, and uses `unsafe` only if docs/unsafe.md lists it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{House, read, rows_below};
 
-/// Longer files have more than one purpose, or a row here that says why not.
+/// Most lines of a file; a longer one has more than one purpose, or a row in `LONG` with the
+/// reason.
 const LINES_MAX: usize = 800;
 const LONG: [(&str, &str); 0] = [];
 
-/// Left behind by work that was never finished.
+/// Left over from unfinished work.
 const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
 /// Its table names each module with `unsafe`.
@@ -104,7 +105,7 @@ fn code_only(text: &str) -> String {
     code
 }
 
-/// What stands at the start of a text, with its length in bytes.
+/// The token at the start of a text, with its length in bytes.
 enum Token {
     Code(usize),
     Blank(usize),

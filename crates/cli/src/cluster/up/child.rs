@@ -11,14 +11,14 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Names the process that started this one, for [`tie_to_parent`].
-/// (Not `DURAMEN_…`: those are settings.)
+/// Names the process that started this one, for [`tie_to_parent`]. (Not `DURAMEN_…`: those are
+/// settings.)
 const PARENT_ENV: &str = "UP_OF_DURAMEN_PID";
-/// Lines of a log that are shown when a child does not start.
+/// Lines of a log that are shown when a child fails to start.
 const LAST_WORDS: usize = 12;
 
-/// In a child of `duramen up`: the kernel ends this process when that one is gone, however it went.
-/// (Its first thread starts all children, and lives as long as the process.)
+/// In a child of `duramen up`: makes the kernel end this process when the parent is gone, for any
+/// reason. (The parent's first thread starts all children, and lives as long as the process.)
 pub(crate) fn tie_to_parent() {
     let parent = std::env::var(PARENT_ENV).ok();
     let Some(parent) = parent.and_then(|text| text.parse::<i32>().ok()) else {
@@ -28,12 +28,12 @@ pub(crate) fn tie_to_parent() {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
     let now = rustix::process::getppid().map(Pid::as_raw_pid);
     if now != Some(parent) {
-        // It went before we asked.
+        // The parent ended before the call.
         std::process::exit(0);
     }
 }
 
-/// See the file's head.
+/// A child process; see the file's head.
 pub(super) struct Child {
     name: String,
     process: std::process::Child,
@@ -42,11 +42,11 @@ pub(super) struct Child {
     ready: Option<String>,
     ended: Option<ExitStatus>,
     is_reported: bool,
-    /// Of a server: as what the coordinator knows it.
+    /// For a server: its id at the coordinator.
     member: Option<ServerId>,
 }
 
-/// How a child ended.
+/// End of a child.
 pub(super) struct Ended {
     name: String,
     pid: u32,
@@ -65,7 +65,7 @@ impl Child {
         let mut process = Command::new(program)
             .args(words)
             .env(PARENT_ENV, std::process::id().to_string())
-            // What is meant for `up` is not meant for them.
+            // These variables are for `up`, not for its children.
             .env_remove("DURAMEN_CONFIG")
             .env_remove("DURAMEN_COORDINATOR")
             .env_remove("DURAMEN_CLUSTER")
@@ -98,8 +98,8 @@ impl Child {
         })
     }
 
-    /// It has joined the cluster, and is called by its number there from now on. (In its later
-    /// lives the generation is another.)
+    /// Records that it has joined the cluster; its name is its number there from now on. (In its
+    /// later lives the generation differs.)
     pub(super) fn is_member(&mut self, member: ServerId) {
         self.name = format!("server {}", member.slot);
         self.member = Some(member);
@@ -119,7 +119,7 @@ impl Child {
         said.contains(" coordinator=")
     }
 
-    /// Whether it has said so.
+    /// Whether it has printed its ready line.
     pub(super) fn is_ready(&mut self) -> bool {
         while self.ready.is_none() {
             match self.line.try_recv() {
@@ -131,7 +131,7 @@ impl Child {
         true
     }
 
-    /// What it said of this in its ready line.
+    /// The value of this field in its ready line.
     pub(super) fn said(&self, name: &str) -> Option<String> {
         let words = self.ready.as_deref()?.split_whitespace();
         let mut fields = words.filter_map(|word| word.split_once('='));
@@ -141,7 +141,7 @@ impl Child {
 
     fn look(&mut self) {
         if self.ended.is_none() {
-            // It is ours: asking can't fail.
+            // It is our child: the call can't fail.
             self.ended = self.process.try_wait().ok().flatten();
         }
     }
@@ -155,7 +155,7 @@ impl Child {
         }
     }
 
-    /// How it ended, once.
+    /// Its end, reported once.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         self.look();
         let status = self.ended.filter(|_| !self.is_reported)?;
@@ -180,7 +180,7 @@ impl Child {
         }
     }
 
-    /// Waits for its end, which is made if it takes too long; how it was, if it is not known yet.
+    /// Waits for its end, and kills it after `until`; returns the end, if it was not reported yet.
     pub(super) fn wait(&mut self, until: Instant) -> Option<Ended> {
         loop {
             self.look();
@@ -209,7 +209,7 @@ impl Drop for Child {
 }
 
 impl Ended {
-    /// Whether it did not end as asked.
+    /// Whether it failed.
     pub(super) fn is_bad(&self) -> bool {
         !self.status.success()
     }

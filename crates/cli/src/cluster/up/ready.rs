@@ -1,4 +1,4 @@
-//! Whether database 0 is served: each of its tablets answers a Redis client.
+//! Checks whether database 0 is served: each of its tablets answers a Redis client.
 
 use super::super::{Cluster, tablet::RESP_TABLE};
 use duramen_format::hash::KeyHasher;
@@ -8,10 +8,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A server that takes longer is asked again later.
+/// Longest wait for one server; a slower one is asked again later.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Asks the owner of each tablet for a key of it.
+/// Requests a key of each tablet from its owner.
 pub(super) fn is_served(cluster: &Cluster) -> bool {
     let Ok(status) = cluster.status() else {
         return false;
@@ -30,13 +30,13 @@ fn answers(status: &Status, route: &TabletRoute) -> bool {
         .iter()
         .find(|entry| entry.server == route.owner);
     let Some(address) = owner.and_then(|entry| entry.addresses.resp.as_ref()) else {
-        return true; // no Redis client can ask it
+        return true; // no Redis client can reach it
     };
     let hasher = KeyHasher::new(status.settings.hash_seed);
     let keys = (0..1_000_000u32).map(|n| format!("probe:{n}"));
     let mut fitting = keys.filter(|key| route.range.contains(hasher.route(key.as_bytes())));
     let Some(key) = fitting.next() else {
-        return true; // a sliver that no short key falls into
+        return true; // too small a range for a short key
     };
     matches!(get(address, &key), Some(Reply::Null | Reply::Bulk(_)))
 }
