@@ -42,8 +42,7 @@ use crate::ring::Ring;
 use crate::staging::Batch;
 use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
-/// Segment replicas on one device. The crate's documentation lists the allowed callers of each
-/// method.
+/// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) place: String,
@@ -193,8 +192,7 @@ impl Backup {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked under this lock failed an assertion; the others continue and
-        // report it.
+        // A thread that panicked under this lock failed an assertion: the others report it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -546,7 +544,6 @@ impl Backup {
             let committed = self.commit_batch(&mut batch, level);
             let mut staging = self.lock_staging();
             if committed.is_err() && staging.is_empty() {
-                // Chunks staged before the next attempt join it.
                 std::mem::swap(&mut *batch, &mut *staging);
             }
             let committed = committed?;
@@ -621,8 +618,7 @@ impl Backup {
         Ok(committed)
     }
 
-    /// Finds room for a commit, and empties the write-ahead log if necessary. Returns the commit's
-    /// start.
+    /// Finds room for a commit: its start. Empties the write-ahead log if necessary.
     fn room(&self, bytes: u64) -> Result<u64, Error> {
         let mut stalled = false;
         loop {

@@ -45,15 +45,13 @@ const REST_US: u64 = 100_000;
 const MAP_US: u64 = 1_000_000;
 /// The same, while the map names owners that are gone: clients wait for it.
 const MAP_SOON_US: u64 = 100_000;
-/// In a large cluster the intervals are this much longer for each server: so much time the
-/// coordinator has for an answer.
+/// The intervals are this much longer for each server of the cluster.
 const MAP_EACH_US: u64 = 500;
 const MAP_SOON_EACH_US: u64 = 200;
 /// Interval of the reports of its versions, if it knows no other member: the answer tells whether
 /// it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
-/// Interval of the reports while others would tell it (F4 of the detector): lost updates are sent
-/// again.
+/// The same while other members would tell it (F4 of the detector).
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
 
 /// Names a received request until it is answered. Given by the driver of the member.
