@@ -1,4 +1,4 @@
-//! Which segments to clean: cost-benefit, in log time.
+//! Selection of victims by cost-benefit, with ages in log time.
 //!
 //! Paper: [Rumble14 §9] the corrected formula `(1 - u) · segmentAge / u`, where the age is that of
 //! the *segment*: survivors start young, so a segment that was just cleaned is left alone for a
@@ -15,14 +15,14 @@ use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
 const VICTIMS_MAX: usize = 16;
 /// A segment with a larger live part frees too little to be worth a survivor [Rumble14 §7].
 const LIVE_PART_MAX: f64 = 0.98;
-/// The same of one on flash, which has to be read and written.
+/// The same for a segment on flash, which has to be read and written.
 pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
-/// The same where what lives may be evicted as well.
+/// The same in a cache, where live entries may be evicted as well.
 const CACHE_LIVE_PART_MAX: f64 = 0.5;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
-/// `oldest_first`: eviction looks for cold entries, not for dead ones. `on_flash`: those there, not
-/// those in memory.
+/// `oldest_first`: eviction wants cold entries, not dead ones. `on_flash`: segments on flash, else
+/// segments in memory.
 pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> Vec<u32> {
     let most = if on_flash {
         FLASH_LIVE_PART_MAX
@@ -32,9 +32,9 @@ pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> V
     select_emptier(core, node, oldest_first, on_flash, most)
 }
 
-/// Claims victims on flash of a cache, and says whether their entries are evicted: those that are
-/// half empty are cleaned and keep what lives; else the oldest are evicted, but for what was read.
-/// While the index is what is too large, these are.
+/// Claims victims on flash of a cache, and returns whether their entries are evicted. Half-empty
+/// segments are cleaned, and live entries stay. If there are none, or the index is too large, the
+/// oldest segments are evicted, except for entries that were read.
 pub fn select_on_flash_of_cache(core: &Core, node: usize) -> (Vec<u32>, bool) {
     if !core.index_is_large() {
         let emptier = select_emptier(core, node, false, true, CACHE_LIVE_PART_MAX);
@@ -45,7 +45,7 @@ pub fn select_on_flash_of_cache(core: &Core, node: usize) -> (Vec<u32>, bool) {
     (select(core, node, true, true), true)
 }
 
-/// As [`select`], of those of which at most this part lives, unless the oldest are wanted.
+/// As [`select`], of segments with at most this live part, unless the oldest are wanted.
 fn select_emptier(
     core: &Core,
     node: usize,
@@ -87,24 +87,24 @@ fn select_emptier(
     victims
 }
 
-/// Hollow segments that are cleaned at once while flash is not short: what is read without a rest
-/// (F8).
+/// Hollow segments that are cleaned at once while flash is not short: the longest burst of
+/// background reads (F8).
 const HOLLOW_MAX: usize = 4;
 
-/// Claims segments on flash in which next to nothing lives, emptiest first.
+/// Claims segments on flash with almost no live data, emptiest first.
 pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
     let hollow = |window: &u32| core.is_hollow(*window);
     let windows = core.space.windows_of_node(node).filter(hollow);
     let mut candidates: Vec<(u64, u32)> = windows.map(|w| (core.live_in(w), w)).collect();
     candidates.sort_unstable();
-    // What is wholly dead is not read.
+    // Wholly dead segments are not read.
     let dead = candidates.partition_point(|(live, _)| *live == 0);
     let candidates = candidates.into_iter().map(|(_, window)| (0.0, window));
     claim(core, candidates.collect(), dead.max(HOLLOW_MAX), Some(true))
 }
 
-/// As [`select_hollow`], of segments that a pass may have as victims, if there are more than it
-/// would need survivors.
+/// As [`select_hollow`], of segments that may be victims of a pass, if they are more than the
+/// survivors that the pass would need.
 pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let needs = log.swaps().needs();
     let mut candidates: Vec<(u64, u32)> = closed_windows(core, log, node)
@@ -124,7 +124,7 @@ pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     claim(core, candidates.collect(), HOLLOW_MAX, Some(true))
 }
 
-/// True if a window's bytes are on flash, and can be read, or are in memory, as wanted.
+/// True if the window's bytes are readable on flash, or are in memory, as `on_flash` demands.
 fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
     match &core.space.tier {
         Some(tier) => tier.is_cold(window as usize) == on_flash && !tier.is_bad(window as usize),
@@ -132,30 +132,30 @@ fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
     }
 }
 
-/// Segments' worth of live data that a pass moves at most (RAMCloud).
+/// Maximum live data that a pass moves, in segments (RAMCloud).
 const PASS_SEGMENTS_MAX: u64 = 10;
-/// Victims of a pass at most: nearly empty ones are quickly done, but not without end.
+/// Maximum victims of a pass: each nearly empty victim is quickly done, many are not.
 const PASS_VICTIMS_MAX: usize = 64;
 /// Segments compacted between two looks at everything.
 const COMPACTIONS_MAX: usize = 4;
 
-/// Passes in a row that made no fewer and no shorter segments. Fragments of large objects at the
-/// ends of survivors can make these as many as the victims. Such passes could follow each other for
-/// ever, each of them choosing what the others wrote.
+/// Consecutive passes that made neither fewer nor shorter segments. With large objects the unused
+/// ends of survivors can make the survivors as many as the victims. Such passes could follow each
+/// other for ever, each choosing the survivors of the others.
 #[derive(Debug, Default)]
 pub struct Fruitless {
     victims: u64,
-    /// Bytes that had died when the last one was chosen.
+    /// Dead bytes, counted since the start, when the last pass was chosen.
     died: u64,
 }
 
-/// Part of the candidates' bytes that has to die before a whole round of fruitless passes is
-/// followed by another.
+/// After a whole round of fruitless passes the next one waits until this part of the candidates'
+/// bytes has died.
 const DIED_PART: u64 = 64;
 
 impl Fruitless {
-    /// False: passes have moved as many victims as there are candidates, in vain, and too little
-    /// has died since.
+    /// False if passes without gain have moved as many victims as there are candidates, and too few
+    /// bytes have died since.
     fn may_gain(&mut self, candidates: u64, died: u64, segment_bytes: u64) -> bool {
         if died.saturating_sub(self.died) >= candidates * segment_bytes / DIED_PART {
             self.victims = 0;
@@ -167,7 +167,7 @@ impl Fruitless {
         true
     }
 
-    /// A pass replaced victims by survivors; of each `(segments, bytes)`.
+    /// Notes that a pass replaced victims by survivors, each as `(segments, bytes)`.
     pub fn pass_ended(&mut self, victims: (u64, u64), survivors: (u64, u64), segment_bytes: u64) {
         let is_shorter = survivors.1 + segment_bytes / DIED_PART <= victims.1;
         if survivors.0 < victims.0 || is_shorter {
@@ -178,12 +178,12 @@ impl Fruitless {
     }
 }
 
-/// Bytes of a window that cleaning would have to keep, as far as is known.
+/// Estimate of the bytes of a window that cleaning would have to keep.
 fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
     let segment = &core.space.segments[window as usize];
     let droppable = log.swaps().droppable(window, segment.incarnation());
     let expired = match core.is_loading() {
-        true => 0, // what expires meanwhile stays until the load ends (R5)
+        true => 0, // expired entries stay until the load ends (R5)
         false => segment.expired_estimate(now_ms),
     };
     core.live_in(window)
@@ -205,12 +205,12 @@ fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterato
     })
 }
 
-/// Claims segments to compact: those that free most per byte that is copied.
+/// Claims segments to compact: those that free the most bytes per copied byte.
 pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let now_ms = core.clock.now_ms();
     let mut total = 0;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
-    // What is on flash takes no memory, and a whole slot however short it is.
+    // A segment on flash takes no memory, and a whole slot, however short it is.
     for window in closed_windows(core, log, node).filter(|window| is_where(core, *window, false)) {
         total += 1;
         let committed = u64::from(core.space.segments[window as usize].committed_bytes());
@@ -234,8 +234,8 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 }
 
 /// Claims the victims of a combined pass, oldest first: by cost-benefit on disk, where every
-/// segment takes a whole frame. Empty: nothing would be gained. `oldest_first`: eviction looks for
-/// cold entries, not for dead ones.
+/// segment takes a whole frame. Empty: nothing would be gained. `oldest_first`: eviction wants cold
+/// entries, not dead ones.
 pub fn select_disk(
     core: &Core,
     log: &Log,
@@ -363,8 +363,7 @@ fn mergeable(segments: &[Mergeable], room: u64, segment_bytes: u64) -> usize {
     best.1
 }
 
-/// Claims a segment that is to leave its place on disk, if there is one that can now: whatever it
-/// gains.
+/// Claims a segment that must leave its frame, if one can now, even without a gain.
 pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let needs = log.swaps().needs();
     let is_wanted = |window: &u32| {
@@ -374,7 +373,7 @@ pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let wanted = closed_windows(core, log, node).filter(is_wanted);
     let wanted: Vec<(f64, u32)> = wanted.map(|window| (0.0, window)).collect();
     drop(needs);
-    // Survivors that only they may take are left, or the log is cleaned first.
+    // The reserve of survivors stays, or else the log is cleaned first.
     if log.swaps().room_for_survivors() == 0 {
         return Vec::new();
     }

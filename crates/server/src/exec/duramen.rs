@@ -1,7 +1,7 @@
 //! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
 //!
-//! Every result has the object version; writes tell the level that they have reached. As a reply
-//! does not leave before that is true (`wait`), it is the level that was asked for.
+//! Every result has the object version; the reply of a write has its level of durability. A reply
+//! is sent when that level is reached (`wait`), so it is the requested level.
 
 use super::client::Db;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -51,10 +51,10 @@ pub(super) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     })
 }
 
-/// What a write asks for beyond the key and the value.
+/// Options of a write: its condition and its level.
 struct Asked {
     condition: Condition,
-    /// None = the table's.
+    /// `None`: the table's level.
     level: Option<Level>,
 }
 
@@ -89,7 +89,7 @@ fn parse_asked(ctx: &Context<'_>, from: usize) -> Result<Asked, Failure> {
     })
 }
 
-/// A level that this server can reach.
+/// Parses a level that this server can reach.
 fn parse_level(ctx: &Context<'_>, text: &[u8]) -> Result<Level, Failure> {
     let level = std::str::from_utf8(text)
         .ok()
@@ -105,7 +105,7 @@ fn parse_level(ctx: &Context<'_>, text: &[u8]) -> Result<Level, Failure> {
     Ok(level)
 }
 
-/// Runs a command at the level it asks for; tells that level.
+/// Runs a command at the requested level, which `run` gets for its reply.
 fn at_level(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
@@ -118,18 +118,18 @@ fn at_level(
     };
     ctx.shared.commands.note_level(level);
     if ctx.locked {
-        // EXEC waits for the strictest of what its commands ask for.
+        // EXEC waits for the strictest level of its commands.
         ctx.client.asked_level = ctx.client.asked_level.max(Some(level));
         return run(ctx, guard, level);
     }
-    // What came before waits at its own level.
+    // The requests before this one wait at their own level.
     ctx.settle(guard);
     let done = run(ctx, guard, level);
     ctx.client.settle(guard, level);
     done
 }
 
-/// A condition that did not hold: an error that tells the version found.
+/// The failure of a condition: an error with the version found.
 fn condition_failed(error: Error) -> Failure {
     match error {
         Error::ConditionFailed {
@@ -380,7 +380,7 @@ pub(super) fn table_drop(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
             "ERR the default table cannot be dropped; FLUSHDB empties it",
         ));
     }
-    // Whoever has it selected is told; SELECT makes a new one.
+    // Clients that have it selected get errors; SELECT makes a new one.
     ctx.shared.commands.forget_table(table);
     if let Way::Session(session) = way {
         databases::note_places(ctx, session)?;
