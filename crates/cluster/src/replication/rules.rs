@@ -112,6 +112,7 @@ impl Master {
     /// Whatever the rules allow for one segment.
     fn advance(&mut self, id: SegmentId, effects: &mut Vec<Effect>) -> bool {
         let mut changed = self.place(id);
+        self.look_at_racks(id);
         let data_allowed = self.data_allowed(id);
         let close_allowed = self.close_allowed(id);
         for n in 0..self.segments[&id].replicas.len() {
@@ -138,7 +139,7 @@ impl Master {
             && (segment.closed || segment.has_lost && segment.was_placed);
         let mut changed = false;
         while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
-            let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
+            let holding: Vec<BackupId> = segment.backups().collect();
             let mut avoided = self.refusing.clone();
             // O12: what is not freed before the segment is safe holds nothing up.
             let kept = segment.close_recorded;

@@ -23,9 +23,11 @@ pub struct MemberStatus {
     /// recovered yet.
     pub servers_up: usize,
     pub servers_crashed: usize,
-    /// Whether there are enough others for all replicas of what is written now: if not, writes
-    /// wait.
+    /// Whether there are enough others for all replicas of what is written now, as placement
+    /// counts them: if not, writes wait.
     pub enough_backups: bool,
+    /// Segments of its log of which two copies lie in one rack.
+    pub segments_sharing_rack: usize,
     /// Whether the own disk has no room for other members' replicas: what they write waits.
     pub backup_full: bool,
     /// What is replayed here of crashed servers.
@@ -42,18 +44,16 @@ impl MemberStatus {
     /// Takes over what the node knows.
     pub(super) fn look_at(&mut self, node: &Node, now_us: u64) {
         let members = node.member().members();
-        let me = node.member().id();
-        self.server = me;
+        self.server = node.member().id();
         node.member()
             .coordinator()
             .clone_into(&mut self.coordinator);
         self.list_version = members.version();
         self.servers_up = members.up().count();
         self.servers_crashed = members.iter().count() - self.servers_up;
-        let backups = members
-            .up()
-            .filter(|entry| entry.server != me && entry.roles.backup && !entry.draining);
-        self.enough_backups = backups.count() >= self.replicas as usize;
+        let placed = node.placed();
+        self.enough_backups = placed.has_enough;
+        self.segments_sharing_rack = placed.segments_sharing_rack;
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);
     }
