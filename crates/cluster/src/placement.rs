@@ -18,9 +18,9 @@
 //!   the master's memory is one of the copies.
 //! - L5: a backup that is drained gets a replica only where nobody else can take it: else a segment
 //!   would stay incomplete, and all writes of its master would wait until the drain is taken back.
-//! - L6: racks are a preference, never a reason to wait. The replicas lie in as many different racks
-//!   as there are, the master's own one included (it comes before a rack that is shared). Where
-//!   these are fewer than the replicas, some share a rack, and all racks about equally many.
+//! - L6: racks are a preference, never a reason to wait. The replicas lie in as many different
+//!   racks as there are, the master's own one included (it comes before a rack that is shared).
+//!   Where these are fewer than the replicas, some share a rack, and all racks about equally many.
 //!
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (90-traps.md §G).
@@ -312,7 +312,7 @@ impl Placement {
         }
     }
 
-    /// Who is of a copyset that has all of these (L3, L4); `None`: the layout has no copysets.
+    /// The members of copysets that have all of these (L3, L4); `None`: the layout has no copysets.
     fn copysets_of(&mut self, holding: &[BackupId]) -> Option<BTreeMap<BackupId, InCopyset>> {
         let Layout::Copysets { groups } = self.layout else {
             return None;
@@ -404,7 +404,8 @@ pub fn copysets<'a>(
     sets
 }
 
-/// The members in a group's slots, or whoever stands in for them. `None`: there are too few servers.
+/// The members in a group's slots, or others that stand in for them. `None`: there are too few
+/// servers.
 fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>> {
     let mut chosen: Vec<&Member> = Vec::with_capacity(group.len());
     let fits =
@@ -425,8 +426,8 @@ fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>
         }
     }
     for slot in missing {
-        // L6; then whose slot it is; then the same one everywhere: whoever has the highest number
-        // drawn for it and this slot.
+        // L6; then the member whose slot it is; then the same one everywhere: that with the highest
+        // number drawn for it and this slot.
         let rank = |(own, member): &(&u64, &&Member)| {
             let drawn = mix(mix(slot) ^ u64::from(member.backup.slot()));
             (Reverse(in_rack(&chosen, member)), **own == slot, drawn)

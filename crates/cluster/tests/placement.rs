@@ -155,9 +155,9 @@ impl Model<'_> {
     }
 }
 
-/// Every master of every cluster of up to six members in up to four racks, or in none, whoever of
-/// them has died: where R others live a segment is placed, in as many racks as there are, and the
-/// figure that people see says so, then and only then.
+/// Every master of every cluster of up to six members in up to four racks, or in none, and all ways
+/// in which some of them have died: where R others live a segment is placed, in as many racks as
+/// there are, and the figure that people see says so, then and only then.
 #[test]
 fn every_small_cluster_places_where_enough_others_live() {
     let mut cases = 0;
