@@ -166,6 +166,8 @@ pub struct Plan {
     pub replicas: u32,
     /// Servers have one of so many racks; 0: none.
     pub racks: usize,
+    /// Replicas lie in copysets of this scatter width; `None`: anywhere.
+    pub copyset_scatter: Option<u32>,
     pub clients: usize,
     /// So many of them go by redirections, as those of RESP; the others are native.
     pub plain_clients: usize,
@@ -244,6 +246,7 @@ impl Plan {
             coordinators: 2,
             replicas,
             racks: 0,
+            copyset_scatter: None,
             clients: 4,
             plain_clients: 2,
             keys: 12,
