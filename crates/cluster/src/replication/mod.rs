@@ -255,6 +255,15 @@ pub struct Master {
     kept_waiting: Option<SegmentId>,
 }
 
+/// How a log's segments lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Whether a new segment would find backups for all its replicas; if not, writes wait.
+    pub has_enough: bool,
+    /// Segments of which two copies lie in one rack.
+    pub segments_sharing_rack: usize,
+}
+
 struct InFlight {
     segment: SegmentId,
     backup: BackupId,
@@ -350,6 +359,7 @@ impl Master {
                 was_placed: true,
                 has_lost: false,
                 has_no_source: false,
+                shares_rack: false,
                 any_epoch: false,
             });
         segment.replicas.push(Replica::found(found));
