@@ -20,7 +20,7 @@
 //!   would stay incomplete, and all writes of its master would wait until the drain is taken back.
 //!
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
-//! from digits, so that joining servers change nothing for the others (90-traps.md §G).
+//! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
 use crate::replication::BackupId;
 use std::collections::{BTreeMap, BTreeSet};
