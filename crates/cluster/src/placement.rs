@@ -23,7 +23,7 @@
 //!   Where these are fewer than the replicas, some share a rack, and all racks about equally many.
 //!
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
-//! from digits, so that joining servers change nothing for the others (90-traps.md §G).
+//! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
 use crate::replication::BackupId;
 use std::cmp::Reverse;

@@ -1,5 +1,5 @@
 //! Placement of replicas: racks, refinement, copysets; and the effect of copysets, by Monte-Carlo.
-//! Scenarios by their numbers in 90-traps.md §I.
+//! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
@@ -525,7 +525,7 @@ fn sets_of(scatter_width: u32) -> Vec<[u16; REPLICAS]> {
     sets.into_iter().map(number).collect()
 }
 
-/// 90-traps.md §G, [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random
+/// docs/traps.md, trap 25 [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random
 /// placement of 8,000 chunks per server loses data almost surely; copysets of width 2 in 0.15 % of
 /// the cases.
 #[test]

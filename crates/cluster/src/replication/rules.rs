@@ -230,7 +230,7 @@ impl Master {
         let has_sent = segment.listed_at.is_some();
         let replica = segment.replicas.get_mut(n)?;
         if replica.in_flight > 0 && !one_stream {
-            return None; // one call per replica at a time: 90-traps.md §C
+            return None; // one call per replica at a time: docs/traps.md, trap 20
         }
         if replica.refused && self.refusing.contains(&replica.backup) {
             return None;

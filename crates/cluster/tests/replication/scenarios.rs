@@ -1,4 +1,4 @@
-//! Scenarios of 90-traps.md §I that need several backups, by name.
+//! Scenarios of docs/traps.md, "Scenarios", that need several backups, by name.
 
 use super::{World, config, finish, seeds};
 use duramen_base::ids::{Level, SegmentId};

@@ -10,6 +10,7 @@ mod links;
 mod proofs;
 mod prose;
 mod sources;
+mod traps;
 
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,7 @@ pub(crate) fn run() -> Result<(), String> {
     links::check(&house, &mut complaints)?;
     proofs::check(&house, &mut complaints)?;
     prose::check(&house, &mut complaints)?;
+    traps::check(&house, &mut complaints)?;
     if complaints.is_empty() {
         println!("{} files are tidy", house.files.len());
         return Ok(());
