@@ -10,6 +10,7 @@ use crate::output::Payload;
 use crate::quiet::Quiet;
 use crate::resolve::Resolver;
 use crate::{Reason, socket};
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Handshake, PEER_FRAME_BYTES_MAX, Role, fresh_nonce,
 };
@@ -93,6 +94,8 @@ pub struct Options {
     pub role: Role,
     /// Empty: any cluster.
     pub cluster: String,
+    /// [`ClusterId::NONE`]: any cluster of that name. See [`Hub::set_cluster_id`].
+    pub cluster_id: ClusterId,
     /// What both sides must prove to know, and never say; empty if the cluster asks for nothing.
     pub token: Vec<u8>,
     pub limits: Limits,
@@ -111,6 +114,7 @@ impl Options {
         Options {
             role,
             cluster: cluster.to_owned(),
+            cluster_id: ClusterId::NONE,
             token: Vec::new(),
             limits: Limits::default(),
             hands_over: |_| false,
@@ -153,8 +157,18 @@ pub enum Event<M> {
         connection: ConnectionId,
         reason: Reason,
     },
-    /// To a question of [`Hub::ask`].
-    Answer { request: u64, message: Message },
+    /// To a question of [`Hub::ask`]. `cluster_id`: what who answered says of its cluster.
+    Answer {
+        request: u64,
+        message: Message,
+        cluster_id: ClusterId,
+    },
+    /// Somebody of a cluster with another id connected, and was refused.
+    Foreign {
+        peer: SocketAddr,
+        role: Role,
+        cluster_id: ClusterId,
+    },
     /// A link broke or could not be opened: these questions, perhaps none, get no answer.
     Unanswered {
         address: String,
@@ -250,6 +264,22 @@ impl<M: Send + 'static> Hub<M> {
     /// See [`Options::offences`].
     pub fn offences(&self) -> u64 {
         self.options.offences.load(Ordering::Relaxed)
+    }
+
+    /// See [`Options::cluster_id`].
+    pub fn cluster_id(&self) -> ClusterId {
+        self.options.cluster_id
+    }
+
+    /// This side's cluster has this id from now on. Connections whose other side has said another
+    /// one end.
+    pub fn set_cluster_id(&mut self, id: ClusterId) {
+        self.options.cluster_id = id;
+        let others = self.table.iter();
+        let others = others.filter(|connection| id.contradicts(connection.cluster_id));
+        for other in others.map(|connection| connection.id).collect::<Vec<_>>() {
+            self.close_because(other, Reason::Here);
+        }
     }
 
     /// Takes connections at this address from now on; returns the real one if its port was 0.

@@ -6,7 +6,7 @@ use super::net::{Mode, Place};
 use super::plan::Plan;
 use super::world::{Asker, Event, World};
 use crate::random::Random;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ClusterId, ServerId};
 use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore, Term};
 use duramen_cluster::coordinator::{
     self, Config, Coordinator, Input, Output, ReplyId, Sign, Token,
@@ -201,6 +201,7 @@ impl World {
         };
         let config = Config {
             cluster: "simulated".to_owned(),
+            new_id: ClusterId(u128::from(self.plan.seed) << 64 | u128::from(term.0)),
             name: address(n),
             term: term.0 as u32,
             seed: self.plan.seed ^ term.0 << 32,
