@@ -118,6 +118,7 @@ fn strangers(input: &[u8], step: usize) {
     let ours = Credentials {
         cluster: "here",
         token: b"unknown to the fuzzer",
+        id: ClusterId(7),
     };
     let mut opening = Vec::new();
     for mut handshake in [

@@ -377,6 +377,7 @@ impl Driver {
                 let id = machine.cluster_id();
                 tracing::info!(term, keys, store = %self.options.store, %id, "leading");
                 self.hub.set_cluster_id(id);
+                self.hub.greet_again();
                 self.figures.leading();
                 self.state = State::Leading(Box::new(Leading {
                     epoch,

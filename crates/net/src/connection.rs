@@ -61,6 +61,8 @@ pub(crate) struct Connection {
     pub handshake: Option<Box<Handshake>>,
     /// The cluster's id, as the other side said it in its handshake.
     pub cluster_id: ClusterId,
+    /// And as this side said it.
+    pub told_id: ClusterId,
     pub input: Input,
     pub output: Output,
     pub interest: EventFlags,
@@ -115,6 +117,7 @@ impl Table {
             phase,
             handshake: None,
             cluster_id: ClusterId::NONE,
+            told_id: ClusterId::NONE,
             input,
             output: Output::default(),
             interest: EventFlags::empty(),

@@ -2,7 +2,7 @@
 
 mod traffic;
 
-use crate::connection::{ConnectionId, Phase, Side, Table};
+use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
 use crate::input::{Buffers, Input, Message};
 use crate::link::{Links, State};
@@ -275,10 +275,25 @@ impl<M: Send + 'static> Hub<M> {
     /// one end.
     pub fn set_cluster_id(&mut self, id: ClusterId) {
         self.options.cluster_id = id;
-        let others = self.table.iter();
-        let others = others.filter(|connection| id.contradicts(connection.cluster_id));
-        for other in others.map(|connection| connection.id).collect::<Vec<_>>() {
-            self.close_because(other, Reason::Here);
+        self.close_all(|connection| id.contradicts(connection.cluster_id));
+    }
+
+    /// Ends the connections of servers that connected when this side knew another id, or none:
+    /// they come back, and hear the id.
+    pub fn greet_again(&mut self) {
+        let id = self.options.cluster_id;
+        self.close_all(|connection| match connection.side {
+            Side::Theirs { role, .. } => {
+                connection.told_id != id && role.is_some_and(|role| role != Role::Client)
+            }
+            Side::Ours { .. } => false,
+        });
+    }
+
+    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) {
+        let found = self.table.iter().filter(|connection| which(connection));
+        for id in found.map(|connection| connection.id).collect::<Vec<_>>() {
+            self.close_because(id, Reason::Here);
         }
     }
 

@@ -138,6 +138,7 @@ impl<M: Send + 'static> Hub<M> {
             Ok(Progress::Done { used, role }) => {
                 connection.input.skip(used);
                 connection.cluster_id = handshake.their_id();
+                connection.told_id = handshake.told_id();
                 self.is_known(id, role);
             }
             Err(error) => self.refuse(id, error.into()),

@@ -15,7 +15,7 @@ use crate::disk::SimDisk;
 use crate::random::Random;
 use duramen::Store;
 use duramen_backup::{Backup, Expected, Geometry, Identity};
-use duramen_base::ids::{Level, ServerId};
+use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_cluster::coordinator;
 use duramen_node::{
     BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
@@ -69,6 +69,8 @@ pub(super) struct Machine {
     pub flash: flash::Mood,
     disk_number: u64,
     stored: Option<ServerId>,
+    /// As a coordinator has said it, on its disk.
+    pub cluster_id: ClusterId,
     /// Otherwise nobody answers; a machine whose process is dead refuses connections.
     pub is_powered: bool,
     pub process: Option<Process>,
@@ -105,6 +107,7 @@ impl Machine {
             flash: flash::Mood::new(disk_number),
             disk_number,
             stored: None,
+            cluster_id: ClusterId::NONE,
             is_powered: true,
             process: None,
             generation: 0,
@@ -142,6 +145,7 @@ impl Machine {
         self.disk_number = random.next_u64() | 1;
         self.disk = SimDisk::new(self.disk_number, DISK_BYTES).untraced();
         self.stored = None;
+        self.cluster_id = ClusterId::NONE;
     }
 
     pub fn fill_disk(&self, is_full: bool) {

@@ -118,6 +118,8 @@ pub struct Handshake {
     version: u16,
     /// What the other side says.
     id: ClusterId,
+    /// What this side has said.
+    told: ClusterId,
     stage: Stage,
     /// Openings, and bodies of the proofs: what the next tag is over.
     said: Vec<u8>,
@@ -160,6 +162,7 @@ impl Handshake {
             role: None,
             version: PROTOCOL_MAX,
             id: ClusterId::NONE,
+            told: ClusterId::NONE,
             stage: Stage::Opening,
             said: Vec::new(),
         }
@@ -173,6 +176,11 @@ impl Handshake {
     /// The cluster's id, as the other side knows it. To be asked when it has proved itself.
     pub fn their_id(&self) -> ClusterId {
         self.id
+    }
+
+    /// And as this side has said it.
+    pub fn told_id(&self) -> ClusterId {
+        self.told
     }
 
     /// Goes on with untrusted `input`, which begins where the last call stopped using it; appends
@@ -281,6 +289,7 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) {
         assert!(name.len() <= NAME_BYTES_MAX, "a cluster's name is short");
+        self.told = id;
         let id = id.0.to_be_bytes();
         let id: &[u8] = if self.version >= WITH_IDS { &id } else { &[] };
         let said = [id, name.as_bytes()].concat();
