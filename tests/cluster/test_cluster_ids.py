@@ -1,7 +1,11 @@
 """A coordinator with the wrong store: members go on as if none answered, and nothing is lost."""
 
+import contextlib
+import hmac
 import pathlib
 import re
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -9,6 +13,7 @@ import urllib.request
 import pytest
 
 import harness
+import native
 from harness import wait_until
 from processes import Cluster, Coordinator, Etcd, Member
 
@@ -213,6 +218,88 @@ def test_members_of_an_older_version(place):
         right.start()
         cluster.await_health()
         assert {id_of(member) for member in cluster.members} == {cluster_id}
+        everything_is_there(cluster, "before")
+
+
+class OldCoordinator:
+    """Passes on what members say to a coordinator, as one of version 2 of the protocol would hear and say it: without ids."""
+
+    def __init__(self, coordinator, cluster):
+        self.coordinator, self.name = coordinator, cluster.name.encode()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.open = [self.listener]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                member, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.greet, args=[member], daemon=True).start()
+
+    def greet(self, member):
+        self.open.append(member)
+        said = native.receive(member, native.OPENING_BYTES)
+        ours = native.opening(native.COORDINATOR)
+        member.sendall(ours)
+        said += ours
+        said += self.proof(member)
+        label = b"DURAMENN proof of who accepted"
+        body = hmac.digest(b"", label + said + self.name, "sha256") + self.name
+        member.sendall(native.frame(native.PROOF, body, flags=native.ANSWER, request=0))
+        assert self.proof(member)[32:] == self.name, "no id is said in version 2"
+        there = socket.create_connection(("127.0.0.1", self.coordinator.port))
+        self.open.append(there)
+        native.shake(there, native.SERVER, self.name)
+        for one, other in ((member, there), (there, member)):
+            threading.Thread(target=self.pass_on, args=[one, other], daemon=True).start()
+
+    @staticmethod
+    def proof(member):
+        head = native.receive(member, 40)
+        return native.receive(member, int.from_bytes(head[:4], "little"))
+
+    @staticmethod
+    def pass_on(one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        for each in (one, other):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def end(self):
+        for each in self.open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(place):
+    cluster = Cluster(place, 2, replicas=1)
+    coordinator = cluster.coordinators[0]
+    old = OldCoordinator(coordinator, cluster)
+    cluster.coordinator_addresses = lambda: [f"127.0.0.1:{old.port}"]
+    with cluster:
+        filled(cluster, "before")
+        lives = [words(member)[3] for member in cluster.members]
+        assert [words(member)[0] for member in cluster.members] == ["2", "2"]
+        coordinator.kill()
+        old.end()
+        coordinator.port = old.port
+        coordinator.start()
+        wait_until(lambda: all(words(member)[0] == "3" for member in cluster.members), "they store the id", patience_s=30)
+        assert id_of(cluster.members[0]) == id_of(cluster.members[1])
+        # Nobody else is taken for their coordinator from then on.
+        coordinator.kill()
+        wrong = with_store(coordinator, f"redb:{coordinator.folder / 'empty'}").start()
+        wait_until(lambda: "not ready: members of the cluster with id" in wrong.log(), "it hears of them")
+        wrong.kill()
+        coordinator.start()
+        cluster.await_health()
+        assert [words(member)[3] for member in cluster.members] == lives
         everything_is_there(cluster, "before")
 
 

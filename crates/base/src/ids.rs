@@ -293,7 +293,7 @@ impl ClusterId {
     /// It is not known, or there is none yet.
     pub const NONE: ClusterId = ClusterId(0);
 
-    /// Whether the two cannot be ids of one cluster. Who does not know an id is of any.
+    /// Whether the two cannot be ids of one cluster. An unknown id may be any.
     pub fn contradicts(self, other: ClusterId) -> bool {
         self != ClusterId::NONE && other != ClusterId::NONE && self != other
     }

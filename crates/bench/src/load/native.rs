@@ -102,11 +102,15 @@ pub(super) fn greet(stream: &mut TcpStream) -> Result<()> {
     let mut opening = Vec::new();
     let nonce = fresh_nonce().doing(doing())?;
     Handshake::dial(Role::Client, nonce, &mut opening)
-        .run(Credentials {
+        .run(
+            Credentials {
                 cluster,
                 token,
                 id: ClusterId::NONE,
-            }, opening, stream)
+            },
+            opening,
+            stream,
+        )
         .doing(doing())?;
     Ok(())
 }

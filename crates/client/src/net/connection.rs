@@ -79,11 +79,14 @@ impl Connection {
             request: 0,
             used: Instant::now(),
         };
-        connection.shake(Credentials {
+        connection.shake(
+            Credentials {
                 cluster,
                 token,
                 id: ClusterId::NONE,
-            }, timeout)?;
+            },
+            timeout,
+        )?;
         Ok(connection)
     }
 

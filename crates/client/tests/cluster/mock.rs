@@ -2,7 +2,9 @@
 //! real cluster does by recovery and migration (the next owner knows all that the last one knew) is
 //! true here at once.
 
-use duramen_base::ids::{ClientId, ClusterId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId};
+use duramen_base::ids::{
+    ClientId, ClusterId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId,
+};
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Envelope, Handshake, MultiAnswer, ObjectsAnswer, Parsed,

@@ -100,15 +100,16 @@ fn the_id_is_made_once_and_stores_of_before_get_one() {
     let id = rig.coordinator.cluster_id();
     assert_ne!(id, ClusterId::NONE);
     rig.enlist(1, None);
-    let open = |rig: &mut Rig, change: &dyn Fn(&mut duramen_cluster::coordinator::store::Contents)| {
-        let mut contents = rig.store.load().unwrap();
-        change(&mut contents);
-        let config = Config {
-            new_id: THEIRS,
-            ..config(Planted::default())
+    let open =
+        |rig: &mut Rig, change: &dyn Fn(&mut duramen_cluster::coordinator::store::Contents)| {
+            let mut contents = rig.store.load().unwrap();
+            change(&mut contents);
+            let config = Config {
+                new_id: THEIRS,
+                ..config(Planted::default())
+            };
+            Coordinator::open(0, &contents, config)
         };
-        Coordinator::open(0, &contents, config)
-    };
     let (again, _) = open(&mut rig, &|_| {}).expect("the same store");
     assert_eq!(again.cluster_id(), id);
     // Layout 1, the first number of "m", had no id.
@@ -129,11 +130,16 @@ fn the_id_is_made_once_and_stores_of_before_get_one() {
     let found = stored.iter().find(|(key, _)| *key == b"i");
     assert_eq!(found, Some(&(&b"i"[..], Some(&bytes[..]))));
     let meta = stored.iter().find(|(key, _)| *key == b"m");
-    assert_eq!(meta.and_then(|(_, value)| value.map(|bytes| bytes[0])), Some(2));
+    assert_eq!(
+        meta.and_then(|(_, value)| value.map(|bytes| bytes[0])),
+        Some(2)
+    );
     // One of layout 2 without it is damaged; one of a later layout is not read.
     let damaged = open(&mut rig, &|contents| drop(contents.remove(&b"i"[..])));
     assert!(matches!(damaged.err(), Some(OpenError::Damaged { what }) if what == "key i"));
-    let newer = open(&mut rig, &|contents| contents.get_mut(&b"m"[..]).unwrap()[0] = 3);
+    let newer = open(&mut rig, &|contents| {
+        contents.get_mut(&b"m"[..]).unwrap()[0] = 3
+    });
     let newer = newer.err();
     assert_eq!(newer, Some(OpenError::Newer { found: 3, known: 2 }));
 }

@@ -35,7 +35,7 @@ fn asks(
             }
             _ => {}
         }
-        // Who is refused has said its id all the same.
+        // The refused side has said its id all the same.
         match &ended {
             Some(Ok(_)) => true,
             Some(Err(_)) => !met.is_empty(),
@@ -116,7 +116,7 @@ fn who_connected_before_the_id_was_known_comes_back_and_hears_it() {
     server.greet_again();
     friend.set_cluster_id(ONE);
     assert_eq!(asks(&mut friend, &mut server, at, 3), (Ok(ONE), vec![]));
-    // Who learns its own id leaves those that have said another one.
+    // A side that learns its own id leaves those that have said another one.
     friend.set_cluster_id(TWO);
     until(&mut [&mut friend], |_, _, event| {
         matches!(event, Event::Unanswered { .. })

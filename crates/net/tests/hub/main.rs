@@ -216,7 +216,8 @@ fn questions_and_answers_of_any_size_come_whole_and_in_order() {
         answer(hub, &event);
         if let Event::Answer {
             request, message, ..
-        } = event {
+        } = event
+        {
             assert_eq!(request, next as u64 + 1);
             let reply = decode_reply(&message.frame()).expect("an answer");
             assert_eq!(reply, Reply::Peer(pong(request)));

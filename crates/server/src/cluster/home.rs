@@ -36,7 +36,7 @@ pub(crate) struct Home {
     pub disk: u64,
     /// Who it was.
     pub last: Option<ServerId>,
-    /// Of the cluster; `NONE`: not heard yet. What is set here is stored with the next id.
+    /// Of the cluster; `NONE`: not heard yet. It is stored with the next id of the member.
     pub id: ClusterId,
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn is_home(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
-/// The id of the cluster to which the directory's member belongs; `NONE`: of any. What is wrong
-/// with the directory is said by [`Home::open`].
+/// The id of the cluster to which the directory's member belongs; `NONE`: of any. A directory that
+/// cannot be used is [`Home::open`]'s to refuse.
 pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
     match identity::read(dir) {
         Ok(Content::Slots(identity)) => identity.id,
@@ -236,7 +236,10 @@ mod tests {
         home.store_id(id).expect("stored");
         let again = Home::open(&dir, "here").expect("the same one");
         assert_eq!((again.last, again.disk), (Some(id), home.disk));
-        assert_eq!((again.id, cluster_id(&dir)), (ClusterId::NONE, ClusterId::NONE));
+        assert_eq!(
+            (again.id, cluster_id(&dir)),
+            (ClusterId::NONE, ClusterId::NONE)
+        );
         let (mut known, id) = (again.clone(), ServerId::new(3, 8));
         known.id = ClusterId(77);
         known.store_id(id).expect("stored");

@@ -31,8 +31,8 @@ use duramen_node::{
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
-    Envelope, HelloError, Question, Reply, Role, Trouble, decode_question, decode_reply, encode_peer,
-    encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
+    Envelope, HelloError, Question, Reply, Role, Trouble, decode_question, decode_reply,
+    encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
     CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
@@ -436,7 +436,7 @@ impl NodeThread {
         }
     }
 
-    /// Whoever answers there is no coordinator of this member's.
+    /// The coordinator there is none of this member's.
     fn say_foreign(&mut self, address: &str, reason: &Reason) {
         let is_foreign = matches!(reason, Reason::Hello(HelloError::OtherCluster { .. }));
         if is_foreign && self.foreign.is_none_or(|said| said.elapsed() > SAY_AGAIN) {

@@ -2,7 +2,7 @@
 //! greets native clients.
 
 use duramen_base::ids::{
-    ClusterId, ClientId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
+    ClientId, ClusterId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_client::{Client, Options, Table};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};

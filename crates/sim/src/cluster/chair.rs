@@ -34,7 +34,7 @@ pub(super) struct Chair {
     pub is_on: bool,
     pub is_paused: bool,
     pub leads: Option<(Term, Coordinator)>,
-    /// Who runs here while it is off.
+    /// Another coordinator runs here while it is off.
     pub stranger: Option<Box<Coordinator>>,
     /// Grows with each process and each leadership.
     pub generation: u64,
@@ -392,7 +392,12 @@ impl World {
         self.send(way, Mode::Free, event, Some(lost));
     }
 
-    pub(super) fn coordinator_answers(&mut self, n: usize, reply: ReplyId, answer: CoordinatorAnswer) {
+    pub(super) fn coordinator_answers(
+        &mut self,
+        n: usize,
+        reply: ReplyId,
+        answer: CoordinatorAnswer,
+    ) {
         self.say(|| format!("coordinator {n} answers: {}", brief(&answer)));
         match self.askers.get(&reply.0).cloned() {
             Some(Asker::Member(server, generation, token, head)) => {

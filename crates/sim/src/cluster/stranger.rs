@@ -38,14 +38,14 @@ impl World {
         self.stranger_does(n, outputs);
     }
 
-    /// What the handshake does for processes: who knows its cluster's id is not talked to. Every
-    /// other life knows none, as if it were of an older version.
+    /// A handshake does this for processes: a member that knows its cluster's id is not talked to.
+    /// Every other life knows none, as if it were of an older version.
     pub(super) fn stranger_hears(&mut self, n: usize, reply: ReplyId, input: Input) {
         let Some(&Asker::Member(server, ..)) = self.askers.get(&reply.0) else {
             return self.nobody_answers(reply.0);
         };
         let cluster_id = self.machines[server].cluster_id;
-        // Who has an empty directory may join any cluster, and is the operator's next mistake.
+        // With an empty directory it may join any cluster: that would be another mistake.
         let is_new = match &input {
             Input::Asked {
                 question: ToCoordinator::Enlist(enlist),
@@ -53,7 +53,7 @@ impl World {
             } => enlist.replaces.is_none(),
             _ => cluster_id == ClusterId::NONE,
         };
-        let knows = self.machines[server].generation % 2 == 0;
+        let knows = self.machines[server].generation.is_multiple_of(2);
         let input = match is_new || knows {
             true => {
                 self.nobody_answers(reply.0);
@@ -72,10 +72,8 @@ impl World {
         for output in outputs {
             match output {
                 Output::Answer { reply, answer } => {
-                    let is_refused = matches!(
-                        answer,
-                        CoordinatorAnswer::Refused(Refusal::NotReady { .. })
-                    );
+                    let is_refused =
+                        matches!(answer, CoordinatorAnswer::Refused(Refusal::NotReady { .. }));
                     if !is_refused {
                         let said = brief(&answer);
                         self.violated(format!("a coordinator with an empty store says {said}"));
@@ -112,7 +110,7 @@ impl World {
 }
 
 impl Chair {
-    /// Who is in its place although it is down.
+    /// Whether another one is in its place.
     pub(super) fn has_stranger(&self) -> bool {
         !self.is_on && self.stranger.is_some()
     }

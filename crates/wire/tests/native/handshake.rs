@@ -201,7 +201,7 @@ fn sides_with_different_ids_part_and_both_know_why() {
         })
     };
     assert_eq!((first, second), (parts(7, 8), Ok(None)));
-    // Who connected goes, and has said its id before.
+    // The dialler goes, and has said its id before.
     let mut acceptor = Side::accept(of(8), TWOS);
     for n in [0, 2] {
         assert_eq!(acceptor.hear(&said[n]).1, Ok(None));
@@ -241,7 +241,10 @@ fn a_program_of_version_2_is_understood() {
 
 fn bytes(line: &str) -> Vec<u8> {
     let digits: Vec<u32> = line.chars().filter_map(|c| c.to_digit(16)).collect();
-    digits.chunks(2).map(|two| (two[0] << 4 | two[1]) as u8).collect()
+    digits
+        .chunks(2)
+        .map(|two| (two[0] << 4 | two[1]) as u8)
+        .collect()
 }
 
 #[test]

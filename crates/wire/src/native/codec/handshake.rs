@@ -25,8 +25,8 @@
 //!   says the cluster's name or id to somebody who has not proved itself.
 //! - S3: [`HANDSHAKE_BYTES_MAX`] bounds what a side sends before it is known; tags are compared in
 //!   constant time.
-//! - S4: two sides that know different ids do not talk to each other, whatever their names are. Who
-//!   connected says its id before it goes: who accepted may have the wrong one.
+//! - S4: two sides that know different ids do not talk to each other, whatever their names are. The
+//!   dialler says its id before it goes: the acceptor may have the wrong one.
 //!
 //! Not a goal: whoever sits between both sides passes the handshake on and then reads and changes
 //! frames. That takes encryption.
@@ -116,9 +116,9 @@ pub struct Handshake {
     role: Option<Role>,
     /// The version that both speak, once that is known.
     version: u16,
-    /// What the other side says.
+    /// As the other side says it.
     id: ClusterId,
-    /// What this side has said.
+    /// As this side has said it.
     told: ClusterId,
     stage: Stage,
     /// Openings, and bodies of the proofs: what the next tag is over.
