@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A proof is a frame of kind 5, an answer if the acceptor sends it; request, target and sender are
-//! 0. Its body is a tag of 32 bytes, the cluster's id of 16 bytes (big endian, 0 if it is not known;
+//! 0. Its body is a tag of 32 bytes, the cluster's id of 16 bytes (big endian, 0 if it is unknown;
 //! absent in version 2), and the name up to the end. The tag is HMAC-SHA-256 with the token as its
 //! key (empty if the cluster has none) over: a label, one for each of the three proofs; both
 //! openings, the dialler's first; the bodies of the proofs before it; id and name.
