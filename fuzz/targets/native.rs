@@ -3,6 +3,7 @@
 //! encoding.
 #![no_main]
 
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{
     Credentials, Envelope, Frame, FrameError, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake,
     MultiAnswer, MultiRequest, ObjectsAnswer, Parsed, Progress, Question, Reply, Role,
