@@ -190,6 +190,45 @@ def test_a_slow_keys_command_does_not_stop_others_for_long(server, wire):
 
 
 @pytest.mark.duramen
+def test_reports_in_a_transaction_have_an_end(server, wire):
+    """20,000 CLIENT LIST in one EXEC held every thread for 43 s; COMMAND DOCS and INFO for less."""
+    others = [server.connect() for _ in range(100)]
+    with server.connect() as other:
+        reports = [("CLIENT", "LIST"), ("COMMAND", "DOCS"), ("INFO", "everything"), ("MEMORY", "DOCTOR")] * 3000
+        other.pipeline([("MULTI",), ("DBSIZE",), *reports, ("SET", "behind", "1")])
+        other.send(harness.encode("EXEC"))
+        time.sleep(0.1)
+        began = time.monotonic()
+        assert wire.call("GET", "behind") == b"1"  # after the step, whether its replies fit into output-limit or not
+        assert time.monotonic() - began < 10
+    for one in others:
+        one.close()
+
+
+@pytest.mark.duramen
+def test_monitors_hold_up_nobody(start):
+    """Each line for each monitor was a message and a system call of its own, and a thread took all that waited at once:
+    with 200 monitors a PING took 6 s."""
+    server = start(threads=2)
+    monitors = [server.connect() for _ in range(100)]
+    for monitor in monitors:
+        assert monitor.call("MONITOR") == b"OK"
+    slowest = 0.0
+    with server.connect() as busy, server.connect() as wire:
+        busy.send(harness.encode("GET", "k") * 30_000)
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            began = time.monotonic()
+            assert wire.call("PING") == b"PONG"
+            slowest = max(slowest, time.monotonic() - began)
+        for _ in range(30_000):
+            assert busy.reply() is None
+    assert slowest < 2, slowest
+    for monitor in monitors:
+        monitor.close()
+
+
+@pytest.mark.duramen
 @pytest.mark.parametrize("command", [("KEYS", "nomatch*x"), ("SCAN", "0", "COUNT", "100000", "MATCH", "*z*z*z*")])
 def test_walks_of_a_transaction_have_an_end(server, wire, command):
     """300 KEYS in one EXEC held every thread for 51 s: the walks inside it had no bound."""

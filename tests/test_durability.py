@@ -784,6 +784,21 @@ def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
         assert replies == [1] * len(replies), collections.Counter(map(str, replies))
 
 
+def test_database_0_keeps_its_table(durable):
+    """A table called `db0` was taken for that of database 0 after a restart: its data could not be reached. After SWAPDB 0 1
+    its table could be dropped: new clients were refused from then on."""
+    server = durable()
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        assert "is kept" in str(wire.pipeline([("DURAMEN.TABLE", "CREATE", "db0")])[0])
+        assert wire.pipeline([("SELECT", 1), ("SET", "one", "1"), ("SELECT", 0), ("SWAPDB", 0, 1)])[-1] == b"OK"
+        assert "cannot be dropped" in str(wire.pipeline([("DURAMEN.TABLE", "DROP", "db1")])[0])
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("GET", "one") == b"1"
+        assert wire.pipeline([("SELECT", 1), ("GET", "k")])[-1] == b"v"
+
+
 @pytest.mark.parametrize("key_bytes, value_bytes, depth", [(1000, 0, 1), (1000, 0, 50), (16, 100, 500), (30_000, 0, 5)])
 def test_scattered_removals_of_small_objects_make_room(start, tmp_path, key_bytes, value_bytes, depth):
     """A tombstone of an object without a value is as long as the object. Scattered `DEL`s filled

@@ -32,6 +32,10 @@ pub(super) fn is_own(name: &str) -> bool {
     name.starts_with(OWN)
 }
 
+/// The table of database 0 on a single server is `default`. A table of this name was once taken for
+/// it after a restart, and the data of database 0 could not be reached.
+pub(super) const NOT_FIRST: &str = "db0";
+
 /// The tables that clients may see.
 pub(super) fn tables(shared: &Shared) -> Vec<TableInfo> {
     let mut tables = shared.store().tables();
@@ -141,6 +145,7 @@ pub(crate) fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> 
     let tables = store.tables();
     for table in &tables {
         let number = table.name.strip_prefix("db").map(str::as_bytes);
+        let number = number.filter(|_| table.name != NOT_FIRST);
         if let Some(Ok(db)) = number.map(|number| parse_db(number, Failure::Text(""))) {
             shared.commands.set_table(db, Some(table.id));
         }

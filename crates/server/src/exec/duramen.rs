@@ -356,6 +356,11 @@ pub(super) fn table_create(ctx: &mut Context<'_>) -> Done {
     if databases::is_own(&name) {
         return Err(format!("ERR the name `{name}` is kept for the server itself").into());
     }
+    if name == databases::NOT_FIRST {
+        return Err(Failure::Text(
+            "ERR the name `db0` is kept: the table of database 0 is called `default`",
+        ));
+    }
     let level = match (ctx.args.get(3), ctx.args.get(4)) {
         (None, _) => None,
         (Some(word), Some(level)) if ctx.args.len() == 5 && word.eq_ignore_ascii_case(b"level") => {
@@ -378,6 +383,11 @@ pub(super) fn table_drop(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     if table == TableId::DEFAULT {
         return Err(Failure::Text(
             "ERR the default table cannot be dropped; FLUSHDB empties it",
+        ));
+    }
+    if ctx.shared.commands.table(0) == Some(table) {
+        return Err(Failure::Text(
+            "ERR this is the table of database 0 since a SWAPDB, and cannot be dropped; FLUSHDB empties it",
         ));
     }
     // Clients that have it selected get errors; SELECT makes a new one.

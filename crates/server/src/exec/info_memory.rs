@@ -11,10 +11,16 @@ use super::context::Context;
 use super::info::{Fields, human};
 use super::process;
 use crate::footprint::Footprint;
-use crate::shared::ThreadShared;
+use crate::shared::{Shared, ThreadShared};
 use crate::tier::FIGURES;
 use duramen_engine::Mode;
 use std::sync::atomic::Ordering;
+
+/// Greatest memory in use that `INFO` or `MEMORY STATS` has found, `used` included.
+pub(super) fn peak(shared: &Shared, used: u64) -> u64 {
+    let peak = &shared.commands.used_memory_peak;
+    peak.fetch_max(used, Ordering::Relaxed).max(used)
+}
 
 pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     let Some(store) = ctx.shared.data() else {
@@ -24,8 +30,7 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     let footprint = Footprint::of(ctx.shared, store);
     let report = &footprint.report;
     let (used, rss) = (footprint.used_bytes(), process::rss_bytes());
-    let peak = &ctx.shared.commands.used_memory_peak;
-    let peak = peak.fetch_max(used, Ordering::Relaxed).max(used);
+    let peak = peak(ctx.shared, used);
     let dataset = report.live_bytes;
     let overhead = used - dataset;
     fields.bytes("used_memory", used);

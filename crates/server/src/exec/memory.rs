@@ -1,7 +1,7 @@
 //! MEMORY: the engine's memory report, in Redis's form.
 
 use super::context::{Context, Done, NOT_AN_INTEGER, SYNTAX};
-use super::process;
+use super::{info_memory, process};
 use crate::footprint::Footprint;
 use duramen_engine::{Guard, KeyHash, MemoryReport};
 use duramen_wire::resp::number::parse_integer;
@@ -26,10 +26,11 @@ pub(super) fn stats(ctx: &mut Context<'_>) -> Done {
     let footprint = Footprint::of(ctx.shared, ctx.shared.store());
     let report = &footprint.report;
     let rss = process::rss_bytes();
+    let used = footprint.used_bytes();
     let per_key = report.live_bytes.checked_div(report.objects).unwrap_or(0);
     let fields = [
-        ("peak.allocated", footprint.total_bytes()),
-        ("total.allocated", footprint.total_bytes()),
+        ("peak.allocated", info_memory::peak(ctx.shared, used)),
+        ("total.allocated", used),
         ("startup.allocated", report.overhead_bytes),
         ("keys.count", report.objects),
         ("keys.bytes-per-key", per_key),

@@ -35,7 +35,7 @@ pub(super) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_
     if spec.has(flag::ADMIN) {
         return;
     }
-    let line: Arc<[u8]> = line(client, spec, args).into();
+    let line = line(client, spec, args);
     let mut monitors = shared.commands.monitors();
     monitors.retain(|record| {
         let thread = &shared.threads[record.thread];

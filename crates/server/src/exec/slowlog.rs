@@ -8,11 +8,11 @@
 use super::client::Client;
 use super::context::{Context, Done, Failure};
 use super::local::Local;
-use super::table::{self, REDACTED, Spec, flag};
+use super::table::{self, REDACTED, Resolved, Spec, flag};
 use crate::heap;
 use crate::shared::Shared;
+use duramen_wire::resp::Args;
 use duramen_wire::resp::number::parse_integer;
-use duramen_wire::resp::{Args, Encoder};
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -84,7 +84,11 @@ pub(super) fn group_took(
     if limit_us < ONE_BY_ONE_BELOW_US || took_us < limit_us.unsigned_abs() {
         return;
     }
-    let mut args = kept(table::find(first.name()), first);
+    let spec = match table::resolve(first) {
+        Resolved::Command(spec) | Resolved::Arity(spec) => Some(spec),
+        _ => None,
+    };
+    let mut args = kept(spec, first);
     if requests > 1 {
         args.push(format!("(first of a batch of {requests} requests)").into_bytes());
     }
@@ -136,7 +140,10 @@ fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>,
     };
     log.next_id += 1;
     log.entries.push_front(entry);
+    let removed = log.entries.len().saturating_sub(len_max);
     log.entries.truncate(len_max);
+    drop(log);
+    heap::freed(removed * ENTRY_BYTES);
 }
 
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
@@ -155,9 +162,10 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
         }
     };
     let log = log(ctx.shared);
-    let mut reply = Encoder::new(ctx.out, ctx.client.protocol);
-    reply.array(count.min(log.entries.len()));
+    ctx.reply().array(count.min(log.entries.len()));
     for entry in log.entries.iter().take(count) {
+        ctx.fits()?;
+        let mut reply = ctx.reply();
         reply.array(6);
         reply.integer(entry.id);
         reply.integer(entry.unix_s as i64);

@@ -16,6 +16,7 @@ use super::keys;
 use super::local::Local;
 use super::room::Planner;
 use super::routing::Search;
+use super::scan::OBJECTS_IN_EXEC_MAX;
 use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
@@ -26,6 +27,7 @@ use duramen_engine::{Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub(super) fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {
@@ -460,7 +462,25 @@ fn table_of(client: &Client, local: &Local) -> TableId {
 
 /// Whether a command has no effect but its reply.
 fn only_answers(spec: &Spec) -> bool {
-    spec.has(flag::READONLY) || spec.name == "info" || spec.name.starts_with("command")
+    spec.has(flag::READONLY) || reports(spec)
+}
+
+/// Whether a command reports the state of the server and has no other effect.
+fn reports(spec: &Spec) -> bool {
+    let (name, subcommand) = spec.name.split_once('|').unwrap_or((spec.name, ""));
+    match name {
+        "info" | "command" => true,
+        "client" => matches!(subcommand, "list" | "info"),
+        "slowlog" => subcommand == "get",
+        "latency" => matches!(
+            subcommand,
+            "histogram" | "history" | "latest" | "doctor" | "graph"
+        ),
+        "memory" => matches!(subcommand, "stats" | "doctor" | "malloc-stats"),
+        "config" => subcommand == "get",
+        "duramen.table" => subcommand == "list",
+        _ => false,
+    }
 }
 
 /// `alone`: no other session is in the store, and no keys are locked.
@@ -498,7 +518,17 @@ fn run_steps(
             table,
             locked: true,
         };
-        inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
+        if !reports(step.spec) {
+            inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
+        } else if inner.local.walked > OBJECTS_IN_EXEC_MAX {
+            inner
+                .reply()
+                .error("ERR KEYS, SCAN and reports of the server take too long in one transaction");
+        } else {
+            let since = Instant::now();
+            inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
+            ctx.local.walked += since.elapsed().as_micros() as usize;
+        }
         if ctx.local.room.is_exceeded_by(ctx.out) {
             // The rest runs only for its effect (`Context::overflowed`).
             ctx.out.truncate(start);

@@ -42,8 +42,11 @@ impl Recycled {
         self.tables.pop().unwrap_or_default()
     }
 
-    pub(super) fn give_back(&mut self, requests: Requests) {
+    /// Keeps a table without the memory of an unusually large request: the lowest tables of the
+    /// stack may not be used again for long.
+    pub(super) fn give_back(&mut self, mut requests: Requests) {
         if self.tables.len() < TABLES_MAX {
+            requests.clear();
             self.tables.push(requests);
         }
     }

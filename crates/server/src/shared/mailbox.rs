@@ -2,9 +2,10 @@
 
 use crate::error::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A message from any thread to a reactor.
 #[derive(Clone, Debug)]
@@ -16,8 +17,8 @@ pub enum Message {
     /// Close this client without sending another byte (`CLIENT KILL`).
     Close { client: u64 },
     /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client
-    /// is gone.
-    Push { client: u64, bytes: Arc<[u8]> },
+    /// is gone. A thread takes one of them per client at once, with the bytes of all posts.
+    Push { client: u64, bytes: Vec<u8> },
 }
 
 /// Maximum bytes in a mailbox that wait to be appended to clients' outputs. Without a limit,
@@ -26,9 +27,32 @@ const PUSHED_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Default)]
 struct Queue {
+    /// All but [`Message::Push`], in order.
     messages: Vec<Message>,
-    /// Total bytes of the [`Message::Push`] messages.
+    /// Bytes to be appended, by client: a thread sends them at once. With one message per line of
+    /// `MONITOR`, and one system call for each, a thread served no other client for seconds.
+    pushes: BTreeMap<u64, Vec<u8>>,
+    /// Total bytes of `pushes`.
     pushed_bytes: usize,
+}
+
+impl Queue {
+    fn add(&mut self, message: Message) {
+        match message {
+            Message::Push { client, bytes } => {
+                self.pushed_bytes += bytes.len();
+                self.pushes.entry(client).or_default().extend(bytes);
+            }
+            message => self.messages.push(message),
+        }
+    }
+
+    fn take(&mut self, into: &mut Vec<Message>) {
+        self.pushed_bytes = 0;
+        let pushes = std::mem::take(&mut self.pushes).into_iter();
+        into.extend(pushes.map(|(client, bytes)| Message::Push { client, bytes }));
+        into.append(&mut self.messages);
+    }
 }
 
 /// A queue of messages, with an eventfd that wakes the sleeping thread.
@@ -68,18 +92,18 @@ impl Mailbox {
     /// Called by any thread: posts [`Message::Push`]. False: too many bytes wait already, and the
     /// message is dropped.
     #[must_use]
-    pub fn push(&self, client: u64, bytes: &Arc<[u8]>) -> bool {
+    pub fn push(&self, client: u64, bytes: &[u8]) -> bool {
         let fits = self.lock().pushed_bytes < PUSHED_BYTES_MAX;
         if fits {
             self.post(Message::Push {
                 client,
-                bytes: Arc::clone(bytes),
+                bytes: bytes.to_vec(),
             });
         }
         fits
     }
 
-    /// Called by the owning thread: takes all messages, in order.
+    /// Called by the owning thread: takes all messages, pushes first, the others in order.
     pub fn take(&self, into: &mut Vec<Message>) {
         for step in TakeStep::ORDER {
             self.take_step(step, into);
@@ -89,11 +113,9 @@ impl Mailbox {
     fn post_step(&self, step: PostStep, message: &mut Option<Message>, signals: &mut bool) {
         match step {
             PostStep::Push => {
-                let mut queue = self.lock();
-                if let Some(Message::Push { bytes, .. }) = message {
-                    queue.pushed_bytes += bytes.len();
+                if let Some(message) = message.take() {
+                    self.lock().add(message);
                 }
-                queue.messages.extend(message.take());
             }
             PostStep::Mark => *signals = !self.pending.swap(true, Ordering::AcqRel),
             PostStep::Signal if *signals => {
@@ -114,9 +136,7 @@ impl Mailbox {
                 self.pending.swap(false, Ordering::AcqRel);
             }
             TakeStep::Collect => {
-                let mut queue = self.lock();
-                queue.pushed_bytes = 0;
-                into.append(&mut queue.messages);
+                self.lock().take(into);
             }
         }
     }
@@ -161,6 +181,7 @@ impl TakeStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn readable(mailbox: &Mailbox) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -228,14 +249,17 @@ mod tests {
     #[test]
     fn what_waits_to_be_pushed_is_bounded() {
         let mailbox = Mailbox::new().expect("mailbox");
-        let line: Arc<[u8]> = vec![b'x'; 1 << 20].into();
-        for _ in 0..16 {
-            assert!(mailbox.push(1, &line));
+        let line = vec![b'x'; 1 << 20];
+        for n in 0..16 {
+            assert!(mailbox.push(n % 2, &line));
         }
         assert!(!mailbox.push(1, &line));
         let mut got = Vec::new();
         mailbox.take(&mut got);
-        assert_eq!(got.len(), 16);
+        assert_eq!(got.len(), 2, "one message per client");
+        for message in got {
+            assert!(matches!(message, Message::Push { bytes, .. } if bytes.len() == 8 << 20));
+        }
         assert!(mailbox.push(1, &line), "there is room again");
     }
 

@@ -7,7 +7,6 @@ use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::Reply;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -83,7 +82,7 @@ fn messages_reach_the_right_connection() {
     let records = server.shared().clients();
     assert_eq!(records.len(), 6);
     for record in &records {
-        let line: Arc<[u8]> = format!("+for {}\r\n", record.peer).into_bytes().into();
+        let line = format!("+for {}\r\n", record.peer).into_bytes();
         server.shared().post(
             record,
             Message::Push {
