@@ -88,7 +88,7 @@ fn violations(house: &House) -> Result<BTreeMap<String, Vec<String>>, String> {
 }
 
 /// Generated pages, and the list of changes.
-fn is_generated(file: &Path) -> bool {
+pub(super) fn is_generated(file: &Path) -> bool {
     ["docs/benchmarks.md", "CHANGELOG.md"]
         .iter()
         .any(|page| file == Path::new(page))
