@@ -6,12 +6,13 @@
 //! the key's last removal: `removals` records, for the class of its hash, the positions where it
 //! may be.
 //!
-//! **Waits** (N1): a guard that goes to another head, or waits for a commit, holds nothing: no
-//! bucket, no head, no pin. A transaction that finds such predecessors when its keys are locked
-//! unlocks the keys and starts again. If it still finds some, which happens a few times in a
-//! million, it waits with its keys locked: for a commit of entries that are collectable, and a
-//! commit waits for nothing in the store (`on_demand`). No guard can wait for the end of a group,
-//! because the group's positions are not shown before (M1).
+//! **Waits**
+//! - N1: a guard that goes to another head, or waits for a commit, holds nothing: no
+//!   bucket, no head, no pin. A transaction that finds such predecessors when its keys are locked
+//!   unlocks the keys and starts again. If it still finds some, which happens a few times in a
+//!   million, it waits with its keys locked: for a commit of entries that are collectable, and a
+//!   commit waits for nothing in the store (`on_demand`). No guard can wait for the end of a group,
+//!   because the group's positions are not shown before (M1).
 //!
 //! **Observation**: everything that a guard was shown (objects, absences, failed conditions) joins
 //! its position if it can still be lost (90-traps.md §0.4).
