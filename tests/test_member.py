@@ -45,9 +45,9 @@ class Coordinator(harness.Duramen):
 class Member(harness.Duramen):
     """A member; after a restart it has the same ports and directory."""
 
-    def __init__(self, folder, number, coordinator, cluster="t", memory="64mb", **options):
+    def __init__(self, folder, number, coordinator, cluster="t", memory="64mb", rack=None, **options):
         self.native_port = 0
-        self.joins = ("--coordinator", coordinator, "--cluster", cluster)
+        self.joins = ("--coordinator", coordinator, "--cluster", cluster, *(("--rack", rack) if rack else ()))
         super().__init__(folder, memory=memory, level=None, dir=folder / f"member-{number}", **options)
 
     def command(self):
@@ -68,9 +68,10 @@ class Member(harness.Duramen):
 
 
 class Cluster:
-    def __init__(self, folder, members=4, **options):  # one more than the replicas need, so that one may die
+    def __init__(self, folder, members=4, racks=(), **options):  # one more than the replicas need, so that one may die
         self.coordinator = Coordinator(folder).start()
-        self.members = [Member(folder, number, self.coordinator.address, **options) for number in range(members)]
+        racks = racks or [None] * members
+        self.members = [Member(folder, number, self.coordinator.address, rack=racks[number], **options) for number in range(members)]
         for member in self.members:
             member.start()
         self.tool("table", "create", "db0", "--servers", members)
@@ -342,6 +343,43 @@ def test_people_see_how_a_member_is(cluster):
     harness.wait_until(lambda: not json.loads(first.page("/cluster"))["enough_backups"], "it is seen")
     assert first.info("cluster")["duramen_enough_backups"] == "0"
     assert first.stop() == 0
+
+
+def sharing(member):
+    return int(member.info("cluster")["duramen_segments_sharing_rack"])
+
+
+def test_writes_go_on_when_those_who_live_are_in_too_few_racks(tmp_path):
+    """Two replicas, racks a, a, b and c: the member of b died, and the one of c wrote nothing any more, as both others are in one rack.
+    It said that there were enough backups."""
+    with contextlib.closing(Cluster(tmp_path, racks="aabc")) as cluster:
+        members = cluster.members
+        harness.wait_until(lambda: all(member.info("cluster")["duramen_enough_backups"] == "1" for member in members), "all are enough")
+        cluster.write("before")
+        harness.wait_until(lambda: not any(map(sharing, members)), "control logs that began in one rack have left it")
+        lost, alone = members[2], members[3]
+        lost.kill()
+        living = cluster.running()
+        harness.wait_until(lambda: all(member.info("cluster")["duramen_servers_up"] == "3" for member in living), "it is missed")
+        cluster.write("meanwhile")
+        for member in living:
+            cluster.check("meanwhile", at=member)
+            assert member.info("cluster")["duramen_enough_backups"] == "1"
+        harness.wait_until(lambda: tag_of_each(living), "each of those left has slots")
+        harness.wait_until(lambda: sharing(alone), "it says that copies share a rack")
+        assert re.search(r"^duramen_cluster_segments_sharing_rack [1-9]", alone.page("/metrics"), re.MULTILINE)
+        assert json.loads(alone.page("/cluster"))["segments_sharing_rack"] > 0
+        shared = harness.wait_until(lambda: re.findall(r".*\n.* have copies that share a rack", cluster.tool("status")), "people see it")
+        assert [line.split()[0] for line in shared] == [alone.id()]
+        # All that `alone` wrote meanwhile is with those two; with one of them gone there are too few.
+        members[0].kill()
+        harness.wait_until(lambda: alone.info("cluster")["duramen_enough_backups"] == "0", "two are too few")
+        members[0].start()
+        cluster.check("meanwhile", at=alone)
+        # A member of b is back: what is new lies apart, and what was written meanwhile stays.
+        lost.start()
+        cluster.write("spread")
+        cluster.check("spread", at=lost)
 
 
 def test_garbage_on_the_native_port_harms_nobody(cluster):

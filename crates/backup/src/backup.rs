@@ -1,7 +1,7 @@
 //! The backup: replicas of segments on one device.
 //!
 //! **Invariants**
-//! - V1: nothing is acknowledged before it is in the write-ahead log (90-traps.md, trap 11):
+//! - V1: nothing is acknowledged before it is in the write-ahead log (docs/traps.md, trap 11):
 //!   `commit` returns after its write, and at `Synced` after its sync.
 //! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is
 //!   written any more. The state of the device is then unknown until the next opening.

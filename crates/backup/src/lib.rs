@@ -10,7 +10,7 @@
 //! function here starts a thread that outlives the call.
 //!
 //! Paper: [Beineke18 §IV-V] two-level logging; differs: synchronous acknowledgement, certificates
-//! instead of zero terminators, nothing is rewritten in place (90-traps.md §G).
+//! instead of zero terminators, nothing is rewritten in place (docs/traps.md, trap 19).
 
 mod ahead;
 mod backup;

@@ -3,7 +3,7 @@
 //! **Invariants**
 //! - M1: after [`fence`](Backup::fence) has returned, no replica of that log changes any more, and
 //!   no write to it is acknowledged: chunks staged before are committed, later ones are refused
-//!   (90-traps.md §D 2, scenario 26).
+//!   (docs/traps.md, trap 22 and scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are
 //!   free than replicas wait for one.
 //! - M3: the entries from [`read_sorted`](Backup::read_sorted) were verified, as a whole and entry

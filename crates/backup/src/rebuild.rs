@@ -9,7 +9,7 @@
 //!   replication epoch counts: an id is opened again at a higher epoch only.
 //! - U3: a replica that can't be rebuilt becomes a damaged replica, never a shorter one. Whether it
 //!   matters depends on the control log: freed replicas may reappear, whole or in part
-//!   (90-traps.md, trap 1).
+//!   (docs/traps.md, trap 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -64,8 +64,8 @@ impl Default for Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// A chunk of at least this many bytes goes directly to its frame, and only its certificate
-    /// into the write-ahead log. `u32::MAX`: never. 90-traps.md §G: from 128 KiB on, writing the
-    /// bytes twice costs more than a second write.
+    /// into the write-ahead log. `u32::MAX`: never. From 128 KiB on, writing the bytes twice costs
+    /// more than a second write (docs/traps.md, trap 18).
     pub bypass_bytes: u32,
     /// The background flush empties the write-ahead log down to this part of it, in percent.
     pub wal_fill_percent: u8,

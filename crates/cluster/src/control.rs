@@ -6,11 +6,11 @@
 //! - C2: a segment id is listed at most once in the life of a log, and closed at most once.
 //! - C3: only a control segment that begins with a whole snapshot is eligible; of several, the one
 //!   with the highest id counts.
-//! - C4: a record that does not fit the state is damage, not a reason to guess (90-traps.md §0.1,
-//!   §0.8).
+//! - C4: a record that does not fit the state is damage, not a reason to guess (docs/traps.md,
+//!   traps 1 and 8).
 //!
 //! Paper: [Rumble14 §4.3], [Ousterhout15 §7.4] the digest; differs: a log of changes for all heads,
-//! whose segments each begin with a snapshot (90-traps.md §B, "one control log, H data heads").
+//! whose segments each begin with a snapshot (docs/traps.md, trap 16).
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::limits::TABLES_MAX;
@@ -270,7 +270,7 @@ impl State {
                 kind: Kind::Survivor,
                 head: 0,
                 epoch: added.epoch,
-                closed: Some(added.certificate), // 90-traps.md §0.9: closed before it is listed
+                closed: Some(added.certificate), // before it is listed: docs/traps.md, trap 9
                 generation: 0,
             };
             self.list(added.segment, listed)?;

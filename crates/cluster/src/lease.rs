@@ -18,7 +18,7 @@
 //! Times are microseconds of a monotonic clock of the process, from any origin.
 //!
 //! Paper: [Ousterhout15 §7.4] zombies are only made unlikely there; differs: reads are never wrong
-//! (90-traps.md §D).
+//! (docs/traps.md, trap 26).
 
 use crate::replication::BackupId;
 use std::collections::BTreeMap;

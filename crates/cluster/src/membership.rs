@@ -11,7 +11,7 @@
 //!   backup with replicas of a log that is not in its list asks the coordinator for the list: the
 //!   log is in a list requested after the log's first write, or it is gone.)
 //!
-//! Paper: [Ousterhout15 §3]; 90-traps.md §D, §I.28.
+//! Paper: [Ousterhout15 §3]; docs/traps.md, trap 27 and scenario 28.
 
 use crate::planted::{Bug, Planted};
 use duramen_base::ids::{ListVersion, ServerId};

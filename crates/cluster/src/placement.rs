@@ -1,28 +1,32 @@
 //! Where replicas go: anywhere, with refinement, or into copysets.
 //!
 //! **Rules**
-//! - L1: the replicas of a segment lie on different servers, none of them its master, in different
-//!   racks where racks are named. Two lives of one machine are one server: until there is a verdict
-//!   about the old one both are in the list. With fewer racks than replicas a segment stays
-//!   incomplete, and nothing of it is acknowledged.
-//! - L4: nor do they lie in the master's own rack, as long as there is somebody elsewhere: the
-//!   master's memory is one of the copies. With just as many racks as replicas there is nobody
-//!   else, and one of them lies there.
+//! - L1: the replicas of a segment lie on different servers, none of them its master. Two lives of
+//!   one machine are one server: until there is a verdict about the old one both are in the list.
+//!   With fewer servers than replicas a segment stays incomplete, and nothing of it is
+//!   acknowledged.
 //! - L2: of five random candidates the one is taken that would be done reading first, were its
 //!   master to crash now.
 //! - L3: copysets depend on the members alone, not on the order in which they came and went: all
 //!   masters see the same ones. Server slots, written in base R, are grouped R by R where they
 //!   differ in one digit alone: as many digits, as many groups for each server, and no two servers
 //!   share more than one. A slot that nobody has had yet makes its group wait; the place of a
-//!   crashed server, or of one in the wrong rack, is taken by the same other one in all its groups,
-//!   as far as racks allow.
+//!   crashed server is taken by the same other one in all its groups, and so is the place of one
+//!   whose rack the group has already, as long as there is another rack. A replica lies outside of
+//!   the copysets only where none of their servers can take it.
+//! - L4: the replicas do not lie in the master's own rack, as long as there is somebody elsewhere:
+//!   the master's memory is one of the copies.
 //! - L5: a backup that is drained gets a replica only where nobody else can take it: else a segment
 //!   would stay incomplete, and all writes of its master would wait until the drain is taken back.
+//! - L6: racks are a preference, never a reason to wait. The replicas lie in as many different
+//!   racks as there are, the master's own one included (it comes before a rack that is shared).
+//!   Where these are fewer than the replicas, some share a rack, and all racks about equally many.
 //!
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
-//! from digits, so that joining servers change nothing for the others (90-traps.md §G).
+//! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
 use crate::replication::BackupId;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Random candidates of which the best is taken (L2).
@@ -85,10 +89,36 @@ impl Member {
 
     /// Whether replicas of one segment may lie here and there (L1).
     fn goes_with(&self, other: &Member) -> bool {
-        self.backup != other.backup
-            && (self.rack.is_none() || self.rack != other.rack)
-            && !self.is_one_machine_with(other)
+        self.backup != other.backup && !self.is_one_machine_with(other)
     }
+
+    /// Whether both may fail together (L4, L6).
+    fn shares_rack_with(&self, other: &Member) -> bool {
+        self.rack.is_some() && self.rack == other.rack
+    }
+}
+
+/// How good a place is for one more replica: the lowest is the best.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// L5.
+    is_drained: bool,
+    /// L3.
+    copyset: InCopyset,
+    /// Replicas of the segment that lie in the same rack (L6).
+    in_rack: usize,
+    /// In the master's own rack (L4).
+    is_near: bool,
+}
+
+/// Whether a backup and all that hold the segment are of one copyset.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum InCopyset {
+    /// Of one that has nobody in the master's rack; or there are no copysets.
+    Away,
+    /// Of one that has.
+    Near,
+    No,
 }
 
 /// Chooses backups for one master.
@@ -131,9 +161,9 @@ impl Placement {
     }
 
     /// Whether it is in the master's rack (L4).
-    fn is_near(&self, backup: BackupId) -> bool {
-        let known = self.members.get(&backup).zip(self.master.as_ref());
-        known.is_some_and(|(member, master)| !master.goes_with(member))
+    fn is_near(&self, member: &Member) -> bool {
+        let master = self.master.as_ref();
+        master.is_some_and(|master| master.shares_rack_with(member))
     }
 
     /// It may be chosen from now on, and an older life of the same machine not any more: it may be
@@ -205,18 +235,75 @@ impl Placement {
         !self.willing(holding, refusing).is_empty()
     }
 
-    /// Those that may take one more replica, or, where there are none, those that are drained (L5).
+    /// Those that may take one more replica (L1), of the best rank.
     fn willing(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> Vec<BackupId> {
-        let mut possible = self.possible(holding);
-        possible.retain(|backup| !refusing.contains(backup));
-        if possible.is_empty() {
-            let drained = self.retired.values();
-            let drained = drained.filter(|(_, is_superseded)| !is_superseded);
-            let drained = drained.map(|(member, _)| member);
-            possible = self.fitting(drained, holding);
-            possible.retain(|backup| !refusing.contains(backup));
+        let copysets = self.copysets_of(holding);
+        let holders: Vec<&Member> = holding.iter().filter_map(|id| self.known(*id)).collect();
+        let members = self.members.values().map(|member| (member, false));
+        let drained = self.retired.values();
+        let drained = drained.filter(|(_, is_superseded)| !is_superseded);
+        let drained = drained.map(|(member, _)| (member, true));
+        let (mut best, mut willing) = (None, Vec::new());
+        for (member, is_drained) in members.chain(drained) {
+            let backup = member.backup;
+            let may = !holding.contains(&backup) && !refusing.contains(&backup);
+            if !may || !holders.iter().all(|holder| holder.goes_with(member)) {
+                continue;
+            }
+            let in_rack = holders.iter().filter(|h| h.shares_rack_with(member));
+            let rank = Rank {
+                is_drained,
+                copyset: copysets.as_ref().map_or(InCopyset::Away, |of| {
+                    of.get(&backup).copied().unwrap_or(InCopyset::No)
+                }),
+                in_rack: in_rack.count(),
+                is_near: self.is_near(member),
+            };
+            if best.is_none_or(|best| rank < best) {
+                best = Some(rank);
+                willing.clear();
+            }
+            if best == Some(rank) {
+                willing.push(backup);
+            }
         }
-        possible
+        willing
+    }
+
+    /// Whether a new segment would find backups for all its replicas. One that has refused counts:
+    /// it is asked again.
+    pub fn has_enough(&mut self) -> bool {
+        self.place_new().len() >= self.replicas
+    }
+
+    /// Whether a new segment would lie in more racks than these replicas do (L6).
+    pub fn would_spread(&mut self, holding: &[BackupId]) -> bool {
+        let sharing = self.sharing(holding.iter().copied());
+        sharing > 0 && {
+            let new = self.place_new();
+            new.len() >= holding.len() && self.sharing(new.into_iter()) < sharing
+        }
+    }
+
+    /// How many of these replicas lie in the rack of one before them.
+    pub fn sharing(&self, holding: impl Iterator<Item = BackupId> + Clone) -> usize {
+        let members = holding.filter_map(|backup| self.known(backup));
+        let shares = |(n, member): &(usize, &Member)| {
+            let mut before = members.clone().take(*n);
+            before.any(|other| other.shares_rack_with(member))
+        };
+        members.clone().enumerate().filter(shares).count()
+    }
+
+    /// Where a new segment could lie.
+    fn place_new(&mut self) -> Vec<BackupId> {
+        let mut holding = Vec::with_capacity(self.replicas);
+        while holding.len() < self.replicas
+            && let Some(next) = self.willing(&holding, &BTreeSet::new()).first()
+        {
+            holding.push(*next);
+        }
+        holding
     }
 
     /// A segment that this backup was to read first is gone.
@@ -226,53 +313,33 @@ impl Placement {
         }
     }
 
-    /// L1, L4, and what the layout allows.
-    fn possible(&mut self, holding: &[BackupId]) -> Vec<BackupId> {
-        if let Layout::Copysets { groups } = self.layout {
-            if std::mem::take(&mut self.stale) {
-                self.groups = copysets(self.members.values(), self.replicas, groups);
-            }
-            let has_all =
-                |group: &&Vec<BackupId>| holding.iter().all(|backup| group.contains(backup));
-            let is_away =
-                |group: &&Vec<BackupId>| !group.iter().any(|backup| self.is_near(*backup));
-            let fitting = || self.groups.iter().filter(has_all);
-            let mut members: BTreeSet<BackupId> =
-                fitting().filter(is_away).flatten().copied().collect();
-            if members.is_empty() {
-                members = fitting().flatten().copied().collect();
-            }
-            let others: Vec<BackupId> = members
-                .into_iter()
-                .filter(|backup| !holding.contains(backup))
-                .collect();
-            if !others.is_empty() {
-                return others;
+    /// The members of copysets that have all of these (L3, L4); `None`: the layout has no copysets.
+    fn copysets_of(&mut self, holding: &[BackupId]) -> Option<BTreeMap<BackupId, InCopyset>> {
+        let Layout::Copysets { groups } = self.layout else {
+            return None;
+        };
+        if std::mem::take(&mut self.stale) {
+            self.groups = copysets(self.members.values(), self.replicas, groups);
+        }
+        let mut found = BTreeMap::new();
+        let has_all = |group: &&Vec<BackupId>| holding.iter().all(|id| group.contains(id));
+        for group in self.groups.iter().filter(has_all) {
+            let mut members = group.iter().map(|id| &self.members[id]);
+            let rank = match members.any(|member| self.is_near(member)) {
+                true => InCopyset::Near,
+                false => InCopyset::Away,
+            };
+            for id in group {
+                let known = found.entry(*id).or_insert(rank);
+                *known = rank.min(*known);
             }
         }
-        let fitting = self.fitting(self.members.values(), holding);
-        let away = fitting.iter().filter(|backup| !self.is_near(**backup));
-        let away: Vec<BackupId> = away.copied().collect();
-        if away.is_empty() { fitting } else { away }
+        Some(found)
     }
 
     fn known(&self, backup: BackupId) -> Option<&Member> {
         let member = self.members.get(&backup);
         member.or_else(|| Some(&self.retired.get(&backup)?.0))
-    }
-
-    /// L1.
-    fn fitting<'a>(
-        &self,
-        members: impl Iterator<Item = &'a Member>,
-        holding: &[BackupId],
-    ) -> Vec<BackupId> {
-        let holders: Vec<&Member> = holding.iter().filter_map(|id| self.known(*id)).collect();
-        let fits = |member: &&Member| {
-            let mut holders = holders.iter();
-            !holding.contains(&member.backup) && holders.all(|holder| holder.goes_with(member))
-        };
-        members.filter(fits).map(|member| member.backup).collect()
     }
 
     /// L2.
@@ -338,25 +405,36 @@ pub fn copysets<'a>(
     sets
 }
 
-/// The members in a group's slots, or whoever stands in for them. `None`: there are too few racks
-/// or servers.
+/// The members in a group's slots, or others that stand in for them. `None`: there are too few
+/// servers.
 fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>> {
     let mut chosen: Vec<&Member> = Vec::with_capacity(group.len());
     let fits =
         |chosen: &[&Member], member: &Member| chosen.iter().all(|other| other.goes_with(member));
+    let in_rack = |chosen: &[&Member], member: &Member| {
+        let others = chosen.iter();
+        others
+            .filter(|other| other.shares_rack_with(member))
+            .count()
+    };
     let mut missing = Vec::new();
     for slot in group {
         match by_slot.get(slot) {
-            Some(member) if fits(&chosen, member) => chosen.push(member),
+            Some(member) if fits(&chosen, member) && in_rack(&chosen, member) == 0 => {
+                chosen.push(member);
+            }
             _ => missing.push(*slot),
         }
     }
     for slot in missing {
-        // The same one everywhere: whoever has the highest number drawn for it and this slot.
-        let stand_in = by_slot
-            .values()
-            .filter(|member| fits(&chosen, member))
-            .max_by_key(|member| mix(mix(slot) ^ u64::from(member.backup.slot())))?;
+        // L6; then the member whose slot it is; then the same one everywhere: that with the highest
+        // number drawn for it and this slot.
+        let rank = |(own, member): &(&u64, &&Member)| {
+            let drawn = mix(mix(slot) ^ u64::from(member.backup.slot()));
+            (Reverse(in_rack(&chosen, member)), **own == slot, drawn)
+        };
+        let possible = by_slot.iter().filter(|(_, member)| fits(&chosen, member));
+        let (_, stand_in) = possible.max_by_key(rank)?;
         chosen.push(stand_in);
     }
     Some(chosen.iter().map(|member| member.backup).collect())

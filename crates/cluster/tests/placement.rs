@@ -1,5 +1,5 @@
 //! Placement of replicas: racks, refinement, copysets; and the effect of copysets, by Monte-Carlo.
-//! Scenarios by their numbers in 90-traps.md §I.
+//! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
@@ -49,7 +49,12 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
         let racks: BTreeSet<u32> = holding.iter().map(|backup| backup.slot() % 3).collect();
         assert_eq!((holding.len(), racks.len()), (3, 3));
     }
-    assert_eq!(place(&mut placement, 4).len(), 3, "there is no fourth rack");
+    // There is no fourth rack; no rack has three before each has two.
+    for _ in 0..200 {
+        let holding = place(&mut placement, 6);
+        let in_rack = |rack| holding.iter().filter(|b| b.slot() % 3 == rack).count();
+        assert_eq!([0, 1, 2].map(in_rack), [2, 2, 2], "{holding:?}");
+    }
     let refusing: BTreeSet<BackupId> = (0..8).map(|slot| member(slot, None).backup).collect();
     let last = placement.choose(&[], &refusing);
     assert_eq!(last, Some(member(8, None).backup));
@@ -57,9 +62,159 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
     assert_eq!(placement.choose(&[], &refusing), None);
 }
 
+/// Racks a, a, b and c, two replicas: the member of b died, and the one of c placed nothing any
+/// more, for both others are in one rack. All writes there waited for ever, and the figure that
+/// tells whether there are enough backups said that there are.
+#[test]
+fn a_master_that_is_left_with_one_other_rack_goes_on_and_spreads_again() {
+    for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
+        let mut placement = Placement::new(layout, 2, 1);
+        placement.set_master(member(3, Some(2)));
+        for (slot, rack) in [(0, 0), (1, 0), (2, 1)] {
+            placement.add(member(slot, Some(rack)));
+        }
+        let before = place(&mut placement, 2);
+        assert_eq!(placement.sharing(before.iter().copied()), 0);
+        placement.remove(member(2, None).backup);
+        assert!(placement.has_enough());
+        let apart = place(&mut placement, 2);
+        let slots: BTreeSet<u32> = apart.iter().map(|backup| backup.slot()).collect();
+        assert_eq!(slots, BTreeSet::from([0, 1]));
+        assert_eq!(placement.sharing(apart.iter().copied()), 1);
+        assert!(!placement.would_spread(&apart));
+        // Another one of b comes: from now on the copies are apart again.
+        placement.add(member(4, Some(1)));
+        assert!(placement.would_spread(&apart));
+        for _ in 0..50 {
+            let holding = place(&mut placement, 2);
+            assert_eq!(placement.sharing(holding.iter().copied()), 0, "{holding:?}");
+        }
+        placement.remove(member(4, None).backup);
+        placement.remove(member(1, None).backup);
+        assert!(!placement.has_enough());
+    }
+}
+
+/// Where a new segment may lie, in the words of the rules: what a model allows.
+struct Model<'a> {
+    layout: Layout,
+    replicas: usize,
+    own: Option<u64>,
+    /// Racks of the others that live.
+    others: &'a [(u64, Option<u64>)],
+}
+
+impl Model<'_> {
+    /// L6: each named rack once, and everybody without a rack.
+    fn racks_most(&self) -> usize {
+        let named: BTreeSet<u64> = self.others.iter().filter_map(|(_, rack)| *rack).collect();
+        let alone = self.others.iter().filter(|(_, rack)| rack.is_none());
+        (named.len() + alone.count()).min(self.replicas)
+    }
+
+    fn judge(&self, placement: &mut Placement, case: &str) {
+        let enough = self.others.len() >= self.replicas;
+        assert_eq!(placement.has_enough(), enough, "{case}");
+        let holding = place(placement, self.replicas);
+        assert_eq!(
+            holding.len() == self.replicas,
+            enough,
+            "{case}: {holding:?}"
+        );
+        assert!(enough || holding.len() == self.others.len(), "{case}");
+        let servers: BTreeSet<u32> = holding.iter().map(|backup| backup.slot()).collect();
+        assert_eq!(servers.len(), holding.len(), "L1: {case}: {holding:?}");
+        let rack_of = |slot: &u32| {
+            let all = self.others.iter();
+            let mut all = all.filter(|(other, _)| *other == u64::from(*slot));
+            all.next()
+                .unwrap_or_else(|| panic!("L1: {case}: {slot} is no other that lives"))
+                .1
+        };
+        let racks: Vec<Option<u64>> = servers.iter().map(rack_of).collect();
+        let named: Vec<u64> = racks.iter().filter_map(|rack| *rack).collect();
+        let distinct: BTreeSet<u64> = named.iter().copied().collect();
+        let different = distinct.len() + racks.len() - named.len();
+        assert_eq!(different, self.racks_most(), "L6: {case}: {holding:?}");
+        let sharing = placement.sharing(holding.iter().copied());
+        assert_eq!(sharing, holding.len() - different, "{case}: {holding:?}");
+        if !matches!(self.layout, Layout::Scatter) {
+            return; // copysets keep away from the own rack where one of them does
+        }
+        // L4: in the own rack only what finds no other one.
+        let elsewhere = self
+            .others
+            .iter()
+            .filter(|(_, rack)| rack.is_none() || *rack != self.own);
+        let elsewhere: Vec<Option<u64>> = elsewhere.map(|(_, rack)| *rack).collect();
+        let alone = elsewhere.iter().filter(|rack| rack.is_none()).count();
+        let named: BTreeSet<u64> = elsewhere.iter().filter_map(|rack| *rack).collect();
+        let is_in_own = self.own.is_some() && racks.contains(&self.own);
+        let must_be = alone + named.len() < self.replicas;
+        assert!(!is_in_own || must_be, "L4: {case}: {holding:?}");
+    }
+}
+
+/// Every master of every cluster of up to six members in up to four racks, or in none, and all ways
+/// in which some of them have died: where R others live a segment is placed, in as many racks as
+/// there are, and the figure that people see says so, then and only then.
+#[test]
+fn every_small_cluster_places_where_enough_others_live() {
+    let mut cases = 0;
+    for count in 1..=6u32 {
+        // The rack of each one as a digit; the last digit is no rack.
+        for racks in 0..5u64.pow(count) {
+            let rack_of = |slot: u64| Some(racks / 5u64.pow(slot as u32) % 5).filter(|r| *r < 4);
+            // Names of racks do not matter: the first one is 0, the next new one is 1, and so on.
+            let mut names = 0;
+            let is_first_of_its_kind = (0..u64::from(count)).filter_map(rack_of).all(|rack| {
+                let is_known = rack <= names;
+                names = names.max(rack + 1);
+                is_known
+            });
+            if !is_first_of_its_kind {
+                continue;
+            }
+            for dead in 0..1u32 << (count - 1) {
+                let others: Vec<(u64, Option<u64>)> = (1..u64::from(count))
+                    .filter(|slot| dead >> (slot - 1) & 1 == 0)
+                    .map(|slot| (slot, rack_of(slot)))
+                    .collect();
+                for (replicas, groups) in (1..=3).flat_map(|r| [(r, 0), (r, 1), (r, 2)]) {
+                    let layout = match groups {
+                        0 => Layout::Scatter,
+                        groups => Layout::Copysets { groups },
+                    };
+                    let mut placement = Placement::new(layout, replicas, racks);
+                    placement.set_master(member(0, rack_of(0)));
+                    for slot in 1..u64::from(count) {
+                        placement.add(member(slot, rack_of(slot)));
+                    }
+                    for slot in (1..u64::from(count)).filter(|slot| dead >> (slot - 1) & 1 == 1) {
+                        placement.remove(member(slot, None).backup);
+                    }
+                    let model = Model {
+                        layout,
+                        replicas,
+                        own: rack_of(0),
+                        others: &others,
+                    };
+                    let case = format!(
+                        "{replicas} replicas, {layout:?}, master in {:?}, others {others:?}",
+                        rack_of(0)
+                    );
+                    model.judge(&mut placement, &case);
+                    cases += 1;
+                }
+            }
+        }
+    }
+    assert!(cases > 100_000, "{cases}");
+}
+
 proptest! {
     /// The master's rack held replicas of its own log: its memory and a copy were lost with one
-    /// rack.
+    /// rack. With one other rack alone nothing was placed.
     #[test]
     fn replicas_keep_away_from_each_other_and_from_their_master(
         racks in proptest::collection::vec(proptest::option::weighted(0.8, 0u64..5), 1..14),
@@ -88,26 +243,13 @@ proptest! {
                 placement.remove(other.backup);
             }
         }
-        let there: Vec<&Member> = (0..).zip(&others).filter(|(at, _)| !gone.contains(at)).map(|(_, m)| m).collect();
-        // As many as go together: each named rack once, and everybody without a rack.
-        let named: BTreeSet<&String> = there.iter().filter_map(|m| m.rack.as_ref()).collect();
-        let own = master_rack.map(|rack| format!("rack {rack}"));
-        let without_rack = there.iter().filter(|m| m.rack.is_none()).count();
-        let elsewhere = named.iter().filter(|rack| Some(**rack) != own.as_ref()).count() + without_rack;
+        let there: Vec<(u64, Option<u64>)> = (0..).zip(&racks)
+            .filter(|(at, _)| !gone.contains(at))
+            .map(|(at, rack)| (at as u64 + 1, *rack))
+            .collect();
+        let model = Model { layout, replicas, own: master_rack, others: &there };
         for _ in 0..10 {
-            let holding = place(&mut placement, replicas);
-            let chosen: Vec<&Member> = holding.iter().filter_map(|id| there.iter().copied().find(|m| m.backup == *id)).collect();
-            prop_assert_eq!(chosen.len(), holding.len(), "somebody who is gone, or the master's machine");
-            let servers: BTreeSet<BackupId> = holding.iter().copied().collect();
-            prop_assert_eq!(servers.len(), holding.len(), "one server twice");
-            let racks: Vec<&String> = chosen.iter().filter_map(|m| m.rack.as_ref()).collect();
-            let distinct: BTreeSet<&&String> = racks.iter().collect();
-            prop_assert_eq!(distinct.len(), racks.len(), "one rack twice: {:?}", chosen);
-            if matches!(layout, Layout::Scatter) {
-                prop_assert!(holding.len() >= replicas.min(elsewhere), "too few: {:?}", chosen);
-                let in_own = chosen.iter().filter(|m| m.rack.is_some() && m.rack == own).count();
-                prop_assert!(in_own <= replicas.saturating_sub(elsewhere), "in the master's rack: {:?}", chosen);
-            }
+            model.judge(&mut placement, "drawn");
         }
     }
 }
@@ -383,7 +525,7 @@ fn sets_of(scatter_width: u32) -> Vec<[u16; REPLICAS]> {
     sets.into_iter().map(number).collect()
 }
 
-/// 90-traps.md §G, [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random
+/// docs/traps.md, trap 25 [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random
 /// placement of 8,000 chunks per server loses data almost surely; copysets of width 2 in 0.15 % of
 /// the cases.
 #[test]

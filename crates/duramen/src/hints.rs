@@ -13,7 +13,7 @@
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of keys by falling heat.
 //!
-//! Paper: 40-flash.md "restart refills DRAM with the hottest data first", for a recovery.
+//! Paper: none; docs/traps.md, trap 37, for a recovery.
 
 use crate::heat::{Blocks, PAUSE_FACTOR, keys_in, refill_from};
 use crate::threads::Bell;

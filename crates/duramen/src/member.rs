@@ -24,7 +24,7 @@ use crate::{DiskState, Error, LogWriter, Options, Store};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{
-    BackupId, Config, Effect, Found, Master, Rejection, Send, Ticket,
+    BackupId, Config, Effect, Found, Master, Placed, Rejection, Send, Ticket,
 };
 use duramen_engine::{LogOptions, Piece};
 use duramen_format::certificate::Certificate;
@@ -638,6 +638,11 @@ impl LogWriter {
     pub fn replicas(&self) -> Option<usize> {
         let remote = self.durable.remote.as_ref();
         remote.map(|remote| remote.replicas)
+    }
+
+    /// How the log's segments lie with its backups, for people.
+    pub fn placed(&self) -> Placed {
+        self.durable.lock().master.placed()
     }
 
     /// Whose leases are needed for reading.

@@ -4,7 +4,7 @@
 //! - P1: nothing is written before everything listed has been read and verified. A refused
 //!   directory stays unchanged.
 //! - P2: every segment that the newest control segment lists is loaded; unlisted segments never are
-//!   (90-traps.md §0.1).
+//!   (docs/traps.md, trap 1).
 //! - P3: new ids and versions are above all that were ever given.
 //! - P4: segments that were open are closed at their ends, in the same commit as the new control
 //!   segment; heads continue in new ones.

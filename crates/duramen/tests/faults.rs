@@ -153,7 +153,8 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     assert!(session.get(T, b"after").unwrap().is_some());
 }
 
-/// 90-traps.md: a failed sync never counts as successful, whatever the result of later ones.
+/// docs/traps.md, trap 12: a failed sync never counts as successful, whatever the result of later
+/// ones.
 #[test]
 fn a_failed_sync_refuses_writes_for_good() {
     let dir = tempfile::tempdir().unwrap();

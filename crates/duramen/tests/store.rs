@@ -188,7 +188,7 @@ fn tables_and_their_levels_are_there_again() {
     assert_eq!(session.get(again, b"a").unwrap(), None);
 }
 
-/// 90-traps.md §I.18: an object version only grows, across delete, restart and re-create.
+/// docs/traps.md, scenario 18: an object version only grows, across delete, restart and re-create.
 #[test]
 fn versions_grow_across_restarts() {
     let dir = tempfile::tempdir().unwrap();

@@ -104,8 +104,8 @@ impl Epochs {
         }
     }
 
-    /// A wrong pin, for the model checker to find: the reads that follow may pass it (90-traps.md
-    /// §B).
+    /// A wrong pin, for the model checker to find: the reads that follow may pass it
+    /// (docs/traps.md, trap 14).
     #[cfg(loom)]
     pub fn pin_without_fence(&self, id: SlotId) {
         self.slots[id.0]

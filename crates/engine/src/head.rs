@@ -4,7 +4,7 @@
 //! **Invariants**
 //! - H1: a head's lock is held from before an entry's append until the index points to it. A
 //!   segment is closed under the same lock, so a thread that sees it closed sees every entry of it
-//!   either referenced or dead for good (90-traps.md §B).
+//!   either referenced or dead for good (docs/traps.md, trap 15).
 //! - H2: an entry never straddles windows; the bytes between `appended` and the window's end hold
 //!   no entry.
 //! - H3: with a log, an open group belongs to the holder of the lock, and ends before the lock is

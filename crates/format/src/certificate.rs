@@ -6,8 +6,8 @@
 //! - C2: `crc` is the CRC32C over all of them, so a certificate covers every byte and not only the
 //!   last append.
 //!
-//! Paper: [Rumble14 §4, 90-traps.md §A]; differs: RAMCloud's certificate covers the entries'
-//! headers only.
+//! Paper: [Rumble14 §4]; differs: RAMCloud's certificate covers the entries' headers only
+//! (docs/traps.md, trap 13).
 
 use serde::{Deserialize, Serialize};
 

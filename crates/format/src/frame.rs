@@ -16,7 +16,7 @@
 //!
 //! **Invariants**
 //! - P1: of two slots that match their CRC the one with the greater stamp counts. A slot is written
-//!   only over the other one, and only after the data that it certifies are durable (90-traps.md,
+//!   only over the other one, and only after the data that it certifies are durable (docs/traps.md,
 //!   trap 10).
 //! - P2: the frame's data are `[0, length - tail)`; the last `tail` bytes of the replica are in the
 //!   slot itself. So no block of data is ever written twice: bytes that do not fill a block wait in

@@ -7,7 +7,7 @@
 //! - B1: nothing is answered as stored before it has reached its level on the device.
 //! - B2: from [`start_read`](BackupService::start_read) on no write to that log is acknowledged,
 //!   not even of chunks staged before, and no lease of it is renewed: the answer to the coordinator
-//!   stays true (90-traps.md §D 2).
+//!   stays true (docs/traps.md, trap 22).
 //! - B3: only the master of a log writes it, frees replicas of it and renews its lease.
 //! - B4: a lease counts from the receipt of the request, not from the answer.
 //! - B5: a recovery reads certified bytes with the certificate that it requested, or is told that
@@ -26,7 +26,8 @@
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step),
 //! one per call.
 //!
-//! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (90-traps.md §D).
+//! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (docs/traps.md,
+//! traps 22 and 26).
 
 use crate::planted::{Bug, Planted};
 use duramen_backup::{

@@ -126,11 +126,12 @@ impl Loads {
 }
 
 fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
-    let stats = store.engine().stats();
+    let (stats, log) = (store.engine().stats(), store.log());
     ServerRoom {
         used_bytes: stats.live_bytes,
         limit_bytes: takes_over_max(&stats),
         replicas: backup.map_or(0, |backup| u64::from(backup.stats().replicas)),
+        segments_sharing_rack: log.map_or(0, |log| log.placed().segments_sharing_rack as u64),
     }
 }
 

@@ -16,9 +16,9 @@
 //! - N6: a coordinator of an earlier term is not obeyed.
 //! - N10: a server never answers for another life at its address: that one would seem alive.
 //!
-//! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a
-//! server that is declared crashed ends itself when it is told so, and stops reads after its leases
-//! by time.
+//! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (docs/traps.md,
+//! trap 28), a server that is declared crashed ends itself when it is told so, and stops reads
+//! after its leases by time.
 
 use crate::owned::Owned;
 use crate::planted::{Bug, Planted};

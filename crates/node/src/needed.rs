@@ -17,7 +17,7 @@
 //!
 //! **Concurrency** none: one owner, the node.
 //!
-//! Paper: [Ousterhout15 §7.3]; 90-traps.md §C, garbage handshake.
+//! Paper: [Ousterhout15 §7.3]; docs/traps.md, trap 21.
 
 use crate::keeper::Task;
 use crate::member::Token;

@@ -37,7 +37,7 @@ use crate::warmth::{HeldHint, Warmth};
 use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::placement;
-use duramen_cluster::replication::{BackupId, Rejection, Ticket};
+use duramen_cluster::replication::{BackupId, Placed, Rejection, Ticket};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
@@ -116,6 +116,12 @@ impl Node {
     pub fn hints(&self, now_us: u64) -> Vec<HeldHint> {
         let lives = self.life.iter();
         lives.flat_map(|life| life.warmth.held(now_us)).collect()
+    }
+
+    /// How this member's log lies with its backups, for people; while it has none, nothing does.
+    pub fn placed(&self) -> Placed {
+        let life = self.life.as_ref();
+        life.map(|life| life.log().placed()).unwrap_or_default()
     }
 
     /// What of this member's log does not lie with its backups yet, for people.

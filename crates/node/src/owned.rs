@@ -13,7 +13,7 @@
 //! an order: it waits for no list, and only a list, recovery or migration that brings one of its
 //! ranges waits for it.
 //!
-//! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
+//! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (docs/traps.md, trap 28).
 
 use crate::member::{Order, Purge};
 use crate::planted::{Bug, Planted};

@@ -13,7 +13,7 @@
 //!
 //! **Concurrency** none: one owner, the node.
 //!
-//! Paper: 40-flash.md, hottest first, for a recovery; not in Ousterhout15, where all is in memory.
+//! Paper: none, since in Ousterhout15 all is in memory; docs/traps.md, trap 37.
 
 use crate::recovery::Effects;
 use crate::remote::{Asked, PeerCall};

@@ -202,6 +202,13 @@ fn servers(out: &mut String, overview: &Overview) {
             or_none(&entry.addresses.resp),
             or_none(&entry.addresses.admin),
         );
+        let sharing = share.room.map_or(0, |room| room.segments_sharing_rack);
+        if sharing > 0 {
+            let _ = writeln!(
+                out,
+                "         {sharing} segments of its log have copies that share a rack"
+            );
+        }
         if let Some(why) = share.waits_for {
             let _ = writeln!(out, "         is not drained further: {why}");
         }
@@ -375,6 +382,7 @@ fn server_json(overview: &Overview, entry: &ServerEntry) -> Value {
         "admin": entry.addresses.admin,
         "tablets": share.tablets,
         "replicas": share.room.map(|room| room.replicas),
+        "segments_sharing_rack": share.room.map(|room| room.segments_sharing_rack),
         "used_bytes": share.room.map(|room| room.used_bytes),
         "limit_bytes": share.room.map(|room| room.limit_bytes),
         "drain_waits_for": share.waits_for,

@@ -287,7 +287,7 @@ fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply)
     }
 }
 
-/// Reads other writers' keys: the values that it saw must persist as well (trap 4).
+/// Reads other writers' keys: the values that it saw must persist as well (docs/traps.md, trap 4).
 fn read(shared: &Shared) {
     let Ok(mut wire) = Wire::connect(shared.port) else {
         return;

@@ -2,7 +2,7 @@
 //!
 //! Only the ids are stored; a new leader takes every lease as just renewed, so none ends early.
 //!
-//! Paper: RIFL; 90-traps.md §E.
+//! Paper: RIFL; docs/traps.md, trap 30.
 
 use super::records::Key;
 use super::{Coordinator, Timer, refused};

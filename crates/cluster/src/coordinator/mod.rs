@@ -11,7 +11,7 @@
 //! - K2: a crashed server stays crashed. A server that replaces it is another one, and is added
 //!   after the old one is crashed, in the same step or a later one.
 //! - K3: a message counts only if its sender is UP in the same step in which its effect is stored
-//!   (90-traps.md §0.6, §0.7).
+//!   (docs/traps.md, traps 6 and 7).
 //! - K4: a tablet has one owner. It changes by a recovery when the owner is crashed, by a migration
 //!   when it is UP, and the new owner is UP in that step.
 //! - K5: a server is always told all of its tablets, with a version that grows. Lost, repeated and
@@ -28,7 +28,7 @@
 //! new one from the stored state.
 //!
 //! Paper: [Ousterhout15 §3, §7]; differs: tablets are told declaratively, recoveries are not
-//! stored, read leases (90-traps.md §0, §D).
+//! stored, read leases (docs/traps.md, "Cluster membership").
 
 mod admin;
 mod clients;

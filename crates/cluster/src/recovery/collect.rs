@@ -13,7 +13,7 @@
 //!   and never takes an older one.
 //! - G3: each listed segment needs a replica: of a closed one with exactly the recorded
 //!   certificate, of an open one at the recorded replication epoch or above. Otherwise the recovery
-//!   waits; it never recovers in parts (90-traps.md §0.1, §D.3).
+//!   waits; it never recovers in parts (docs/traps.md, traps 1 and 23).
 //! - G5: data are sent to a head's segment only when the control log lists it on all its replicas
 //!   (O2). So a replica with data of a head's segment that is newer than all that a control segment
 //!   lists proves that this control segment lacks its end: a disk that has silently lost its last
@@ -26,8 +26,8 @@
 //! appends to, can't list another segment or another holder without the control segment's holders,
 //! and can't replace that one without the coordinator, which has recorded its crash.
 //!
-//! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (90-traps.md
-//! §B).
+//! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (docs/traps.md,
+//! trap 16).
 
 use crate::control::{self, Listed, State};
 use crate::planted::{Bug, Planted};

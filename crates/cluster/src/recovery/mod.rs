@@ -2,13 +2,13 @@
 //! replay, hand over.
 //!
 //! **Invariants**
-//! - Y1: an attempt has an id of its own; messages of another attempt do not count (90-traps.md
-//!   §0.7).
+//! - Y1: an attempt has an id of its own; messages of another attempt do not count (docs/traps.md,
+//!   trap 7).
 //! - Y2: the partitions of an attempt are the dead server's tablets, each in one.
 //! - Y3: a partition has one recovery master at a time. It is given to another one only when the
 //!   first has reported that it has nothing of it any more, or is crashed.
 //!
-//! Paper: [Ousterhout15 §7], 90-traps.md §D.
+//! Paper: [Ousterhout15 §7]; docs/traps.md, "Replication and recovery".
 
 pub(crate) mod collect;
 pub(crate) mod plan;

@@ -8,9 +8,9 @@
 //! - N3: partitions are so short that each master can get one, and that all of them fit if there is
 //!   room ([`partition_bytes`]).
 //!
-//! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts are between Redis Cluster slots
-//! where that is possible, so that a slot has one owner; without statistics the log's length is
-//! spread over the tablets by their share of the hash space.
+//! Paper: [Ousterhout15 §7.4]; differs: cuts are between Redis Cluster slots where that is
+//! possible, so that a slot has one owner (docs/traps.md, trap 24); without statistics the log's
+//! length is spread over the tablets by their share of the hash space.
 
 use crate::random::Random;
 use duramen_base::ids::{KeyRange, RouteHash};

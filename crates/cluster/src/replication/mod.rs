@@ -18,7 +18,7 @@
 //!   synced.
 //! - O6: a cleaned segment is freed when the `Swap` record is synced on all replicas of the control
 //!   log, and no older control segment is eligible any more: all of them are closed, synced
-//!   (90-traps.md §0.2).
+//!   (docs/traps.md, trap 2).
 //! - O7: the control log continues in a new segment s2 when s1 is complete on all replicas
 //!   (ordered); s2 begins with a snapshot under one certificate; s1 is closed when that is on all
 //!   replicas (ordered); more of s2 is sent when s1 is closed on all replicas (ordered); s1 is
@@ -59,8 +59,8 @@
 //! enough: data in the same commit or an earlier one can't be missing when the later ones are
 //! there. O5, O6, O8 and acknowledgements to users always wait for acknowledgements of the backups.
 //!
-//! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several
-//! heads, one control log.
+//! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (docs/traps.md, "Replication and
+//! recovery"); differs: several heads, one control log.
 
 mod peers;
 #[cfg_attr(not(feature = "planted"), allow(dead_code))]
@@ -255,6 +255,15 @@ pub struct Master {
     kept_waiting: Option<SegmentId>,
 }
 
+/// How a log's segments lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Whether a new segment would find backups for all its replicas; if not, writes wait.
+    pub has_enough: bool,
+    /// Segments of which two copies lie in one rack.
+    pub segments_sharing_rack: usize,
+}
+
 struct InFlight {
     segment: SegmentId,
     backup: BackupId,
@@ -350,6 +359,7 @@ impl Master {
                 was_placed: true,
                 has_lost: false,
                 has_no_source: false,
+                shares_rack: false,
                 any_epoch: false,
             });
         segment.replicas.push(Replica::found(found));

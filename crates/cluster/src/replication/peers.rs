@@ -1,7 +1,9 @@
 //! A master's backups: they come, go, refuse, come back, and report their replicas.
 
 use super::segment::{Replica, Segment};
-use super::{BackupId, Bug, Found, InFlight, Kind, Level, Master, Rejection, SegmentId, Ticket};
+use super::{
+    BackupId, Bug, Found, InFlight, Kind, Level, Master, Placed, Rejection, SegmentId, Ticket,
+};
 use crate::placement::Member;
 use std::collections::BTreeSet;
 
@@ -15,6 +17,34 @@ impl Master {
     pub fn backup_up(&mut self, member: impl Into<Member>) {
         self.placement.add(member.into());
         self.look_at_incomplete();
+        self.spread_control();
+    }
+
+    /// The control log goes on in a new segment when that would lie in more racks (placement's L6):
+    /// a quiet master would keep all copies of it in one rack for days. Data stays where it is.
+    fn spread_control(&mut self) {
+        let newest = self.control.back();
+        let newest = newest.and_then(|control| self.segments.get(&control.id));
+        let holding: Vec<BackupId> = newest.into_iter().flat_map(Segment::backups).collect();
+        if self.placement.would_spread(&holding) {
+            self.renew_control();
+        }
+    }
+
+    /// How this log's segments lie, for people.
+    pub fn placed(&mut self) -> Placed {
+        let sharing = self.segments.values().filter(|segment| segment.shares_rack);
+        Placed {
+            segments_sharing_rack: sharing.count(),
+            has_enough: self.placement.has_enough(),
+        }
+    }
+
+    /// Notes whether copies of a segment share a rack, after they have changed.
+    pub(super) fn look_at_racks(&mut self, id: SegmentId) {
+        if let Some(segment) = self.segments.get_mut(&id) {
+            segment.shares_rack = self.placement.sharing(segment.backups()) > 0;
+        }
     }
 
     /// Backups that have refused openings may be asked again: some time has passed.
@@ -103,7 +133,7 @@ impl Master {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
         };
-        let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
+        let holding: Vec<BackupId> = segment.backups().collect();
         let Some(replica) = segment.replica_mut(sent.backup) else {
             return;
         };
@@ -254,6 +284,7 @@ impl Master {
             segment.has_no_source = true;
             segment.unplace(sent.backup);
         }
+        self.look_at_racks(sent.segment);
         self.active.remove(&sent.segment);
     }
 

@@ -112,6 +112,7 @@ impl Master {
     /// Applies the rules to one segment.
     fn advance(&mut self, id: SegmentId, effects: &mut Vec<Effect>) -> bool {
         let mut changed = self.place(id);
+        self.look_at_racks(id);
         let data_allowed = self.data_allowed(id);
         let close_allowed = self.close_allowed(id);
         for n in 0..self.segments[&id].replicas.len() {
@@ -137,7 +138,7 @@ impl Master {
             && (segment.closed || segment.has_lost && segment.was_placed);
         let mut changed = false;
         while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
-            let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
+            let holding: Vec<BackupId> = segment.backups().collect();
             let mut avoided = self.refusing.clone();
             // O12: replicas that are not freed before the segment is safe block no choice.
             let kept = segment.close_recorded;
@@ -229,7 +230,7 @@ impl Master {
         let has_sent = segment.listed_at.is_some();
         let replica = segment.replicas.get_mut(n)?;
         if replica.in_flight > 0 && !one_stream {
-            return None; // one call per replica at a time: 90-traps.md §C
+            return None; // one call per replica at a time: docs/traps.md, trap 20
         }
         if replica.refused && self.refusing.contains(&replica.backup) {
             return None;

@@ -154,6 +154,8 @@ pub(super) struct Segment {
     pub has_lost: bool,
     /// No backup has its bytes: it is cleaned instead of being replaced.
     pub has_no_source: bool,
+    /// Two of its replicas lie in one rack.
+    pub shares_rack: bool,
     /// [`Bug::OldEpochCounts`](super::Bug) is planted.
     pub any_epoch: bool,
 }
@@ -177,8 +179,13 @@ impl Segment {
             was_placed: false,
             has_lost: false,
             has_no_source: false,
+            shares_rack: false,
             any_epoch: false,
         }
+    }
+
+    pub fn backups(&self) -> impl Iterator<Item = BackupId> + Clone {
+        self.replicas.iter().map(|replica| replica.backup)
     }
 
     pub fn replica_mut(&mut self, backup: BackupId) -> Option<&mut Replica> {

@@ -8,7 +8,7 @@
 //! **Invariants**
 //! - L1: of the same request, at most one execution is in progress; repetitions wait.
 //! - L2: a result is sent, also to a repetition, only when effect and record are durable: the
-//!   caller calls [`Tracker::finish`] then, and not earlier (90-traps.md §I.30).
+//!   caller calls [`Tracker::finish`] then, and not earlier (docs/traps.md, scenario 30).
 //! - L3: a request at or below the highest acknowledged id is answered `Stale` and never executed.
 //! - L4: the record of a request that is not acknowledged is needed: [`Tracker::keeps`]. An
 //!   acknowledgement counts here only when the request that brought it is durable, since its record
@@ -18,7 +18,7 @@
 //! - L6: when a range of keys leaves, its records go along ([`Tracker::export`]) or are dropped
 //!   ([`Tracker::purge`]).
 //! - L7: a record that is found again changes nothing; the highest acknowledged id wins
-//!   (90-traps.md §E).
+//!   (docs/traps.md, trap 30).
 //! - L8: a client is dropped only when the coordinator has answered that its lease has ended and no
 //!   request of it is in progress.
 //! - L9: a client is asked about again after a tenth of a second at the soonest, however little is

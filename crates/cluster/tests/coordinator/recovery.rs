@@ -494,6 +494,7 @@ fn attempts_that_nobody_has_space_for_come_less_often() {
                 used_bytes: 1 << 20,
                 limit_bytes: (1 << 20) + free,
                 replicas: 0,
+                segments_sharing_rack: 0,
             };
             case.rig.ask(server, ToCoordinator::Room { server, room });
         }
@@ -542,6 +543,7 @@ fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usi
             used_bytes: 77,
             limit_bytes: room + 77,
             replicas: 0,
+            segments_sharing_rack: 0,
         };
         case.rig.ask(server, ToCoordinator::Room { server, room });
     }

@@ -158,6 +158,7 @@ fn room(used_bytes: u64, limit_bytes: u64) -> ServerRoom {
         used_bytes,
         limit_bytes,
         replicas: 0,
+        segments_sharing_rack: 0,
     }
 }
 

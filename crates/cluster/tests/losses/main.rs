@@ -4,7 +4,7 @@
 //! every acknowledged byte, though R-1 disks are gone for good (as well as disks that were away
 //! when all their replicas had been replaced). If only some backups are there, it may wait instead;
 //! and it never takes a stale log for the whole one. `DURAMEN_SEEDS=first..last` runs other seeds.
-//! Scenarios by their numbers in 90-traps.md §I.
+//! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
 #[path = "../common/dice.rs"]
 mod dice;

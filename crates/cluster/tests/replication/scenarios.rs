@@ -1,9 +1,12 @@
-//! Scenarios of 90-traps.md §I that need several backups, by name.
+//! Scenarios of docs/traps.md, "Scenarios", that need several backups, by name.
 
 use super::{World, config, finish, seeds};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
-use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Rejection, Send};
+use duramen_cluster::placement::Member;
+use duramen_cluster::replication::{
+    BackupId, Config, Effect, Found, Master, Placed, Rejection, Send,
+};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
@@ -274,4 +277,82 @@ pub fn the_last_good_replica_is_kept(config: Config) {
 #[test]
 fn a_replica_that_cannot_be_read_costs_no_other() {
     the_last_good_replica_is_kept(config(false));
+}
+
+/// Racks a, a and b, the master in c. When b's member dies the copies share a rack, which people
+/// are told. When b is back the control log and what is new lie apart; what was written meanwhile
+/// stays where it is until it is cleaned.
+#[test]
+fn copies_share_a_rack_while_there_is_no_other_one() {
+    let config = Config {
+        replicas: 2,
+        ..config(false)
+    };
+    let at = |backup: u64, rack: &str| Member {
+        rack: Some(rack.to_owned()),
+        ..Member::from(BackupId(backup))
+    };
+    let mut master = Master::new(config, State::default(), &[], &[]);
+    master.is_at(at(9, "c"));
+    for member in [at(1, "a"), at(2, "a"), at(3, "b")] {
+        master.backup_up(member);
+    }
+    let mut next = 0;
+    let mut all_arrives = |master: &mut Master| {
+        for _ in 0..20 {
+            let mut effects = Vec::new();
+            let mut next_id = || {
+                next += 1;
+                SegmentId(next)
+            };
+            master.poll(&mut next_id, &mut effects);
+            for effect in effects {
+                match effect {
+                    Effect::Send(send) => master.acked(send.ticket, Level::Synced),
+                    Effect::Free { backup, segment } => master.freed(backup, segment),
+                    _ => {}
+                }
+            }
+        }
+        assert!(master.is_idle());
+    };
+    let write = |master: &mut Master, id: u64| {
+        let certificate = Certificate {
+            length: 500,
+            crc: 7,
+        };
+        master.opened(SegmentId(id), Kind::Head, 0);
+        master.appended(SegmentId(id), certificate);
+        master.closed(SegmentId(id));
+    };
+    let placed = |has_enough, segments_sharing_rack| Placed {
+        has_enough,
+        segments_sharing_rack,
+    };
+    write(&mut master, 100);
+    all_arrives(&mut master);
+    assert_eq!(master.placed(), placed(true, 0));
+
+    master.backup_lost(BackupId(3));
+    write(&mut master, 101);
+    all_arrives(&mut master);
+    assert!(master.is_safe(SegmentId(100)) && master.is_safe(SegmentId(101)));
+    let holders = master.control_holders();
+    assert_eq!(holders, [BackupId(1), BackupId(2)].into());
+    assert_eq!(
+        master.placed(),
+        placed(true, 3),
+        "two of data, one of control"
+    );
+
+    master.backup_up(at(4, "b"));
+    write(&mut master, 102);
+    all_arrives(&mut master);
+    assert!(master.control_holders().contains(&BackupId(4)));
+    assert!(master.holders(SegmentId(102)).contains(&BackupId(4)));
+    assert_eq!(master.placed(), placed(true, 2), "what was written before");
+
+    master.backup_lost(BackupId(4));
+    master.backup_lost(BackupId(1));
+    assert!(!master.placed().has_enough);
 }

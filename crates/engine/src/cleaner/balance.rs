@@ -2,10 +2,10 @@
 //! disk together.
 //!
 //! Pure arithmetic over the figures of one moment, so every boundary has a test. Paper: [Rumble14
-//! §5.2] with the constants of RAMCloud's sources (90-traps.md §B): compaction is preferred,
-//! because it costs no disk bandwidth. Combined cleaning runs when the disk's log nears its limit,
-//! when undead tombstones take too large a part of the memory that cleaning could free, or when
-//! compaction found nothing to free.
+//! §5.2] with the constants of RAMCloud's sources (docs/traps.md, trap 17): compaction is
+//! preferred, because it costs no disk bandwidth. Combined cleaning runs when the disk's log nears
+//! its limit, when undead tombstones take too large a part of the memory that cleaning could free,
+//! or when compaction found nothing to free.
 
 /// Memory is short when this part of it is in use, however much is live [Rumble14 §5.2].
 const USED_PART_MIN: f64 = 0.90;

@@ -21,8 +21,8 @@
 //! serves requests uses them. A refill waits for the device, and sleeps while cleaner threads make
 //! room.
 //!
-//! Paper: 40-flash.md "restart refills DRAM with the hottest data first"; differs from a list of
-//! places (segment and offset), which compaction in memory makes wrong without any cleaning.
+//! Paper: none; hashes instead of a list of places (segment and offset), which compaction in memory
+//! makes wrong without any cleaning (docs/traps.md, trap 37).
 
 use super::fetch::{Read, bytes_of};
 use super::promoted::{HEAT_MAX, Put};

@@ -2,9 +2,9 @@
 //!
 //! **Invariants**
 //! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing
-//!   (90-traps.md §0.1).
+//!   (docs/traps.md, trap 1).
 //! - R2: every entry of a segment is verified before the first one of it is shown to the index: a
-//!   segment is adopted wholly or not at all (§0.8).
+//!   segment is adopted wholly or not at all (trap 8).
 //! - R3: per key the highest version wins, whatever the order of segments; between equal versions,
 //!   a tombstone. A tombstone takes a slot of the index while segments are loaded, and is taken out
 //!   at the end. A tombstone whose victim is not needed (D1, D4) supersedes only entries before it

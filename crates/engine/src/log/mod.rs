@@ -9,10 +9,10 @@
 //! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8
 //!   more, which stand for its closing. So "durable up to" covers data and closings alike.
 //! - L4: `appended` of a stream is stored before the index points to the entry. So a thread that
-//!   sees a version dead also sees a position that covers its killer (90-traps.md §0.3).
+//!   sees a version dead also sees a position that covers its killer (docs/traps.md, trap 3).
 //! - L5: an entry is appended over its predecessor, or a key created again after its removal, only
-//!   if that predecessor is durable or is before it in the same stream (90-traps.md §B). So a
-//!   prefix of a key's versions survives, and each version's killer names the segment of the
+//!   if that predecessor is durable or is before it in the same stream (docs/traps.md, trap 5). So
+//!   a prefix of a key's versions survives, and each version's killer names the segment of the
 //!   version just below it.
 //! - L6: a change of a table is collected no later than any entry that was written after it.
 //!

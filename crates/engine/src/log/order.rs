@@ -15,7 +15,7 @@
 //!   because the group's positions are not shown before (M1).
 //!
 //! **Observation**: everything that a guard was shown (objects, absences, failed conditions) joins
-//! its position if it can still be lost (90-traps.md §0.4).
+//! its position if it can still be lost (docs/traps.md, trap 4).
 
 use super::planted::Bug;
 use super::{Log, Position};

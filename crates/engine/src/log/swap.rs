@@ -10,9 +10,9 @@
 //! - D1: a segment is listed from its opening until the Swap that removes it is durable. A
 //!   tombstone (embedded or not) is needed as long as its victim is listed: if it were dropped
 //!   earlier, the victim's copy would come back after a crash.
-//! - D2: a Swap is proposed only when all its survivors are closed and durable (90-traps.md §0.9),
-//!   and when every append that may have been the reason of the pass to drop an entry is durable
-//!   itself (§0.3).
+//! - D2: a Swap is proposed only when all its survivors are closed and durable (docs/traps.md,
+//!   trap 9), and when every append that may have been the reason of the pass to drop an entry is
+//!   durable itself (trap 3).
 //! - D3: a survivor may be a victim only after its own Swap is durable, because only then the
 //!   victims that it was filled from are gone. Otherwise the killer of an entry in the survivor,
 //!   which names the survivor, could be dropped before the copy in the victim is gone. (D5 alone
@@ -41,8 +41,7 @@
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
-//! [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names
-//! the first).
+//! [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (docs/traps.md, trap 3).
 
 mod disk_room;
 
@@ -195,7 +194,7 @@ pub struct Swaps {
     /// Swaps made durable since the start.
     done: AtomicU64,
     progress: AtomicU64,
-    /// One pass runs at a time [90-traps.md §B: one disk-cleaning thread].
+    /// One pass runs at a time (docs/traps.md, trap 17).
     taken: AtomicBool,
     /// See [`Log::eviction_victim`].
     eviction_victim: AtomicU64,

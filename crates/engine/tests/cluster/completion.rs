@@ -1,4 +1,4 @@
-//! Completion records: scenarios 29 to 31 of 90-traps.md, part I, as far as they concern the log.
+//! Completion records: docs/traps.md, scenarios 29 to 31, as far as they concern the log.
 
 use crate::dead_log::object;
 use crate::disk::Name;

@@ -1,4 +1,4 @@
-//! Side logs: 90-traps.md, part I, scenarios 18, 19, 23, and related cases.
+//! Side logs: docs/traps.md, scenarios 18, 19, 23, and related cases.
 
 use crate::dead_log::{DeadLog, object, tombstone};
 use crate::disk::{Name, replay};

@@ -1,4 +1,4 @@
-//! Scenarios of 90-traps.md, part I, by name, and the details of the write path.
+//! Scenarios of docs/traps.md, "Scenarios", by name, and the details of the write path.
 
 use crate::disk::{Name, replay};
 use crate::threads;

@@ -155,8 +155,8 @@ fn the_index_never_dangles() {
     });
 }
 
-/// Nibble's put (90-traps.md §B): the segment is rolled and closed between the append and the
-/// index's update.
+/// Nibble's put (docs/traps.md, trap 15): the segment is rolled and closed between the append and
+/// the index's update.
 #[test]
 #[should_panic(expected = "the index points to another's entry")]
 fn broken_a_segment_closed_before_its_entry_is_published() {

@@ -128,8 +128,8 @@ fn broken_a_reader_without_a_pin() {
     );
 }
 
-/// Nibble's pin (90-traps.md §B). Shuttle does not model store buffers, so it cannot detect this
-/// one.
+/// Nibble's pin (docs/traps.md, trap 14). Shuttle does not model store buffers, so it cannot detect
+/// this one.
 #[cfg(loom)]
 #[test]
 #[should_panic(expected = "Causality violation")]

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, Weak};
 /// The content of the device and of the control log.
 #[derive(Clone, Debug, Default)]
 pub struct Device {
-    /// Bytes of segments. Those of freed frames stay until they are used again (90-traps.md §0.1).
+    /// Bytes of segments. Those of freed frames stay until they are used again (docs/traps.md,
+    /// trap 1).
     pub frames: BTreeMap<u64, Vec<u8>>,
     pub listed: BTreeSet<u64>,
     pub passes: Vec<Pass>,

@@ -1,5 +1,5 @@
-//! Mistakes that the random histories must find: a test that cannot fail proves nothing. Numbers as
-//! in 90-traps.md §0.
+//! Mistakes that the random histories must find: a test that cannot fail proves nothing. Traps by
+//! their numbers in docs/traps.md, "Logs and disks".
 
 use crate::disk::Mistake;
 use crate::model::{Plan, run};

@@ -1,4 +1,4 @@
-//! The scenarios of 90-traps.md §I about cleaning and restart, each by its number.
+//! The scenarios of docs/traps.md, "Scenarios", about cleaning and restart, each by its number.
 
 use crate::disk::{Device, Mistake, Running, Setup};
 use crate::model::Random;

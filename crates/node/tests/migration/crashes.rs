@@ -1,4 +1,4 @@
-//! Scenario 34 of 90-traps.md: a participant crashes, at any moment of a migration.
+//! A participant crashes, at any moment of a migration (docs/traps.md, scenario 34).
 
 use crate::scenarios::{is_over, moving};
 use crate::world::World;

@@ -183,6 +183,7 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
         "servers_up": status.servers_up,
         "servers_crashed": status.servers_crashed,
         "enough_backups": status.enough_backups,
+        "segments_sharing_rack": status.segments_sharing_rack,
         "backup_full": status.backup_full,
         "replies_held_ms": shared.replies_held_ms(),
         "may_reply": member.may_reply(),

@@ -314,6 +314,11 @@ fn member_metrics(
             flag(status.enough_backups),
         ),
         (
+            "cluster_segments_sharing_rack",
+            "Segments of this member's log of which two copies lie in one rack: its loss may take them.",
+            status.segments_sharing_rack as f64,
+        ),
+        (
             "cluster_backup_full",
             "1 while this member's disk has no room for what other members write, else 0: they wait.",
             flag(status.backup_full),

@@ -22,8 +22,11 @@ pub struct MemberStatus {
     /// yet recovered.
     pub servers_up: usize,
     pub servers_crashed: usize,
-    /// Whether enough other servers are up for all replicas of new writes: if not, writes wait.
+    /// Whether enough other servers are up for all replicas of new writes, as placement counts
+    /// them: if not, writes wait.
     pub enough_backups: bool,
+    /// Segments of its log with two copies in one rack.
+    pub segments_sharing_rack: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
     /// Partitions of crashed servers that are replayed here.
@@ -40,18 +43,16 @@ impl MemberStatus {
     /// Copies the node's state.
     pub(super) fn look_at(&mut self, node: &Node, now_us: u64) {
         let members = node.member().members();
-        let me = node.member().id();
-        self.server = me;
+        self.server = node.member().id();
         node.member()
             .coordinator()
             .clone_into(&mut self.coordinator);
         self.list_version = members.version();
         self.servers_up = members.up().count();
         self.servers_crashed = members.iter().count() - self.servers_up;
-        let backups = members
-            .up()
-            .filter(|entry| entry.server != me && entry.roles.backup && !entry.draining);
-        self.enough_backups = backups.count() >= self.replicas as usize;
+        let placed = node.placed();
+        self.enough_backups = placed.has_enough;
+        self.segments_sharing_rack = placed.segments_sharing_rack;
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);
     }

@@ -382,6 +382,10 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_servers_up", status.servers_up);
     fields.add("duramen_servers_crashed", status.servers_crashed);
     fields.add("duramen_enough_backups", u8::from(status.enough_backups));
+    fields.add(
+        "duramen_segments_sharing_rack",
+        status.segments_sharing_rack,
+    );
     fields.add("duramen_backup_full", u8::from(status.backup_full));
     fields.add("duramen_replies_held_ms", ctx.shared.replies_held_ms());
     fields.add("duramen_offences", status.offences);

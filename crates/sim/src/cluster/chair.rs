@@ -108,7 +108,7 @@ impl World {
             partition_bytes: plan.partition_bytes,
             partition_records: 1 << 20,
             rpc_window: 512,
-            copyset_scatter: None,
+            copyset_scatter: plan.copyset_scatter,
         }
     }
 

@@ -159,7 +159,7 @@ impl World {
 
     /// Whether all is well within the plan's patience. Where the disks are full of what dead
     /// servers left, nobody can recover it: then people add as many servers as a segment has
-    /// replicas, one in each rack at least, and that must do.
+    /// replicas, in whatever racks, and that must do.
     fn becomes_well(&mut self) -> bool {
         let patience_us = self.plan.patience_us;
         if self.run(patience_us, LOOK_US, |world| world.is_well()) {
@@ -168,7 +168,7 @@ impl World {
         if self.has_room() {
             return false;
         }
-        for _ in 0..self.plan.racks.max(self.plan.replicas as usize) {
+        for _ in 0..self.plan.replicas {
             self.add_machine();
         }
         self.run(patience_us, LOOK_US, |world| world.is_well())

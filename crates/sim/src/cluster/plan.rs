@@ -167,6 +167,8 @@ pub struct Plan {
     pub replicas: u32,
     /// Servers are spread over so many racks; 0: none.
     pub racks: usize,
+    /// Replicas lie in copysets of this scatter width; `None`: anywhere.
+    pub copyset_scatter: Option<u32>,
     pub clients: usize,
     /// Number of clients that follow redirections, as RESP clients do; the others are native.
     pub plain_clients: usize,
@@ -245,6 +247,7 @@ impl Plan {
             coordinators: 2,
             replicas,
             racks: 0,
+            copyset_scatter: None,
             clients: 4,
             plain_clients: 2,
             keys: 12,

@@ -1,5 +1,5 @@
 //! The backup under power cuts (more than 20,000 in a run), kills, failing devices and damage.
-//! Scenarios by their numbers in 90-traps.md §I.
+//! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
 mod damage;
 mod many;

@@ -2,8 +2,8 @@
 //!
 //! Every commit has a number. After a crash the replicas must be those after some commit `k`, the
 //! same for all segments: not less than the last commit that was acknowledged at the level that
-//! survives the crash, not more than the last that was tried. That is scenarios 1, 2 and 39 of
-//! 90-traps.md §I at once: all or nothing, nothing acknowledged lost.
+//! survives the crash, not more than the last that was tried. That is docs/traps.md, scenarios 1, 2
+//! and 39, at once: all or nothing, nothing acknowledged lost.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

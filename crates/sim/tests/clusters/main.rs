@@ -67,6 +67,23 @@ fn restarts_with_other_settings_are_survived() {
     assert!(summary.failures.is_empty());
 }
 
+/// A server died, and the living others of some master were all in one rack, or all servers are in
+/// one: every write there waited for ever. `DURAMEN_SIM_FIRST` and the like as above.
+#[test]
+fn racks_that_are_too_few_hold_up_nobody() {
+    let few_racks = |seed| Plan {
+        racks: 1 + seed as usize % 2,
+        copyset_scatter: (seed % 4 < 2).then_some(2),
+        ..Plan::of(Profile::Mixed, seed)
+    };
+    let budget = Budget::from_environment(200, Duration::from_secs(40));
+    let first = std::env::var("DURAMEN_SIM_FIRST").ok();
+    let first = first.and_then(|first| first.parse().ok()).unwrap_or(1);
+    let summary = runs::many(budget, first, few_racks);
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    assert!(summary.failures.is_empty());
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 1..4 {

@@ -255,6 +255,7 @@ fn room() -> ServerRoom {
         used_bytes: 1,
         limit_bytes: 2,
         replicas: 3,
+        segments_sharing_rack: 4,
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::House;
 
-/// The crates directly below each crate; it may use those and all that they may use. 00-map.md's
-/// direction `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
-/// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim,
-/// workload, xtask and fuzz are programs around the product: no crate uses them.
+/// The crates directly below each crate; it may use those and all that they may use. The map in
+/// ARCHITECTURE.md has the direction `base ← format ← engine ← server ← cli`, `base ← wire ←
+/// {cluster, client, server}`, `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists
+/// for `duramen bench`. sim, workload, xtask and fuzz are programs around the product: no crate
+/// uses them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-flash", &["duramen-base"]),

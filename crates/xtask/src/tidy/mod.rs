@@ -12,6 +12,7 @@ mod links;
 mod proofs;
 mod prose;
 mod sources;
+mod traps;
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,7 @@ pub(crate) fn run() -> Result<(), String> {
     prose::check(&house, &mut complaints)?;
     labels::check(&house, &mut complaints)?;
     headings::check(&house, &mut complaints)?;
+    traps::check(&house, &mut complaints)?;
     if complaints.is_empty() {
         println!("{} files are tidy", house.files.len());
         return Ok(());

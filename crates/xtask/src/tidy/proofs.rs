@@ -12,7 +12,8 @@ use super::{House, read, rows_below};
 
 const DOCUMENT: &str = "docs/protocols.md";
 
-/// Numbers in 90-traps.md §I that concern one server, and 12, which needs several backups.
+/// Numbers in docs/traps.md, "Scenarios", that concern one server, and 12, which needs several
+/// backups.
 const SCENARIOS: [u32; 18] = [
     1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 39,
 ];

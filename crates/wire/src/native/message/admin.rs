@@ -120,6 +120,8 @@ pub struct ServerRoom {
     pub limit_bytes: u64,
     /// Replicas of other servers' segments.
     pub replicas: u64,
+    /// Segments of its own log of which two copies lie in one rack.
+    pub segments_sharing_rack: u64,
 }
 
 /// One page of tablets: see [`Admin::Tablets`].
