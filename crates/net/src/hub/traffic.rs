@@ -138,7 +138,7 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// The other side has proved itself: frames follow (W4).
+    /// The other side has proved itself: frames follow (net::W4).
     fn is_known(&mut self, id: ConnectionId, role: Role) {
         let is_full = self.table.proved() >= self.options.limits.connections;
         let Some(connection) = self.table.get_mut(id) else {

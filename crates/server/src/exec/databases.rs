@@ -71,7 +71,7 @@ pub(super) fn exchange(
         .collect();
     write_places(ctx, guard, &places)?;
     commands.set_tables(&places, &guard.position());
-    guard.outdate_others(); // K1
+    guard.outdate_others(); // keys::K1
     Ok(())
 }
 

@@ -18,7 +18,7 @@
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
 //!   and the client asks other members.
 //! - I5: in a cluster no reply that depends on data is sent unless this member was allowed to
-//!   answer at some moment after the request ran (`cluster::membership`, M2). The right is checked
+//!   answer at some moment after the request ran (membership::M2). The right is checked
 //!   once per group, after it ran, and then at each check of the held replies. The node's thread
 //!   wakes this thread like a commit does when the right comes back; this thread also checks by
 //!   itself.
