@@ -42,7 +42,7 @@
 //!   replica: it may have a good one, of before. A replica that it was told to drop, or was sent
 //!   anew, does not count again as an old one: its request may have arrived twice.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
-//!   never accepts it again, however often it arrives (its backup_service::B10), so the segment
+//!   never accepts it again, however often it arrives (backup_service::B10), so the segment
 //!   continues with another backup in its place. Each opening after a refusal has a higher epoch,
 //!   which distinguishes it from a repetition of the one before.
 //! - O14: a record that does not fit into the newest control segment, and each one after it, is in

@@ -86,7 +86,7 @@ fn change(rig: &mut Rig, random: &mut u64, servers: &[ServerId], begun: &mut Vec
     }
 }
 
-/// map::W2 of the map, for members that ask at different times.
+/// map::W2, for members that ask at different times.
 #[test]
 fn whoever_follows_the_steps_has_the_map() {
     let mut steps = 0;

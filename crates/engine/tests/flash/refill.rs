@@ -1,5 +1,5 @@
 //! Entries that were hot in one run of a store are copied to memory in the next: heat::W1 to
-//! heat::W3 of `flash::heat`.
+//! heat::W3.
 
 use super::device::*;
 use duramen_engine::flash::{Heat, HotKey};

@@ -9,8 +9,8 @@
 //! - X1: the view is loaded for each operation, after the guard was renewed: the removal of a range
 //!   waits for the guards from before (`Store::quiesce`), so nothing is read or written by an older
 //!   view.
-//! - X2: an operation whose map is older than this server's tenure of the key is not executed (rifl
-//!   rifl::L10).
+//! - X2: an operation whose map is older than this server's tenure of the key is not executed
+//!   (rifl::L10).
 //! - X3: effect and completion record are in one group of the log; if there is no effect for lack
 //!   of a resource, there is no record, and the request may come again.
 //! - X4: a result without effect (a condition that failed, a value that is no number) is recorded

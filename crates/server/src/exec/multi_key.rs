@@ -125,8 +125,8 @@ impl Context<'_> {
         }
     }
 
-    /// As [`locked`](Self::locked), for keys that must be locked only because of flash (`cold`,
-    /// cold::C1).
+    /// As [`locked`](Self::locked), for keys that must be locked only because of flash
+    /// (cold::C1).
     pub(super) fn locked_for_flash(
         &mut self,
         guard: &mut Guard<'_>,

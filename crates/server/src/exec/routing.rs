@@ -2,7 +2,7 @@
 //! not.
 //!
 //! **Invariants**
-//! - membership::M1 (`cluster::membership`): the view is read under the guard with which the
+//! - As membership::M1 says, the view is read under the guard with which the
 //!   request runs, and the guard is renewed first if the view has changed since the last read. So a
 //!   thread that takes a range away waits for this guard, or the request's writes fail with
 //!   `Error::TryAgain`. Then the request, which had no effect, is checked again.
