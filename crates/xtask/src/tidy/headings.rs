@@ -2,7 +2,7 @@
 //! number that stands below it.
 //!
 //! Comments cite as `docs/protocols.md, "Swapping" 3` or without the quotes, the page itself as
-//! `("Swapping", 3)`.
+//! `("Swapping", 3)` or `*Swapping*, 3`.
 
 use std::collections::BTreeMap;
 
@@ -40,25 +40,34 @@ fn headings(page: &str) -> Headings<'_> {
 }
 
 fn check_text(text: &Text, headings: &Headings<'_>, complaints: &mut Vec<String>) {
-    let start = match text.file == PAGE {
-        true => "(\"",
-        false => "docs/protocols.md, ",
+    let starts: &[&str] = match text.file == PAGE {
+        true => &["(\"", "*"],
+        false => &["docs/protocols.md, "],
     };
     for paragraph in text.lines.split(|(_, line)| line.is_empty()) {
         for (index, (number, line)) in paragraph.iter().enumerate() {
             let rest = paragraph[index..].iter().map(|(_, line)| line.as_str());
             let rest = rest.collect::<Vec<_>>().join(" ");
-            let found = rest.match_indices(start);
-            for (at, _) in found.take_while(|(at, _)| *at < line.len()) {
+            let found = starts.iter().flat_map(|start| rest.match_indices(start));
+            for (at, start) in found.filter(|(at, _)| *at < line.len()) {
                 let cited = rest[at + start.len()..].trim_start_matches('"');
                 // Else the sentence goes on after the page's name.
-                let is_citation = cited.starts_with(|c: char| c.is_ascii_uppercase());
+                let is_citation = cited.starts_with(|c: char| c.is_ascii_uppercase())
+                    && (start != "*" || is_numbered(cited));
                 let problem = is_citation.then(|| problem(cited, headings)).flatten();
                 complaints
                     .extend(problem.map(|problem| format!("{}:{number}: {problem}", text.file)));
             }
         }
     }
+}
+
+/// Whether emphasised text has a number behind it: `Swapping*, 3`.
+fn is_numbered(cited: &str) -> bool {
+    let rest = cited
+        .split_once('*')
+        .and_then(|(_, rest)| rest.strip_prefix(", "));
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// The fault of a citation that begins with a heading.
@@ -72,7 +81,7 @@ fn problem(cited: &str, headings: &Headings<'_>) -> Option<String> {
         let shown: String = cited.chars().take(30).collect();
         return Some(format!("{PAGE} has no heading `{shown}…`"));
     };
-    let rest = cited[heading.len()..].trim_start_matches(['"', ',']);
+    let rest = cited[heading.len()..].trim_start_matches(['"', '*', ',']);
     let number = rest.strip_prefix(' ')?;
     let end = number.find(|c: char| !c.is_ascii_digit());
     let number = &number[..end.unwrap_or(number.len())];
@@ -127,9 +136,13 @@ mod tests {
     #[test]
     fn the_page_cites_itself() {
         let mut found = Vec::new();
-        let page = Text::of_page(Path::new(PAGE), "1. As (\"Leases\", 1).\n2. (\"Loans\").\n");
+        let page = Text::of_page(
+            Path::new(PAGE),
+            "1. As (\"Leases\", 1), *Leases*, 1, *No*, *A* b.\n2. (\"Loans\").\n*Leases*, 2",
+        );
         check_text(&page, &headings(RULES), &mut found);
-        assert_eq!(found.len(), 1);
+        assert_eq!(found.len(), 2);
         assert!(found[0].contains(":2: ") && found[0].contains("`Loans"));
+        assert!(found[1].contains(":3: ") && found[1].contains("rule 2"));
     }
 }

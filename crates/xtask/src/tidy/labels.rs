@@ -3,6 +3,7 @@
 //! A label is a capital letter and one or two digits. The item `- L1: …` of a list in a comment
 //! defines it for its file. In comments and on pages, `D9` cites the label of the same file and
 //! `swap::D9` that of another one; parents of the module are added until one definition is left.
+//! In parentheses behind the path of a source file in backquotes, a bare label is that file's.
 //! Pages define none. A bare label in backquotes is code, and `S3-FIFO` is a name: both cite
 //! nothing.
 
@@ -73,14 +74,33 @@ impl Text {
     fn citations(&self) -> Vec<(usize, Citation<'_>)> {
         let mut found = Vec::new();
         let mut in_code = false;
+        // The file whose path the text before named, and whether its parentheses are open.
+        let mut named: Option<&str> = None;
+        let mut is_open = false;
         for (number, line) in &self.lines {
-            in_code &= !line.is_empty();
+            if line.is_empty() {
+                (in_code, named, is_open) = (false, None, false);
+            }
             let defined = definition(line).filter(|_| !self.module.is_empty());
             let rest = defined.map_or(line.as_str(), |label| &line["- ".len() + label.len()..]);
             for piece in rest.split_inclusive('`') {
-                let cited = citations(piece.trim_end_matches('`'));
-                let counted = cited.filter(|cited| !in_code || !cited.path.is_empty());
-                found.extend(counted.map(|cited| (*number, cited)));
+                let text = piece.trim_end_matches('`');
+                if in_code {
+                    named = text.ends_with(".rs").then_some(text);
+                    let paths = citations(text).filter(|cited| !cited.path.is_empty());
+                    found.extend(paths.map(|cited| (*number, cited)));
+                } else {
+                    is_open |= named.is_some() && text.trim_start().starts_with('(');
+                    let end = text.find(')').unwrap_or(text.len());
+                    let (inside, outside) = text.split_at(if is_open { end } else { 0 });
+                    let path = named
+                        .map(|file| module(Path::new(file)))
+                        .unwrap_or_default();
+                    found.extend(citations(inside).map(|cited| (*number, cited.or_of(&path))));
+                    found.extend(citations(outside).map(|cited| (*number, cited)));
+                    is_open &= outside.is_empty();
+                    named = named.filter(|_| is_open || text.trim().is_empty());
+                }
                 in_code ^= piece.ends_with('`');
             }
         }
@@ -130,8 +150,18 @@ fn is_label(word: &str) -> bool {
 /// The label of a module; of the same file, if it has no path.
 #[derive(Debug, PartialEq, Eq)]
 struct Citation<'a> {
-    path: Vec<&'a str>,
+    path: Vec<String>,
     label: &'a str,
+}
+
+impl Citation<'_> {
+    /// The same label; if it is a bare one, that of this module.
+    fn or_of(mut self, module: &[String]) -> Self {
+        if self.path.is_empty() {
+            self.path = module.to_vec();
+        }
+        self
+    }
 }
 
 fn citations(text: &str) -> impl Iterator<Item = Citation<'_>> {
@@ -144,9 +174,9 @@ fn citations(text: &str) -> impl Iterator<Item = Citation<'_>> {
         let mut path: Vec<&str> = word.trim_matches(':').split("::").collect();
         let label = path.pop().filter(|label| is_label(label))?;
         let is_module = |name: &&str| name.starts_with(|c: char| c.is_ascii_lowercase());
-        path.iter()
-            .all(is_module)
-            .then_some(Citation { path, label })
+        let path_is_one = path.iter().all(is_module);
+        let path = path.into_iter().map(str::to_owned).collect();
+        path_is_one.then_some(Citation { path, label })
     })
 }
 
@@ -191,7 +221,7 @@ fn check_texts(texts: &[Text], complaints: &mut Vec<String>) {
 /// The fault of a citation of another module's label.
 fn problem(
     modules: &[(&Vec<String>, BTreeMap<&str, usize>)],
-    path: &[&str],
+    path: &[String],
     label: &str,
 ) -> Option<String> {
     let shown = path.join("::");
@@ -296,6 +326,24 @@ mod tests {
                     "{found:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn labels_behind_a_path_are_of_that_file() {
+        let path = "`crates/e/src/log/swap.rs`";
+        for (text, wrong) in [
+            (format!("{path} (D1, D2), `a`"), 0),
+            (format!("{path}\n(D1,\nD2), `a`"), 0),
+            (format!("{path} (D1, D3)"), 1),
+            (format!("{path} (D2) D1"), 1),
+            (format!("{path} and (D1)"), 1),
+            (format!("{path}\n\n(D1)"), 1),
+            (format!("{path} (b), (D1)"), 1),
+            ("`crates/e/src/log/no.rs` (D1)".to_owned(), 1),
+        ] {
+            let found = citing("docs/a.md", &text);
+            assert_eq!(found.len(), wrong, "{text}: {found:?}");
         }
     }
 
