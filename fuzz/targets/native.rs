@@ -3,6 +3,7 @@
 //! encoding.
 #![no_main]
 
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{
     Credentials, Envelope, Frame, FrameError, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake,
     MultiAnswer, MultiRequest, ObjectsAnswer, Parsed, Progress, Question, Reply, Role,
@@ -119,6 +120,7 @@ fn strangers(input: &[u8], step: usize) {
     let ours = Credentials {
         cluster: "here",
         token: b"unknown to the fuzzer",
+        id: ClusterId(7),
     };
     let mut opening = Vec::new();
     for mut handshake in [

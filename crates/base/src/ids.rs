@@ -282,6 +282,36 @@ number_ids! {
     MapVersion(u64);
 }
 
+/// Which cluster: random, made once when a coordinator's store is new. Two clusters may have one
+/// name, and never one id.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ClusterId(pub u128);
+
+impl ClusterId {
+    /// It is not known, or there is none yet.
+    pub const NONE: ClusterId = ClusterId(0);
+
+    /// Whether the two cannot be ids of one cluster. An unknown id may be any.
+    pub fn contradicts(self, other: ClusterId) -> bool {
+        self != ClusterId::NONE && other != ClusterId::NONE && self != other
+    }
+
+    /// The id that is shown as this text.
+    pub fn parse(text: &str) -> Option<ClusterId> {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok()?;
+        is_hex.then_some(ClusterId(number))
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
 impl TableId {
     /// The table that always exists.
     pub const DEFAULT: TableId = TableId(0);

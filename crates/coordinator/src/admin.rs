@@ -113,6 +113,10 @@ fn shown(path: &str, report: Report) -> (u16, &'static str, String) {
         }
         ("/livez", ..) => (200, TEXT, "ok\n".to_owned()),
         ("/metrics", ..) => (200, "text/plain; version=0.0.4", report.metrics),
+        ("/readyz" | "/status", ..) if report.mistaken.is_some() => {
+            let why = report.mistaken.unwrap_or_default();
+            (503, TEXT, format!("not ready: {why}\n"))
+        }
         ("/readyz", Role::Leader, _) => (200, TEXT, "leading\n".to_owned()),
         ("/readyz", Role::Standby(Some(leader)), _) => {
             (200, TEXT, format!("standing by; {leader} leads\n"))
@@ -139,6 +143,7 @@ mod tests {
             let report = Report {
                 role: Role::Leader,
                 status: None,
+                mistaken: None,
                 store_waits: Duration::from_secs(seconds),
                 metrics: String::new(),
             };

@@ -7,7 +7,7 @@ mod wiring;
 use crate::keeper::{Keeper, Leads, LeaseEnd, Order};
 use crate::{Error, Options, Role, Running, StoreError, admin};
 use chronicle::Chronicle;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ClusterId, ServerId};
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Token,
@@ -19,6 +19,7 @@ use duramen_wire::native::message::Refusal;
 use figures::Figures;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -71,6 +72,8 @@ pub(crate) struct Report {
     pub role: Role,
     /// Of the leader.
     pub status: Option<String>,
+    /// Why it is not ready although it leads.
+    pub mistaken: Option<String>,
     /// How long the leader's store has had a change that it has not taken.
     pub store_waits: Duration,
     pub metrics: String,
@@ -131,6 +134,8 @@ pub(crate) struct Driver {
     unfit: Option<Instant>,
     /// When it last said that a server refused something.
     refused: Option<Instant>,
+    /// When it last said that a server of another cluster came.
+    foreign: Option<Instant>,
     resigned: Option<Instant>,
     figures: Figures,
     stops: Option<Instant>,
@@ -201,6 +206,7 @@ impl Driver {
             told: None,
             unfit: None,
             refused: None,
+            foreign: None,
             resigned: None,
             figures: Figures::default(),
             stops: None,
@@ -285,7 +291,12 @@ impl Driver {
                 message,
                 ..
             } => self.asked(connection, &message),
-            Event::Answer { request, message } => self.answered(request, &message),
+            Event::Answer {
+                request, message, ..
+            } => self.answered(request, &message),
+            Event::Foreign {
+                peer, cluster_id, ..
+            } => self.foreign(peer, cluster_id),
             Event::Unanswered {
                 requests, reason, ..
             } => self.unanswered(&requests, &reason),
@@ -353,6 +364,7 @@ impl Driver {
         let term = u32::try_from(term.0).unwrap_or(u32::MAX);
         let config = Config {
             cluster: self.options.cluster.clone(),
+            new_id: new_id(),
             name: self.name.clone(),
             term,
             seed: RandomState::new().hash_one(term),
@@ -362,7 +374,10 @@ impl Driver {
         let keys = contents.len();
         match Coordinator::open(self.now_us(), &contents, config) {
             Ok((machine, outputs)) => {
-                tracing::info!(term, keys, store = %self.options.store, "leading");
+                let id = machine.cluster_id();
+                tracing::info!(term, keys, store = %self.options.store, %id, "leading");
+                self.hub.set_cluster_id(id);
+                self.hub.greet_again();
                 self.figures.leading();
                 self.state = State::Leading(Box::new(Leading {
                     epoch,
@@ -514,6 +529,41 @@ impl Driver {
         }
     }
 
+    /// Somebody was refused whose cluster has another id.
+    fn foreign(&mut self, peer: SocketAddr, cluster_id: ClusterId) {
+        self.handle(Input::Foreign { cluster_id });
+        if self.mistaken().is_none() && self.may_say_foreign() {
+            let ours = self.hub.cluster_id();
+            tracing::warn!(
+                %peer,
+                "a server of the cluster with id {cluster_id} is refused: this is the cluster with id {ours}"
+            );
+        }
+    }
+
+    fn mistaken(&self) -> Option<String> {
+        match &self.state {
+            State::Leading(leading) => leading.machine.mistaken(self.now_us()),
+            _ => None,
+        }
+    }
+
+    fn say_mistaken(&mut self) {
+        if let Some(why) = self.mistaken()
+            && self.may_say_foreign()
+        {
+            tracing::error!("not ready: {why}");
+        }
+    }
+
+    fn may_say_foreign(&mut self) -> bool {
+        let may = self.foreign.is_none_or(|said| said.elapsed() >= SAY_AGAIN);
+        if may {
+            self.foreign = Some(Instant::now());
+        }
+        may
+    }
+
     /// Another coordinator may hear the servers.
     fn resign(&mut self, is_denied: bool) {
         let has_just = |at: Instant| at.elapsed() < RESIGN_AGAIN;
@@ -541,6 +591,7 @@ impl Driver {
             leading.wake_at_us = u64::MAX;
             self.handle(Input::Tick);
         }
+        self.say_mistaken();
         if let State::Leading(leading) = &mut self.state
             && now_us >= leading.chronicle.due_us
         {
@@ -578,6 +629,7 @@ impl Driver {
                 .figures
                 .text(status.as_ref(), &role, malformed, unanswered),
             status: status.as_ref().map(self.options.show),
+            mistaken: self.mistaken(),
             store_waits: match role {
                 Role::Leader => self.figures.store_waits(self.origin.elapsed()),
                 Role::Standby(_) => Duration::ZERO,
@@ -585,6 +637,12 @@ impl Driver {
             role,
         }
     }
+}
+
+/// Of a cluster that begins. Each source of hashes has random keys of its own.
+fn new_id() -> ClusterId {
+    let half = || u128::from(RandomState::new().hash_one(0));
+    ClusterId((half() << 64 | half()).max(1))
 }
 
 /// For the admin thread.

@@ -588,17 +588,6 @@ fn strange_questions_are_answered_and_hurt_nobody() {
         .expect_err("another cluster")
         .to_string();
     assert!(why.contains("trial") && why.contains("other"), "{why}");
-    // Who says to be a server that it is not.
-    let mut server = Server::new(&running);
-    server.id = ServerId::new(3, 3);
-    let refused = server.ask(&ToCoordinator::Suspect {
-        server: ServerId::new(0, 1),
-        list_version: Default::default(),
-    });
-    assert!(
-        matches!(refused, CoordinatorAnswer::Refused(_)),
-        "{refused:?}"
-    );
     let admin = |path: &str| {
         let mut stream =
             std::net::TcpStream::connect(running.admin().expect("admin HTTP")).expect("it listens");
@@ -615,6 +604,27 @@ fn strange_questions_are_answered_and_hurt_nobody() {
     assert!(admin("/readyz").starts_with("HTTP/1.1 200"));
     assert!(admin("/nothing").starts_with("HTTP/1.1 404"));
     assert_eq!(status(&client_of(&[&running])).cluster, "trial");
+    // A server whose id the store never gave: it is of another cluster, and this store is new.
+    let mut server = Server::new(&running);
+    server.id = ServerId::new(3, 3);
+    let refused = server.ask(&ToCoordinator::Suspect {
+        server: ServerId::new(0, 1),
+        list_version: Default::default(),
+    });
+    assert!(
+        matches!(
+            refused,
+            CoordinatorAnswer::Refused(duramen_wire::native::message::Refusal::NotReady { .. })
+        ),
+        "{refused:?}"
+    );
+    for path in ["/readyz", "/status"] {
+        let page = admin(path);
+        assert!(
+            page.starts_with("HTTP/1.1 503") && page.contains("remove the directories"),
+            "{page}"
+        );
+    }
     running.stopper().stop();
     running.wait().expect("it ends as told");
 }

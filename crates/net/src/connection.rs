@@ -2,6 +2,7 @@
 
 use crate::input::Input;
 use crate::output::Output;
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{Handshake, Role};
 use rustix::event::epoll::EventFlags;
 use std::net::SocketAddr;
@@ -57,6 +58,10 @@ pub(crate) struct Connection {
     pub phase: Phase,
     /// Only in phase `Hello`.
     pub handshake: Option<Box<Handshake>>,
+    /// The cluster's id, as the other side said it in its handshake.
+    pub cluster_id: ClusterId,
+    /// And as this side said it.
+    pub told_id: ClusterId,
     pub input: Input,
     pub output: Output,
     pub interest: EventFlags,
@@ -110,6 +115,8 @@ impl Table {
             side,
             phase,
             handshake: None,
+            cluster_id: ClusterId::NONE,
+            told_id: ClusterId::NONE,
             input,
             output: Output::default(),
             interest: EventFlags::empty(),

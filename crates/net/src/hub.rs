@@ -2,7 +2,7 @@
 
 mod traffic;
 
-use crate::connection::{ConnectionId, Phase, Side, Table};
+use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
 use crate::input::{Buffers, Input, Message};
 use crate::link::{Links, State};
@@ -10,6 +10,7 @@ use crate::output::Payload;
 use crate::quiet::Quiet;
 use crate::resolve::Resolver;
 use crate::{Reason, socket};
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Handshake, PEER_FRAME_BYTES_MAX, Role, fresh_nonce,
 };
@@ -93,6 +94,8 @@ pub struct Options {
     pub role: Role,
     /// Empty: any cluster.
     pub cluster: String,
+    /// [`ClusterId::NONE`]: any cluster of that name. See [`Hub::set_cluster_id`].
+    pub cluster_id: ClusterId,
     /// Both sides must prove that they have it, and never send it; empty if the cluster has no
     /// token.
     pub token: Vec<u8>,
@@ -111,6 +114,7 @@ impl Options {
         Options {
             role,
             cluster: cluster.to_owned(),
+            cluster_id: ClusterId::NONE,
             token: Vec::new(),
             limits: Limits::default(),
             hands_over: |_| false,
@@ -153,8 +157,18 @@ pub enum Event<M> {
         connection: ConnectionId,
         reason: Reason,
     },
-    /// The answer to a question of [`Hub::ask`].
-    Answer { request: u64, message: Message },
+    /// The answer to a question of [`Hub::ask`]. `cluster_id`: the id that the answering side sent.
+    Answer {
+        request: u64,
+        message: Message,
+        cluster_id: ClusterId,
+    },
+    /// A process of a cluster with another id connected, and was refused.
+    Foreign {
+        peer: SocketAddr,
+        role: Role,
+        cluster_id: ClusterId,
+    },
     /// A link broke or could not be opened: these questions, perhaps none, get no answer.
     Unanswered {
         address: String,
@@ -250,6 +264,36 @@ impl<M: Send + 'static> Hub<M> {
     /// See [`Options::offences`].
     pub fn offences(&self) -> u64 {
         self.options.offences.load(Ordering::Relaxed)
+    }
+
+    /// See [`Options::cluster_id`].
+    pub fn cluster_id(&self) -> ClusterId {
+        self.options.cluster_id
+    }
+
+    /// Sets the id of this side's cluster. Closes connections whose other side has sent another id.
+    pub fn set_cluster_id(&mut self, id: ClusterId) {
+        self.options.cluster_id = id;
+        self.close_all(|connection| id.contradicts(connection.cluster_id));
+    }
+
+    /// Closes the connections of servers that connected when this side had another id, or none:
+    /// they connect again, and get the id.
+    pub fn greet_again(&mut self) {
+        let id = self.options.cluster_id;
+        self.close_all(|connection| match connection.side {
+            Side::Theirs { role, .. } => {
+                connection.told_id != id && role.is_some_and(|role| role != Role::Client)
+            }
+            Side::Ours { .. } => false,
+        });
+    }
+
+    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) {
+        let found = self.table.iter().filter(|connection| which(connection));
+        for id in found.map(|connection| connection.id).collect::<Vec<_>>() {
+            self.close_because(id, Reason::Here);
+        }
     }
 
     /// Accepts connections at this address from now on; returns the actual address if its port was

@@ -1,7 +1,7 @@
 //! The same load in the native protocol: frames to one server that owns every key.
 
 use crate::harness::{Doing, Failure, Result};
-use duramen_base::ids::{MapVersion, ServerId, TableId};
+use duramen_base::ids::{ClusterId, MapVersion, ServerId, TableId};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Envelope, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Reply,
     Role, decode_reply, encode_single, encode_to_coordinator, fresh_nonce, parse_frame,
@@ -102,7 +102,15 @@ pub(super) fn greet(stream: &mut TcpStream) -> Result<()> {
     let mut opening = Vec::new();
     let nonce = fresh_nonce().doing(doing())?;
     Handshake::dial(Role::Client, nonce, &mut opening)
-        .run(Credentials { cluster, token }, opening, stream)
+        .run(
+            Credentials {
+                cluster,
+                token,
+                id: ClusterId::NONE,
+            },
+            opening,
+            stream,
+        )
         .doing(doing())?;
     Ok(())
 }

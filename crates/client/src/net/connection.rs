@@ -1,5 +1,6 @@
 //! One connection: a handshake, then one request and its answer at a time.
 
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{
     Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
     decode_reply, fresh_nonce, parse_frame,
@@ -79,7 +80,14 @@ impl Connection {
             request: 0,
             used: Instant::now(),
         };
-        connection.shake(Credentials { cluster, token }, timeout)?;
+        connection.shake(
+            Credentials {
+                cluster,
+                token,
+                id: ClusterId::NONE,
+            },
+            timeout,
+        )?;
         Ok(connection)
     }
 

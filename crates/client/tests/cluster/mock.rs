@@ -2,7 +2,9 @@
 //! result of recovery and migration in a real cluster (the next owner has all data of the last one)
 //! exists here at once.
 
-use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId};
+use duramen_base::ids::{
+    ClientId, ClusterId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId,
+};
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Envelope, Handshake, MultiAnswer, ObjectsAnswer, Parsed,
@@ -517,7 +519,11 @@ fn invalid(why: &str) -> CoordinatorAnswer {
 fn serve(mut stream: TcpStream, id: ServerId, state: &Mutex<State>, stop: &AtomicBool) {
     let handshake = Handshake::accept(Role::Server, fresh_nonce().expect("random numbers"));
     let (cluster, token) = ("mock", &b""[..]);
-    let us = Credentials { cluster, token };
+    let us = Credentials {
+        cluster,
+        token,
+        id: ClusterId::NONE,
+    };
     let Ok((_, mut input)) = handshake.run(us, Vec::new(), &mut stream) else {
         return;
     };

@@ -32,6 +32,7 @@
 
 mod admin;
 mod clients;
+mod foreign;
 mod map;
 mod migrations;
 mod open;
@@ -51,7 +52,7 @@ use crate::planted::{Bug, Planted};
 use crate::random::Random;
 use crate::recovery::Recovery;
 use duramen_base::ids::{
-    ClientId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
+    ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RangeLoad,
@@ -97,6 +98,8 @@ pub enum Input {
     },
     /// There will be no answer. (Silence needs no input.)
     Unanswered { call: CallId, sign: Sign },
+    /// A server of a cluster with this id came, and was refused.
+    Foreign { cluster_id: ClusterId },
     /// The batch is stored: [`store::MetaStore::commit`] returned `Ok`.
     Persisted { token: Token },
     /// It returned an error, or the leader's lease could not be renewed in time.
@@ -140,6 +143,8 @@ pub enum Output {
 pub struct Config {
     /// Name of the cluster; a store of another one is refused.
     pub cluster: String,
+    /// The id of a cluster whose store has none yet: random, never used before.
+    pub new_id: ClusterId,
     /// `host:port` of this coordinator, for people and for clients of other coordinators.
     pub name: String,
     /// Of its leadership.
@@ -248,6 +253,8 @@ pub struct Coordinator {
     now_us: u64,
     random: Random,
     meta: Meta,
+    id: ClusterId,
+    foreign: foreign::Foreign,
     servers: BTreeMap<ServerId, Server>,
     slots: BTreeMap<u32, u32>,
     nonces: BTreeMap<u64, ServerId>,
@@ -321,6 +328,7 @@ impl Coordinator {
                 payload,
             } => self.answered(call, Ok((answer, payload))),
             Input::Unanswered { call, sign } => self.answered(call, Err(sign)),
+            Input::Foreign { cluster_id } => self.heard_foreign(cluster_id),
             Input::Persisted { token } => self.persisted(token),
             Input::StoreFailed { reason } => self.stop(&reason),
             Input::Tick => self.tick(),
@@ -349,6 +357,15 @@ impl Coordinator {
         sender: ServerId,
         question: ToCoordinator,
     ) -> Option<CoordinatorAnswer> {
+        let asker = match &question {
+            ToCoordinator::Enlist(enlist) if self.slots.is_empty() => {
+                enlist.replaces.unwrap_or(sender)
+            }
+            _ => sender,
+        };
+        if let Some(refusal) = self.turn_away(asker) {
+            return Some(refused(refusal));
+        }
         Some(match question {
             ToCoordinator::Enlist(enlist) => return self.enlist(reply, enlist),
             ToCoordinator::ClientLease { client } => self.client_lease(client),

@@ -7,7 +7,7 @@ use super::{Config, Coordinator, Migration, Output, Timer};
 use crate::membership::Members;
 use crate::planted::Bug;
 use crate::random::Random;
-use duramen_base::ids::{ClientId, ListVersion, MapVersion, ServerId, TableId};
+use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -50,6 +50,10 @@ impl Coordinator {
             let known = Key::decode(key).and_then(|key| new.load(key, value));
             known.ok_or_else(|| damaged(key))?;
         }
+        let has_id = new.id != ClusterId::NONE;
+        if !contents.is_empty() && new.meta.format >= records::WITH_ID && !has_id {
+            return Err(damaged(&Key::Id.encode()));
+        }
         new.check_whole()?;
         new.begin();
         let outputs = new.finish();
@@ -76,6 +80,8 @@ impl Coordinator {
                 next_client: ClientId(1),
                 next_copyset: 0,
             },
+            id: ClusterId::NONE,
+            foreign: None,
             config,
             servers: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -131,6 +137,7 @@ impl Coordinator {
     fn load(&mut self, key: Key, value: &[u8]) -> Option<()> {
         match key {
             Key::Meta => {}
+            Key::Id => self.id = records::decode(value)?,
             Key::Server(id) => {
                 let record: ServerRecord = records::decode(value)?;
                 self.nonces.insert(record.nonce, id);
@@ -189,6 +196,14 @@ impl Coordinator {
 
     /// A new leader's first steps.
     fn begin(&mut self) {
+        if self.id == ClusterId::NONE {
+            // A new store, or one of an older version.
+            self.id = self.config.new_id;
+            self.meta.format = records::FORMAT;
+            let id = self.id;
+            self.put(Key::Id, &id);
+            self.put_meta();
+        }
         if self.meta.list_version.0 == 0 {
             self.meta.list_version.0 = 1; // empty; the first step leads from it
         }

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! "m"                        Meta
+//! "i"                        ClusterId         since layout 2
 //! "s" server u64             ServerRecord      a member, UP or crashed
 //! "g" slot u32               u32               the highest generation given to the slot
 //! "t" table u32              TableEntry
@@ -24,8 +25,9 @@ use duramen_base::ids::{
 use duramen_wire::native::message::{ClusterSettings, ServerEntry};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Version of this layout. A newer one is refused.
-pub(super) const FORMAT: u32 = 1;
+/// Version of this layout. A newer one is refused. A store of layout 1 has no id; it gets one.
+pub(super) const FORMAT: u32 = 2;
+pub(super) const WITH_ID: u32 = 2;
 
 /// The state that belongs to no single server, table or client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +87,7 @@ pub(super) struct MigrationRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Meta,
+    Id,
     Server(ServerId),
     Slot(u32),
     Table(TableId),
@@ -102,6 +105,7 @@ impl Key {
         };
         match self {
             Key::Meta => with(b'm', &[]),
+            Key::Id => with(b'i', &[]),
             Key::Server(id) => with(b's', &[&id.number().to_be_bytes()]),
             Key::Slot(slot) => with(b'g', &[&slot.to_be_bytes()]),
             Key::Table(id) => with(b't', &[&id.0.to_be_bytes()]),
@@ -117,6 +121,7 @@ impl Key {
         let short = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_be_bytes);
         Some(match letter {
             b'm' if rest.is_empty() => Key::Meta,
+            b'i' if rest.is_empty() => Key::Id,
             b's' => Key::Server(ServerId::from_number(long(rest)?)),
             b'g' => Key::Slot(short(rest)?),
             b't' => Key::Table(TableId(short(rest)?)),
@@ -160,6 +165,7 @@ mod tests {
             Key::Client(ClientId(9)),
             Key::Slot(8),
             Key::Meta,
+            Key::Id,
             Key::Server(ServerId::new(7, 2)),
             Key::Table(TableId(5)),
             Key::Migration(MigrationId(1 << 60)),

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod enlisting;
+mod foreign;
 mod life;
 mod map;
 mod membership;

@@ -1,6 +1,6 @@
 //! One coordinator, its store, and servers that a test plays itself.
 
-use duramen_base::ids::{ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{ClusterId, ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore};
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign, Token,
@@ -37,6 +37,7 @@ pub fn settings() -> ClusterSettings {
 pub fn config(planted: Planted) -> Config {
     Config {
         cluster: "test".to_owned(),
+        new_id: ClusterId(1),
         name: "coordinator:1".to_owned(),
         term: 1,
         seed: 1,

@@ -9,6 +9,7 @@ use crate::input::{Input, Message, Received};
 use crate::link::State;
 use crate::output::{Flushed, Payload};
 use crate::socket;
+use duramen_base::ids::ClusterId;
 use duramen_wire::native::codec::{
     Envelope, HANDSHAKE_BYTES_MAX, HelloError, Kind, Progress, Reply, Role, Trouble, decode_reply,
     encode_trouble,
@@ -30,7 +31,9 @@ fn broken(errno: Errno) -> Reason {
 /// The error frame for a refused peer.
 fn trouble<'r>(reason: &Reason, text: &'r str) -> Trouble<'r> {
     match reason {
-        Reason::Hello(HelloError::WrongCluster { .. }) => Trouble::WrongCluster { reason: text },
+        Reason::Hello(HelloError::WrongCluster { .. } | HelloError::OtherCluster { .. }) => {
+            Trouble::WrongCluster { reason: text }
+        }
         Reason::Token => Trouble::NotPermitted { reason: text },
         Reason::Full => Trouble::Busy {
             after_ms: GOODBYE.as_millis() as u32,
@@ -120,6 +123,7 @@ impl<M: Send + 'static> Hub<M> {
         let ours = Credentials {
             cluster: &self.options.cluster,
             token: &self.options.token,
+            id: self.options.cluster_id,
         };
         let (input, mut progress) = (connection.input.bytes(), None);
         connection.output.push(Payload::None, |out| {
@@ -132,6 +136,8 @@ impl<M: Send + 'static> Hub<M> {
             }
             Ok(Progress::Done { used, role }) => {
                 connection.input.skip(used);
+                connection.cluster_id = handshake.their_id();
+                connection.told_id = handshake.told_id();
                 self.is_known(id, role);
             }
             Err(error) => self.refuse(id, error.into()),
@@ -199,8 +205,11 @@ impl<M: Send + 'static> Hub<M> {
             return;
         };
         let Side::Theirs { peer, .. } = connection.side else {
+            // handshake::S4: what is said goes out, as far as the socket takes it at once.
+            let _ = connection.output.flush(&connection.fd);
             return self.close_because(id, reason);
         };
+        let role = connection.handshake.as_ref().and_then(|shake| shake.role());
         let text = reason.to_string();
         let envelope = Envelope::default();
         let trouble = trouble(&reason, &text);
@@ -214,7 +223,16 @@ impl<M: Send + 'static> Hub<M> {
         self.timers.push(Reverse((until, Timer::Connection(id.0))));
         self.flush(id);
         self.offended();
-        self.warn(peer, &text);
+        match (reason, role) {
+            (Reason::Hello(HelloError::OtherCluster { theirs, .. }), Some(role)) => {
+                self.pending.push(Event::Foreign {
+                    peer,
+                    role,
+                    cluster_id: theirs,
+                });
+            }
+            _ => self.warn(peer, &text),
+        }
     }
 
     pub(super) fn warn(&mut self, peer: SocketAddr, why: &str) {
@@ -230,6 +248,7 @@ impl<M: Send + 'static> Hub<M> {
             return;
         };
         let limits = self.options.limits;
+        let cluster_id = connection.cluster_id;
         let (role, link) = match connection.side {
             Side::Theirs { role, .. } => (role, None),
             Side::Ours { link } => (None, Some(link)),
@@ -248,7 +267,7 @@ impl<M: Send + 'static> Hub<M> {
             }
             match (link, role) {
                 (Some(link), _) => {
-                    if let Err(reason) = self.hear_answer(link, message) {
+                    if let Err(reason) = self.hear_answer(link, message, cluster_id) {
                         return self.close_because(id, reason);
                     }
                 }
@@ -264,12 +283,21 @@ impl<M: Send + 'static> Hub<M> {
         self.update_interest(id);
     }
 
-    fn hear_answer(&mut self, link: usize, message: Message) -> Result<(), Reason> {
+    fn hear_answer(
+        &mut self,
+        link: usize,
+        message: Message,
+        cluster_id: ClusterId,
+    ) -> Result<(), Reason> {
         let request = message.header().envelope.request;
         let link = self.links.get_mut(link);
         if link.outstanding.remove(&request) {
             link.answered();
-            self.pending.push(Event::Answer { request, message });
+            self.pending.push(Event::Answer {
+                request,
+                message,
+                cluster_id,
+            });
         } else if message.header().error && request == 0 {
             // The answer to the hello.
             match decode_reply(&message.frame()) {

@@ -1,8 +1,9 @@
 //! Hubs that communicate with each other, and with misbehaving peers.
 
+mod ids;
 mod strangers;
 
-use duramen_base::ids::{ListVersion, TabletsVersion};
+use duramen_base::ids::{ClusterId, ListVersion, TabletsVersion};
 use duramen_net::{Event, Hub, Limits, Message, Options, Payload, Reason};
 use duramen_wire::native::codec::{
     Credentials, Envelope, Handshake, OPENING_BYTES, Opening, Parsed, Progress, Question, Reply,
@@ -138,7 +139,8 @@ fn opening() -> Vec<u8> {
 
 fn here(token: &[u8]) -> Credentials<'_> {
     let cluster = "here";
-    Credentials { cluster, token }
+    let id = ClusterId::NONE;
+    Credentials { cluster, token, id }
 }
 
 /// A peer made by the test: connects, and does the handshake while the hub is polled. Returns the
@@ -212,7 +214,10 @@ fn questions_and_answers_of_any_size_come_whole_and_in_order() {
     let mut next = 0;
     until(&mut [&mut server, &mut client], |_, hub, event| {
         answer(hub, &event);
-        if let Event::Answer { request, message } = event {
+        if let Event::Answer {
+            request, message, ..
+        } = event
+        {
             assert_eq!(request, next as u64 + 1);
             let reply = decode_reply(&message.frame()).expect("an answer");
             assert_eq!(reply, Reply::Peer(pong(request)));

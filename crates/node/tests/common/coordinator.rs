@@ -11,6 +11,7 @@ pub fn coordinator(seed: u64, settings: ClusterSettings) -> (Memory, Coordinator
     meta.acquire().unwrap().expect("nobody else leads");
     let config = Config {
         cluster: "test".to_owned(),
+        new_id: duramen_base::ids::ClusterId(1),
         name: "coordinator:1".to_owned(),
         term: 1,
         seed,

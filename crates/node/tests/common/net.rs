@@ -283,6 +283,7 @@ impl Net {
         self.term = term.0 as u32;
         let config = coordinator::Config {
             cluster: "test".to_owned(),
+            new_id: duramen_base::ids::ClusterId(1),
             name,
             term: self.term,
             seed: self.number(),

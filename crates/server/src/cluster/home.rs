@@ -3,7 +3,7 @@
 //! **Layout**
 //!
 //! ```text
-//! DIR/member    cluster, id of the disk, id of the last life
+//! DIR/member    cluster and its id, id of the disk, id of the last life
 //! DIR/backup/   replicas of other masters' segments
 //! ```
 //!
@@ -15,7 +15,7 @@ use super::identity::{self, Content, FILE};
 use crate::error::ServerError;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ClusterId, ServerId};
 use duramen_base::units::MIB;
 use duramen_wire::native::message::ClusterSettings;
 use std::hash::{BuildHasher, Hasher};
@@ -35,6 +35,8 @@ pub(crate) struct Home {
     pub disk: u64,
     /// The id of its last life.
     pub last: Option<ServerId>,
+    /// Of the cluster; `NONE`: not heard yet. It is stored with the next id of the member.
+    pub id: ClusterId,
 }
 
 /// The size of a new backup.
@@ -51,6 +53,15 @@ pub(crate) struct Size {
 /// Whether this directory belongs to a member.
 pub(crate) fn is_home(dir: &Path) -> bool {
     dir.join(FILE).exists()
+}
+
+/// The id of the cluster to which the directory's member belongs; `NONE`: of any. A directory that
+/// cannot be used is [`Home::open`]'s to refuse.
+pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
+    match identity::read(dir) {
+        Ok(Content::Slots(identity)) => identity.id,
+        _ => ClusterId::NONE,
+    }
 }
 
 impl Home {
@@ -99,6 +110,7 @@ impl Home {
             cluster: identity.cluster,
             disk: identity.disk,
             last: identity.last,
+            id: identity.id,
         })
     }
 
@@ -114,6 +126,7 @@ impl Home {
             cluster: cluster.to_owned(),
             disk: random() | 1,
             last: None,
+            id: ClusterId::NONE,
         };
         // The disk's id is stored before any data that carries it.
         let made = identity::make(dir, &home.identity(None));
@@ -130,6 +143,7 @@ impl Home {
             cluster: self.cluster.clone(),
             disk: self.disk,
             last,
+            id: self.id,
         }
     }
 
@@ -222,6 +236,16 @@ mod tests {
         home.store_id(id).expect("stored");
         let again = Home::open(&dir, "here").expect("the same one");
         assert_eq!((again.last, again.disk), (Some(id), home.disk));
+        assert_eq!(
+            (again.id, cluster_id(&dir)),
+            (ClusterId::NONE, ClusterId::NONE)
+        );
+        let (mut known, id) = (again.clone(), ServerId::new(3, 8));
+        known.id = ClusterId(77);
+        known.store_id(id).expect("stored");
+        let again = Home::open(&dir, "here").expect("the same one");
+        assert_eq!((again.last, again.id), (Some(id), ClusterId(77)));
+        assert_eq!(cluster_id(&dir), ClusterId(77));
         let other = Home::open(&dir, "there").expect_err("another cluster");
         assert!(other.to_string().contains("`here`"), "{other}");
         let path = dir.join(FILE);

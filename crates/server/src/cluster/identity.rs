@@ -3,12 +3,13 @@
 //! **Layout**: two slots of 4 KiB, each one line filled with blanks:
 //!
 //! ```text
-//! version cluster disk last turn checksum
+//! version cluster disk last id turn checksum
 //! ```
 //!
-//! `last` is slot.generation, or `-`. The valid slot with the higher turn counts. Before 0.1.0 the
-//! file was one line of version 1 without turn and checksum, and each change wrote a new file. That
-//! form can still be read, and is replaced.
+//! `last` is slot.generation, or `-`; `id` is the cluster's id, 32 hexadecimal digits. The valid
+//! slot with the higher turn counts. A line of version 2 has no `id`; such a line is written until
+//! the id is known. Before 0.1.0 the file was one line of version 1 without turn and checksum, and
+//! each change wrote a new file. That form can still be read, and is replaced.
 //!
 //! **Invariants**
 //! - I1: a change overwrites one slot in place, which works on a full disk too (unless the file
@@ -16,7 +17,7 @@
 //! - I2: the slot that counts is durable before the other slot is overwritten: a torn write leaves
 //!   one of the two identities.
 
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ClusterId, ServerId};
 use duramen_format::checksum::crc32c;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -25,7 +26,8 @@ use std::path::Path;
 
 pub(super) const FILE: &str = "member";
 const FRESH: &str = "member.new";
-const VERSION: &str = "2";
+const VERSION: &str = "3";
+const VERSION_WITHOUT_ID: &str = "2";
 const VERSION_OLD: &str = "1";
 /// A torn write affects no more than one slot.
 const SLOT_BYTES: usize = 4096;
@@ -37,6 +39,8 @@ pub(super) struct Identity {
     pub disk: u64,
     /// The id of its last life.
     pub last: Option<ServerId>,
+    /// `NONE`: it has not heard it yet.
+    pub id: ClusterId,
 }
 
 #[derive(Debug)]
@@ -121,9 +125,13 @@ fn write(file: &File, identity: &Identity, turn: u64) -> Result<()> {
         cluster,
         disk,
         last,
+        id,
     } = identity;
     let last = last.map_or_else(|| "-".to_owned(), |id| id.to_string());
-    let line = format!("{VERSION} {cluster} {disk:016x} {last} {turn}");
+    let line = match *id {
+        ClusterId::NONE => format!("{VERSION_WITHOUT_ID} {cluster} {disk:016x} {last} {turn}"),
+        id => format!("{VERSION} {cluster} {disk:016x} {last} {id} {turn}"),
+    };
     let line = format!("{line} {:08x}", crc32c(line.as_bytes()));
     if line.len() >= SLOT_BYTES {
         return Err(Error::new(ErrorKind::InvalidInput, "the name is too long"));
@@ -149,7 +157,8 @@ fn parse(slot: &[u8]) -> Option<(Identity, u64)> {
         return None;
     }
     let (line, turn) = line.rsplit_once(' ')?;
-    Some((parse_line(line, VERSION)?, turn.parse().ok()?))
+    let identity = parse_line(line, VERSION).or_else(|| parse_line(line, VERSION_WITHOUT_ID));
+    Some((identity?, turn.parse().ok()?))
 }
 
 fn parse_old(bytes: &[u8]) -> Option<Identity> {
@@ -171,10 +180,15 @@ fn parse_line(line: &str, version: &str) -> Option<Identity> {
             Some(ServerId::new(slot.parse().ok()?, generation.parse().ok()?))
         }
     };
+    let id = match version {
+        VERSION => ClusterId::parse(words.next()?).filter(|id| *id != ClusterId::NONE)?,
+        _ => ClusterId::NONE,
+    };
     words.next().is_none().then_some(Identity {
         cluster,
         disk,
         last,
+        id,
     })
 }
 
@@ -187,6 +201,14 @@ mod tests {
             cluster: "here".to_owned(),
             disk: 0x01ab,
             last: Some(ServerId::new(3, generation)),
+            id: ClusterId::NONE,
+        }
+    }
+
+    fn known(generation: u32) -> Identity {
+        Identity {
+            id: ClusterId(0xc1 << 120 | 7),
+            ..life(generation)
         }
     }
 
@@ -244,6 +266,53 @@ mod tests {
         assert_eq!(held(dir.path()), Some(life(5)));
     }
 
+    /// The bytes of both versions, which programs of later versions read.
+    #[test]
+    fn a_line_with_an_id_and_one_without_are_these_bytes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(FILE);
+        for (identity, lines) in [
+            (
+                life(7),
+                [
+                    "2 here 00000000000001ab 3.7 0 22e02027",
+                    "2 here 00000000000001ab 3.7 1 d08ba324",
+                ],
+            ),
+            (
+                known(7),
+                [
+                    "3 here 00000000000001ab 3.7 c1000000000000000000000000000007 0 d67d7d52",
+                    "3 here 00000000000001ab 3.7 c1000000000000000000000000000007 1 2416fe51",
+                ],
+            ),
+        ] {
+            make(dir.path(), &identity).expect("made");
+            let expected = lines.map(|line| format!("{line:4095}\n")).concat();
+            assert_eq!(std::fs::read_to_string(&path).expect("read"), expected);
+            assert_eq!(held(dir.path()), Some(identity));
+        }
+    }
+
+    /// A directory of an older program, whose member hears the id when it joins again.
+    #[test]
+    fn a_file_without_an_id_takes_one_in_place() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(FILE);
+        make(dir.path(), &life(1)).expect("made");
+        let before = std::fs::read(&path).expect("read");
+        store(dir.path(), &known(2)).expect("stored");
+        let after = std::fs::read(&path).expect("read");
+        assert_eq!(held(dir.path()), Some(known(2)));
+        for cut in 0..2 * SLOT_BYTES {
+            let torn = [&after[..cut], &before[cut..]].concat();
+            let (found, _) = newest(&torn).expect("one of both");
+            assert!([life(1), known(2)].contains(&found), "cut at {cut}");
+        }
+        store(dir.path(), &known(3)).expect("stored");
+        assert_eq!(held(dir.path()), Some(known(3)));
+    }
+
     #[test]
     fn the_old_form_is_read_and_replaced() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -272,7 +341,13 @@ mod tests {
             "1 here 01 3.7".to_owned(),
             "1 here 01 3\n".to_owned(),
             "1 here 01 3.7 x\n".to_owned(),
+            slot("4 here 01 3.7 4"),
             slot("3 here 01 3.7 4"),
+            slot("3 here 01 3.7 - 4"),
+            slot("3 here 01 3.7 c1 4"),
+            slot("3 here 01 3.7 00000000000000000000000000000000 4"),
+            slot("3 here 01 3.7 +1000000000000000000000000000007 4"),
+            slot("2 here 01 3.7 c1000000000000000000000000000007 4"),
             slot("2 here 01 3.7 x"),
             slot("2 here 01 3.7"),
             slot("2 here 01 3.7 4").replacen('h', "x", 2),

@@ -157,6 +157,7 @@ impl Run {
                     | Event::Accepted { .. }
                     | Event::Handed(_)
                     | Event::Answer { .. }
+                    | Event::Foreign { .. }
                     | Event::Unanswered { .. } => {}
                 }
             }

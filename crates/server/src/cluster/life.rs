@@ -20,7 +20,7 @@ use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
-use duramen_base::ids::{Level, ServerId};
+use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::units::MIB;
 use duramen_net::{Event, Handle, Hub, Options, Payload, Reason};
 use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput};
@@ -46,7 +46,7 @@ const WORKERS: usize = 2;
 /// A coordinator that does not answer is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// An unchanged reason for waiting is logged again after this time.
-const SAY_AGAIN: Duration = Duration::from_secs(30);
+pub(super) const SAY_AGAIN: Duration = Duration::from_secs(30);
 /// Priority of threads whose delay other servers notice; effective only with the right to set it.
 const NICE: i32 = -10;
 /// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the
@@ -59,6 +59,8 @@ pub(crate) enum Mail {
     JobDone(JobDone),
     /// The id is stored, or the reason why it is not.
     Stored(ServerId, std::io::Result<()>),
+    /// The cluster's id, received while this server was a member, is stored, or could not be.
+    Adopted(ClusterId, std::io::Result<()>),
     /// Output of the keeper, to be sent by the node.
     Said(NodeOutput),
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
@@ -169,6 +171,9 @@ fn live(
     opened: Sender<Result<(), ServerError>>,
 ) {
     let config = shared.config();
+    if let Some(dir) = config.data_dir() {
+        hub.set_cluster_id(home::cluster_id(&dir));
+    }
     let Some(settings) = ask_settings(shared, &config, &mut hub) else {
         return; // told to stop meanwhile
     };
@@ -226,6 +231,7 @@ fn ask_settings(
                     Event::Answer {
                         request: of,
                         message,
+                        ..
                     } if of == request => match decode_reply(&message.frame()) {
                         Ok(Reply::Coordinator(CoordinatorAnswer::Admin(
                             AdminAnswer::Settings(settings),
@@ -240,7 +246,7 @@ fn ask_settings(
                     Event::Unanswered {
                         address, reason, ..
                     } => {
-                        why = Some(reason.to_string());
+                        why = Some(advised(&reason));
                         if is_foreign(&reason) {
                             foreign.insert(address);
                         }
@@ -287,6 +293,17 @@ fn is_foreign(reason: &Reason) -> bool {
         reason,
         Reason::Hello(HelloError::WrongCluster { .. } | HelloError::NoCommonVersion { .. })
     )
+}
+
+/// The text of a reason, with advice. The names of both clusters are the same, so the mistake is
+/// rather the coordinator's: the member waits (docs/protocols.md, The coordinator, 13).
+pub(super) fn advised(reason: &Reason) -> String {
+    match reason {
+        Reason::Hello(HelloError::OtherCluster { ours, theirs }) => format!(
+            "it belongs to the cluster with id {theirs}, this member to the cluster with id {ours}: start the coordinator with the store of this member's cluster, or, to join the other one, start this member with an empty directory"
+        ),
+        reason => reason.to_string(),
+    }
 }
 
 /// Continues with the coordinator that leads, if the refusal names it.

@@ -13,7 +13,7 @@
 use super::clock::Clock;
 use super::home::Home;
 use super::keeper::{Keeper, Order};
-use super::life::Mail;
+use super::life::{Mail, SAY_AGAIN, advised};
 use super::membership::Membership;
 use super::status::MemberStatus;
 use super::workers::{Chores, Workers};
@@ -24,15 +24,15 @@ use crate::exec::databases;
 use crate::shared::{Message, Shared, Stop};
 use crate::tier::Tier;
 use duramen::Store;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ClusterId, ServerId};
 use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
     BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,
 };
 use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
-    Envelope, Question, Reply, Role, Trouble, decode_question, decode_reply, encode_peer,
-    encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
+    Envelope, HelloError, Question, Reply, Role, Trouble, decode_question, decode_reply,
+    encode_peer, encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
 use duramen_wire::native::message::{
     CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
@@ -100,6 +100,10 @@ pub(super) struct NodeThread {
     ended: bool,
     /// The last logged reason why this server is not a member yet.
     waits: Option<String>,
+    /// A coordinator of another cluster was met, and that was said then.
+    foreign: Option<Instant>,
+    /// The cluster's id is being stored.
+    adopts: bool,
 }
 
 /// Answers a question that arrives before there is a node: the sender must try again.
@@ -125,6 +129,8 @@ impl NodeThread {
             look_us: 0,
             ended: false,
             waits: None,
+            foreign: None,
+            adopts: false,
         }
     }
 
@@ -230,7 +236,11 @@ impl NodeThread {
                 role,
                 message,
             } => self.question(connection, role, &message),
-            Event::Answer { request, message } => self.answer(request, &message),
+            Event::Answer {
+                request,
+                message,
+                cluster_id,
+            } => self.answer(request, &message, cluster_id),
             Event::Unanswered {
                 address,
                 role,
@@ -248,7 +258,7 @@ impl NodeThread {
                 }
                 _ => {}
             },
-            Event::Accepted { .. } | Event::Closed { .. } => {}
+            Event::Accepted { .. } | Event::Closed { .. } | Event::Foreign { .. } => {}
         }
     }
 
@@ -259,6 +269,7 @@ impl NodeThread {
                 self.adopt_tables();
             }
             Mail::Stored(server, Ok(())) => {
+                self.parts.hub.set_cluster_id(self.parts.home.id);
                 self.tell(NodeInput::Member(Input::IdStored { server }));
             }
             // A person can repair every other error: disk space, a quota, a mode, a moved
@@ -276,6 +287,7 @@ impl NodeThread {
             Mail::Stored(_, Err(error)) => {
                 self.end(false, format!("this member's id cannot be stored: {error}"));
             }
+            Mail::Adopted(cluster_id, stored) => self.adopted(cluster_id, stored),
             Mail::Said(output) => self.obey(output),
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
@@ -358,7 +370,7 @@ impl NodeThread {
         }
     }
 
-    fn answer(&mut self, request: u64, message: &net::Message) {
+    fn answer(&mut self, request: u64, message: &net::Message, cluster_id: ClusterId) {
         let Some(asked) = self.asked.remove(&request) else {
             return;
         };
@@ -370,6 +382,9 @@ impl NodeThread {
             self.waits(format!(
                 "the coordinator does not let this member in yet, it goes on trying: {why}"
             ));
+        }
+        if let Ok(Reply::Coordinator(answer)) = &reply {
+            self.hear_cluster_id(answer, cluster_id);
         }
         let input = match (asked, reply) {
             (Asked::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
@@ -387,6 +402,53 @@ impl NodeThread {
         self.tell(input);
     }
 
+    /// A member that does not know its cluster's id takes that of the coordinator that lets it in,
+    /// or, if it is a member already, that takes its word: so it is its own.
+    fn hear_cluster_id(&mut self, answer: &CoordinatorAnswer, heard: ClusterId) {
+        let home = &mut self.parts.home;
+        if heard == ClusterId::NONE || home.id != ClusterId::NONE || self.adopts {
+            return;
+        }
+        match answer {
+            CoordinatorAnswer::Enlisted(_) => home.id = heard, // stored with the member's id
+            CoordinatorAnswer::Noted if self.membership.is_some() => {
+                self.adopts = true;
+                let (mut home, me) = (home.clone(), self.parts.node.member().id());
+                home.id = heard;
+                self.parts
+                    .workers
+                    .give(move || Mail::Adopted(heard, home.store_id(me)));
+            }
+            _ => {}
+        }
+    }
+
+    fn adopted(&mut self, cluster_id: ClusterId, stored: std::io::Result<()>) {
+        self.adopts = false;
+        match stored {
+            Ok(()) => {
+                self.parts.home.id = cluster_id;
+                self.parts.hub.set_cluster_id(cluster_id);
+            }
+            Err(error) => self.waits(format!(
+                "the cluster's id cannot be stored yet, it goes on trying: {error}"
+            )),
+        }
+    }
+
+    /// The coordinator there is none of this member's.
+    fn say_foreign(&mut self, address: &str, reason: &Reason) {
+        let is_foreign = matches!(reason, Reason::Hello(HelloError::OtherCluster { .. }));
+        if is_foreign && self.foreign.is_none_or(|said| said.elapsed() > SAY_AGAIN) {
+            self.foreign = Some(Instant::now());
+            tracing::warn!(
+                address,
+                "this is not this member's coordinator, it goes on as if nobody answered: {}",
+                advised(reason)
+            );
+        }
+    }
+
     fn unanswered(&mut self, address: &str, role: Role, requests: &[u64], reason: &Reason) {
         // Only control links count: each watched member has one.
         if reason.is_sign_of_death() && role == Role::Server {
@@ -396,6 +458,7 @@ impl NodeThread {
                 self.tell(NodeInput::Member(Input::Unreachable { server }));
             }
         }
+        self.say_foreign(address, reason);
         for request in requests {
             if let Some(asked) = self.asked.remove(request) {
                 self.tell(not_answered(&asked));

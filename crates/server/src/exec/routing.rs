@@ -2,10 +2,10 @@
 //! not.
 //!
 //! **Invariants**
-//! - As membership::M1 says, the view is read under the guard with which the
-//!   request runs, and the guard is renewed first if the view has changed since the last read. So a
-//!   thread that takes a range away waits for this guard, or the request's writes fail with
-//!   `Error::TryAgain`. Then the request, which had no effect, is checked again.
+//! - As membership::M1 says, the view is read under the guard with which the request runs, and the
+//!   guard is renewed first if the view has changed since the last read. So a thread that takes a
+//!   range away waits for this guard, or the request's writes fail with `Error::TryAgain`. Then the
+//!   request, which had no effect, is checked again.
 //! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of
 //!   them: an atomic operation never spans servers.
 //! - R2: a request for keys that no server serves at the moment (their tablet is being recovered or

@@ -2,7 +2,7 @@
 //! handshakes with native clients.
 
 use duramen_base::ids::{
-    ClientId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
+    ClientId, ClusterId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_client::{Client, Options, Table};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
@@ -30,6 +30,7 @@ const LEASE_MS: u32 = 600_000;
 const US: Credentials<'_> = Credentials {
     cluster: "test",
     token: b"",
+    id: ClusterId::NONE,
 };
 
 /// Waits until `holds`.

@@ -6,7 +6,7 @@ use super::net::{Mode, Place};
 use super::plan::Plan;
 use super::world::{Asker, Event, World};
 use crate::random::Random;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ClusterId, ServerId};
 use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore, Term};
 use duramen_cluster::coordinator::{
     self, Config, Coordinator, Input, Output, ReplyId, Sign, Token,
@@ -34,6 +34,8 @@ pub(super) struct Chair {
     pub is_on: bool,
     pub is_paused: bool,
     pub leads: Option<(Term, Coordinator)>,
+    /// Another coordinator runs here while it is off.
+    pub stranger: Option<Box<Coordinator>>,
     /// Grows with each process and each leadership.
     pub generation: u64,
     backlog: Vec<Event>,
@@ -62,6 +64,7 @@ impl Chair {
             is_on: true,
             is_paused: false,
             leads: None,
+            stranger: None,
             generation: 0,
             backlog: Vec::new(),
             wakes_at_us: u64::MAX,
@@ -72,7 +75,7 @@ impl Chair {
         }
     }
 
-    fn clock(&self, now_us: u64) -> u64 {
+    pub fn clock(&self, now_us: u64) -> u64 {
         local(now_us, self.drift_ppm) + self.offset_us
     }
 }
@@ -128,6 +131,7 @@ impl World {
             return;
         }
         chair.is_on = true;
+        chair.stranger = None;
         chair.generation += 1;
         let generation = chair.generation;
         self.after(1_000, Event::Campaign(n, generation));
@@ -201,6 +205,7 @@ impl World {
         };
         let config = Config {
             cluster: "simulated".to_owned(),
+            new_id: ClusterId(u128::from(self.plan.seed) << 64 | u128::from(term.0)),
             name: address(n),
             term: term.0 as u32,
             seed: self.plan.seed ^ term.0 << 32,
@@ -244,6 +249,11 @@ impl World {
         if chair.is_paused {
             let event = Event::ToCoordinator(n, Box::new(input));
             return chair.backlog.push(event);
+        }
+        if chair.has_stranger()
+            && let Input::Asked { reply, .. } = input
+        {
+            return self.stranger_hears(n, reply, input);
         }
         if !chair.is_on {
             if let Input::Asked { reply, .. } = input {
@@ -382,13 +392,21 @@ impl World {
         self.send(way, Mode::Free, event, Some(lost));
     }
 
-    fn coordinator_answers(&mut self, n: usize, reply: ReplyId, answer: CoordinatorAnswer) {
+    pub(super) fn coordinator_answers(
+        &mut self,
+        n: usize,
+        reply: ReplyId,
+        answer: CoordinatorAnswer,
+    ) {
         self.say(|| format!("coordinator {n} answers: {}", brief(&answer)));
         match self.askers.get(&reply.0).cloned() {
             Some(Asker::Member(server, generation, token, head)) => {
                 if let (Some((log, min_open)), CoordinatorAnswer::Noted) = (head, &answer) {
                     let noted = self.noted.entry(log).or_default();
                     *noted = (*noted).max(min_open);
+                }
+                if let CoordinatorAnswer::Enlisted(_) = &answer {
+                    self.hears_cluster_id(n, server);
                 }
                 let input = MemberInput::Answered { token, answer };
                 let input = Box::new(NodeInput::Member(input));

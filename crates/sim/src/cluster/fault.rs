@@ -133,6 +133,7 @@ impl World {
                 if let Some(n) = self.leader() {
                     self.coverage.fired(Class::CoordinatorCrash);
                     self.chair_stops(n);
+                    self.stranger_comes(n);
                     let generation = self.chairs[n].generation;
                     self.after(down_us, Event::ChairStarts(n, generation));
                 }

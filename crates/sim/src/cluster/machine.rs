@@ -15,7 +15,7 @@ use crate::disk::SimDisk;
 use crate::random::Random;
 use duramen::Store;
 use duramen_backup::{Backup, Expected, Geometry, Identity};
-use duramen_base::ids::{Level, ServerId};
+use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_cluster::coordinator;
 use duramen_node::{
     BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
@@ -69,6 +69,8 @@ pub(super) struct Machine {
     pub flash: flash::Mood,
     disk_number: u64,
     stored: Option<ServerId>,
+    /// The cluster's id on its disk, from a coordinator.
+    pub cluster_id: ClusterId,
     /// Without power no connection is answered; with power but without a process, connections are
     /// refused.
     pub is_powered: bool,
@@ -106,6 +108,7 @@ impl Machine {
             flash: flash::Mood::new(disk_number),
             disk_number,
             stored: None,
+            cluster_id: ClusterId::NONE,
             is_powered: true,
             process: None,
             generation: 0,
@@ -143,6 +146,7 @@ impl Machine {
         self.disk_number = random.next_u64() | 1;
         self.disk = SimDisk::new(self.disk_number, DISK_BYTES).untraced();
         self.stored = None;
+        self.cluster_id = ClusterId::NONE;
     }
 
     pub fn fill_disk(&self, is_full: bool) {

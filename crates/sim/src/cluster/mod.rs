@@ -23,6 +23,7 @@ mod phantom;
 mod plan;
 pub mod planted;
 pub mod runs;
+mod stranger;
 mod tables;
 mod trace;
 mod world;

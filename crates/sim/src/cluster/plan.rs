@@ -185,6 +185,8 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// Each life of a server has other settings: memory, heads, a second tier or none.
     pub resettled: bool,
+    /// While a coordinator is down, another one runs in its place with an empty store.
+    pub empty_store: bool,
     /// Members have a second tier, and keep as much as possible there.
     pub flash: bool,
     /// Wall clocks are wrong, and written values may expire by them.
@@ -258,6 +260,7 @@ impl Plan {
             segment_bytes: 64 << 10,
             memory_bytes: 4 << 20,
             resettled: false,
+            empty_store: false,
             flash: false,
             disk_us: 0,
             clocks: false,

@@ -84,6 +84,20 @@ fn racks_that_are_too_few_hold_up_nobody() {
     assert!(summary.failures.is_empty());
 }
 
+/// A coordinator that is down is first started with an empty store: members continue as without an
+/// answer, whether they have the id of their cluster or not.
+#[test]
+fn a_coordinator_with_an_empty_store_ends_nobody() {
+    let plan = |seed| Plan {
+        empty_store: true,
+        ..Plan::of(Profile::Mixed, seed)
+    };
+    let budget = Budget::from_environment(300, Duration::from_secs(60));
+    let summary = runs::many(budget, 1, plan);
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    assert!(summary.failures.is_empty());
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 1..4 {

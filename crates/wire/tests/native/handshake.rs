@@ -6,6 +6,7 @@
 //! that answered. Now both sides prove that they have it.
 
 use crate::hex;
+use duramen_base::ids::ClusterId;
 use duramen_format::checksum;
 use duramen_wire::native::codec::{
     Credentials, Envelope, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake, HelloError, Kind, Nonce,
@@ -16,6 +17,7 @@ const TOKEN: &[u8] = b"a token that nobody guesses, of 44 bytes ...";
 const HERE: Credentials<'_> = Credentials {
     cluster: "here",
     token: TOKEN,
+    id: ClusterId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
 };
 const ONES: Nonce = [1; 32];
 const TWOS: Nonce = [2; 32];
@@ -155,6 +157,7 @@ fn without_a_token_it_works_as_well_and_clusters_are_told_apart() {
     let of = |cluster| Credentials {
         cluster,
         token: &[],
+        id: ClusterId::NONE,
     };
     for (role, dialler) in [
         (Role::Server, "here"),
@@ -175,6 +178,74 @@ fn without_a_token_it_works_as_well_and_clusters_are_told_apart() {
     let (_, first, second) = meet(Role::Server, of(""), of("here"));
     assert_eq!(first, Ok(Some(Role::Server)));
     assert!(matches!(second, Err(HelloError::WrongCluster { .. })));
+}
+
+/// Two clusters may have one name and one token, or none.
+#[test]
+fn sides_with_different_ids_part_and_both_know_why() {
+    let of = |id| Credentials {
+        id: ClusterId(id),
+        ..HERE
+    };
+    for (dialler, acceptor) in [(7, 7), (0, 7), (7, 0), (0, 0)] {
+        let (_, first, second) = meet(Role::Server, of(dialler), of(acceptor));
+        assert_eq!(
+            (first, second),
+            (Ok(Some(Role::Server)), Ok(Some(Role::Server)))
+        );
+    }
+    let (said, first, second) = meet(Role::Server, of(7), of(8));
+    let parts = |ours, theirs| {
+        Err(HelloError::OtherCluster {
+            ours: ClusterId(ours),
+            theirs: ClusterId(theirs),
+        })
+    };
+    assert_eq!((first, second), (parts(7, 8), Ok(None)));
+    // The dialler goes, and has said its id before.
+    let mut acceptor = Side::accept(of(8), TWOS);
+    for n in [0, 2] {
+        assert_eq!(acceptor.hear(&said[n]).1, Ok(None));
+    }
+    assert_eq!(acceptor.hear(&said[4]), (Vec::new(), parts(8, 7)));
+    // Before the name is right nothing is said of an id.
+    let named = Credentials {
+        cluster: "there",
+        ..of(7)
+    };
+    let (said, first, _) = meet(Role::Server, named, of(8));
+    assert!(matches!(first, Err(HelloError::WrongCluster { .. })));
+    assert_eq!(said.len(), 4);
+}
+
+/// The opening and the proofs of a program of version 2, computed by another program from the
+/// description: it and this one agree on version 2, in which there are no ids.
+#[test]
+fn a_program_of_version_2_is_understood() {
+    let expected: Vec<Vec<u8>> = include_str!("handshake_2.txt").lines().map(bytes).collect();
+    let mut acceptor = Side::accept(HERE, TWOS);
+    let (out, step) = acceptor.hear(&expected[0]);
+    assert_eq!((out.len(), step), (OPENING_BYTES, Ok(None)));
+    let (out, step) = acceptor.hear(&expected[2]);
+    assert_eq!((out, step), (expected[3].clone(), Ok(None)));
+    let (out, step) = acceptor.hear(&expected[4]);
+    assert_eq!((out, step), (Vec::new(), Ok(Some(Role::Client))));
+    assert_eq!(acceptor.handshake.their_id(), ClusterId::NONE);
+    // And the other way round.
+    let (mut dialler, _) = Side::dial(Role::Client, HERE, ONES);
+    let mut old = Vec::new();
+    Opening::new(Role::Server, TWOS).encode(&mut old);
+    old[10] = 2;
+    let (proof, step) = dialler.hear(&old);
+    assert_eq!((proof.len(), step), (HEADER_BYTES + 32, Ok(None)));
+}
+
+fn bytes(line: &str) -> Vec<u8> {
+    let digits: Vec<u32> = line.chars().filter_map(|c| c.to_digit(16)).collect();
+    digits
+        .chunks(2)
+        .map(|two| (two[0] << 4 | two[1]) as u8)
+        .collect()
 }
 
 #[test]
@@ -273,7 +344,7 @@ fn an_old_program_and_a_new_one_tell_each_other_the_versions() {
         "{text}"
     );
     // The old parser expects a known role and two lengths, and then reads these versions.
-    assert_eq!(out[8..16], [2, 0, 2, 0, 2, 0, 0, 0]);
+    assert_eq!(out[8..16], [2, 0, 3, 0, 2, 0, 0, 0]);
     let (mut dialler, _) = Side::dial(Role::Client, HERE, ONES);
     let (out, step) = dialler.hear(&old[..12]);
     assert!(out.is_empty() && matches!(step, Err(HelloError::NoCommonVersion { min: 1, max: 1 })));
@@ -313,8 +384,8 @@ fn what_is_no_opening_is_refused_at_once() {
     }
     for (at, value, error) in [
         (12, 7, HelloError::Role { found: 7 }),
-        (8, 0, HelloError::Versions { min: 0, max: 2 }),
-        (8, 3, HelloError::Versions { min: 3, max: 2 }),
+        (8, 0, HelloError::Versions { min: 0, max: 3 }),
+        (8, 4, HelloError::Versions { min: 4, max: 3 }),
         (15, 5, HelloError::Reserved),
     ] {
         let mut wrong = opening.clone();

@@ -8,7 +8,7 @@ use super::costs::SEGMENT_BYTES;
 use super::machine::{MICROSECOND, Machine, Ns, SECOND, Server};
 use super::recovery::{Master, Piece, Shelf};
 use crate::harness::{Doing, Failure, Result, Rng};
-use duramen_base::ids::{KeyRange, ListVersion, SegmentId, ServerId, TabletsVersion};
+use duramen_base::ids::{ClusterId, KeyRange, ListVersion, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
 use duramen_cluster::placement::{Layout, Member, Placement};
@@ -162,6 +162,7 @@ pub(super) fn coordinator(
         .doing(what)?;
     let config = Config {
         cluster: "simulated".to_owned(),
+        new_id: ClusterId(1),
         name: "coordinator:1".to_owned(),
         term: 1,
         seed: 1,

@@ -68,9 +68,9 @@ impl Swaps {
         (self.limit() / 32).clamp(4, 8)
     }
 
-    /// Segments for tombstones and survivors only. A restart closes the open segments, so each head
-    /// may need a segment for its first tombstone. The other ones bound the part of the disk that
-    /// is dead when they are full: at least a 32nd, which merging passes can gather.
+    /// Segments for tombstones and survivors only. A restart closes open segments, so each head
+    /// may need a segment for its first tombstone. The other ones bound the part of the disk that is
+    /// dead when they are full: at least a 32nd, which merging passes can gather.
     fn reserve_of_removals(&self) -> u64 {
         (self.limit() / 32).max(1) + self.heads
     }

@@ -12,18 +12,21 @@
 //! ```
 //!
 //! A proof is a frame of kind 5, an answer if the acceptor sends it; request, target and sender are
-//! 0. Its body is a tag of 32 bytes, followed by the name up to the end. The tag is HMAC-SHA-256
-//! with the token as its key (empty if the cluster has none) over: a label, one for each of the
-//! three proofs; both openings, the dialler's first; the bodies of the proofs before it; the name.
+//! 0. Its body is a tag of 32 bytes, the cluster's id of 16 bytes (big endian, 0 if it is unknown;
+//! absent in version 2), and the name up to the end. The tag is HMAC-SHA-256 with the token as its
+//! key (empty if the cluster has none) over: a label, one for each of the three proofs; both
+//! openings, the dialler's first; the bodies of the proofs before it; id and name.
 //!
 //! **Invariants**
 //! - S1: the token is never sent, nor any data from which it could be computed except by guessing.
 //!   The nonces are in every tag, so no tag is valid twice. The two sides use different labels, so
 //!   no tag can be sent back.
 //! - S2: the acceptor sends no proof and no name before the other side's proof was right. Neither
-//!   side sends the cluster's name to a side that has not proved itself.
+//!   side sends the cluster's name or id to a side that has not proved itself.
 //! - S3: [`HANDSHAKE_BYTES_MAX`] bounds the bytes that a side sends before it is authenticated;
 //!   tags are compared in constant time.
+//! - S4: two sides with different ids do not talk to each other, whatever their names are. The
+//!   dialler sends its id before it closes: the acceptor may have the wrong one.
 //!
 //! Not a goal: an attacker between both sides can forward the handshake and then read and change
 //! frames. Preventing that needs encryption.
@@ -31,20 +34,24 @@
 use super::bodies::{Reply, Trouble, decode_reply};
 use super::frame::{Builder, Envelope, Parsed, parse_frame};
 use super::hello::{HelloError, Nonce, Opening, Role, parse_opening};
-use super::{HEADER_BYTES, OPENING_BYTES};
+use super::{HEADER_BYTES, OPENING_BYTES, PROTOCOL_MAX};
+use duramen_base::ids::ClusterId;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::io::{Read, Write};
 
 const PROOF_KIND: u16 = 5;
 const TAG_BYTES: usize = 32;
+const ID_BYTES: usize = 16;
+/// The first version of the protocol whose proofs have ids.
+const WITH_IDS: u16 = 3;
 const NAME_BYTES_MAX: usize = 255;
 /// Longest frame within a handshake, header excluded: room for the text of a refusal.
 const FRAME_BYTES_MAX: usize = 1024;
 /// Maximum bytes that a side sends before it is authenticated: an opening, and two frames, one of
 /// which is short.
 pub const HANDSHAKE_BYTES_MAX: usize =
-    OPENING_BYTES + 2 * HEADER_BYTES + TAG_BYTES + FRAME_BYTES_MAX;
+    OPENING_BYTES + 2 * HEADER_BYTES + TAG_BYTES + ID_BYTES + FRAME_BYTES_MAX;
 
 /// Labels of the three proofs (S1). None is a prefix of another.
 const DIALLER: &[u8] = b"DURAMENN proof of who connected";
@@ -58,6 +65,8 @@ pub struct Credentials<'a> {
     pub cluster: &'a str,
     /// Empty: the cluster has no token.
     pub token: &'a [u8],
+    /// [`ClusterId::NONE`]: any cluster of that name.
+    pub id: ClusterId,
 }
 
 impl Credentials<'_> {
@@ -75,6 +84,17 @@ impl Credentials<'_> {
             });
         }
         Ok(())
+    }
+
+    /// S4.
+    fn agree_on_id(&self, theirs: ClusterId) -> Result<(), HelloError> {
+        match self.id.contradicts(theirs) {
+            true => Err(HelloError::OtherCluster {
+                ours: self.id,
+                theirs,
+            }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -94,6 +114,12 @@ pub struct Handshake {
     ours: Opening,
     /// The other side's role, known after its opening.
     role: Option<Role>,
+    /// The version that both speak, once that is known.
+    version: u16,
+    /// As the other side says it.
+    id: ClusterId,
+    /// As this side has said it.
+    told: ClusterId,
     stage: Stage,
     /// Openings, and bodies of the proofs: the input of the next tag.
     said: Vec<u8>,
@@ -134,9 +160,27 @@ impl Handshake {
             is_dialler: false,
             ours: Opening::new(role, nonce),
             role: None,
+            version: PROTOCOL_MAX,
+            id: ClusterId::NONE,
+            told: ClusterId::NONE,
             stage: Stage::Opening,
             said: Vec::new(),
         }
+    }
+
+    /// The other side's role, once its opening is there.
+    pub fn role(&self) -> Option<Role> {
+        self.role
+    }
+
+    /// The cluster's id on the other side. Valid when that side has proved itself.
+    pub fn their_id(&self) -> ClusterId {
+        self.id
+    }
+
+    /// The cluster's id that this side has sent.
+    pub fn told_id(&self) -> ClusterId {
+        self.told
     }
 
     /// Continues with untrusted `input`, which begins after the bytes used so far; appends the
@@ -187,9 +231,10 @@ impl Handshake {
         first.encode(&mut self.said);
         second.encode(&mut self.said);
         self.role = Some(theirs.role);
+        self.version = PROTOCOL_MAX.min(theirs.max);
         self.stage = Stage::Proof;
         if self.is_dialler {
-            self.prove(DIALLER, ours, "", out);
+            self.prove(DIALLER, ours, ClusterId::NONE, "", out);
         }
         Ok(Some(OPENING_BYTES))
     }
@@ -205,51 +250,64 @@ impl Handshake {
             (false, Stage::Proof) => DIALLER,
             (false, _) => CLUSTER,
         };
-        let Some((name, bytes)) = self.verify(label, ours, input)? else {
+        let Some((id, name, bytes)) = self.verify(label, ours, input)? else {
             return Ok(None);
         };
         let role = self.role.ok_or(HelloError::Proof)?;
         if label == DIALLER {
-            if !name.is_empty() {
+            if !name.is_empty() || id != ClusterId::NONE {
                 return Err(HelloError::Proof);
             }
-            self.prove(ACCEPTOR, ours, ours.cluster, out);
+            self.prove(ACCEPTOR, ours, ours.id, ours.cluster, out);
             self.stage = Stage::Name;
             return Ok(Some(bytes));
         }
         ours.agree(role, name)?;
         if self.is_dialler {
-            self.prove(CLUSTER, ours, ours.cluster, out);
+            self.prove(CLUSTER, ours, ours.id, ours.cluster, out);
         }
+        ours.agree_on_id(id)?;
+        self.id = id;
         self.stage = Stage::Done;
         Ok(Some(bytes))
     }
 
-    fn tagged(&self, label: &[u8], name: &str) -> Vec<u8> {
-        [label, &self.said, name.as_bytes()].concat()
+    fn tagged(&self, label: &[u8], said: &[u8]) -> Vec<u8> {
+        [label, &self.said, said].concat()
     }
 
     /// Appends a proof of this side.
     ///
     /// # Panics
     /// If the name is longer than 255 bytes: it is checked when the configuration is read.
-    fn prove(&mut self, label: &[u8], ours: Credentials<'_>, name: &str, out: &mut Vec<u8>) {
+    fn prove(
+        &mut self,
+        label: &[u8],
+        ours: Credentials<'_>,
+        id: ClusterId,
+        name: &str,
+        out: &mut Vec<u8>,
+    ) {
         assert!(name.len() <= NAME_BYTES_MAX, "a cluster's name is short");
-        let tag = hmac::sign(&ours.key(), &self.tagged(label, name));
-        let body = [tag.as_ref(), name.as_bytes()].concat();
+        self.told = id;
+        let id = id.0.to_be_bytes();
+        let id: &[u8] = if self.version >= WITH_IDS { &id } else { &[] };
+        let said = [id, name.as_bytes()].concat();
+        let tag = hmac::sign(&ours.key(), &self.tagged(label, &said));
+        let body = [tag.as_ref(), &said].concat();
         let builder = Builder::proof(out, PROOF_KIND, !self.is_dialler);
         builder.out.extend_from_slice(&body);
         builder.finish(0);
         self.said.extend_from_slice(&body);
     }
 
-    /// The name in the proof at the beginning of `input`, and the proof's length.
+    /// Id and name in the proof at the beginning of `input`, and the proof's length.
     fn verify<'i>(
         &mut self,
         label: &[u8],
         ours: Credentials<'_>,
         input: &'i [u8],
-    ) -> Result<Option<(&'i str, usize)>, HelloError> {
+    ) -> Result<Option<(ClusterId, &'i str, usize)>, HelloError> {
         let Parsed::Frame { frame, bytes } = parse_frame(input, FRAME_BYTES_MAX)? else {
             return Ok(None);
         };
@@ -264,19 +322,27 @@ impl Handshake {
             && frame.header.reply == self.is_dialler
             && frame.header.envelope == Envelope::default()
             && frame.payload.is_empty();
-        let Some((tag, name)) = frame.body.split_first_chunk::<TAG_BYTES>() else {
+        let Some((tag, said)) = frame.body.split_first_chunk::<TAG_BYTES>() else {
             return Err(HelloError::Proof);
         };
         if !is_proof {
             return Err(HelloError::Proof);
         }
+        let (id, name) = match self.version >= WITH_IDS {
+            true => {
+                let parts = said.split_first_chunk::<ID_BYTES>();
+                let (id, name) = parts.ok_or(HelloError::Proof)?;
+                (ClusterId(u128::from_be_bytes(*id)), name)
+            }
+            false => (ClusterId::NONE, said),
+        };
         let name = std::str::from_utf8(name).map_err(|_| HelloError::Name)?;
         if name.len() > NAME_BYTES_MAX {
             return Err(HelloError::Name);
         }
-        hmac::verify(&ours.key(), &self.tagged(label, name), tag).map_err(|_| HelloError::Token)?;
+        hmac::verify(&ours.key(), &self.tagged(label, said), tag).map_err(|_| HelloError::Token)?;
         self.said.extend_from_slice(frame.body);
-        Ok(Some((name, bytes)))
+        Ok(Some((id, name, bytes)))
     }
 
     /// Performs the handshake on a blocking stream, after sending `out`. Returns the other side's

@@ -15,6 +15,7 @@
 //! versions and report that none is common.
 
 use super::{FrameError, PROTOCOL_MAX, PROTOCOL_MIN};
+use duramen_base::ids::ClusterId;
 
 const MAGIC: [u8; 8] = *b"DURAMENN";
 /// Bytes of an opening.
@@ -78,6 +79,11 @@ pub enum HelloError {
     Token,
     #[error("the other side belongs to cluster `{theirs}`, this one to `{ours}`")]
     WrongCluster { ours: String, theirs: String },
+    /// Both clusters may have the same name.
+    #[error(
+        "the other side belongs to the cluster with id {theirs}, this one to the cluster with id {ours}"
+    )]
+    OtherCluster { ours: ClusterId, theirs: ClusterId },
     /// The other side's reason for its refusal.
     #[error("refused: {0}")]
     Refused(String),

@@ -61,9 +61,9 @@ pub use operations::{
 };
 
 /// The protocol versions that this program supports. In version 1 each side sent its token to any
-/// listener.
+/// listener. Version 2 has no cluster ids in its handshake, and is otherwise as version 3.
 pub const PROTOCOL_MIN: u16 = 2;
-pub const PROTOCOL_MAX: u16 = 2;
+pub const PROTOCOL_MAX: u16 = 3;
 /// Longest frame between servers and coordinators, header excluded: a replica's bytes are sent in
 /// pieces below this.
 pub const PEER_FRAME_BYTES_MAX: usize = 64 << 20;
