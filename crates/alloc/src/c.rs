@@ -4,7 +4,7 @@
 //! - E1: every failure has a number and a text, both of the calling thread, until its next call
 //!   that fails. They need no destructor, so functions may fail in a thread that is ending, as in
 //!   destructors of its other data.
-//! - E2: a thread is not cancelled within a function (signal's H2).
+//! - E2: a thread is not cancelled within a function (signal::H2).
 
 use crate::error::Error;
 use crate::pager::Faults;

@@ -2,7 +2,7 @@
 //! faulting thread that finds the page limit exceeded evicts the oldest pages.
 //!
 //! **Invariants**
-//! - E1: the thread that owns the units of the pages (buffer's B1) evicts them, and their contents
+//! - E1: the thread that owns the units of the pages (buffer::B1) evicts them, and their contents
 //!   are in the cache before the units are released.
 //! - E2: a page that cannot be saved stays shown, and dirty.
 //!

@@ -9,7 +9,7 @@
 //!
 //! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no
 //! lock of ours: no code here touches a page of the arena with a lock held, except for pages that
-//! are shown and owned (buffer's B1).
+//! are shown and owned (buffer::B1).
 //!
 //! Paper: [Badam11 §3.2, Figure 1].
 
@@ -394,7 +394,7 @@ impl Heap {
     }
 
     /// Writes all dirty data to flash; pages stay shown. Pages that are pinned for writing stay
-    /// dirty (buffer's B4).
+    /// dirty (buffer::B4).
     pub fn clean(&self) -> Result<(), Error> {
         let mut worker = self.worker();
         for name in self.buffer.units_in(0..u64::MAX) {
@@ -540,7 +540,8 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// A number that no chunk has (K1). 0 is no table: a directory entry without a table has it.
+    /// A number that no chunk has (chunk::K1). 0 is no table: a directory entry without a table has
+    /// it.
     fn new_table(&self) -> u32 {
         loop {
             let table = self.next_table.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! - G1: a returned table has no page under it, and no page comes meanwhile.
 //! - G2: at most `tables_max` tables exist, if all tables for the heap's addresses are more than
 //!   [`BESIDE`]; else they all stay. They also stay if the kernel takes none back; then the heap
-//!   takes RAM for them when it hands out addresses (heap's A2).
+//!   takes RAM for them when it hands out addresses (heap::A2).
 //! - G3: tables that exist, or were returned and may not be free yet, are at most
 //!   `tables_max` and [`BESIDE`] together, and the tables that each thread returns at once. The
 //!   kernel frees them late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts

@@ -81,7 +81,7 @@ impl Heap {
             let is_there = unit.shown & bit != 0 && (!write || unit.dirty & bit != 0);
             if is_there {
                 unit.pins += 1;
-                unit.written_by_others |= u32::from(write) << place.nth; // buffer's B4
+                unit.written_by_others |= u32::from(write) << place.nth; // buffer::B4
             }
             self.buffer.release(place.unit, unit);
             if is_there {

@@ -3,14 +3,14 @@
 //! `no_write_is_lost_when_pages_are_taken_away` and `counters.c` test the code itself.
 //!
 //! **The argument**
-//! - The thread that evicts a page, saves it or allows writes to it, owns its unit (buffer's B1):
+//! - The thread that evicts a page, saves it or allows writes to it, owns its unit (buffer::B1):
 //!   faulting threads wait for it, and find its result.
-//! - A page is writable only if its unit marks it as dirty (B2), which a fault decides,
+//! - A page is writable only if its unit marks it as dirty (buffer::B2), which a fault decides,
 //!   synchronously: the owner of the unit sees, before it begins, whether any thread may have
 //!   written. No write can come between that check and the eviction unnoticed.
 //! - Writes to a dirty page continue while it is being evicted, until the evicting system call has
 //!   returned: until then another processor may have the page in its TLB. So its content is read
-//!   after that, from a pipe that refers to the page itself (lift's L1).
+//!   after that, from a pipe that refers to the page itself (lift::L1).
 //! - A page that stays is read after writes were forbidden and all processors have flushed the old
 //!   mapping; a later write faults, and waits.
 //! - The content is saved before the unit is released: a fault finds it, never the older content.

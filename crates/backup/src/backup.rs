@@ -700,7 +700,7 @@ impl Backup {
                 };
                 #[cfg(not(feature = "planted"))]
                 let sync = || self.wal.sync();
-                // The writes before a failed sync are lost, whatever its reason (D3).
+                // The writes before a failed sync are lost, whatever its reason (disk::D3).
                 written.and_then(|()| sync().map_err(|error| io::Error::other(error.to_string())))
             }
             Level::Memory | Level::Buffered => self.wal.write_at(at, padded),
@@ -740,7 +740,7 @@ impl Backup {
             .sync()
             .map_err(|error| self.fail("sync the write-ahead log", &error))?;
         let mut state = self.state();
-        // After a failure in the meantime nothing is known (D3): this success does not count.
+        // After a failure in the meantime nothing is known (disk::D3): this success does not count.
         self.working(&state)?;
         state.ring.durable_lsn = state.ring.durable_lsn.max(lsn);
         state.stats.syncs += 1;

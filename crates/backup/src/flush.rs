@@ -3,10 +3,10 @@
 //!
 //! **Invariants**
 //! - H1: a slot is written after the data that it certifies are durable, and after every commit up
-//!   to its lsn is (format's P1, P3).
+//!   to its lsn is (frame::P1, frame::P3).
 //! - H2: the write-ahead log is trimmed after the slots are durable that make its commits unneeded.
 //! - H3: the last acknowledged block is never rewritten: bytes that do not fill a block wait in the
-//!   slot (format's P2).
+//!   slot (frame::P2).
 //!
 //! **Concurrency**: all functions here hold the lock `flushing`. Replicas may be freed meanwhile:
 //! then their frames are given back at the end (`doomed`).
@@ -279,8 +279,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are lost
-    /// is unknown.
+    /// Syncs frames. A failure is final (backup::V2): which of the writes since the last good sync
+    /// are lost is unknown.
     pub(crate) fn sync_frames(&self) -> io::Result<()> {
         self.state().stats.syncs += 1;
         self.frames.sync().map_err(|error| {
@@ -617,7 +617,7 @@ impl Backup {
 
     /// Marks a frame as free, and gives it back. The mark need not be durable: a freed replica that
     /// reappears is not listed anywhere. So nothing is written where the device has returned errors
-    /// (N3 of `frames`).
+    /// (frames::N3).
     fn release(
         &self,
         frame: u32,

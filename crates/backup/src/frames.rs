@@ -3,7 +3,7 @@
 //! **Invariants**
 //! - N1: a frame belongs to one replica or is free; a free one may be written at any time, so a
 //!   frame is given back only when no valid slot or commit leads to it.
-//! - N2: of a frame's two slots the one that is not `current` is written next (format's P1).
+//! - N2: of a frame's two slots the one that is not `current` is written next (frame::P1).
 //! - N3: a frame in which a replica went bad at rest is used again in this run only if there is no
 //!   other, and never if the device returned an error there.
 

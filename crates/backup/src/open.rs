@@ -78,7 +78,7 @@ impl Backup {
         let expected = Expected::default();
         let how = OpenHow::ReadWrite;
         let (backup, _) = Backup::open_locked(disk, options, &expected, lock, how, purpose)?;
-        backup.begin()?; // from now on it is no interrupted creation (K1)
+        backup.begin()?; // from now on it is no interrupted creation (create::K1)
         Ok(backup)
     }
 
@@ -217,8 +217,8 @@ impl Backup {
         );
     }
 
-    /// Writes the new generation, and its salt, into both header blocks (G3): if one of them goes
-    /// bad, the other identifies the commits of this generation.
+    /// Writes the new generation, and its salt, into both header blocks (ring::G3): if one of them
+    /// goes bad, the other identifies the commits of this generation.
     pub(crate) fn begin(&self) -> Result<(), Error> {
         if self.state().ring.begun {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Copies a stopped store, file by file, onto another disk: for `duramen restore`.
 //!
-//! The last step turns the copy into a store, as for a snapshot (K2 of `create`). If the copy was
+//! The last step turns the copy into a store, as for a snapshot (create::K2). If the copy was
 //! cut short before, servers refuse it, and the next restore overwrites it. Nothing else is ever
 //! overwritten.
 
@@ -107,7 +107,7 @@ impl Restore {
             generation: create::RESTORED_GENERATION - 1,
             ..found
         };
-        create::write_first(&*to, &place, &superblock)?; // K2
+        create::write_first(&*to, &place, &superblock)?; // create::K2
         Ok(Restore {
             from: parts,
             to,

@@ -6,9 +6,10 @@
 //!   header block with the new tail is durable. So the blocks that any valid header leads to are
 //!   intact.
 //! - G2: `durable_lsn <= committed_lsn`; a slot is only written with an lsn that is durable
-//!   (format's P3).
-//! - G3: no commit is written before both header blocks have its generation with its salt (format's
-//!   W4, W5). Until then nothing is written here: a store that was only opened is unchanged.
+//!   (frame::P3).
+//! - G3: no commit is written before both header blocks have its generation with its salt
+//!   (wal::W4, wal::W5). Until then nothing is written here: a store that was only opened is
+//!   unchanged.
 //!
 //! **Layout**: `head` and `tail` count bytes from the creation on; the place in the ring is their
 //! remainder by the capacity.

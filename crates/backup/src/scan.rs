@@ -2,9 +2,9 @@
 //!
 //! The log ends where the next commit is missing, both behind the last one and at the start of the
 //! ring. If a later commit, or a clean shutdown, proves that the missing commit had been durable,
-//! the log did not end here: it was damaged (format's W3). Clients' bytes are in the ring too, also
-//! at the start of blocks: a block counts as a commit only with the salt of its generation (W5).
-//! Used by restart and by the offline tools; writes nothing.
+//! the log did not end here: it was damaged (wal::W3). Clients' bytes are in the ring too, also
+//! at the start of blocks: a block counts as a commit only with the salt of its generation
+//! (wal::W5). Used by restart and by the offline tools; writes nothing.
 
 use duramen_format::wal::{
     BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record, Salts,
@@ -189,12 +189,12 @@ pub(crate) fn scan(
         && look_ahead
         && was_durable(reader, &header.salts, &end).map_err(io)?
     {
-        return Err(damaged(end.lsn)); // W3
+        return Err(damaged(end.lsn)); // wal::W3
     }
     Ok(end)
 }
 
-/// The next commit with a sound head and body (W2), and its place.
+/// The next commit with a sound head and body (wal::W2), and its place.
 fn next(
     reader: &mut Reader<'_>,
     salts: &Salts,

@@ -2,7 +2,7 @@
 //! one a step, then the write-ahead log.
 //!
 //! **Invariants**
-//! - The data of a commit are in memory as well until they are in a frame (R3 of `replica`). So a
+//! - The data of a commit are in memory as well until they are in a frame (replica::R3). So a
 //!   damaged commit is repaired: everything goes to frames, and the commit is not needed any more.
 //!   Nothing is overwritten in place.
 //!

@@ -1,9 +1,10 @@
 //! Time stamps that order events across cores without a shared cache line.
 //!
-//! **Invariant T1**: if `now` returned `a` on one core before a fence that another core's
-//! `now_after` observed, then the latter returns at least `a`. On x86-64 with an invariant TSC this
-//! is the time stamp counter, which the kernel keeps synchronised over cores; elsewhere, and under
-//! a model checker, it is one shared counter that `now_after` advances.
+//! **Invariant**
+//! - T1: if `now` returned `a` on one core before a fence that another core's
+//!   `now_after` observed, then the latter returns at least `a`. On x86-64 with an invariant TSC
+//!   this is the time stamp counter, which the kernel keeps synchronised over cores; elsewhere, and
+//!   under a model checker, it is one shared counter that `now_after` advances.
 //!
 //! Paper: [Merritt17 §3.3] epochs from the TSC; differs: the fallback for machines whose TSC stops
 //! or drifts.

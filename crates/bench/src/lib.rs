@@ -39,7 +39,8 @@ enum Figure {
     CleanerLatency(Options),
     /// Latency of inserts from empty, and the size of the index on the way
     Growth(Options),
-    /// Resident memory per live byte: W1-W8, P1-P6, and after deleting 90 %, beside four allocators
+    /// Resident memory per live byte: `W1`-`W8`, `P1`-`P6`, and after deleting 90 %, beside four
+    /// allocators
     Memory(figures::memory::MemoryArgs),
     /// One cell of `memory`, in a process of its own
     #[command(hide = true)]

@@ -3,10 +3,11 @@
 //! They replace those of the standard library, which panic when the terminal, the pipe or the disk
 //! behind them takes no more: a store ended because a line about it could not be written.
 //!
-//! **Invariant** N1: a failure to write to standard error is ignored. A failure to write to
-//! standard output is ignored if the reader has ended (`duramen fsck DIR | head`), else it ends the
-//! tool with exit code 2. A serving process prints nothing to standard output except its line
-//! `ready`, by other code.
+//! **Invariant**
+//! - N1: a failure to write to standard error is ignored. A failure to write to
+//!   standard output is ignored if the reader has ended (`duramen fsck DIR | head`), else it ends
+//!   the tool with exit code 2. A serving process prints nothing to standard output except its line
+//!   `ready`, by other code.
 
 use crate::log;
 use std::fmt::Arguments;

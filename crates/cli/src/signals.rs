@@ -1,8 +1,9 @@
 //! Meanings of signals for a serving process: `serve`, `coordinator`, `up`.
 //!
-//! **Invariant** G1: of the signals that a person or a closed terminal sends, only SIGTERM and
-//! SIGINT end such a process (and SIGKILL, which cannot be handled). By default the kernel ends a
-//! process for each of the others.
+//! **Invariant**
+//! - G1: of the signals that a person or a closed terminal sends, only SIGTERM and
+//!   SIGINT end such a process (and SIGKILL, which cannot be handled). By default the kernel ends a
+//!   process for each of the others.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;

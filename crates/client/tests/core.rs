@@ -160,7 +160,8 @@ fn what_ends_without_an_answer_is_unknown_and_what_was_refused_is_not_done() {
     }
 }
 
-/// K2: with another lease, only requests that are known not to have been executed are sent again.
+/// core::K2: with another lease, only requests that are known not to have been executed are sent
+/// again.
 #[test]
 fn an_ended_lease_makes_only_the_unknown_unknown() {
     for lost in [true, false] {

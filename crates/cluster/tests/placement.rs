@@ -105,7 +105,7 @@ struct Model<'a> {
 }
 
 impl Model<'_> {
-    /// L6: each named rack once, and everybody without a rack.
+    /// placement::L6: each named rack once, and everybody without a rack.
     fn racks_most(&self) -> usize {
         let named: BTreeSet<u64> = self.others.iter().filter_map(|(_, rack)| *rack).collect();
         let alone = self.others.iter().filter(|(_, rack)| rack.is_none());
@@ -141,7 +141,7 @@ impl Model<'_> {
         if !matches!(self.layout, Layout::Scatter) {
             return; // copysets keep away from the own rack where one of them does
         }
-        // L4: in the own rack only what finds no other one.
+        // placement::L4: in the own rack only what finds no other one.
         let elsewhere = self
             .others
             .iter()

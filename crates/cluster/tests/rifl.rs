@@ -171,7 +171,7 @@ fn records_move_with_their_range() {
     );
     for completion in moved {
         to.met(completion.clone());
-        to.met(completion); // L7
+        to.met(completion); // rifl::L7
     }
     from.purge(TABLE, &range);
     assert!(!from.keeps(ClientId(1), RpcId(2)) && from.keeps(ClientId(1), RpcId(3)));
@@ -210,9 +210,9 @@ struct ClientModel {
 /// Errors that a driver of the tracker can make.
 #[derive(Clone, Copy, Default)]
 struct Slips {
-    /// L2: a result is sent before it is durable.
+    /// rifl::L2: a result is sent before it is durable.
     answers_early: bool,
-    /// L10: the version of a request's map is not checked.
+    /// rifl::L10: the version of a request's map is not checked.
     any_map: bool,
 }
 
@@ -328,7 +328,7 @@ impl World {
         // Newer ones are likelier.
         let back = (choice % 16).min(choice % self.sent.len());
         let sent = self.sent[self.sent.len() - 1 - back];
-        // L10
+        // rifl::L10
         let is_old = sent.map < self.since[sent.tablet] && !self.slips.any_map;
         let owns = self.owners[sent.tablet] == sent.master && !is_old;
         let master = &mut self.masters[sent.master];

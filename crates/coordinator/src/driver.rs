@@ -272,7 +272,7 @@ impl Driver {
         left.min(POLL_MAX)
     }
 
-    /// D2.
+    /// coordinator::D2.
     fn check_lease(&mut self) {
         let State::Leading(leading) = &self.state else {
             return;
@@ -317,7 +317,7 @@ impl Driver {
                 self.figures.commits += 1;
                 self.figures.committed(self.origin.elapsed());
                 if self.epoch() == Some(epoch) {
-                    self.handle(Input::Persisted { token }); // D1
+                    self.handle(Input::Persisted { token }); // coordinator::D1
                 }
             }
             News::Lost { epoch, reason } => self.lose(epoch, &reason),
@@ -401,7 +401,7 @@ impl Driver {
         self.end(Err(Error::Open { store, reason }));
     }
 
-    /// D2: what was under way in this leadership is refused, and forgotten.
+    /// coordinator::D2: what was under way in this leadership is refused, and forgotten.
     fn lose(&mut self, epoch: u64, reason: &str) {
         if self.epoch() != Some(epoch) {
             return;

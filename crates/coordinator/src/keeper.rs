@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// What the driver wants.
 pub(crate) enum Order {
-    /// D1: dropped unless the leadership of this epoch goes on.
+    /// coordinator::D1: dropped unless the leadership of this epoch goes on.
     Commit {
         epoch: u64,
         token: Token,

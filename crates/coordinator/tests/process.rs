@@ -536,7 +536,7 @@ fn a_leader_without_its_store_ends_its_leadership_and_says_why() {
     // A machine that stands still may have cost it a leadership already.
     let term = status(&client).term;
     away.store(1, Ordering::SeqCst);
-    // D2: without a renewal it leads no longer than the lease.
+    // coordinator::D2: without a renewal it leads no longer than the lease.
     is_role(&running, |role| matches!(role, Role::Standby(_)));
     let mut options = ClientOptions::new([running.name().to_owned()]);
     options.deadline = Duration::from_secs(3);

@@ -87,7 +87,7 @@ impl Durable {
             let Some(swap) = log.next_swap() else {
                 let waits = log.swap_waits_for();
                 return match waits {
-                    // D2 of the engine's swaps: the heads must be synced up to this position.
+                    // swap::D2: the heads must be synced up to this position.
                     Some(position) if log.reached(&position) < Level::Synced => {
                         self.commit_once(&mut commit, Level::Synced)?;
                         Ok(true)

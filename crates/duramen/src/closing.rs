@@ -1,6 +1,6 @@
 //! Closing: all accepted writes are on disk, no more are accepted, the directory is released.
 //!
-//! **Invariants** (with S2 of `store`)
+//! **Invariants** (with store::S2)
 //! - E1: the gate is shut while no thread is inside the engine, and an entering thread checks it
 //!   inside. So every operation either ended its work in memory before the last commit begins, or
 //!   finds the gate shut and does nothing. An operation that had to leave for a moment, to wait for
@@ -101,7 +101,7 @@ impl Drop for Store {
             return;
         };
         if let Some(threads) = &durable.threads {
-            threads.end(); // S2
+            threads.end(); // store::S2
         }
         // A cleaner in its hook would keep the log, and so the directory, beyond this point, and
         // would end the engine itself.

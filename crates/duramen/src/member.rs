@@ -397,8 +397,8 @@ impl Durable {
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => bytes.into(),
                 None => {
-                    // Waits for flash only if there is no other copy (D7): other threads wait for
-                    // the commit meanwhile.
+                    // Waits for flash only if there is no other copy (swap::D7): other threads wait
+                    // for the commit meanwhile.
                     let holders = master.holders(segment);
                     let last = holders.is_empty();
                     match self.engine.unswapped_bytes(segment, from, to, last) {

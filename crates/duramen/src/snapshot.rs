@@ -5,8 +5,8 @@
 //!   operations are in the copy, no later ones.
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only
 //!   grow, so their beginnings up to the lengths of that moment can be copied in the background.
-//! - N3: the copy becomes a store by its last step, after all of it is durable (K2 of the backup's
-//!   creation). An interrupted copy is refused.
+//! - N3: the copy becomes a store by its last step, after all of it is durable (create::K2).
+//!   An interrupted copy is refused.
 
 use crate::commit::LOCAL;
 use crate::restart::{frames_of_copy, replication_config};
@@ -53,7 +53,7 @@ struct Cut {
     certificates: BTreeMap<SegmentId, Certificate>,
 }
 
-/// O9 of replication: segments that are not yet copied are not freed; dropping this allows it.
+/// replication::O9: segments that are not yet copied are not freed; dropping this allows it.
 struct Pinned<'a>(&'a LogWriter);
 
 impl Drop for Pinned<'_> {

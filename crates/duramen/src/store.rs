@@ -50,7 +50,7 @@ use std::time::Duration;
 pub struct Store {
     pub(crate) engine: Arc<duramen_engine::Store>,
     pub(crate) durable: Option<DurableStore>,
-    /// The gate (`closing`, E1).
+    /// The gate (closing::E1).
     pub(crate) closed: AtomicBool,
     /// Held by the closing thread.
     pub(crate) closing: Mutex<()>,

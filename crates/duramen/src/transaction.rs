@@ -7,8 +7,9 @@
 //!   writes is reserved. So the writes cannot fail, and a step is done as a whole or not at all.
 //! - X3: the caller's closure never unwinds past a lock: a panic is caught, the keys are unlocked,
 //!   and then the panic continues.
-//! - X4: all transactions lock keys in one order (T1 of the engine's transactions), and a thread
-//!   inside a closure does not lock others (`inside`): no two transactions wait for each other.
+//! - X4: all transactions lock keys in one order (engine::transaction::T1), and a
+//!   thread inside a closure does not lock others (`inside`): no two transactions wait for each
+//!   other.
 
 use crate::{Error, Expiry, Session, Table, Version, inside};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};

@@ -231,8 +231,8 @@ fn a_driven_store_is_deterministic() {
     assert_eq!(first, run());
 }
 
-/// P1: a refused directory is unchanged. The error names a missing or damaged listed segment, and
-/// nothing is served.
+/// restart::P1: a refused directory is unchanged. The error names a missing or damaged listed
+/// segment, and nothing is served.
 #[test]
 fn damage_is_refused_and_nothing_is_changed() {
     let dir = tempfile::tempdir().unwrap();

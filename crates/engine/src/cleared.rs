@@ -5,9 +5,9 @@
 //! point to are dead from then on. But a segment's live bytes must be exact (a segment without live
 //! entries is dropped unread), and the length of an entry is only in the entry. So the buckets are
 //! kept as a list of entries to count. A cleaner thread walks through them: entries in memory are
-//! counted at once; segments on flash are read one by one in the background (F8), or without a rest
-//! while flash is short or writes wait for it. A cleaner that meets such an entry first counts it
-//! itself.
+//! counted at once; segments on flash are read one by one in the background (leisure::F8), or
+//! without a rest while flash is short or writes wait for it. A cleaner that meets such an entry
+//! first counts it itself.
 //!
 //! None of this is durable: the log has the clear itself, and a restart loads no entry that is
 //! older.
@@ -223,7 +223,7 @@ impl Context {
                 let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
                 let Some(tier) = cold else {
                     // SAFETY: the slot was there under our pin, so its window was not retired
-                    // before (K1); and its bytes are in memory for our stamp (F2).
+                    // before (K1); and its bytes are in memory for our stamp (engine::flash::F2).
                     let entry = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
                     if OldViews::take_at(place, slot) {
                         counters.note_dead(window, entry.padded_bytes);
@@ -233,7 +233,7 @@ impl Context {
                     return;
                 };
                 if tier.is_bad(window) {
-                    OldViews::take_at(place, slot); // such a segment is never cleaned (F5)
+                    OldViews::take_at(place, slot); // such a segment is never cleaned (engine::flash::F5)
                 } else {
                     walk.used_here = true;
                     walk.cold.insert(window as u32);

@@ -117,8 +117,8 @@ impl Guard<'_> {
         };
         let tail = self.tail.as_mut().expect("taken by `reserve`");
         let at = core.space.at(Space::location(tail.take(bytes)));
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes
-        // while its lock is held.
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
+        // writes while its lock is held.
         record.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
         tail.record(&core.space);
         log.publish(self.head.number, tail);

@@ -195,7 +195,7 @@ impl Core {
                 minimum: overhead + STORE_BYTES_MIN,
             });
         }
-        core.watch_flash(); // the share of promoted copies (P4)
+        core.watch_flash(); // the share of promoted copies (promoted::P4)
         Ok(core)
     }
 
@@ -435,7 +435,7 @@ impl Core {
         let swaps = self.log.as_ref().map(|log| log.swaps());
         let is_for_head = purpose.is_for_head();
         let has_room = |swaps: &Swaps| match is_for_head {
-            true => swaps.take_room(purpose), // D9
+            true => swaps.take_room(purpose), // swap::D9
             false => swaps.has_room(purpose),
         };
         if !swaps.is_none_or(has_room) {

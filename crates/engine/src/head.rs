@@ -25,7 +25,7 @@ pub struct Tail {
     end: usize,
     /// Start of the window in the head's stream (with a log).
     base: u64,
-    /// Offset in the region at which the open group starts (`log`, L2).
+    /// Offset in the region at which the open group starts (engine::log::L2).
     group: Option<usize>,
     /// The window was given for tombstones alone.
     deletes_only: bool,

@@ -8,9 +8,9 @@
 //! - R2: windows that were set aside belong to the guard, and no other thread has seen them; unused
 //!   ones go back to the store at the end of the group.
 //! - R3: a group that is longer than a segment continues in the next ones, and is collected as a
-//!   whole (L2). It is one step only if a commit is one step, and if it is no longer than a commit
-//!   may be: for a member of a cluster, each segment has certificates of its own. A longer group is
-//!   refused.
+//!   whole (engine::log::L2). It is one step only if a commit is one step, and if it is no longer
+//!   than a commit may be: for a member of a cluster, each segment has certificates of its own. A
+//!   longer group is refused.
 
 use crate::log::{self, Log};
 use crate::session::Guard;

@@ -1,8 +1,9 @@
 //! Walks over a whole table in hash order, step by step, and draws of a random object.
 //!
-//! **Invariant** W1: a walk makes progress with room for two values of the maximum length, because
-//! a step can end at any object. So a caller that can fetch only some of a step's missing entries
-//! from flash fetches the first of them, and requests only that part of the step.
+//! **Invariant**
+//! - W1: a walk makes progress with room for two values of the maximum length, because
+//!   a step can end at any object. So a caller that can fetch only some of a step's missing entries
+//!   from flash fetches the first of them, and requests only that part of the step.
 
 use crate::index::bucket::{Slot, View};
 use crate::session::Guard;

@@ -137,7 +137,7 @@ pub struct Guard<'s> {
     pub(crate) slot: SlotId,
     pub(crate) me: u16,
     pub(crate) head: &'s Head,
-    /// The head's lock, from the first write on (H1).
+    /// The head's lock, from the first write on (head::H1).
     pub(crate) tail: Option<MutexGuard<'s, Tail>>,
     pub(crate) scratch: &'s mut Vec<u8>,
     pub(crate) carried: &'s mut Carried,
@@ -157,9 +157,9 @@ pub struct Guard<'s> {
     pub(crate) generation: u64,
     /// The guard has been outside since.
     pub(crate) left: bool,
-    /// Windows that its next group has set aside (`room`, R2).
+    /// Windows that its next group has set aside (room::R2).
     pub(crate) ahead: Vec<u32>,
-    /// The open group has room for all its appends (`room`, R1).
+    /// The open group has room for all its appends (room::R1).
     pub(crate) granted: bool,
     /// The purpose for which its writes take memory.
     pub(crate) puts: Purpose,
@@ -287,8 +287,8 @@ impl<'s> Guard<'s> {
     pub(crate) fn entry_at(&self, here: Here) -> Entry<'s> {
         // SAFETY: the index pointed to this location under our pin, so a whole entry was published
         // there (Acquire in `find`), and neither writer nor cleaner changes or reuses it before the
-        // pin ends (E2, S3); or it is a verified copy that the session holds, or that is promoted
-        // (F4).
+        // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
+        // or that is promoted (engine::flash::F4).
         unsafe { entry::parse_trusted(here.at) }
     }
 

@@ -391,8 +391,8 @@ impl crate::Guard<'_> {
         let index = core.tables.index(table)?;
         let counters = &core.heads[0].counters;
         let objects = core.objects(table);
-        // No other guard is inside, so the counters of any actor may be written (H1: no head is in
-        // the middle of an append).
+        // No other guard is inside, so the counters of any actor may be written (head::H1: no head
+        // is in the middle of an append).
         let mut others = 0;
         core.tables
             .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
@@ -419,7 +419,7 @@ impl crate::Guard<'_> {
     }
 
     /// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
-    /// on flash only if they cannot be left for later (`cleared`, K2).
+    /// on flash only if they cannot be left for later (cleared::K2).
     fn kill_table(&self, table: TableId, index: &crate::index::Index) {
         let core = self.core;
         let counters = &core.heads[0].counters;

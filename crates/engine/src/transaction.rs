@@ -1,4 +1,5 @@
-//! Several keys as one atomic step: their home buckets stay locked, and readers of them wait (B3).
+//! Several keys as one atomic step: their home buckets stay locked, and readers of them wait
+//! (bucket::B3).
 //!
 //! **Invariants**
 //! - T1: buckets are locked in hash order within tables in id order, so two transactions never wait

@@ -146,7 +146,7 @@ impl<'s> Guard<'s> {
             match put? {
                 Put::Done(version) => {
                     if !too_early {
-                        self.core.note_written(table, key, version); // W1
+                        self.core.note_written(table, key, version); // range::watch::W1
                     }
                     if let Some(log) = log {
                         self.note_own(log, index);
@@ -282,10 +282,11 @@ impl<'s> Guard<'s> {
             if has_bug(Bug::MarkedBeforeSeen) {
                 self.core.note_written(table, key, entry.version);
             }
-            locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
+            locked.partition.raise_floor(entry.version); // index::X3, before the key can be seen absent
             locked.partition.remove(locked.view, locked.tag, place);
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
-                // Now: an earlier mark could be used while the key is still there (W1).
+                // Now: an earlier mark could be used while the key is still there
+                // (range::watch::W1).
                 self.core.note_written(table, key, entry.version);
             }
             let counters = &self.head.counters;
@@ -318,10 +319,10 @@ impl<'s> Guard<'s> {
                 limit: VALUE_BYTES_MAX,
             });
         }
-        // A transaction with room has checked all its buckets before its first write (`room`, R1).
+        // A transaction with room has checked all its buckets before its first write (room::R1).
         let is_checked = self.granted && locked.in_transaction;
         if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
-            return Err(Error::Crowded); // B6
+            return Err(Error::Crowded); // bucket::B6
         }
         let version = match &locked.found {
             Some((_, _, entry)) => entry.version + 1,
@@ -365,8 +366,8 @@ impl<'s> Guard<'s> {
             return Ok(Put::IndexFull);
         }
         let offset = tail.take(bytes);
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes
-        // while its lock is held.
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
+        // writes while its lock is held.
         object.write_to(unsafe {
             std::slice::from_raw_parts_mut(self.core.space.at(Space::location(offset)), bytes)
         });
@@ -394,8 +395,8 @@ impl<'s> Guard<'s> {
                 counters.note_dead(self.core.space.window_of(slot.location()), old.padded_bytes);
             }
             None => {
-                // A slot may be emptied and taken again during this search: counted room (X1) means
-                // that one becomes free.
+                // A slot may be emptied and taken again during this search: counted room
+                // (index::X1) means that one becomes free.
                 let mut backoff = Backoff::new();
                 while !locked
                     .view

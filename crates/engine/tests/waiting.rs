@@ -457,7 +457,7 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
 
 /// A step that had its room once waited, before its second key, for the removal of another key in
 /// another head. If the disk was found full meanwhile, the step was refused with the first key
-/// written (`room`, R1).
+/// written (room::R1).
 #[test]
 fn a_step_with_room_is_done_whatever_others_remove_and_the_disk_says() {
     for seed in 1..=6 {

@@ -3,14 +3,14 @@
 //! **Invariants**
 //! - C1: when a checkpoint is whole under its name, every object that it lists is on the device and
 //!   synced.
-//! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a
-//!   later one has replaced it for good. So after a crash or a failure at any moment the file under
-//!   the checkpoint's name can be used.
+//! - C2: a block that the last whole checkpoint needs is not filled again (flash::space::S4) before
+//!   a later one has replaced it for good. So after a crash or a failure at any moment the file
+//!   under the checkpoint's name can be used.
 //! - C3: the superblock of a device names the checkpoints that it honours: the last one, and the
 //!   one whose file may be about to replace it. Others are refused. The number of a failed
 //!   checkpoint is never given to another one.
-//! - C4: the count of a block's live objects (space's S2) is taken from the very locations that are
-//!   written.
+//! - C4: the count of a block's live objects (flash::space::S2) is taken from the very locations
+//!   that are written.
 //!
 //! **Concurrency** several threads read, verify and place pieces of the file: while one waits for
 //! the device, another works. A location of a table belongs to one piece.
@@ -309,7 +309,7 @@ impl ObjectStore {
     /// superblock honours both.
     fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
         let beside = beside(path);
-        // Left by an interrupted checkpoint; it was checked (W1).
+        // Left by an interrupted checkpoint; it was checked (place::W1).
         let _ = std::fs::remove_file(&beside);
         let unchanged = |source: io::Error| {
             if source.kind() != io::ErrorKind::AlreadyExists {

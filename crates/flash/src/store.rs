@@ -102,7 +102,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Whether a writer may have a block now (dense's N2).
+    /// Whether a writer may have a block now (dense::N2).
     fn lets_writers(&self) -> bool {
         self.dense.as_ref().is_none_or(Dense::lets_writers)
     }
@@ -112,7 +112,8 @@ impl Queue {
 #[derive(Default)]
 pub(crate) struct Filling {
     pub writers: Option<Arc<Image>>,
-    /// For relocated objects. Writers never fill it: it comes out of the collector's reserve (F3).
+    /// For relocated objects. Writers never fill it: it comes out of the collector's reserve
+    /// (flusher::F3).
     pub collector: Option<Arc<Image>>,
 }
 
@@ -618,7 +619,7 @@ impl Core {
             });
         }
         let Some(image) = self.images.of(number) else {
-            return Place::Again; // image's I1
+            return Place::Again; // image::I1
         };
         let content = image.read();
         into[..bytes].copy_from_slice(&content.bytes()[from..from + bytes]);

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// No location (layout's L3).
+/// No location (layout::L3).
 pub(crate) const NOWHERE: u32 = 0;
 
 /// Locations of the objects of one table.

@@ -4,8 +4,9 @@
 //! made for pages costs more than the sum, and single bytes before the first aligned word cost as
 //! much as words. So short pieces are summed a word at a time from their first byte on.
 //!
-//! **Invariant C1**: the result equals that of the `crc32c` crate, for all bytes and on all
-//! processors.
+//! **Invariant**
+//! - C1: the result equals that of the `crc32c` crate, for all bytes and on all
+//!   processors.
 
 /// Maximum length of a short piece, in bytes. From here on, a sum in three parts at once is faster.
 #[cfg(target_arch = "x86_64")]

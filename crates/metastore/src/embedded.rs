@@ -3,8 +3,8 @@
 //!
 //! **Invariants**
 //! - E1: the state is read and written by the process that holds the file's lock and by nobody else
-//!   (M1).
-//! - E2: a batch is one redb transaction, synced before `commit` returns (M1, M3).
+//!   (store::M1).
+//! - E2: a batch is one redb transaction, synced before `commit` returns (store::M1, store::M3).
 
 use crate::{unavailable, unusable};
 use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};

@@ -513,7 +513,7 @@ impl<M: Send + 'static> Hub<M> {
         let _ = epoll::modify(&self.epoll, &self.listeners[listener].fd, data, flags);
     }
 
-    /// Nothing is sent before the other side has sent something (S2 of the handshake).
+    /// Nothing is sent before the other side has sent something (handshake::S2).
     fn greet(&mut self, fd: OwnedFd, peer: SocketAddr) {
         let nonce = match fresh_nonce() {
             Ok(nonce) => nonce,

@@ -19,7 +19,7 @@
 //! - B8: a replica is dropped on its master's answer only if it has not changed since the request.
 //! - B10: a refused opening of a control segment is refused whenever it arrives again; one at a
 //!   higher epoch is another one. So its master may give the replica to another backup without any
-//!   trace here (replication's O13).
+//!   trace here (replication::O13).
 //! - B9: a log that was fenced or dropped here is refused for ever: its server may be a zombie that
 //!   is cut off.
 //!

@@ -28,9 +28,9 @@ pub enum Task {
         log: ServerId,
         replicas: Vec<ReplicaEntry>,
     },
-    /// D3.
+    /// node::D3.
     Crashed(ServerId),
-    /// D3.
+    /// node::D3.
     Removed(ServerId),
 }
 
@@ -62,12 +62,12 @@ impl BackupService<RequestId> {
                 });
             }
             Task::NotNeeded { log, replicas } => {
-                // Remaining replicas are asked about again (U3).
+                // Remaining replicas are asked about again (needed::U3).
                 let _ = self.not_needed(log, &replicas);
             }
             Task::Crashed(log) => self.crashed(log),
             Task::Removed(log) => {
-                // Replicas that could not be dropped now are asked about again (U2).
+                // Replicas that could not be dropped now are asked about again (needed::U2).
                 let _ = self.removed(log);
             }
         }

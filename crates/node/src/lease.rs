@@ -3,9 +3,10 @@
 //!
 //! **Invariants**
 //! - H1: while [`ReadUntil`] allows reads, each server that a recovery could ask for the newest
-//!   control segment grants this master a read lease (docs/protocols.md, Leases E1 to E5). Holders
-//!   are looked up after all granted leases had been requested: a later holder grants from its
-//!   first control bytes on, and those are younger than each of these leases.
+//!   control segment grants this master a read lease (cluster::lease::E1 to
+//!   cluster::lease::E4). Holders are looked up after all granted leases had been requested: a
+//!   later holder grants from its first control bytes on, and those are younger than each of these
+//!   leases.
 //! - H2: a life that has ended never reads again, even after late grants.
 //!
 //! **Concurrency**: one writer, the node; any thread reads.

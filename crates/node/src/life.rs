@@ -190,8 +190,8 @@ impl Life {
         lost.is_some_and(|lost| lost.state != LostState::TakenBack)
     }
 
-    /// Q5: all replicas of this log on a backup are lost; it gets no requests for a while, longer
-    /// each time.
+    /// remote::Q5: all replicas of this log on a backup are lost; it gets no requests for a while,
+    /// longer each time.
     pub fn lose(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
         self.remote.lost(now_us, backup, heard);
         self.log().backup_lost(backup);
@@ -203,8 +203,8 @@ impl Life {
         self.lost.insert(server, LostBackup { pause_us, state });
     }
 
-    /// Q8: silent backups, if the others suffice. If most are silent, the failure is this server's,
-    /// or the network's.
+    /// remote::Q8: silent backups, if the others suffice. If most are silent, the failure is this
+    /// server's, or the network's.
     pub fn silent_backups(&self, me: ServerId, members: &Members) -> Vec<BackupId> {
         let silent = self.remote.silent();
         if silent.is_empty() || self.remote.planted.is(Bug::SilentWaited) {

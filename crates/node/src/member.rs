@@ -51,7 +51,7 @@ const MAP_SOON_EACH_US: u64 = 200;
 /// Interval of the reports of its versions, if it knows no other member: the answer tells whether
 /// it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
-/// The same while other members would tell it (F4 of the detector).
+/// The same while other members would tell it (detector::F4).
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
 
 /// Names a received request until it is answered. Given by the driver of the member.

@@ -10,7 +10,7 @@
 //!   the answer to the last request counts, and only for replicas that have not changed since that
 //!   request (the keeper compares).
 //! - U2: a log that is not in the coordinator's list is dropped only if the list was requested
-//!   after the first replica of the log was here (V4 of `cluster::membership`): so a server that is
+//!   after the first replica of the log was here (membership::V4): so a server that is
 //!   newer than the list here loses nothing.
 //! - U3: a request is repeated until it is answered, and again as long as some replica is
 //!   undecided; needed replicas are checked from time to time.

@@ -359,7 +359,7 @@ impl Node {
                 return self.joined(now_us, server, settings, out);
             }
             Output::View(view) => NodeOutput::View(view),
-            // Issued when no leftover is left of migrations that it ends (M4).
+            // Issued when no leftover is left of migrations that it ends (migration::M4).
             Output::Obey(order) => return self.held_order = Some(order),
             Output::Purge(purge) => return self.held_purge = Some(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
@@ -426,7 +426,7 @@ impl Node {
         };
         let owned = self.member.owned();
         if owned.has(&ranges) || here::is_anything(owned, life, &ranges, self.planted) {
-            return false; // R2
+            return false; // recovery::R2
         }
         let has_begun = life.recoveries.begin(now_us, &life.store, order, ranges);
         self.member.owned_mut().hold(life.recoveries.tables());
@@ -731,7 +731,7 @@ impl Node {
         }
     }
 
-    /// Q8.
+    /// remote::Q8.
     fn lose_silent(&mut self, now_us: u64, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;

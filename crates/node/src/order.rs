@@ -13,7 +13,7 @@ const SLICE_STEPS: usize = 64;
 impl Order {
     /// Waits for guards that began before the view changed, drops tables that are gone, and creates
     /// new ones. May be repeated. Must not be called with a guard held. The completion records of a
-    /// dropped table's keys are dropped too (rifl L6).
+    /// dropped table's keys are dropped too (rifl::L6).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again
@@ -46,7 +46,7 @@ impl Order {
 
 impl Purge {
     /// Waits for guards that began before the view changed. The completion records of the purged
-    /// keys are dropped too (rifl L6). Must not be called with a guard held.
+    /// keys are dropped too (rifl::L6). Must not be called with a guard held.
     pub fn begin(&self, store: &Arc<Store>, clients: &Clients) -> Purging {
         store.quiesce(); // the view was changed before: no write that the old one allowed follows
         for range in &self.ranges {

@@ -1,10 +1,10 @@
 //! The tablets that a member was told to own, and how far they are applied.
 //!
-//! **Invariants** N2 to N4 of [`crate::member`], and
+//! **Invariants** member::N2 to member::N4, and
 //! - N7: a range that is to come here from elsewhere is empty when its first object arrives, also
 //!   if this server had it before and was never told that it had left.
 //! - N8: a locked range is not served until a newer list contains the result of its migration, or
-//!   the migration has failed (M1, M8 of [`crate::migration`]).
+//!   the migration has failed (migration::M1, migration::M8).
 //! - N9: a purge never removes a key that this server serves. A range is doomed from the moment
 //!   that it must go until a purge that began later has passed the whole table. No order is issued
 //!   while a range of its list is doomed.
@@ -58,13 +58,13 @@ impl Owned {
         self.done
     }
 
-    /// Reads a newer list, and applies its removals at once (N2, N3).
+    /// Reads a newer list, and applies its removals at once (member::N2, member::N3).
     ///
     /// # Errors
     /// It is invalid: nothing has changed.
     ///
     /// # Panics
-    /// If it is not newer (N4).
+    /// If it is not newer (member::N4).
     pub fn tell(&mut self, tablets: Tablets) -> Result<(), NotATable> {
         assert!(tablets.version > self.told.version, "N4");
         let owned = Ranges::all_of(&tablets)?;

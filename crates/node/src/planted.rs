@@ -3,73 +3,76 @@
 /// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// N2: ranges that a list takes away are not purged.
+    /// member::N2: ranges that a list takes away are not purged.
     NoPurge,
-    /// N3: ranges that a list gives are served before it is applied.
+    /// member::N3: ranges that a list gives are served before it is applied.
     EarlyServing,
-    /// N5, D2: a server that is not UP continues to serve.
+    /// member::N5, node::D2: a server that is not UP continues to serve.
     ServesAfterEnd,
-    /// N6: an earlier leader's messages are applied.
+    /// member::N6: an earlier leader's messages are applied.
     OldLeaderObeyed,
-    /// N7: incoming data are added to older data of the range.
+    /// owned::N7: incoming data are added to older data of the range.
     NotEmptied,
-    /// N8: a list without news about a locked range ends the lock.
+    /// owned::N8: a list without news about a locked range ends the lock.
     LockLetGo,
-    /// Q3: a lease counts from the last time that its request was sent.
+    /// remote::Q3: a lease counts from the last time that its request was sent.
     LateLease,
-    /// Q8: a backup that runs, but stores nothing, is waited for.
+    /// remote::Q8: a backup that runs, but stores nothing, is waited for.
     SilentWaited,
-    /// R3: a partition of another owner stays.
+    /// recovery::R3: a partition of another owner stays.
     StaleStays,
-    /// R4: a list without a new table drops it during a replay.
+    /// recovery::R4: a list without a new table drops it during a replay.
     TablesNotHeld,
-    /// R6: results of an attempt that was given up count.
+    /// recovery::R6: results of an attempt that was given up count.
     OldPiecesCount,
-    /// B6: a lease begins with the answer, not with the received bytes.
+    /// backup_service::B6: a lease begins with the answer, not with the received bytes.
     LeaseWithAnswer,
-    /// B7: a late copy opens a freed control segment again.
+    /// backup_service::B7: a late copy opens a freed control segment again.
     FreedControlOpens,
-    /// B10: a refused opening is accepted when it arrives again.
+    /// backup_service::B10: a refused opening is accepted when it arrives again.
     RefusedOpeningTaken,
-    /// B8: a replica that changed after the request is dropped all the same.
+    /// backup_service::B8: a replica that changed after the request is dropped all the same.
     HandBackUncompared,
-    /// U1: an answer to an earlier request counts.
+    /// needed::U1: an answer to an earlier request counts.
     LateAnswerCounts,
-    /// U2: a log that is not in the list here is dropped, though it may be newer than the list.
+    /// needed::U2: a log that is not in the list here is dropped, though it may be newer than the
+    /// list.
     UnknownIsGone,
-    /// M1: the source of a migration continues to serve after its last check of the written keys.
+    /// migration::M1: the source of a migration continues to serve after its last check of the
+    /// written keys.
     SourceServesOn,
-    /// M1: any newer list ends the lock.
+    /// migration::M1: any newer list ends the lock.
     AnyListUnlocks,
-    /// M3: the last message is taken for all of them.
+    /// migration::M3: the last message is taken for all of them.
     LastIsEnough,
-    /// M3: the target reports that it is complete before the data are durable.
+    /// migration::M3: the target reports that it is complete before the data are durable.
     ReportedBeforeDurable,
-    /// V1: the target serves as soon as it has everything.
+    /// view::V1: the target serves as soon as it has everything.
     ServedBeforeListed,
-    /// M6: the target is not sent the versions that were given.
+    /// migration::M6: the target is not sent the versions that were given.
     SafeVersionStays,
-    /// M7: completion records stay at the source.
+    /// migration::M7: completion records stay at the source.
     RecordsStay,
     /// Keys written during the copying are sent once, and not those written during that.
     RoundsAreLost,
-    /// E1: a running recovery does not count as part of its range.
+    /// here::E1: a running recovery does not count as part of its range.
     RunIsNotHere,
-    /// E1: a purge does not.
+    /// here::E1: a purge does not.
     PurgeIsNotHere,
-    /// E1: a side log that is being taken back does not.
+    /// here::E1: a side log that is being taken back does not.
     LeftoverIsNotHere,
-    /// N7: a recovery's leftover of a range that is to come by a migration is not purged.
+    /// owned::N7: a recovery's leftover of a range that is to come by a migration is not purged.
     IncomingStays,
-    /// N9: a range that comes back is served while it waits to be purged.
+    /// owned::N9: a range that comes back is served while it waits to be purged.
     PurgedComesBack,
-    /// N9: a recovery's leftover counts as purged by a purge of its range that was already running.
+    /// owned::N9: a recovery's leftover counts as purged by a purge of its range that was already
+    /// running.
     OnePurgeIsEnough,
     /// The source purges when the target has answered the last message.
     PurgedEarly,
-    /// M1: the source serves again after a certain wait.
+    /// migration::M1: the source serves again after a certain wait.
     TimeUnlocks,
-    /// M8: a target that has refused reports later that it is complete.
+    /// migration::M8: a target that has refused reports later that it is complete.
     RefusesAndReports,
 }
 

@@ -9,7 +9,7 @@
 //! - Q2: an answer counts once, and only for the request that is still open: the request that
 //!   follows from an answer has another name.
 //! - Q3: a lease counts from the first time that its request was sent, whichever copy was answered
-//!   (E1).
+//!   (cluster::lease::E1).
 //! - Q4: bytes copied from one replica to a new one match their certificate.
 //! - Q5: a backup that lacks the requested replica, or has a newer state, is lost for this log,
 //!   with all its replicas of it; after a while it is a backup like any other that has none.

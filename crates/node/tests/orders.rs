@@ -243,7 +243,7 @@ fn a_tablet_goes_and_comes_back() {
     assert!(
         matches!(answer(&out), ServerAnswer::Confirmed { tablets_version, .. } if *tablets_version == done)
     );
-    // N4: a late one changes nothing.
+    // member::N4: a late one changes nothing.
     let out = tell(&mut member, 7, &[high]);
     assert!(
         matches!(answer(&out), ServerAnswer::Confirmed { tablets_version, .. } if *tablets_version == done)

@@ -3,9 +3,9 @@
 //! reads.
 //!
 //! **Invariants**
-//! 1. Every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
-//!    and the row's default parses (tested).
-//! 2. A value gets into a field only through [`Setting::apply`], which checks kind and range.
+//! - I1: every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`],
+//!   and the row's default parses (tested).
+//! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
 use crate::tier::Tier;

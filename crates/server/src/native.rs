@@ -5,7 +5,7 @@
 //!
 //! **Invariants**
 //! - Y1: everything that a request wrote or saw joins its client's wait before the next request
-//!   runs, and so does this member's right to answer (`cluster::membership`, M2).
+//!   runs, and so does this member's right to answer (membership::M2).
 //! - Y2: each frame is answered once, in the order of the frames. A frame that is no request of a
 //!   client gets an error that gives the reason.
 //! - Y3: a read allocates nothing and writes no shared cache line.

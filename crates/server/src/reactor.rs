@@ -6,13 +6,14 @@
 //! that input, output and prefetched entries stay in the cache.
 //!
 //! **Invariants**
-//! 1. A connection is in its slot or in `ready` (or `native`'s), never in both; messages are
-//!    handled only while those are empty.
-//! 2. A connection without a partial request and without unsent replies owns no buffer.
-//! 3. The memory of a connection is bounded: input by the request limit, output by `output-limit`.
-//! 4. Level-triggered: a connection is registered for reading unless it is paused, held, closing or
-//!    over `output-pause`, and for writing only while it has replies that may be sent. A socket
-//!    that was not drained is reported again, after all others.
+//! - I1: a connection is in its slot or in `ready` (or `native`'s), never in both; messages are
+//!   handled only while those are empty.
+//! - I2: a connection without a partial request and without unsent replies owns no buffer.
+//! - I3: the memory of a connection is bounded: input by the request limit, output by
+//!   `output-limit`.
+//! - I4: level-triggered: a connection is registered for reading unless it is paused, held, closing
+//!   or over `output-pause`, and for writing only while it has replies that may be sent. A socket
+//!   that was not drained is reported again, after all others.
 //!
 //! **Concurrency.** Everything here belongs to the thread; other threads reach it through its
 //! mailbox.

@@ -2,9 +2,9 @@
 //! registry, mailboxes.
 //!
 //! **Invariants**
-//! 1. A request writes nothing here but the counters of its own thread, which have cache lines of
-//!    their own.
-//! 2. A client id is never reused.
+//! - I1: a request writes nothing here but the counters of its own thread, which have cache lines
+//!   of their own.
+//! - I2: a client id is never reused.
 //!
 //! **Concurrency.** Each [`Counter`] has one writer, its thread; any thread may read it. A client's
 //! [`ClientRecord`] is written by the thread that owns the connection, and any thread may read it.

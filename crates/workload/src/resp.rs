@@ -2,9 +2,9 @@
 //! outcome that no answer gives stays unknown.
 //!
 //! Invariants:
-//! 1. A request is sent again only after an answer which means that nothing was done.
-//! 2. A connection that failed is never used again: an answer is always that of the request before
-//!    it.
+//! - I1: a request is sent again only after an answer which means that nothing was done.
+//! - I2: a connection that failed is never used again: an answer is always that of the request
+//!   before it.
 
 use duramen_format::hash::slot;
 use std::collections::HashMap;

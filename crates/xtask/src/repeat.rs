@@ -1,16 +1,17 @@
 //! Repetition of failed tests: separates failures by chance on a busy machine from real ones.
 //!
 //! Invariants:
-//! 1. Nothing is hidden. A failure is printed as it happened, and the list at the end names each
-//!    test that passed only when repeated.
-//! 2. A test that may have seen a lost or wrong value is never repeated: such a failure counts,
-//!    however rare. `MAY_REPEAT` names the tests that judge no data. Of all others a failure is
-//!    repeated only if a deadline passed (`LATE`), or if all values were right (`RATE`: a minimum
-//!    rate of a device, errors that a client's library saw).
-//! 3. A repeated test counts as passed if it passes each of `REPEATS` times.
-//! 4. A test is repeated in only one run ever: `LEDGER` names the repeated ones, and a failure of
-//!    one of them counts.
-//! 5. A run in which more than `FAILURES_MAX` tests failed is broken, and none of them is repeated.
+//! - I1: nothing is hidden. A failure is printed as it happened, and the list at the end names each
+//!   test that passed only when repeated.
+//! - I2: a test that may have seen a lost or wrong value is never repeated: such a failure counts,
+//!   however rare. `MAY_REPEAT` names the tests that judge no data. Of all others a failure is
+//!   repeated only if a deadline passed (`LATE`), or if all values were right (`RATE`: a minimum
+//!   rate of a device, errors that a client's library saw).
+//! - I3: a repeated test counts as passed if it passes each of `REPEATS` times.
+//! - I4: a test is repeated in only one run ever: `LEDGER` names the repeated ones, and a failure
+//!   of one of them counts.
+//! - I5: a run in which more than `FAILURES_MAX` tests failed is broken, and none of them is
+//!   repeated.
 
 use std::collections::BTreeMap;
 

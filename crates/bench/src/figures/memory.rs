@@ -1,5 +1,5 @@
-//! Memory per live byte after changes of object size: W1-W8 (Rumble14 Table 1, Figure 1) and P1-P6
-//! (Merritt17 Figure 9b), beside four allocators, and the memory after a mass deletion.
+//! Memory per live byte after changes of object size: `W1`-`W8` (Rumble14 Table 1, Figure 1) and
+//! `P1`-`P6` (Merritt17 Figure 9b), beside four allocators, and the memory after a mass deletion.
 //!
 //! Every cell is a child process of this program (`duramen-bench memory-cell`), measured from
 //! outside the workload; allocators are preloaded into it.

@@ -28,7 +28,7 @@ pub struct Workload {
 const KEY_BYTES: usize = 16;
 
 impl Workload {
-    /// W1-W8 and P1-P6.
+    /// `W1`-`W8` and `P1`-`P6`.
     pub fn all() -> Vec<Workload> {
         let w = |name, before, delete_percent, after| Workload {
             name,

@@ -255,7 +255,7 @@ impl<'a> Part<'a> {
         self.unanswered += 1;
     }
 
-    /// K1
+    /// core::K1
     pub(super) fn is_known_undone(&self) -> bool {
         self.unanswered == 0
     }
@@ -343,7 +343,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// K1
+    /// core::K1
     fn too_late(&self, coordinators: Option<&str>) -> Error {
         let own = self.last.as_deref().or(coordinators);
         let last = match (own, coordinators) {

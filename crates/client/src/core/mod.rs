@@ -329,7 +329,7 @@ impl Core {
                 continue; // One request per server at a time; the rest is sent in the next round.
             }
             if wants_ids && !part.name(now_us, &mut self.session) {
-                // S3: too many are open. When others end, this one continues.
+                // session::S3: too many are open. When others end, this one continues.
                 part.retry(now_us + PAUSE_US);
                 continue;
             }

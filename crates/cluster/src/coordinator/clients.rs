@@ -51,7 +51,7 @@ impl Coordinator {
         });
         let clients: Vec<_> = alive.collect();
         if clients.len() < count {
-            self.ask_store(); // K8: masters would drop the records of the others
+            self.ask_store(); // coordinator::K8: masters would drop the records of the others
         }
         CoordinatorAnswer::ClientsAlive { clients }
     }

@@ -174,7 +174,7 @@ impl Coordinator {
     ) -> CoordinatorAnswer {
         let careless = self.config.planted.is(Bug::MigratedToTheDead);
         if sender != server || !self.is_up(server) && !careless {
-            return CoordinatorAnswer::Stale; // K3
+            return CoordinatorAnswer::Stale; // coordinator::K3
         }
         let Some(record) = self.migrations.get(&id).map(|m| m.record) else {
             return self.accepted_before(server, Origin::Migrated(id));
@@ -217,7 +217,7 @@ impl Coordinator {
         };
         let tablet = TabletRecord {
             last: record.range.last,
-            owner: record.to, // K4
+            owner: record.to, // coordinator::K4
             creation,
             origin: Origin::Migrated(id),
         };

@@ -629,7 +629,7 @@ impl Coordinator {
             question,
         };
         match kind {
-            // P3: contains nothing but the request
+            // pipeline::P3: contains nothing but the request
             CallKind::Check { .. } | CallKind::Probe { .. } | CallKind::Roll { .. } => {
                 self.out.push(output);
             }

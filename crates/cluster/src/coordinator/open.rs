@@ -222,7 +222,8 @@ impl Coordinator {
             self.put(Key::Table(TableId::DEFAULT), &table);
         }
         self.changes.begin(self.meta.map_version);
-        // Whatever the previous leader told in this version: later versions are newer (K5).
+        // Whatever the previous leader told in this version: later versions are newer
+        // (coordinator::K5).
         self.affect_all();
         let version = self.tablets_version();
         for owner in &self.up {
@@ -242,7 +243,7 @@ impl Coordinator {
                 })
             });
             if recovered && !forgets {
-                server.quiet_until_us = now_us + lease_us; // K7
+                server.quiet_until_us = now_us + lease_us; // coordinator::K7
             }
         }
         let crashed: Vec<ServerId> = self

@@ -144,7 +144,7 @@ impl Coordinator {
             return;
         }
         if server.quiet_until_us > self.now_us {
-            self.arm(server.quiet_until_us, Timer::Push(id)); // K7
+            self.arm(server.quiet_until_us, Timer::Push(id)); // coordinator::K7
             return;
         }
         let version = tablets.version;

@@ -364,7 +364,7 @@ impl Coordinator {
         }
     }
 
-    /// A recovery master reports the end of a partition (K3).
+    /// A recovery master reports the end of a partition (coordinator::K3).
     pub(super) fn partition_done(
         &mut self,
         sender: ServerId,
@@ -374,7 +374,7 @@ impl Coordinator {
     ) -> CoordinatorAnswer {
         let planted = self.config.planted;
         if sender != server || !self.is_up(server) && !planted.is(Bug::OwnerNotUp) {
-            return CoordinatorAnswer::Stale; // K3
+            return CoordinatorAnswer::Stale; // coordinator::K3
         }
         let any_attempt = planted.is(Bug::OldAttemptCounts);
         let dead = self
@@ -396,7 +396,7 @@ impl Coordinator {
                 return self.accepted_before(server, origin);
             }
             Some(_) if is_rash => {}
-            _ => return CoordinatorAnswer::Stale, // Y3
+            _ => return CoordinatorAnswer::Stale, // recovery::Y3
         }
         match outcome {
             PartitionOutcome::Replayed {
@@ -425,7 +425,8 @@ impl Coordinator {
         CoordinatorAnswer::Accepted { since }
     }
 
-    /// K4: the tablets that still belong to the dead server get the new owner, in one step.
+    /// coordinator::K4: the tablets that still belong to the dead server get the new owner, in one
+    /// step.
     fn hand_over(
         &mut self,
         dead: ServerId,
@@ -454,7 +455,7 @@ impl Coordinator {
         if let Some(server) = self.servers.get_mut(&owner)
             && !self.config.planted.is(Bug::LeaseIgnored)
         {
-            server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // K7
+            server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }
         self.affect(owner);
     }

@@ -66,7 +66,7 @@ impl Coordinator {
         replaced.extend(self.unstored_life(&enlist));
         let is_late = self.config.planted.is(Bug::AddedBeforeCrashed);
         if !is_late {
-            replaced.iter().for_each(|old| self.crash(*old)); // K2
+            replaced.iter().for_each(|old| self.crash(*old)); // coordinator::K2
         }
         let id = self.add_server(&enlist);
         if is_late {
@@ -275,7 +275,7 @@ impl Coordinator {
     /// Removes a crashed server: its log is not needed any more.
     ///
     /// # Panics
-    /// If it still owns tablets (K6).
+    /// If it still owns tablets (coordinator::K6).
     pub(super) fn remove(&mut self, dead: ServerId) {
         let owns = self.owned.get(&dead).is_some_and(|owned| !owned.is_empty());
         assert!(!owns, "K6: tablets wait for the log of server {dead}");
@@ -288,7 +288,8 @@ impl Coordinator {
         }
     }
 
-    /// K3: recorded only for a server that is UP; its recovery reads it when it is not UP any more.
+    /// coordinator::K3: recorded only for a server that is UP; its recovery reads it when it is not
+    /// UP any more.
     pub(super) fn control_head(
         &mut self,
         server: ServerId,

@@ -6,8 +6,8 @@
 //!   removed once.
 //! - S2: a tablet counts as served when its owner is UP and has confirmed a list with it. Until
 //!   then it may be unserved: its owner replays, applies the list, or waits for the end of
-//!   another's lease (K7). A new leader does not know which lists were confirmed to the previous
-//!   one.
+//!   another's lease (coordinator::K7). A new leader does not know which lists were confirmed to
+//!   the previous one.
 
 use super::Coordinator;
 use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};

@@ -1,7 +1,7 @@
 //! Checks suspects: the coordinator itself asks a suspect before it declares it crashed, and asks
 //! other servers for signs of life, to find out whether it can reach any.
 //!
-//! **Invariants** V1 to V3 of [`super::verdict`], and
+//! **Invariants** verdict::V1 to verdict::V3, and
 //! - U1: a server is declared crashed if there is enough evidence and the leader may judge, or if
 //!   it is silent and another one has its disk, and for no other reason (apart from being replaced,
 //!   and from an operator's command).

@@ -6,8 +6,8 @@
 //!   (docs/protocols.md, The control log). Eligible: not below the recorded `min_open`, and
 //!   beginning with a whole snapshot. If none was ever recorded the log is empty: its master has
 //!   acknowledged nothing and shown nothing to readers before its first control segment was noted
-//!   (O10, E2), and the coordinator refuses to note one now. The recovery waits for nothing then:
-//!   there may be no replica anywhere.
+//!   (replication::O10, lease::E2), and the coordinator refuses to note one now. The recovery waits
+//!   for nothing then: there may be no replica anywhere.
 //! - G2: a closed control segment proves that its successor was begun: unless it ends with a clean
 //!   shutdown, the log continues on backups that have not answered yet. Then the recovery waits,
 //!   and never takes an older one.
@@ -15,9 +15,9 @@
 //!   certificate, of an open one at the recorded replication epoch or above. Otherwise the recovery
 //!   waits; it never recovers in parts (docs/traps.md, traps 1 and 23).
 //! - G5: data are sent to a head's segment only when the control log lists it on all its replicas
-//!   (O2). So a replica with data of a head's segment that is newer than all that a control segment
-//!   lists proves that this control segment lacks its end: a disk that has silently lost its last
-//!   writes has answered first. The recovery waits for a longer one.
+//!   (replication::O2). So a replica with data of a head's segment that is newer than all that a
+//!   control segment lists proves that this control segment lacks its end: a disk that has silently
+//!   lost its last writes has answered first. The recovery waits for a longer one.
 //! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
 //!   some backup has it.
 //!

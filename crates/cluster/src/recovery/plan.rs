@@ -299,7 +299,7 @@ mod tests {
     }
 
     proptest! {
-        /// K2: with twice the room, and no useless small rooms, everything fits.
+        /// N3: with twice the room, and no useless small rooms, everything fits.
         #[test]
         fn what_fits_is_cut_so_that_it_fits(
             rooms in proptest::collection::vec(0u64..10_000, 1..12),

@@ -42,9 +42,9 @@
 //!   replica: it may have a good one, of before. A replica that it was told to drop, or was sent
 //!   anew, does not count again as an old one: its request may have arrived twice.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it
-//!   never accepts it again, however often it arrives (its B10), so the segment continues with
-//!   another backup in its place. Each opening after a refusal has a higher epoch, which
-//!   distinguishes it from a repetition of the one before.
+//!   never accepts it again, however often it arrives (backup_service::B10), so the segment
+//!   continues with another backup in its place. Each opening after a refusal has a higher epoch,
+//!   which distinguishes it from a repetition of the one before.
 //! - O14: a record that does not fit into the newest control segment, and each one after it, is in
 //!   the next one's snapshot. It counts when that snapshot is there and the control segment before
 //!   is closed, as otherwise a recovery may take that for the newest.
@@ -383,7 +383,7 @@ impl Master {
         let mut added = Segment::new(kind, head, predecessor);
         added.any_epoch = self.config.has_bug(Bug::OldEpochCounts);
         let before = self.segments.insert(segment, added);
-        assert!(before.is_none(), "segment {segment} is opened twice"); // C2
+        assert!(before.is_none(), "segment {segment} is opened twice"); // control::C2
         self.active.insert(segment);
     }
 
@@ -627,7 +627,7 @@ impl Master {
     /// newest one (O14).
     fn write_record(&mut self, record: &Record) -> Lsn {
         if let Err(why) = self.state.apply(record) {
-            panic!("a `{}` record {why}: {record:?}", record.name()); // C4: a bug, not damage
+            panic!("a `{}` record {why}: {record:?}", record.name()); // control::C4: a bug, not damage
         }
         let capacity = self.config.control_capacity;
         let Some(control) = self.control.back_mut() else {

@@ -20,7 +20,7 @@ impl Master {
         self.spread_control();
     }
 
-    /// The control log goes on in a new segment when that would lie in more racks (placement's L6):
+    /// The control log goes on in a new segment when that would lie in more racks (placement::L6):
     /// a quiet master would keep all copies of it in one rack for days. Data stays where it is.
     fn spread_control(&mut self) {
         let newest = self.control.back();
@@ -67,7 +67,8 @@ impl Master {
         self.active.extend(incomplete.map(|(id, _)| *id));
     }
 
-    /// A backup has crashed: its replicas are gone (O8, O10, O11).
+    /// A backup has crashed: its replicas are gone (replication::O8, replication::O10,
+    /// replication::O11).
     pub fn backup_lost(&mut self, backup: BackupId) {
         self.placement.remove(backup);
         self.refusing.remove(&backup);
@@ -81,7 +82,8 @@ impl Master {
         }
     }
 
-    /// A replica does not count any more; it may reappear unchanged (O8, O10, O11).
+    /// A replica does not count any more; it may reappear unchanged (replication::O8,
+    /// replication::O10, replication::O11).
     fn lose_replica(&mut self, id: SegmentId, backup: BackupId) {
         let current = self.control.back().map(|control| control.id);
         let Some(segment) = self.segments.get_mut(&id) else {
@@ -101,13 +103,13 @@ impl Master {
             if self.config.coordinated && may_look_new {
                 self.stale_control.insert((id, backup));
                 if Some(id) == current {
-                    self.floor_due = true; // O10
+                    self.floor_due = true; // replication::O10
                 } else {
                     self.floor_wanted = self.floor_wanted.max(current.unwrap_or_default());
                 }
             }
         } else if segment.close_recorded {
-            segment.epoch += 1; // O11
+            segment.epoch += 1; // replication::O11
             if self.config.has_bug(Bug::ClosedNotRefilled) {
                 self.active.remove(&id);
             }
@@ -127,8 +129,8 @@ impl Master {
 
     /// An opening was refused: another backup is asked; if there is none, the same one again after
     /// a while. A repetition of a data segment's opening may have been accepted all the same: so a
-    /// replica there counts as lost, and is freed. For a control segment it may not (O13): to lose
-    /// a replica of one would cost a control segment each time.
+    /// replica there counts as lost, and is freed. For a control segment it may not
+    /// (replication::O13): to lose a replica of one would cost a control segment each time.
     fn refused(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
@@ -205,7 +207,8 @@ impl Master {
         self.freeing.remove(&(backup, segment));
     }
 
-    /// The coordinator has noted, durably, that no control segment before `min_open` counts (O10).
+    /// The coordinator has noted, durably, that no control segment before `min_open` counts
+    /// (replication::O10).
     pub fn control_head_noted(&mut self, min_open: SegmentId) {
         self.floor_noted = self.floor_noted.max(min_open);
         let noted = self.floor_noted;
@@ -220,7 +223,7 @@ impl Master {
 
     /// Backups that hold, or held, a control segment that a recovery might take for the newest:
     /// their leases are needed for reading. None before the first one is noted: nothing is read
-    /// then, since a recovery would not ask for this log (G1).
+    /// then, since a recovery would not ask for this log (collect::G1).
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
         if self.unnoted().is_some() && self.floor_noted == SegmentId::NONE {
             return BTreeSet::new();
@@ -256,7 +259,7 @@ impl Master {
         let newest = self.control.back();
         newest.map_or(0, |control| {
             // Records for the next control segment are in its snapshot, which counts as a whole
-            // (O14).
+            // (replication::O14).
             control.base + u64::from(control.certificate.length) + u64::from(self.control_owes)
         })
     }
@@ -289,7 +292,8 @@ impl Master {
     }
 
     /// None of `holders` could provide the bytes for `ticket`'s send, of a closed segment: their
-    /// replicas are lost (O11). Nothing reached the target, so it is neither refused nor freed.
+    /// replicas are lost (replication::O11). Nothing reached the target, so it is neither refused
+    /// nor freed.
     pub fn not_fetched(&mut self, ticket: Ticket, holders: &[BackupId]) {
         let Some(sent) = self.in_flight.remove(&ticket) else {
             return;
@@ -314,8 +318,8 @@ impl Master {
     }
 
     /// A backup that was restarted, and is known here under its new name, still has these replicas.
-    /// Returns those that it may drop (O12); closed ones of segments that lack a replica count
-    /// again.
+    /// Returns those that it may drop (replication::O12); closed ones of segments that lack a
+    /// replica count again.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
         let known = self.placement.has(backup) || self.config.has_bug(Bug::DroppedUnseen);
         if !known || self.fenced {

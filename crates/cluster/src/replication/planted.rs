@@ -4,55 +4,59 @@
 /// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// O1: a segment is listed before it is open everywhere.
+    /// replication::O1: a segment is listed before it is open everywhere.
     ListedBeforeOpen,
-    /// O2: data do not wait for the `AddOpen` record.
+    /// replication::O2: data do not wait for the `AddOpen` record.
     DataBeforeListed,
-    /// O3: data do not wait until the segment before is whole.
+    /// replication::O3: data do not wait until the segment before is whole.
     DataBeforePredecessor,
-    /// O4: `Closed` is written when the segment ends, before its replicas are complete.
+    /// replication::O4: `Closed` is written when the segment ends, before its replicas are
+    /// complete.
     ClosedBeforeWhole,
-    /// O5: a `Swap` does not wait for its survivors.
+    /// replication::O5: a `Swap` does not wait for its survivors.
     SwapBeforeSurvivors,
-    /// O6, trap 2: victims are freed when the `Swap` record is written, not when it is synced.
+    /// replication::O6, trap 2: victims are freed when the `Swap` record is written, not when it is
+    /// synced.
     FreeBeforeSwap,
-    /// O7: a control segment begins although the one before it is not complete.
+    /// replication::O7: a control segment begins although the one before it is not complete.
     RollBeforeComplete,
-    /// O7: a control segment is closed before the next one's snapshot is there.
+    /// replication::O7: a control segment is closed before the next one's snapshot is there.
     CloseBeforeSnapshot,
-    /// O7, and by it O6's second half: records beyond the snapshot of a control segment are written
-    /// before the one before it is closed.
+    /// replication::O7, and by it replication::O6's second half: records beyond the snapshot of a
+    /// control segment are written before the one before it is closed.
     MoreBeforeClose,
-    /// O7: a control segment is freed before the next one is synced.
+    /// replication::O7: a control segment is freed before the next one is synced.
     FreeControlEarly,
-    /// O14: a record that is in no control segment counts.
+    /// replication::O14: a record that is in no control segment counts.
     TooLongIsWritten,
-    /// O14: records that are only in a snapshot count while the control segment before it is open.
+    /// replication::O14: records that are only in a snapshot count while the control segment before
+    /// it is open.
     SnapshotCountsBesideOlder,
-    /// O3: the record of the epoch of the segment before need not be synced.
+    /// replication::O3: the record of the epoch of the segment before need not be synced.
     PredecessorMayShrink,
-    /// O8: replicas of an older epoch count.
+    /// replication::O8: replicas of an older epoch count.
     OldEpochCounts,
-    /// O8: a refilled replica counts before the `SegmentEpoch` record is synced.
+    /// replication::O8: a refilled replica counts before the `SegmentEpoch` record is synced.
     CountsBeforeEpoch,
-    /// O8: a replica is at a new epoch before it has everything.
+    /// replication::O8: a replica is at a new epoch before it has everything.
     EpochBeforeAll,
-    /// O8: the segment's epoch stays when a replica is lost.
+    /// replication::O8: the segment's epoch stays when a replica is lost.
     EpochStays,
-    /// O8: a control segment that lost a replica continues with the remaining ones.
+    /// replication::O8: a control segment that lost a replica continues with the remaining ones.
     ControlGoesOn,
-    /// O9: pinned segments are freed.
+    /// replication::O9: pinned segments are freed.
     PinnedFreed,
-    /// O10: a new control segment counts before the coordinator has noted it.
+    /// replication::O10: a new control segment counts before the coordinator has noted it.
     FloorIgnored,
-    /// O12: a replica is dropped although its backup is not known under its new name.
+    /// replication::O12: a replica is dropped although its backup is not known under its new name.
     DroppedUnseen,
-    /// O11: lost replicas of a closed segment are not replaced.
+    /// replication::O11: lost replicas of a closed segment are not replaced.
     ClosedNotRefilled,
     /// A refused opening counts as one that never happened, although a repetition of it may have
     /// been accepted.
     RefusedForgotten,
-    /// O12: a refused backup frees its replica of a closed segment, though it may be the last one.
+    /// replication::O12: a refused backup frees its replica of a closed segment, though it may be
+    /// the last one.
     LastFreed,
     /// A sync covers acknowledgements that arrived while it ran.
     SyncCoversAll,

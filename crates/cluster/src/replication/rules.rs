@@ -1,4 +1,5 @@
-//! The rules O1 to O9 (and O13), applied until none of them can do more.
+//! The rules replication::O1 to replication::O9 (and replication::O13), applied until none of them
+//! can do more.
 
 use super::segment::{Progress, Replica};
 use super::{BackupId, Bug, Effect, InFlight, Lsn, Master, Send, Ticket};
@@ -61,12 +62,13 @@ impl Master {
         let unnoted = self.unnoted();
         for control in self.control.iter().rev() {
             if unnoted.is_some_and(|floor| control.id >= floor) {
-                continue; // O10
+                continue; // replication::O10
             }
             let segment = &self.segments[&control.id];
             let length = segment.on_all(self.config.replicas, level).length;
             if length >= control.snapshot.length {
-                // O14: while the one before is open, a recovery may take that for the newest.
+                // replication::O14: while the one before is open, a recovery may take that for the
+                // newest.
                 let alone = segment.predecessor.is_none()
                     || self.config.has_bug(Bug::SnapshotCountsBesideOlder);
                 return control.base + if alone { u64::from(length) } else { 0 };
@@ -75,7 +77,7 @@ impl Master {
         0
     }
 
-    /// O8: nothing of a segment counts before the record of its epoch is synced.
+    /// replication::O8: nothing of a segment counts before the record of its epoch is synced.
     pub(super) fn counts(&self, segment: &super::Segment) -> bool {
         if self.config.has_bug(Bug::CountsBeforeEpoch) {
             return true;
@@ -86,8 +88,8 @@ impl Master {
                 .is_none_or(|at| at <= self.control_at(Level::Synced))
     }
 
-    /// O7: the next control segment, if one is wanted and the one before is complete on its
-    /// remaining replicas.
+    /// replication::O7: the next control segment, if one is wanted and the one before is complete
+    /// on its remaining replicas.
     fn continue_control(&mut self, next_id: &mut dyn FnMut() -> SegmentId) -> bool {
         let complete = self.control.back().is_none_or(|before| {
             let segment = &self.segments[&before.id];
@@ -133,14 +135,16 @@ impl Master {
         let Some(segment) = self.segments.get_mut(&id) else {
             return false;
         };
-        // A control segment that lost a replica is replaced (O7, O8), not completed.
+        // A control segment that lost a replica is replaced (replication::O7, replication::O8), not
+        // completed.
         let replaced = segment.kind == Kind::Control
             && (segment.closed || segment.has_lost && segment.was_placed);
         let mut changed = false;
         while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
             let holding: Vec<BackupId> = segment.backups().collect();
             let mut avoided = self.refusing.clone();
-            // O12: replicas that are not freed before the segment is safe block no choice.
+            // replication::O12: replicas that are not freed before the segment is safe block no
+            // choice.
             let kept = segment.close_recorded;
             let garbage = self.garbage.iter().filter(|_| !kept);
             let freed = self.freeing.iter().chain(garbage);
@@ -154,13 +158,14 @@ impl Master {
             let mut replica = Replica::new(backup, segment.epoch);
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
             segment.replicas.push(replica);
-            segment.settled.push(backup); // O12
+            segment.settled.push(backup); // replication::O12
             changed = true;
         }
         changed
     }
 
-    /// O2 and O3; O7 for a control segment's bytes after its snapshot.
+    /// replication::O2 and replication::O3; replication::O7 for a control segment's bytes after its
+    /// snapshot.
     fn data_allowed(&mut self, id: SegmentId) -> bool {
         let segment = &self.segments[&id];
         if segment.kind == Kind::Head {
@@ -192,7 +197,7 @@ impl Master {
                 self.config.replicas
             };
             // If the record of its epoch may be lost, an older and shorter replica may count again
-            // (O8).
+            // (replication::O8).
             let counts = predecessor.kind == Kind::Control
                 || self.counts(predecessor)
                 || self.config.has_bug(Bug::PredecessorMayShrink);
@@ -204,7 +209,7 @@ impl Master {
         done
     }
 
-    /// O7: a control segment is closed when its successor's snapshot is there.
+    /// replication::O7: a control segment is closed when its successor's snapshot is there.
     fn close_allowed(&self, id: SegmentId) -> bool {
         if self.segments[&id].kind != Kind::Control || self.config.has_bug(Bug::CloseBeforeSnapshot)
         {
@@ -236,7 +241,7 @@ impl Master {
             return None;
         }
         let epoch = match kind {
-            Kind::Control => replica.opened_at, // O13
+            Kind::Control => replica.opened_at, // replication::O13
             Kind::Head | Kind::Survivor => of_segment,
         };
         let before = match replica.refused {
@@ -261,7 +266,7 @@ impl Master {
         }
         let is_refilled = new_epoch || open && epoch > 0 && kind != Kind::Control;
         if is_refilled && !data && has_sent && !in_parts {
-            return None; // O8: a replica at this epoch has everything, from its first certificate on
+            return None; // replication::O8: a replica at this epoch has everything, from its first certificate on
         }
         if crowded {
             self.kept_waiting.get_or_insert(id);
@@ -300,7 +305,7 @@ impl Master {
         })
     }
 
-    /// O1, O4, O8.
+    /// replication::O1, replication::O4, replication::O8.
     fn write_records(&mut self, id: SegmentId) -> bool {
         let ordered = self.ordered(id);
         let segment = &self.segments[&id];
@@ -348,7 +353,7 @@ impl Master {
         }
     }
 
-    /// O5: in the order of their proposals.
+    /// replication::O5: in the order of their proposals.
     fn write_swaps(&mut self) -> bool {
         let Some(n) = self.swaps.iter().position(|swap| swap.at.is_none()) else {
             return false;
@@ -379,7 +384,7 @@ impl Master {
         true
     }
 
-    /// O7: a control segment whose successor has taken over is garbage.
+    /// replication::O7: a control segment whose successor has taken over is garbage.
     fn finish_control(&mut self) {
         while self.control.len() > 1 {
             let (first, mut later) = (&self.control[0], self.control.iter().skip(1));
@@ -400,7 +405,7 @@ impl Master {
         }
     }
 
-    /// O6.
+    /// replication::O6.
     fn finish_swaps(&mut self, effects: &mut Vec<Effect>) {
         let listed = self.control_at(Level::Synced);
         if listed > 0 {
@@ -435,7 +440,7 @@ impl Master {
         self.garbage.extend(replicas.map(|r| (r.backup, id)));
     }
 
-    /// O6's end, and O9.
+    /// replication::O6's end, and replication::O9.
     fn free(&mut self, effects: &mut Vec<Effect>) {
         let (pinned, in_flight) = (&self.pinned, &self.in_flight);
         let careless = self.config.has_bug(Bug::PinnedFreed);
@@ -444,9 +449,9 @@ impl Master {
             let mut sent = in_flight.values();
             sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
         };
-        // O12: of a segment that is part of the log, only replicas that others have too: a refused
-        // backup, or one with an unreadable replica, may hold the last good one from an earlier
-        // life.
+        // replication::O12: of a segment that is part of the log, only replicas that others have
+        // too: a refused backup, or one with an unreadable replica, may hold the last good one from
+        // an earlier life.
         let hasty = self.config.has_bug(Bug::LastFreed);
         let kept: BTreeSet<SegmentId> = match hasty {
             true => BTreeSet::new(),
@@ -472,13 +477,14 @@ impl Master {
         });
         for (backup, segment) in freed {
             if let Some(known) = self.segments.get_mut(&segment) {
-                known.settled.push(backup); // O12
+                known.settled.push(backup); // replication::O12
             }
             effects.push(Effect::Free { backup, segment });
         }
     }
 
-    /// O10: once, when the control segment is on all replicas, so that a recovery will find it.
+    /// replication::O10: once, when the control segment is on all replicas, so that a recovery will
+    /// find it.
     fn tell_floor(&mut self, effects: &mut Vec<Effect>) {
         if self.floor_noted >= self.floor_wanted || self.floor_asked == self.floor_wanted {
             return;

@@ -56,9 +56,11 @@ pub(super) struct Replica {
     pub primary: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
-    /// Its opening was refused, and no other backup can take it: it is sent again (O13).
+    /// Its opening was refused, and no other backup can take it: it is sent again
+    /// (replication::O13).
     pub refused: bool,
-    /// Of a control segment, the epoch of its opening, which applies to all of it (O13).
+    /// Of a control segment, the epoch of its opening, which applies to all of it
+    /// (replication::O13).
     pub opened_at: u64,
 }
 
@@ -126,27 +128,30 @@ impl Replica {
 pub(super) struct Segment {
     pub kind: Kind,
     pub head: u32,
-    /// O3, O7: the segment that has to be complete before this one's data is sent.
+    /// replication::O3, replication::O7: the segment that has to be complete before this one's data
+    /// is sent.
     pub predecessor: Option<SegmentId>,
     pub epoch: u64,
     /// The end of the bytes to be sent.
     pub queued: Certificate,
     /// No data follow.
     pub closed: bool,
-    /// End of its `AddOpen` record, once written (O1).
+    /// End of its `AddOpen` record, once written (replication::O1).
     pub listed_at: Option<Lsn>,
-    /// O4 is done, or a `Swap` has listed it: from now on its replicas count at any epoch.
+    /// replication::O4 is done, or a `Swap` has listed it: from now on its replicas count at any
+    /// epoch.
     pub close_recorded: bool,
-    /// A `SegmentEpoch` record is needed (O8).
+    /// A `SegmentEpoch` record is needed (replication::O8).
     pub epoch_wanted: bool,
     /// The length that each replica must have before that record may be written: a lower length may
     /// have been promised.
     pub epoch_from: u32,
-    /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
+    /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced
+    /// (replication::O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
-    /// O12: older replicas of the segment on these backups do not count again: they were sent it
-    /// anew, or told to drop it.
+    /// replication::O12: older replicas of the segment on these backups do not count again: they
+    /// were sent it anew, or told to drop it.
     pub settled: Vec<BackupId>,
     /// At least one send of it was made.
     pub was_placed: bool,
@@ -200,7 +205,7 @@ impl Segment {
         self.unsettle(backup);
     }
 
-    /// O12: the older replica of this backup may count again.
+    /// replication::O12: the older replica of this backup may count again.
     pub fn unsettle(&mut self, backup: BackupId) {
         if let Some(last) = self.settled.iter().rposition(|settled| *settled == backup) {
             self.settled.remove(last);
@@ -209,7 +214,7 @@ impl Segment {
 
     /// The progress that each of at least `wanted` replicas has reached at `level` (`memory` = was
     /// sent); replicas of an older epoch don't count, except those of a control segment, where the
-    /// epoch only distinguishes openings (O13).
+    /// epoch only distinguishes openings (replication::O13).
     pub fn on_all(&self, wanted: usize, level: Level) -> Progress {
         let mut all = Progress::default();
         let mut counted = 0;
@@ -236,8 +241,8 @@ impl Segment {
         self.closed && progress.close && progress.length == self.queued.length
     }
 
-    /// O13: a control segment's opening was refused. None of its bytes are there, nor will be: the
-    /// next one, here or elsewhere, is another opening.
+    /// replication::O13: a control segment's opening was refused. None of its bytes are there, nor
+    /// will be: the next one, here or elsewhere, is another opening.
     pub fn refuse(&mut self, backup: BackupId) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -249,7 +254,8 @@ impl Segment {
         }
     }
 
-    /// O8: later sends have a higher epoch; those in flight at the old one will not count.
+    /// replication::O8: later sends have a higher epoch; those in flight at the old one will not
+    /// count.
     pub fn lose_replica(&mut self, epoch_stays: bool) {
         if !epoch_stays {
             self.epoch += 1;

@@ -23,10 +23,10 @@
 //!   request of it is in progress.
 //! - L9: a client is asked about again after a tenth of a second at the soonest, however little is
 //!   left of its lease.
-//! - L9: memory per client is bounded: ids are at most `window` above the acknowledged one.
 //! - L10: a request that was sent before the key came here is not executed: the caller compares the
 //!   version of the request's map with that since which it owns the tablet. (It may be a late copy
 //!   of one that others executed, and whose record they dropped because it was acknowledged.)
+//! - L11: memory per client is bounded: ids are at most `window` above the acknowledged one.
 //!
 //! **Concurrency**: none in here. Clients are independent of each other: a server may hold several
 //! trackers and choose by client.
@@ -157,7 +157,7 @@ impl Tracker {
             return Begin::AskLease; // L5
         }
         if rpc.id.0 - rpc.acknowledged.0 > window {
-            return Begin::BeyondWindow; // L9
+            return Begin::BeyondWindow; // L11
         }
         let record = Record {
             table,

@@ -3,21 +3,22 @@
 /// A violation of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// L1: a repetition that arrives during the first execution is executed as well.
+    /// rifl::L1: a repetition that arrives during the first execution is executed as well.
     InProgressRunsAgain,
-    /// L3: a request that the client has acknowledged is executed again when it arrives once more.
+    /// rifl::L3: a request that the client has acknowledged is executed again when it arrives once
+    /// more.
     AcknowledgedRunsAgain,
-    /// L4: the cleaner drops records that the client has not acknowledged.
+    /// rifl::L4: the cleaner drops records that the client has not acknowledged.
     CleanerForgets,
-    /// L5: a client whose lease has ended is served as a new one.
+    /// rifl::L5: a client whose lease has ended is served as a new one.
     NoLeaseCheck,
-    /// L6: records stay behind when their tablet moves.
+    /// rifl::L6: records stay behind when their tablet moves.
     RecordsStayBehind,
-    /// L7: a record that was found in a log does not count.
+    /// rifl::L7: a record that was found in a log does not count.
     LogForgotten,
-    /// L8: a client is dropped while its lease continues.
+    /// rifl::L8: a client is dropped while its lease continues.
     ForgetsTheLiving,
-    /// L9: the closer a lease is to its end, the sooner it is asked about again.
+    /// rifl::L9: the closer a lease is to its end, the sooner it is asked about again.
     AsksEverSooner,
 }
 

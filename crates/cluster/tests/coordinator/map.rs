@@ -86,7 +86,7 @@ fn change(rig: &mut Rig, random: &mut u64, servers: &[ServerId], begun: &mut Vec
     }
 }
 
-/// W2 of the map, for members that ask at different times.
+/// map::W2, for members that ask at different times.
 #[test]
 fn whoever_follows_the_steps_has_the_map() {
     let mut steps = 0;
@@ -146,8 +146,8 @@ fn who_cannot_follow_gets_the_whole_map() {
     assert!(step.tablets.is_empty() && step.version > known);
 }
 
-/// W1: while the store is slow, changes wait for it together. A member that was shown some of them
-/// must not take them for all.
+/// map::W1: while the store is slow, changes wait for it together. A member that was shown some of
+/// them must not take them for all.
 #[test]
 fn what_was_shown_changes_only_with_its_version() {
     let mut rig = Rig::new();

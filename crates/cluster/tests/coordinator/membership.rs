@@ -86,8 +86,8 @@ fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
     denied
 }
 
-/// K8. (A target that got `Stale` from a leader that had lost the lead never reported again, and
-/// its source stayed locked.)
+/// coordinator::K8. (A target that got `Stale` from a leader that had lost the lead never reported
+/// again, and its source stayed locked.)
 #[test]
 fn who_slept_does_not_deny_what_came_after_it() {
     let questions = [

@@ -57,7 +57,7 @@ struct Machine {
     /// It was away when all its replicas had been replaced: they are not needed.
     is_replaced: bool,
     /// Control segments with a refused opening, and its epoch: later openings up to that epoch are
-    /// refused too (O13).
+    /// refused too (replication::O13).
     refused: BTreeMap<SegmentId, u64>,
 }
 

@@ -527,7 +527,7 @@ impl World {
         }
     }
 
-    /// O3: if a head's segment has data, the ones before it are whole.
+    /// replication::O3: if a head's segment has data, the ones before it are whole.
     fn check_order(&self, state: &State, disks: &[Disk]) {
         for id in state.segments.keys() {
             let has_data = best(state, disks, *id).is_some_and(|length| length > 0);
@@ -617,7 +617,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 fn run(seed: u64, config: Config) -> World {
     let one_stream = config.one_stream;
-    // O14: in some schedules records do not fit.
+    // replication::O14: in some schedules records do not fit.
     let control_capacity = if seed.is_multiple_of(3) {
         3 << 8
     } else {

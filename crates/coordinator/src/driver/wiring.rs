@@ -21,7 +21,7 @@ impl Call {
 }
 
 impl Driver {
-    /// D4.
+    /// coordinator::D4.
     pub(super) fn asked(&mut self, connection: ConnectionId, message: &Message) {
         self.figures.questions += 1;
         let frame = message.frame();

@@ -58,7 +58,7 @@ impl<'a> Candidate<'a> {
 
     /// The slot that points to this entry, if it is alive. No lock is needed to find it dead: an
     /// entry of a closed segment that the index does not point to now never will be pointed to
-    /// (H1).
+    /// (head::H1).
     pub fn find(&self) -> Option<Found<'a>> {
         let view = self.partition.view();
         if view.len() == 0 {

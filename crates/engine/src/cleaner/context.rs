@@ -5,7 +5,8 @@
 //! - C1: a victim is retired only when every entry of it that the index pointed to has been moved
 //!   or removed.
 //! - C2: survivors take no more memory than their victims gave: each context has one window in
-//!   reserve (S4), a context works at one victim at a time, and a victim is smaller than a window.
+//!   reserve (engine::space::S4), a context works at one victim at a time, and a victim is smaller
+//!   than a window.
 //! - C3: a cleaner never waits for a transaction, as the transaction may wait for memory and so for
 //!   this cleaner. It skips the entry and returns to the victim later.
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
@@ -471,7 +472,7 @@ impl Context {
             };
             if found.is_none() {
                 let counters = &core.context_counters[self.number];
-                core.count_cleared(&candidate.entry, candidate.location, counters); // K1
+                core.count_cleared(&candidate.entry, candidate.location, counters); // cleared::K1
             }
             let cleaned = match (found, &core.log) {
                 (Some((view, place, slot)), _) => {
@@ -726,7 +727,7 @@ impl Context {
         self.slot
     }
 
-    /// True if it has read a victim back: memory for one is set aside (F6).
+    /// True if it has read a victim back: memory for one is set aside (engine::flash::F6).
     pub fn has_warmed(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.warmed)
     }

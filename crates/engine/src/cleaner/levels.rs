@@ -7,7 +7,7 @@
 //! frames. A Swap then replaces the victims (`log::swap`).
 //!
 //! **Invariants**
-//! - V1: victims are durably closed; those of a pass are also settled (D3).
+//! - V1: victims are durably closed; those of a pass are also settled (swap::D3).
 //! - V2: an entry is needed if it is: an object that the index points to; a tombstone whose victim
 //!   is listed and does not leave with it; a completion that its tracker keeps; a dead object with
 //!   an embedded victim that would be needed as a tombstone (of one version less, so that another
@@ -258,7 +258,7 @@ impl Context {
         };
         self.remembered.forget(); // no victim has left until the Swap is durable
         // After the last lookup in the index: everything that its answers depended on was appended
-        // before (L4, D2).
+        // before (log::L4, swap::D2).
         log.swaps().scanned(swap, log.appended());
         log.swaps().relocations.pass_ended();
         log.swaps().end_turn();

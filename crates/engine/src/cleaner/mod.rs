@@ -151,7 +151,7 @@ impl Cleaner {
 
     /// Finds segments of which a good part has expired, and drops the expired entries. Takes at
     /// most a tenth of the time. Segments on flash have to be read for this, in a burst now and
-    /// then (F8).
+    /// then (leisure::F8).
     fn expire(&mut self, core: &Core) {
         if core.is_loading() {
             return;

@@ -132,7 +132,7 @@ pub enum Waiting {
     /// alone.
     Inside(SlotId),
     /// As `Inside`, for a guard that unlocks its keys if there is no memory at once, and then waits
-    /// outside (T5).
+    /// outside (transaction::T5).
     Briefly(SlotId),
 }
 

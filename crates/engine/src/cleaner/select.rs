@@ -88,7 +88,7 @@ fn select_emptier(
 }
 
 /// Hollow segments that are cleaned at once while flash is not short: the longest burst of
-/// background reads (F8).
+/// background reads (leisure::F8).
 const HOLLOW_MAX: usize = 4;
 
 /// Claims segments on flash with almost no live data, emptiest first.
@@ -183,7 +183,7 @@ fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
     let segment = &core.space.segments[window as usize];
     let droppable = log.swaps().droppable(window, segment.incarnation());
     let expired = match core.is_loading() {
-        true => 0, // expired entries stay until the load ends (R5)
+        true => 0, // expired entries stay until the load ends (load::R5)
         false => segment.expired_estimate(now_ms),
     };
     core.live_in(window)
@@ -191,7 +191,7 @@ fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
         .saturating_sub(u64::from(droppable))
 }
 
-/// Windows of a node whose segments may be victims (V1).
+/// Windows of a node whose segments may be victims (levels::V1).
 fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterator<Item = u32> + 'a {
     let segments = &core.space.segments;
     core.space.windows_of_node(node).filter(move |window| {

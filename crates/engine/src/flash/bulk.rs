@@ -3,8 +3,8 @@
 //!
 //! **Invariants**
 //! - F9: a thread that reads here is not pinned, and holds no lock, during the read. The bytes that
-//!   it read are valid by F3. Under a later pin it uses only those entries that the index still
-//!   points to in the same place.
+//!   it read are valid by engine::flash::F3. Under a later pin it uses only those entries that the
+//!   index still points to in the same place.
 //! - F10: of the bytes it has read, a walk holds at most one segment, or `WALK_BYTES` of entries
 //!   and one batch. Entries of one key's or one bucket's slots may exceed that, as they must be
 //!   held together.
@@ -57,7 +57,7 @@ impl Image {
         let bytes = memory.bytes_mut(length);
         let read = tier.device.read_at(place, bytes);
         if !tier.is_there(&core.space, window, incarnation, slot) {
-            return Ok(None); // F3: the result of the read does not count
+            return Ok(None); // engine::flash::F3: the result of the read does not count
         }
         let log = core.log.as_ref();
         let passes = read.is_err() && log.is_some_and(|log| log.has_bug(Bug::UnreadIsEmpty));
@@ -108,7 +108,7 @@ impl Image {
                 if let Some(tier) = &core.space.tier {
                     tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 }
-                return Err(Error::FlashFailed); // F7
+                return Err(Error::FlashFailed); // mask::F7
             };
             if !show(Space::location(start + self.at), &entry) {
                 break;
@@ -124,7 +124,7 @@ impl Image {
         let bytes = self.memory.bytes_mut(self.end);
         let mut at = SEGMENT_HEADER_BYTES;
         while at < bytes.len() {
-            at += entry::parse(&bytes[at..]).ok()?.padded_bytes; // F7
+            at += entry::parse(&bytes[at..]).ok()?.padded_bytes; // mask::F7
         }
         Some(bytes.get(from..to)?.to_vec())
     }

@@ -276,7 +276,7 @@ impl Core {
             && self
                 .log
                 .as_ref()
-                .is_none_or(|log| log.may_leave_memory(window)) // F1, D8
+                .is_none_or(|log| log.may_leave_memory(window)) // engine::flash::F1, swap::D8
     }
 
     /// Writes to the device the oldest segment of a node that may go there; segments to be kept
@@ -343,7 +343,7 @@ impl Core {
         let bytes = self.space.bytes_of(window, length);
         if let Err(_error) = tier.write_masked(slot, mask, bytes) {
             tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
-            tier.failed.store(true, Ordering::Relaxed); // F5
+            tier.failed.store(true, Ordering::Relaxed); // engine::flash::F5
             tier.give_slot(slot);
             return false;
         }
@@ -377,14 +377,14 @@ impl Core {
     }
 
     /// Reads a cold victim back into its window, for the cleaner that has claimed it, and verifies
-    /// every entry of it. False: it cannot be read (F5). Its memory was set aside (F6); no other
-    /// thread reads it, because all see the window cold.
+    /// every entry of it. False: it cannot be read (engine::flash::F5). Its memory was set aside
+    /// (engine::flash::F6); no other thread reads it, because all see the window cold.
     pub fn warm(&self, tier: &Tier, window: u32) -> bool {
         let segment = &self.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
-        // F2: its memory is free
+        // engine::flash::F2: its memory is free
         assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize));
         // SAFETY: the window is claimed by the caller and cold, and every session that could use
         // its memory has left (asserted): this is the only reference until `cool`.
@@ -441,7 +441,7 @@ impl Core {
 }
 
 impl Tier {
-    /// Writes a segment's bytes to a slot, under a mask of their own (F7).
+    /// Writes a segment's bytes to a slot, under a mask of their own (mask::F7).
     fn write_masked(&self, slot: u32, mask: Mask, bytes: &[u8]) -> std::io::Result<()> {
         let mut memory = Aligned::new(bytes.len().min(WRITE_BYTES));
         let mut at = self.slot_at(slot);

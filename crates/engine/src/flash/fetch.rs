@@ -20,7 +20,8 @@ type Copies = HashMap<(u64, u32), Vec<u64>>;
 /// A session's copies of cold entries, for as long as it needs them, and its missing entries.
 #[derive(Default)]
 pub(crate) struct Holding {
-    /// By location and incarnation of its window (F4); words, because entries are aligned.
+    /// By location and incarnation of its window (engine::flash::F4); words, because entries are
+    /// aligned.
     entries: RefCell<Copies>,
     colds: RefCell<Vec<Cold>>,
     /// True: the session's owner fetches. False: the session itself waits for the device.
@@ -107,14 +108,15 @@ impl Tier {
         }
     }
 
-    /// True if the bytes read for `cold` were of its segment until now (F3), and the data known
-    /// about its window are of that segment.
+    /// True if the bytes read for `cold` were of its segment until now (engine::flash::F3), and the
+    /// data known about its window are of that segment.
     fn was_there(&self, space: &Space, cold: &Cold) -> bool {
         let window = space.window_of(cold.location) as u32;
         self.is_there(space, window, cold.incarnation, cold.slot)
     }
 
-    /// True if the bytes read from a slot were of this incarnation of a window until now (F3).
+    /// True if the bytes read from a slot were of this incarnation of a window until now
+    /// (engine::flash::F3).
     pub(super) fn is_there(&self, space: &Space, window: u32, incarnation: u32, slot: u32) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst); // after the read
         let known = &self.windows[window as usize];

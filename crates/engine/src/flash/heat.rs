@@ -8,10 +8,11 @@
 //!
 //! **Invariants**
 //! - W1: hot keys are advice. A key is copied only if the index points to an entry on flash for its
-//!   hash now; and only the entry that was read and verified there (F3, F7), and that has this
-//!   table and this hash. So a wrong or old hint costs reads of the device, and nothing else.
-//! - W2: a refill evicts nothing: it takes room that copies may have (P4) and do not use, and stops
-//!   when there is none.
+//!   hash now; and only the entry that was read and verified there (engine::flash::F3, mask::F7),
+//!   and that has this table and this hash. So a wrong or old hint costs reads of the device, and
+//!   nothing else.
+//! - W2: a refill evicts nothing: it takes room that copies may have (promoted::P4) and do not use,
+//!   and stops when there is none.
 //! - W3: a thread that waits for the device or for room, or that calls the caller's closure, is not
 //!   pinned.
 //! - W4: while others read from the device, a refill pauses for as long as it has used the device
@@ -40,7 +41,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Part of the memory budget that a refill works with: the budget divided by this, within bounds in
-/// bytes (F6).
+/// bytes (engine::flash::F6).
 const REFILL_PART: u64 = 256;
 const REFILL_BYTES_MIN: u64 = 32 << 10;
 const REFILL_BYTES_MAX: u64 = 2 << 20;
@@ -172,7 +173,8 @@ impl Heat {
                 let promoted = &Self::tier(core).promoted;
                 promoted.each_in(&core.space, set, |found, at| {
                     if found == heat {
-                        // SAFETY: a copy of a whole entry, which stays until the pin ends (P1).
+                        // SAFETY: a copy of a whole entry, which stays until the pin ends
+                        // (promoted::P1).
                         let entry = unsafe { entry::parse_trusted(at) };
                         some.push(HotKey {
                             table: TableId(entry.table),

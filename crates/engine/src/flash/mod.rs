@@ -10,18 +10,18 @@
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that no
 //!   other window has, and only if its memory is not needed otherwise: it is closed; with a log,
 //!   durably closed and written. Meanwhile no thread but its claimer cleans it. A window held by a
-//!   side log stays held (D8).
+//!   side log stays held (swap::D8).
 //! - F2: a window's memory is freed when every session has left that may not have seen the window
 //!   turn cold. The turn is stored before the stamp for this is taken; a session that was pinned
 //!   before still has the memory, unless the window is gone. "Gone" is stored before the last scan
 //!   for such sessions. A session may have taken its stamp long before it shows it (a pin is two
 //!   steps): either it shows the stamp before that scan, and the memory stays, or it finds the
 //!   window gone (`warmth`).
-//! - F3: the slot of a cold window is given to another window only when the window is reaped (S3):
-//!   no reader finds its entries any more. Bytes that were read from the device are valid only if
-//!   the window is the same incarnation and still has the slot *after* the read, and if the entry's
-//!   own checksum is right under the mask of that one write (F7, `mask`). So a device that returns
-//!   earlier data, or data of another place, is detected.
+//! - F3: the slot of a cold window is given to another window only when the window is reaped
+//!   (engine::space::S3): no reader finds its entries any more. Bytes that were read from the
+//!   device are valid only if the window is the same incarnation and still has the slot *after* the
+//!   read, and if the entry's own checksum is right under the mask of that one write (mask::F7,
+//!   `mask`). So a device that returns earlier data, or data of another place, is detected.
 //! - F4: entries never change, so a copy of one (held by a session, or promoted) is as good as the
 //!   entry for as long as the index points to its location in the same incarnation of the window.
 //!   Copies are never part of the log.
@@ -31,9 +31,9 @@
 //! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold
 //!   victim back, the buffers of a refill) is part of the budget.
 //!
-//! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it
-//! until its memory is freed. Only cleaner threads and loading threads wait for the device;
-//! sessions that park their requests do not.
+//! **Concurrency**: a demotion claims the window as a cleaner claims a victim (engine::space::S2)
+//! and holds it until its memory is freed. Only cleaner threads and loading threads wait for the
+//! device; sessions that park their requests do not.
 //!
 //! Paper: [Badam11 §3] for the unit of demotion (whole, log-structured, sequential writes);
 //! differs: one log over memory and flash, and no object tables, as the index slots that exist
@@ -86,7 +86,7 @@ struct Window {
     warmth: Warmth,
     /// Slot of the device; of a cold window only.
     slot: AtomicU32,
-    /// Mask of its bytes on the device (F7).
+    /// Mask of its bytes on the device (mask::F7).
     mask: AtomicU64,
     /// It could not be read back (F5).
     bad: AtomicBool,
@@ -282,8 +282,8 @@ impl Tier {
             .store(leaving.len() as u64, Ordering::Relaxed);
     }
 
-    /// No reader finds an entry of the window any more (S3, F3): its slot is free. For windows of
-    /// either kind.
+    /// No reader finds an entry of the window any more (engine::space::S3, F3): its slot is free.
+    /// For windows of either kind.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
         known.kept.store(false, Ordering::Relaxed);

@@ -1,9 +1,12 @@
 //! The memory of all indexes: ranges of cache lines in one region backed by huge pages, charged to
 //! the budget.
 //!
-//! **Invariant A1**: every 2 MiB page that a range touches is charged; a page is given back only
-//! when no range touches it. **Concurrency**: one lock, taken when a partition changes size, never
-//! on the path of an operation.
+//! **Invariant**
+//! - A1: every 2 MiB page that a range touches is charged; a page is given back only
+//!   when no range touches it.
+//!
+//! **Concurrency**: one lock, taken when a partition changes size, never on the path of an
+//! operation.
 
 use super::bucket::Bucket;
 use crate::Error;

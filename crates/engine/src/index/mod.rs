@@ -16,7 +16,8 @@
 //!
 //! **Concurrency**: readers load `view` and read optimistically; writers and cleaners lock home
 //! buckets (`bucket`); a resizer holds `resizing` and then the locks of all buckets of the view
-//! (B4). Order: `resizing`, then buckets; a holder of a bucket lock never waits for `resizing`.
+//! (bucket::B4). Order: `resizing`, then buckets; a holder of a bucket lock never waits for
+//! `resizing`.
 //!
 //! Paper: [Merritt17 §3.1] resizes one table by doubling; differs: partitions that grow by an
 //! eighth keep the load factor above three quarters at all times (11.3 bytes per object at most),
@@ -342,7 +343,7 @@ impl Partition {
             memory = larger;
         }
         for bucket in 0..old.len() {
-            old.mark_moved(bucket); // B4: all are locked
+            old.mark_moved(bucket); // bucket::B4: all are locked
         }
         self.view.store(pack(memory, buckets), Ordering::Release);
         if old.len() != 0 {

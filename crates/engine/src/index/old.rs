@@ -2,7 +2,7 @@
 //! counted as dead (`cleared`). No key is added or moved; a thread that counts an entry empties its
 //! slot.
 //!
-//! **Concurrency**: as with the views of a table, a reader is pinned (X2).
+//! **Concurrency**: as with the views of a table, a reader is pinned (index::X2).
 
 use super::bucket::{Slot, View};
 use super::{Resources, unpack};

@@ -7,9 +7,9 @@
 //!   segment is adopted wholly or not at all (trap 8).
 //! - R3: per key the highest version wins, whatever the order of segments; between equal versions,
 //!   a tombstone. A tombstone takes a slot of the index while segments are loaded, and is taken out
-//!   at the end. A tombstone whose victim is not needed (D1, D4) supersedes only entries before it
-//!   in its own segment, and the entry that it finds in the index. If it finds none there, it takes
-//!   no slot, and compaction drops it.
+//!   at the end. A tombstone whose victim is not needed (swap::D1, swap::D4) supersedes only
+//!   entries before it in its own segment, and the entry that it finds in the index. If it finds
+//!   none there, it takes no slot, and compaction drops it.
 //! - R7: an object that has expired, by the clock or before the restart, is shortened to a
 //!   tombstone of its version before it is shown to the index: it keeps older versions away as in
 //!   R3, and its value takes no memory. On disk it stays as it is, so a crash amid the load changes
@@ -573,7 +573,7 @@ impl Loader {
         core.tables.each(|id, _, index| {
             objects += core.objects(id);
             let partitions = index.partitions().iter();
-            partitions.for_each(|partition| partition.raise_floor(floor)); // X3
+            partitions.for_each(|partition| partition.raise_floor(floor)); // index::X3
         });
         self.log().set_loading(false);
         core.space.set_loading(false);

@@ -1,12 +1,12 @@
 //! Keys that had expired before a restart, and live by the present clock, because it was set back
 //! since.
 //!
-//! The load leaves them in the index, without their values (R7), and with an access count that no
-//! other key has then. They are removed as any key is, by tombstones that name their segments: so
-//! they stay away over the next start too, whatever its clock shows. The caller removes them step
-//! by step before the store is used otherwise, and commits between the steps. So neither the keys
-//! nor their tombstones need memory beside the budget. Until the last tombstone is durable, the
-//! next start needs the time of the clock before it was set back.
+//! The load leaves them in the index, without their values (load::R7), and with an access count
+//! that no other key has then. They are removed as any key is, by tombstones that name their
+//! segments: so they stay away over the next start too, whatever its clock shows. The caller
+//! removes them step by step before the store is used otherwise, and commits between the steps. So
+//! neither the keys nor their tombstones need memory beside the budget. Until the last tombstone is
+//! durable, the next start needs the time of the clock before it was set back.
 
 use super::Visitor;
 use crate::core::Core;

@@ -27,7 +27,7 @@ struct Arrival<'a> {
     location: u64,
     index: Option<&'a Index>,
     hash: KeyHash,
-    /// A tombstone that no entry of another segment depends on (R3).
+    /// A tombstone that no entry of another segment depends on (load::R3).
     is_spare: bool,
 }
 
@@ -160,8 +160,8 @@ impl Loader {
                 break;
             }
             let location = Space::location(at);
-            // SAFETY: the window was verified from its header to its end (R2) and belongs to this
-            // loader until it is closed.
+            // SAFETY: the window was verified from its header to its end (load::R2) and belongs to
+            // this loader until it is closed.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
             *place = Some(Arrival::new(core, entry, location, &needs, careless));
@@ -186,7 +186,7 @@ impl Loader {
         Ok(at)
     }
 
-    /// R3, R4. False: the index has no memory to grow, and the entry was not settled.
+    /// load::R3, load::R4. False: the index has no memory to grow, and the entry was not settled.
     fn settle(
         &self,
         visitor: &Visitor<'_>,
@@ -317,7 +317,7 @@ impl Loader {
         }
     }
 
-    /// Grows a partition (R6). Pinned.
+    /// Grows a partition (load::R6). Pinned.
     fn grow(&self, partition: &Partition, me: u16) -> Resize {
         let with = self.core().resources();
         let more = self.keys_to_come(partition);
@@ -339,7 +339,7 @@ impl Loader {
         to_come.unwrap_or(count).clamp(1, count.max(1)) as i64
     }
 
-    /// Shrinks views that had grown for more keys than came (R6). The caller is outside.
+    /// Shrinks views that had grown for more keys than came (load::R6). The caller is outside.
     pub(super) fn make_dense(&self) {
         let core = self.core();
         let visitor = Visitor::wait(core);

@@ -94,7 +94,8 @@ impl Log {
             let to = tail.take(group.len());
             tail.record(&core.space);
             move_group(core, head, group, old, to, window);
-            // Nothing of the new segment is collected before the whole group is there (L2).
+            // Nothing of the new segment is collected before the whole group is there
+            // (engine::log::L2).
             self.streams[head.number].publish(tail.position(), true);
         } else {
             self.streams[head.number].publish(tail.position(), false);
@@ -102,7 +103,7 @@ impl Log {
     }
 
     /// Continues in `window`, which the open group has set aside: the group has a part in each
-    /// segment, and is still collected as a whole (L2).
+    /// segment, and is still collected as a whole (engine::log::L2).
     pub(crate) fn span(&self, space: &Space, head: usize, tail: &mut Tail, window: u32) {
         let has_begun = !tail.group().is_empty();
         tail.end_group();

@@ -336,7 +336,7 @@ impl Log {
     }
 
     /// True if the memory of a closed window may be freed, as its bytes are durable. This includes
-    /// windows of side logs (D8).
+    /// windows of side logs (swap::D8).
     pub(crate) fn may_leave_memory(&self, window: u32) -> bool {
         self.is_durably_closed(window as usize)
             && (self.swaps.is_written(window) || self.has_bug(Bug::UnwrittenLeavesMemory))

@@ -1,17 +1,18 @@
 //! The head that a guard may append to, and the positions that its replies depend on.
 //!
-//! **Order** (L5): an entry may follow a predecessor that can still be lost only in the same head.
-//! A guard that finds such a predecessor in another head goes to that head for its next appends. In
-//! the middle of a group it cannot, so it waits for a commit. The predecessor of a created key is
-//! the key's last removal: `removals` records, for the class of its hash, the positions where it
-//! may be.
+//! **Order** (log::L5): an entry may follow a predecessor that can still be lost only in the same
+//! head. A guard that finds such a predecessor in another head goes to that head for its next
+//! appends. In the middle of a group it cannot, so it waits for a commit. The predecessor of a
+//! created key is the key's last removal: `removals` records, for the class of its hash, the
+//! positions where it may be.
 //!
-//! **Waits** (N1): a guard that goes to another head, or waits for a commit, holds nothing: no
-//! bucket, no head, no pin. A transaction that finds such predecessors when its keys are locked
-//! unlocks the keys and starts again. If it still finds some, which happens a few times in a
-//! million, it waits with its keys locked: for a commit of entries that are collectable, and a
-//! commit waits for nothing in the store (`on_demand`). No guard can wait for the end of a group,
-//! because the group's positions are not shown before (M1).
+//! **Waits**
+//! - N1: a guard that goes to another head, or waits for a commit, holds nothing: no
+//!   bucket, no head, no pin. A transaction that finds such predecessors when its keys are locked
+//!   unlocks the keys and starts again. If it still finds some, which happens a few times in a
+//!   million, it waits with its keys locked: for a commit of entries that are collectable, and a
+//!   commit waits for nothing in the store (`on_demand`). No guard can wait for the end of a group,
+//!   because the group's positions are not shown before (removals::M1).
 //!
 //! **Observation**: everything that a guard was shown (objects, absences, failed conditions) joins
 //! its position if it can still be lost (docs/traps.md, trap 4).
@@ -217,8 +218,8 @@ impl<'s> Guard<'s> {
         });
     }
 
-    /// L5: after this, the guard may append over the entry that it found. False: the bucket was
-    /// unlocked, and the caller looks again.
+    /// log::L5: after this, the guard may append over the entry that it found. False: the bucket
+    /// was unlocked, and the caller looks again.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]; the bucket is unlocked then.
@@ -229,7 +230,7 @@ impl<'s> Guard<'s> {
         hash: KeyHash,
         locked: &Locked<'s>,
     ) -> Result<bool, Error> {
-        // A group that has room is done as a whole, even if the disk fills meanwhile (`room`, R1).
+        // A group that has room is done as a whole, even if the disk fills meanwhile (room::R1).
         if !self.granted
             && let Err(error) = log.check_writable()
         {
@@ -253,9 +254,9 @@ impl<'s> Guard<'s> {
     /// Goes to the head where the predecessors are, or waits for them.
     #[cold]
     fn settle(&mut self, log: &Log, hash: KeyHash, locked: &Locked<'s>) -> Result<bool, Error> {
-        // R1: the guard waited for all possible predecessors before room was granted, and the key
-        // is locked since. A removal that is found by hash now is of another key, and waiting for
-        // it could fail in the middle of the step.
+        // room::R1: the guard waited for all possible predecessors before room was granted, and the
+        // key is locked since. A removal that is found by hash now is of another key, and waiting
+        // for it could fail in the middle of the step.
         if self.granted && (locked.in_transaction || self.alone) {
             return Ok(true);
         }
@@ -265,7 +266,7 @@ impl<'s> Guard<'s> {
                 .into_iter()
                 .collect(),
             // A change of a table is not among them: it is collected before anything that is
-            // appended now (L6).
+            // appended now (log::L6).
             None => log.undurable_removals(hash).collect(),
         };
         let own = self.head.number as u16;
@@ -273,7 +274,7 @@ impl<'s> Guard<'s> {
         if !places.iter().any(|place| elsewhere(&place)) {
             return Ok(true);
         }
-        // T4: a transaction keeps its head, whatever it has written so far.
+        // transaction::T4: a transaction keeps its head, whatever it has written so far.
         if self.transaction.is_some() || self.alone {
             // The bucket stays locked, so no other predecessor can come.
             for (stream, end) in places.iter().filter(elsewhere) {
@@ -361,7 +362,7 @@ impl<'s> Guard<'s> {
     }
 
     /// Waits for the remaining predecessors, with the keys locked and before their step writes
-    /// anything (T7). A commit waits for nothing in the store, so this ends.
+    /// anything (transaction::T7). A commit waits for nothing in the store, so this ends.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
@@ -427,7 +428,7 @@ impl<'s> Guard<'s> {
     }
 
     /// Records a removal whose entry may be collected now, before any other thread can find the key
-    /// absent (M1, M2).
+    /// absent (removals::M1, removals::M2).
     fn note_removal(&self, log: &Log, hash: KeyHash, partition: &Partition, end: u64) {
         let head = self.head.number;
         log.removals.note(hash.0, head, end);
@@ -435,7 +436,7 @@ impl<'s> Guard<'s> {
     }
 
     /// Records the removals of a transaction whose group has ended, while its keys are still locked
-    /// (M1, M2).
+    /// (removals::M1, removals::M2).
     pub(crate) fn note_removals(&self, log: &Log, removed: &[(&'s Partition, KeyHash)]) {
         let Some(tail) = self.tail.as_ref().filter(|_| !removed.is_empty()) else {
             return;
@@ -464,7 +465,7 @@ impl<'s> Guard<'s> {
                 let window = space.window_of(slot.location());
                 (entry.version, log.segment_of(window))
             }
-            // Everything that was evicted from here had a version below the floor (X3).
+            // Everything that was evicted from here had a version below the floor (index::X3).
             None => {
                 let evicted = locked.partition.floor().saturating_sub(1);
                 (evicted, log.eviction_victim())
@@ -494,8 +495,8 @@ impl<'s> Guard<'s> {
             });
         }
         let offset = tail.take(bytes);
-        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes
-        // while its lock is held.
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (head::H2), which it alone
+        // writes while its lock is held.
         tombstone.write_to(unsafe {
             std::slice::from_raw_parts_mut(space.at(Space::location(offset)), bytes)
         });

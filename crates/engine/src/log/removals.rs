@@ -1,4 +1,4 @@
-//! The positions of the last removals of keys: a creation has to follow them (L5), and a reply
+//! The positions of the last removals of keys: a creation has to follow them (log::L5), and a reply
 //! "absent" depends on them.
 //!
 //! Keys are put into classes by their hashes. Each class records, for each head, the end of its

@@ -18,9 +18,9 @@ pub(crate) struct Stream {
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Written {
-    /// Position behind the last entry, open groups included (L4).
+    /// Position behind the last entry, open groups included (log::L4).
     pub(super) appended: AtomicU64,
-    /// End of the last whole group (L2): entries up to here may be collected.
+    /// End of the last whole group (engine::log::L2): entries up to here may be collected.
     shippable: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ struct Queue {
     next_base: u64,
 }
 
-/// Length of a segment's closing in its stream (L3).
+/// Length of a segment's closing in its stream (engine::log::L3).
 const CLOSE: u64 = 8;
 
 struct Open {
@@ -60,7 +60,7 @@ impl Stream {
     /// Records an append up to `end`; while a group is open it is not collectable yet.
     #[inline(always)]
     pub(crate) fn publish(&self, end: u64, in_group: bool) {
-        self.written.appended.store(end, Ordering::Release); // L4
+        self.written.appended.store(end, Ordering::Release); // log::L4
         if !in_group {
             // Release pairs with Acquire in `collect`: the bytes are written.
             self.written.shippable.store(end, Ordering::Release);
@@ -75,7 +75,7 @@ impl Stream {
         };
         assert!(last.closed.is_none() && last.taken <= length, "L2");
         last.closed = Some(length);
-        queue.next_base = last.base + u64::from(length) + CLOSE; // L3
+        queue.next_base = last.base + u64::from(length) + CLOSE; // engine::log::L3
     }
 
     /// Makes the closing of the last segment collectable when no segment follows it.
@@ -108,7 +108,7 @@ impl Stream {
     }
 
     /// The last segment continues the group that is open in the one before: they are collected
-    /// together (L2).
+    /// together (engine::log::L2).
     pub(crate) fn continue_group(&self) {
         let mut queue = self.queue.lock().expect("stream of a head");
         if let Some(last) = queue.segments.back_mut() {
@@ -192,11 +192,12 @@ impl Log {
     /// As [`collect`](Self::collect), up to about `bytes_max` bytes in `out`: no segment is begun
     /// once there are as many. Returns whether something was left for the next call. Each head's
     /// part is a prefix of its stream, cut between segments that share no group. So no group is cut
-    /// (L2), and no version comes before the one below it (L5). If there are changes of tables,
-    /// everything is taken: entries that were published together with them stay together.
+    /// (engine::log::L2), and no version comes before the one below it (log::L5). If there are
+    /// changes of tables, everything is taken: entries that were published together with them stay
+    /// together.
     pub fn collect_part(&self, out: &mut Collected, bytes_max: u64) -> bool {
         // While this lock is held, no guard publishes changes together with entries: `collect`
-        // finds both, or neither (L6).
+        // finds both, or neither (log::L6).
         let mut changes = self.changes.lock().expect("table changes");
         let before = changes.reserved.unwrap_or(u64::MAX);
         let ready = changes

@@ -1,5 +1,5 @@
 //! The part of a walk that is on flash: read segment by segment, each when its first entry is met
-//! (G4).
+//! (range::G4).
 
 use crate::Error;
 use crate::core::Core;
@@ -55,7 +55,7 @@ impl ColdSegments {
     }
 
     /// Reads the segment that was met last, unless that is done. Waits for the device; the caller
-    /// is outside (F9).
+    /// is outside (bulk::F9).
     ///
     /// # Errors
     /// [`Error::FlashFailed`]: the next call tries again.
@@ -86,7 +86,7 @@ impl ColdSegments {
         };
         image.each(core, most, show)?;
         if image.is_over() {
-            self.passed.insert(image.window, image.incarnation); // G4
+            self.passed.insert(image.window, image.incarnation); // range::G4
             return Ok(true);
         }
         self.image = Some(image);

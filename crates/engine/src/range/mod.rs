@@ -12,15 +12,15 @@
 //!   an object is in the place of its hash. So an object that exists for the whole walk is visited
 //!   exactly once, and objects of equal hash in the same step.
 //! - G2: a step is bounded and pins once: it delays no reader, and holds back no memory for long. A
-//!   walk that must wait for a flash device does so before the pin (F9): a step notes its missing
-//!   entries, and the next step continues at the same bucket.
+//!   walk that must wait for a flash device does so before the pin (bulk::F9): a step notes its
+//!   missing entries, and the next step continues at the same bucket.
 //! - G4: an export, and a purge, reads each segment on flash once, as a whole, when it meets the
 //!   first entry of it, and handles all its entries before it goes on. An entry in a segment that
-//!   was passed this way was shown then; or the index did not point to it, and never will (H1). So
-//!   it may be left out. An object that exists for the whole walk is therefore never left out,
-//!   whatever is demoted or cleaned meanwhile. But an export may show an object twice, which does
-//!   no harm at the receiver (S1). Counts and samples read single entries instead, and keep G1 to
-//!   the letter.
+//!   was passed this way was shown then; or the index did not point to it, and never will
+//!   (head::H1). So it may be left out. An object that exists for the whole walk is therefore never
+//!   left out, whatever is demoted or cleaned meanwhile. But an export may show an object twice,
+//!   which does no harm at the receiver (side::S1). Counts and samples read single entries instead,
+//!   and keep G1 to the letter.
 //! - G3: a purge leaves no tombstones: the removed objects belong to another server, and a restart
 //!   recognises them by the position of their segment (`Store::roll_heads`). It lowers no version.
 //!
@@ -124,7 +124,7 @@ pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
 /// that it is in memory.
 pub(crate) fn entry_at(core: &Core, location: u64) -> Entry<'_> {
     // SAFETY: the index pointed to it under the caller's pin: a whole entry, which is not changed
-    // or reused before the pin ends (E2, S3), and whose memory stays as long (F2). The caller does
-    // not use it for longer.
+    // or reused before the pin ends (epoch::E2, engine::space::S3), and whose memory stays as long
+    // (engine::flash::F2). The caller does not use it for longer.
     unsafe { entry::parse_trusted(core.space.at(location)) }
 }

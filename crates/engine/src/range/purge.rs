@@ -243,7 +243,7 @@ impl Purge {
             while let Some((place, slot)) = view.find(tag, me, |slot| is_leaving(slot, &mut lacks))
             {
                 let entry = entry_at(core, slot.location());
-                partition.raise_floor(entry.version); // X3
+                partition.raise_floor(entry.version); // index::X3
                 partition.remove(view, tag, place);
                 counters.note_dead(core.space.window_of(slot.location()), entry.padded_bytes);
                 counters.note_objects(self.table, -1);

@@ -128,7 +128,7 @@ impl Guard<'_> {
                 shown += lacking.entries;
                 cold.get_or_insert(lacking.error);
             }
-            // Now: a key that was removed before the lookup is recorded by now (M2).
+            // Now: a key that was removed before the lookup is recorded by now (removals::M2).
             self.observe_gaps(index, partition);
             place = place.after(view, bucket);
         }
@@ -136,7 +136,7 @@ impl Guard<'_> {
     }
 }
 
-/// Visits every entry of a table exactly once, step by step (G1, G2).
+/// Visits every entry of a table exactly once, step by step (range::G1, range::G2).
 struct Walk {
     store: Arc<Store>,
     table: TableId,
@@ -188,8 +188,9 @@ impl Walk {
                 if !self.cold.lacks() {
                     for at in &homed {
                         // SAFETY: the index pointed to it under our pin, a whole entry, not reused
-                        // and in memory as long (E2, S3, F2); or a verified copy of it (F4), which
-                        // is held until the end of the step.
+                        // and in memory as long (epoch::E2, engine::space::S3, engine::flash::F2);
+                        // or a verified copy of it (engine::flash::F4), which is held until the end
+                        // of the step.
                         visit(core, &unsafe { entry::parse_trusted(*at) });
                     }
                     self.place = ahead;
@@ -246,7 +247,7 @@ impl Store {
     }
 
     /// Begins to export a range: objects in memory in the order of the index, and each segment on
-    /// flash when it is met (G4).
+    /// flash when it is met (range::G4).
     pub fn export(self: &Arc<Self>, table: TableId, range: KeyRange) -> Export {
         Export {
             store: self.clone(),
@@ -550,8 +551,8 @@ fn export_key(
                 return false;
             };
             // SAFETY: the index pointed to it under our pin: a whole entry, not reused and in
-            // memory as long (E2, S3, F2); or a verified copy of it (F4), which is held until it is
-            // forgotten outside.
+            // memory as long (epoch::E2, engine::space::S3, engine::flash::F2); or a verified copy
+            // of it (engine::flash::F4), which is held until it is forgotten outside.
             let entry = unsafe { entry::parse_trusted(at) };
             let is_it = entry.key == &**key;
             if is_it {

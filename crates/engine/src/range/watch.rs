@@ -178,7 +178,8 @@ impl Store {
         while core.epochs.quiet_before() <= stamp {
             waiting.wait();
         }
-        // A transaction that waits for memory takes fresh stamps (T5), but keeps its head.
+        // A transaction that waits for memory takes fresh stamps (transaction::T5), but keeps its
+        // head.
         let _noted = waits::note(Resource::Head, NOTHING);
         for head in &core.heads {
             drop(head.tail.lock().expect("head"));

@@ -12,12 +12,12 @@
 //!   object enters if its version is above that in the index and above every tombstone met.
 //!   Tombstones are remembered until the end; an expired object counts as a tombstone.
 //! - S2: an entry that replaces or kills an entry in a segment names that segment, like any other
-//!   killer does (`log::swap`, D1). The victims that the dead log's entries named are dropped:
+//!   killer does (swap::D1). The victims that the dead log's entries named are dropped:
 //!   those segments are no part of this log.
 //! - S3: nothing of it is served before its Swap is durable. So no entry in the heads names its
-//!   segments before, and it needs no announcement (D4). Until then its segments are held (D6):
-//!   they are not cleaned and nothing in them expires. But they may go to flash (D8), so it may be
-//!   larger than memory.
+//!   segments before, and it needs no announcement (swap::D4). Until then its segments are held
+//!   (swap::D6): they are not cleaned and nothing in them expires. But they may go to flash
+//!   (swap::D8), so it may be larger than memory.
 //! - S4: before any thread can write, the next versions are set above everything replayed,
 //!   including tombstones and entries that lost; the Swap's record contains that version too.
 //! - S6: an entry that a replayed one is compared with may be on flash: it is read first, with no
@@ -178,8 +178,8 @@ impl Store {
         }
     }
 
-    /// Bytes `from..to` of a side log's segment that is durable and not swapped in yet (D7): from
-    /// memory or, if the caller may wait for the device, from flash. `None`: there is no such
+    /// Bytes `from..to` of a side log's segment that is durable and not swapped in yet (swap::D7):
+    /// from memory or, if the caller may wait for the device, from flash. `None`: there is no such
     /// segment, or it cannot be read.
     pub fn unswapped_bytes(
         &self,
@@ -429,7 +429,7 @@ impl SideLog {
                 while at < end && looked < ABORT_GROUP {
                     let location = Space::location(at);
                     // SAFETY: a held window has whole entries from its header to `appended`, and no
-                    // other thread uses it (D6); it is in memory, and stays there (D8).
+                    // other thread uses it (swap::D6); it is in memory, and stays there (swap::D8).
                     let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
                     if !take_back(&visitor, counters, location, &entry) {
                         break; // a transaction holds the bucket: tried again, when it may be over
@@ -510,9 +510,9 @@ impl SideLog {
     }
 }
 
-/// Claims a window of a side log that is given up (D8). A window that is not closed has no other
-/// user anyway. The caller is outside, because the thread that demotes the window waits for those
-/// inside.
+/// Claims a window of a side log that is given up (swap::D8). A window that is not closed has no
+/// other user anyway. The caller is outside, because the thread that demotes the window waits for
+/// those inside.
 fn claim(core: &Core, window: u32) {
     let known = &core.space.segments[window as usize];
     // Without a tier no other thread claims a held window.
@@ -565,7 +565,7 @@ fn sweep_bucket(
     let mut gone = 0;
     for slot in found {
         if let Some((place, _)) = view.find_location(slot.tag(), slot.location()) {
-            partition.raise_floor(floor); // X3
+            partition.raise_floor(floor); // index::X3
             partition.remove(view, slot.tag(), place);
             gone += 1;
         }

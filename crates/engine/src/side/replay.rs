@@ -158,8 +158,8 @@ impl Replay<'_> {
             self.core.epochs.unpin(self.visitor.slot);
             if settled > 0 {
                 attempts = 0;
-                // F10; if no entry was settled, all entries that the next one needs must be held
-                // together
+                // bulk::F10; if no entry was settled, all entries that the next one needs must be
+                // held together
                 self.cold.forget();
             }
             done += settled;
@@ -268,7 +268,7 @@ impl Replay<'_> {
         })
     }
 
-    /// S1; the arrival is the `n`th of its group. `Some`: the entry was not settled yet.
+    /// side::S1; the arrival is the `n`th of its group. `Some`: the entry was not settled yet.
     fn settle(&mut self, counters: &Counters, n: usize, arrival: &Arrival<'_, '_>) -> Option<Need> {
         if arrival.what == What::Complete {
             return self.complete(counters, arrival);
@@ -344,8 +344,8 @@ impl Replay<'_> {
         });
         match found {
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole
-            // entry, not reused, and in memory as long (F2); or a verified copy of it, which is not
-            // forgotten before the pin ends.
+            // entry, not reused, and in memory as long (engine::flash::F2); or a verified copy of
+            // it, which is not forgotten before the pin ends.
             Some((place, slot)) => Ok(Some((place, slot, unsafe { entry::parse_trusted(rival) }))),
             None if lacks => Err(Need::Flash),
             None => Ok(None),
@@ -376,7 +376,7 @@ impl Replay<'_> {
         }
         let victim = match &rival {
             Some((_, slot, _)) if !log.has_bug(Bug::SideNamesNoVictim) => {
-                log.victim(&core.space, slot.location(), self.tail.window()) // S2
+                log.victim(&core.space, slot.location(), self.tail.window()) // side::S2
             }
             _ => SegmentId::NONE,
         };
@@ -421,7 +421,7 @@ impl Replay<'_> {
             let tag = arrival.index.tag(hash);
             let mut backoff = Backoff::new();
             while !view.insert(tag, Slot::new(tag, location)) {
-                backoff.wait(); // counted room (X1) means that a slot becomes free
+                backoff.wait(); // counted room (index::X1) means that a slot becomes free
             }
             counters.note_objects(table, 1);
             counters.note_expiring(table, expiring);
@@ -449,7 +449,7 @@ impl Replay<'_> {
             table: entry.table,
             version: entry.version,
             key: entry.key,
-            victim: log.segment_of(core.space.window_of(slot.location())), // S2
+            victim: log.segment_of(core.space.window_of(slot.location())), // side::S2
         });
         let bytes = tombstone.as_ref().map_or(0, NewTombstone::padded_bytes);
         if !self.tail.fits(bytes) {
@@ -521,7 +521,7 @@ impl Replay<'_> {
             }
             core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;
         };
-        let segment = log.new_segment_id(); // S5
+        let segment = log.new_segment_id(); // side::S5
         log.give_window(&core.space, window, segment, segment::Kind::Survivor, 0);
         let careless = log.has_bug(Bug::SideIsCleaned);
         log.swaps().opened_side(segment, window, careless);

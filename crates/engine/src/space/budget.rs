@@ -35,7 +35,7 @@ impl Budget {
 
     pub fn release(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(before >= bytes, "budget released twice"); // S1
+        assert!(before >= bytes, "budget released twice"); // engine::space::S1
     }
 
     pub fn limit(&self) -> u64 {

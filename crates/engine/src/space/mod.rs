@@ -8,7 +8,7 @@
 //!   → Closed → Victim → Retired → Backed (or Unbacked) → …`. A thread that demotes a segment to
 //!   flash claims it as a victim, and closes it again when its memory is free.
 //! - S3: a retired window is handed out again only when no session pinned before its retirement is
-//!   still inside (E2).
+//!   still inside (epoch::E2).
 //! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
 //!   With a log, the windows just before these go to survivors and tombstones, so that deletes need
 //!   not wait for cleaning.

@@ -6,7 +6,7 @@
 
 use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// The state of a window; see S2 in `space`.
+/// The state of a window; see engine::space::S2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {

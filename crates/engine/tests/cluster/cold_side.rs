@@ -307,7 +307,8 @@ fn a_side_log_that_cannot_go_on_is_given_up() {
     }
 }
 
-/// D7: until the Swap, durable held segments can be read again, byte for byte, also from flash.
+/// swap::D7: until the Swap, durable held segments can be read again, byte for byte, also from
+/// flash.
 #[test]
 fn what_is_held_on_flash_can_be_replicated_again() {
     let mut random = Random::new(8);

@@ -1,5 +1,5 @@
-//! Entries that were hot in one run of a store are copied to memory in the next: W1 to W3 of
-//! `flash::heat`.
+//! Entries that were hot in one run of a store are copied to memory in the next: heat::W1 to
+//! heat::W3.
 
 use super::device::*;
 use duramen_engine::flash::{Heat, HotKey};
@@ -184,7 +184,7 @@ fn what_is_hot_stays_when_copies_give_memory_back_to_writers() {
     wait_for("copies give memory back", || {
         write(&mut session, &key(n), &value(n, 0, LONG)).unwrap();
         n = OBJECTS + (n + 1 - OBJECTS) % OBJECTS;
-        store.stats().flash.promoted_bytes <= 8 * MIB // P4
+        store.stats().flash.promoted_bytes <= 8 * MIB // promoted::P4
     });
     let fetches = read_hot(&store, &mut session, LONG, OBJECTS);
     check_rate(fetches, HOT / 2);

@@ -213,8 +213,8 @@ fn copies_take_what_memory_has_and_give_it_back() {
     }
 }
 
-/// P4: copies that are read move on when their window is given up, and rarely read entries do not
-/// evict them.
+/// promoted::P4: copies that are read move on when their window is given up, and rarely read
+/// entries do not evict them.
 #[test]
 fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
     let flash = Flash::new(64 * MIB);

@@ -1,5 +1,5 @@
 //! One key is overwritten or removed while it is copied elsewhere by its marks: in the end the copy
-//! equals the source (W1).
+//! equals the source (range::watch::W1).
 
 use super::{Arc, buckets, check, locked, thread};
 use duramen_engine::parts::Marks;

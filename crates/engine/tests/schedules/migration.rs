@@ -155,8 +155,8 @@ fn the_copy_is_what_the_source_has() {
     shuttle::check_pct(move || migrate(None, 3, deeds), 300, 3);
 }
 
-/// W1, reversed: a thread that takes the mark finds the key unchanged. Each of twelve keys is
-/// changed once.
+/// range::watch::W1, reversed: a thread that takes the mark finds the key unchanged. Each of twelve
+/// keys is changed once.
 fn is_found(deeds: &'static [Deed; 6]) {
     let explore = || {
         let scenario = move || migrate(Some(Bug::MarkedBeforeSeen), 12, deeds);

@@ -1,4 +1,5 @@
-//! A transaction over two buckets and a reader: the reader sees no part of it before it ends (B3).
+//! A transaction over two buckets and a reader: the reader sees no part of it before it ends
+//! (bucket::B3).
 
 use super::{Arc, buckets, check, locked, thread};
 use duramen_engine::parts::bucket::{self, Bucket, Locking, Slot, View};

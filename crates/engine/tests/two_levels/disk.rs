@@ -37,7 +37,7 @@ pub enum Mistake {
     ReplaysAll,
     /// Frees victims' frames when the Swap is proposed, not when it is durable (trap 2).
     FreesEarly,
-    /// Does not keep the announcements of passes (D4).
+    /// Does not keep the announcements of passes (swap::D4).
     ForgetsPasses,
 }
 

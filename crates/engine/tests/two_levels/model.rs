@@ -309,7 +309,7 @@ fn act(
     }
 }
 
-/// R4: after a restart, the counters equal the content.
+/// load::R4: after a restart, the counters equal the content.
 fn check_counters(running: &Running) {
     let mut session = running.store.session().unwrap();
     let guard = session.pin();

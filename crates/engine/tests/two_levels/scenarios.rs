@@ -114,7 +114,7 @@ fn scenario_08_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
     assert_eq!(shown, cleaned);
 }
 
-/// D4: a crash cuts a pass off after a tombstone that names its survivor became durable. The
+/// swap::D4: a crash cuts a pass off after a tombstone that names its survivor became durable. The
 /// tombstone must stay as long as a victim of that pass does. Returns the value that a deleted key
 /// shows.
 pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>> {

@@ -15,7 +15,7 @@
 //! **Invariants**
 //! - T1: every transaction of a leader compares the revision at which `leader` was written by it.
 //!   Whoever takes over writes `leader`, so nothing of a deposed leader is applied after that,
-//!   however late it arrives (M1).
+//!   however late it arrives (store::M1).
 //! - T2: a leader is deposed by whoever has seen the same `beat` for as long as the lease, by its
 //!   own clock. Were that clock wrong, a leader would be deposed early, and nothing else.
 //! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that mean
@@ -23,7 +23,8 @@
 //!   next leader if need be, before anything else is read or written. Each is applied in one
 //!   transaction with the note that it is: the next leader goes on behind it.
 //! - T4: a change of the state compares `step` and raises it. So one that is tried again takes
-//!   effect once, and one that was on its way for long does not come after younger ones (M2).
+//!   effect once, and one that was on its way for long does not come after younger ones
+//!   (store::M2).
 //!
 //! Not an etcd lease, because etcd 3.4 gives none below two seconds, and T1 does not need one. Not
 //! the crate `etcd-client`: it brings tonic and some hundred other crates, and needs `protoc` to be

@@ -1,7 +1,7 @@
 //! A leader's signs of life, and what it does beside them: etcd keeps every revision of every key
 //! until it is told not to.
 //!
-//! **Invariants** T1 of [`super`], and
+//! **Invariants** etcd::T1, and
 //! - Y1: what is younger than [`COMPACT_EVERY`] is not compacted: others who use the same etcd may
 //!   be reading it.
 

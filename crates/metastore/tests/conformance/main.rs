@@ -87,7 +87,7 @@ fn conforms(peers: &mut Peers<'_>) {
     assert_eq!(
         steady(|| other.commit(&batch(&[("a", Some("3"))]))),
         Err(Error::Deposed)
-    ); // M1
+    ); // store::M1
     one.resign();
     let second = lead(other.as_mut());
     assert!(second > first, "terms grow");
@@ -96,7 +96,7 @@ fn conforms(peers: &mut Peers<'_>) {
     assert_eq!(
         steady(|| one.commit(&batch(&[("a", Some("4"))]))),
         Err(Error::Deposed)
-    ); // M1
+    ); // store::M1
     let renewed = renew();
     assert!(renewed.is_none_or(|renewed| renewed == Err(Error::Deposed)));
     large(other.as_mut());
@@ -214,7 +214,7 @@ fn a_restart_of_etcd_is_not_noticed_and_a_longer_absence_is_said() {
 }
 
 /// A change is tried again through another endpoint, as its answer does not come; the leader goes
-/// on. When the first try arrives, it must not undo what is younger (T4).
+/// on. When the first try arrives, it must not undo what is younger (etcd::T4).
 #[test]
 fn a_change_that_arrives_late_changes_nothing() {
     let server = Server::start();
@@ -239,7 +239,7 @@ fn a_change_that_arrives_late_changes_nothing() {
 }
 
 /// The parts of a large batch are applied by the next leader, if the one that committed them is
-/// gone (T3).
+/// gone (etcd::T3).
 #[test]
 fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
     let server = Server::start();

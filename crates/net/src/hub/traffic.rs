@@ -144,7 +144,7 @@ impl<M: Send + 'static> Hub<M> {
         }
     }
 
-    /// The other side has proved itself: frames follow (W4).
+    /// The other side has proved itself: frames follow (net::W4).
     fn is_known(&mut self, id: ConnectionId, role: Role) {
         let is_full = self.table.proved() >= self.options.limits.connections;
         let Some(connection) = self.table.get_mut(id) else {
@@ -205,7 +205,7 @@ impl<M: Send + 'static> Hub<M> {
             return;
         };
         let Side::Theirs { peer, .. } = connection.side else {
-            // S4 of the handshake: what is said goes out, as far as the socket takes it at once.
+            // handshake::S4: what is said goes out, as far as the socket takes it at once.
             let _ = connection.output.flush(&connection.fd);
             return self.close_because(id, reason);
         };

@@ -170,7 +170,7 @@ fn old_run_at(held: Held, planted: Planted) {
     rig.moves_in();
     assert!(!rig.has_begun(), "E1: over a run that is {held:?}");
     assert!(!rig.begin_recovery(2), "R2: over a run that is {held:?}");
-    // E2: it ends, its leftover is purged, and then the migration continues.
+    // here::E2: it ends, its leftover is purged, and then the migration continues.
     if held != Held::Dropped {
         let life = rig.node.life.as_mut().unwrap();
         life.recoveries.hold(Held::Dropped);

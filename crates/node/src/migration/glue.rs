@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// Continues the migrations; then a purge and an order of the list, if nothing blocks them
-    /// (M4).
+    /// (migration::M4).
     pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
             |migrations, around, said| migrations.follow(around.told, said),

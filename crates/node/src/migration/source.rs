@@ -85,10 +85,11 @@ enum Stage {
     Copying,
     /// Sends the marked keys, again and again.
     Rounds,
-    /// After everything is answered: once, until all of it is durable at the target (M9).
+    /// After everything is answered: once, until all of it is durable at the target
+    /// (migration::M9).
     Catching,
     Settling,
-    /// Asks the coordinator for an answer, (again) at this time (M9).
+    /// Asks the coordinator for an answer, (again) at this time (migration::M9).
     Asking(u64),
     /// The coordinator has answered.
     Ready,
@@ -134,7 +135,7 @@ pub(super) struct Source {
     /// The last report to the coordinator was that this locks.
     is_announced: bool,
     locked_us: Option<u64>,
-    /// It is to be served again (M8).
+    /// It is to be served again (migration::M8).
     unlocks: bool,
 }
 
@@ -332,8 +333,8 @@ impl Source {
         }
     }
 
-    /// M9: reports to the coordinator that this is about to lock; its answer shows that it is
-    /// there.
+    /// migration::M9: reports to the coordinator that this is about to lock; its answer shows that
+    /// it is there.
     fn ask_coordinator(
         &mut self,
         now_us: u64,
@@ -358,7 +359,7 @@ impl Source {
         }
     }
 
-    /// M8, M9.
+    /// migration::M8, migration::M9.
     fn watch_lock(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
         if std::mem::take(&mut self.unlocks) {
             said.unlocked.push(self.id);
@@ -383,7 +384,7 @@ impl Source {
         self.flights = flights;
     }
 
-    /// M1: the view without this range is output before the job.
+    /// migration::M1: the view without this range is output before the job.
     fn lock(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
         let marked = self.work.as_ref().map_or(0, |work| lock(work).marked());
         self.marked = marked;
@@ -469,8 +470,9 @@ impl Source {
         }
     }
 
-    /// Gives up. A locked range stays so until a newer list, or the target's failure (M1), unless
-    /// the last message was never sent, without which no migration is complete (M3).
+    /// Gives up. A locked range stays so until a newer list, or the target's failure
+    /// (migration::M1), unless the last message was never sent, without which no migration is
+    /// complete (migration::M3).
     fn give_up(&mut self, now_us: u64, reason: String) {
         self.unlocks |= !matches!(self.stage, Stage::Sent);
         self.flights.clear();

@@ -36,7 +36,7 @@ enum Stage {
     Waiting,
     Filling,
     Committing(SideCommit),
-    /// It is durable. The coordinator is asked for an answer, (again) at this time (M9).
+    /// It is durable. The coordinator is asked for an answer, (again) at this time (migration::M9).
     Asking(u64),
     /// It is reported to the coordinator, (again) at this time.
     Reporting(MigrationOutcome, u64),
@@ -69,17 +69,17 @@ pub(super) struct Target {
     /// Replayed requests; they are answered when few bytes are left to be written, and the last one
     /// when the outcome of the migration is known.
     held: Vec<(RequestId, u64)>,
-    /// An empty message: answered when all before it is durable (M9).
+    /// An empty message: answered when all before it is durable (migration::M9).
     settling: Option<u64>,
-    /// The deadline for everything (M9).
+    /// The deadline for everything (migration::M9).
     until_us: u64,
-    /// The reason of its failure (M8).
+    /// The reason of its failure (migration::M8).
     refused: Option<String>,
     bytes_total: u64,
     progress_us: u64,
 }
 
-/// A side log that is being taken back (M4).
+/// A side log that is being taken back (migration::M4).
 pub(super) struct Leftover {
     pub run: u64,
     pub table: TableId,
@@ -134,7 +134,7 @@ impl Target {
         self.stage = Stage::Filling;
     }
 
-    /// The source has sent a message (M5).
+    /// The source has sent a message (migration::M5).
     #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
     pub fn arrived(
         &mut self,
@@ -267,7 +267,7 @@ impl Target {
         }
     }
 
-    /// M9: waits until everything is durable, then until the coordinator answers.
+    /// migration::M9: waits until everything is durable, then until the coordinator answers.
     fn settle(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
         let reason = match &self.stage {
             Stage::Committing(_) => "the target does not store it in time",
@@ -288,7 +288,7 @@ impl Target {
         if let Stage::Committing(commit) = &self.stage
             && (commit.is_durable() || around.planted.is(Bug::ReportedBeforeDurable))
         {
-            self.stage = Stage::Asking(now_us); // M3
+            self.stage = Stage::Asking(now_us); // migration::M3
         }
         if let Stage::Asking(due_us) = &mut self.stage
             && *due_us <= now_us
@@ -348,7 +348,7 @@ impl Target {
             _ => 0,
         };
         let settling = self.settling;
-        // The outcome of the last one is known later (M8).
+        // The outcome of the last one is known later (migration::M8).
         let last = self.last.filter(|_| matches!(self.stage, Stage::Filling));
         let goes = |sequence: u64| match settling == Some(sequence) {
             true => unwritten == 0,
@@ -373,7 +373,7 @@ impl Target {
         }
     }
 
-    /// M8.
+    /// migration::M8.
     fn fail(&mut self, now_us: u64, reason: String) {
         if let Stage::Filling | Stage::Committing(_) | Stage::Asking(_) = self.stage {
             self.refused = Some(reason.clone());

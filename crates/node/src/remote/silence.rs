@@ -1,4 +1,4 @@
-//! Detects backups that are alive, but do not carry out requests (Q8).
+//! Detects backups that are alive, but do not carry out requests (remote::Q8).
 //!
 //! A backup with a hung disk still answers pings, and one that only this server cannot reach
 //! answers all other servers' pings. Neither is ever declared crashed, and each would hold up this

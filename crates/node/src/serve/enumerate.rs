@@ -1,4 +1,5 @@
-//! Enumerations: the served objects of a range, piece by piece, in the order of the index (X6).
+//! Enumerations: the served objects of a range, piece by piece, in the order of the index
+//! (serve::X6).
 
 use super::planted::Bug;
 use super::{NOT_SERVED_MS, Servant, WhenCold, answer_error, without};
@@ -117,7 +118,8 @@ impl Servant {
     }
 
     /// Appends the answer. Nothing was appended if it is an error. An answer ends before the first
-    /// object on flash; one that would begin with such an object waits for it, if it may (X8).
+    /// object on flash; one that would begin with such an object waits for it, if it may
+    /// (serve::X8).
     pub(super) fn enumerate(
         &mut self,
         guard: &mut Guard<'_>,

@@ -1,5 +1,5 @@
 //! Requests to the coordinator about client leases: requests of clients are executed only while
-//! their leases last, and records of clients without a lease are dropped (rifl L5, L8).
+//! their leases last, and records of clients without a lease are dropped (rifl::L5, rifl::L8).
 
 use super::Clients;
 use crate::member::Token;

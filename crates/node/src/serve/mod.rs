@@ -9,14 +9,14 @@
 //! - X1: the view is loaded for each operation, after the guard was renewed: the removal of a range
 //!   waits for the guards from before (`Store::quiesce`), so nothing is read or written by an older
 //!   view.
-//! - X2: an operation whose map is older than this server's tenure of the key is not executed (rifl
-//!   L10).
+//! - X2: an operation whose map is older than this server's tenure of the key is not executed
+//!   (rifl::L10).
 //! - X3: effect and completion record are in one group of the log; if there is no effect for lack
 //!   of a resource, there is no record, and the request may come again.
 //! - X4: a result without effect (a condition that failed, a value that is no number) is recorded
 //!   like an effect: a late copy must not get another result.
 //! - X5: a request is finished, and so its repetitions answered, only when effect and record have
-//!   the requested level, whatever happened to the connection meanwhile (rifl L2).
+//!   the requested level, whatever happened to the connection meanwhile (rifl::L2).
 //! - X6: in an enumeration, the objects that an answer left out are at or after its cursor, and its
 //!   objects before; keys of equal hash are never separated. Work and bytes of an answer are
 //!   bounded.

@@ -5,22 +5,22 @@
 pub enum Bug {
     /// Keys of other owners are served too.
     ViewIsNotLookedAt,
-    /// X2, rifl L10: copies from before this server owned the key are executed.
+    /// serve::X2, rifl::L10: copies from before this server owned the key are executed.
     TenureIsNotLookedAt,
-    /// X3: the completion record is in another group than the effect.
+    /// serve::X3: the completion record is in another group than the effect.
     RecordApart,
-    /// X3: a request with an effect may be executed again.
+    /// serve::X3: a request with an effect may be executed again.
     AbandonAfterEffect,
-    /// X4: a failed condition is evaluated again for a late copy.
+    /// serve::X4: a failed condition is evaluated again for a late copy.
     FailuresAreNotRecorded,
-    /// X5: a repetition is answered before the first execution is durable.
+    /// serve::X5: a repetition is answered before the first execution is durable.
     FinishBeforeDurable,
-    /// X6: the cursor passes objects that did not fit into an answer.
+    /// serve::X6: the cursor passes objects that did not fit into an answer.
     CutIsSkipped,
-    /// X8: a request that waits for flash counts as being executed.
+    /// serve::X8: a request that waits for flash counts as being executed.
     ColdIsNotAbandoned,
-    /// X8: the operations of a request that need nothing from flash are done before it waits for
-    /// the others, and again after it.
+    /// serve::X8: the operations of a request that need nothing from flash are done before it waits
+    /// for the others, and again after it.
     PartsBeforeTheyWait,
 }
 

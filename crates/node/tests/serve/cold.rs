@@ -1,5 +1,5 @@
-//! Requests for data on flash (X8): they do nothing while they wait, and are executed once, by the
-//! view at that time.
+//! Requests for data on flash (serve::X8): they do nothing while they wait, and are executed once,
+//! by the view at that time.
 
 use crate::enumerate::single;
 use crate::world::{Got, SINCE, World, reply, rpc, view};
@@ -175,7 +175,7 @@ fn conditions_and_removals_judge_what_lies_on_flash() {
     }
 }
 
-/// X1, X2: while the request waits, the key goes to another server, and comes back.
+/// serve::X1, serve::X2: while the request waits, the key goes to another server, and comes back.
 #[test]
 fn who_waits_for_flash_is_served_by_the_view_of_then() {
     let mut world = filled(None);

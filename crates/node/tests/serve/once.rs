@@ -127,8 +127,8 @@ fn records_move_with_their_range_when_all_of_it_is_durable() {
     );
 }
 
-/// X3: whatever a commit contains while requests run, it has effects together with their records.
-/// `Err`: it had not.
+/// serve::X3: whatever a commit contains while requests run, it has effects together with their
+/// records. `Err`: it had not.
 pub(crate) fn groups_are_whole(requests: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut world = World::new(bug);
     world.lease(&[1]);

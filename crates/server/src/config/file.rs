@@ -1,10 +1,11 @@
 //! `duramen.toml`: reads it, and changes it for `CONFIG REWRITE`.
 //!
 //! **Invariants**
-//! 1. A rewrite replaces values in place and adds lines at the end; every other byte stays
-//!    unchanged.
-//! 2. The old file stays complete and in its place until the new one is on disk: no error loses it.
-//! 3. A rewrite never writes a secret, so a secret in the file stays.
+//! - I1: a rewrite replaces values in place and adds lines at the end; every other byte stays
+//!   unchanged.
+//! - I2: the old file stays complete and in its place until the new one is on disk: no error loses
+//!   it.
+//! - I3: a rewrite never writes a secret, so a secret in the file stays.
 //!
 //! **Concurrency.** One rewrite at a time; `CONFIG SET` waits for it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]

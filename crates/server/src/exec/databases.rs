@@ -5,10 +5,10 @@
 //! step of the store in which the databases are exchanged.
 //!
 //! **Invariants**
-//! 1. The stored object equals `State::dbs`, so data written to a database later is found there
-//!    after a restart.
-//! 2. While a crash can still undo the exchange, every reply waits for it ([`observe`]): all later
-//!    requests may depend on it.
+//! - I1: the stored object equals `State::dbs`, so data written to a database later is found there
+//!   after a restart.
+//! - I2: while a crash can still undo the exchange, every reply waits for it ([`observe`]): all
+//!   later requests may depend on it.
 
 use super::client::Client;
 use super::context::{Context, Failure};
@@ -75,7 +75,7 @@ pub(super) fn exchange(
         .collect();
     write_places(ctx, guard, &places)?;
     commands.set_tables(&places, &guard.position());
-    guard.outdate_others(); // K1
+    guard.outdate_others(); // keys::K1
     Ok(())
 }
 
@@ -112,7 +112,7 @@ fn write_places(
     Ok(())
 }
 
-/// Invariant 2: to be called after a request ran, before its reply is sent.
+/// I2: to be called after a request ran, before its reply is sent.
 #[inline]
 pub(super) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
     if shared.commands.gate() & global::EXCHANGED != 0

@@ -341,7 +341,8 @@ impl Group {
     }
 }
 
-/// W1: the position of everything that turn `which` wrote and saw under `guard` joins its wait.
+/// wait::W1: the position of everything that turn `which` wrote and saw under `guard` joins its
+/// wait.
 #[inline]
 fn settle(
     hands: &mut Hands<'_>,
@@ -395,7 +396,8 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> Ne
         return Needs::Nothing;
     }
     match spec.run {
-        // C1: they lock their keys, because nothing may happen between the lookup and the change.
+        // cold::C1: they lock their keys, because nothing may happen between the lookup and the
+        // change.
         Run::Data(_) if keys != 1 && local.has_tier() && spec.changes_many() => Needs::Guard,
         Run::Data(_) | Run::Plain(_) | Run::Refused(_) => Needs::Nothing,
         // A single key needs no lock.
@@ -477,7 +479,7 @@ impl Step<'_> {
         turn.client.halted = true;
     }
 
-    /// Whether the keys are here, by the current view (M1).
+    /// Whether the keys are here, by the current view (membership::M1).
     #[inline]
     fn place(
         &self,
@@ -640,7 +642,7 @@ impl Step<'_> {
         !not_now
     }
 
-    /// Invariant M2, and the end of the waits of a request that has run.
+    /// Invariant membership::M2, and the end of the waits of a request that has run.
     #[inline(never)]
     fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, not_now: bool) {
         turn.client.wait.lease(routing::tells_of_data(spec));
@@ -693,8 +695,8 @@ impl Context<'_> {
         }
     }
 
-    /// K1: true if nothing was done, because SWAPDB came between the lookup of the table and its
-    /// use.
+    /// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
+    /// its use.
     #[inline]
     fn is_outdated(&self, done: &Done) -> bool {
         let is_told = |failure: &Failure| failure.is_moving();

@@ -1,9 +1,10 @@
 //! Commands on keys themselves: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
 //!
-//! **Invariant** K1: the table behind a database is looked up under the guard with which the
-//! command uses it. SWAPDB is exclusive in the store, so it runs during no guard. But a guard may
-//! have left the store meanwhile, to search for memory or to release its keys. It then gets
-//! `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
+//! **Invariant**
+//! - K1: the table behind a database is looked up under the guard with which the
+//!   command uses it. SWAPDB is exclusive in the store, so it runs during no guard. But a guard may
+//!   have left the store meanwhile, to search for memory or to release its keys. It then gets
+//!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
 
 use super::admit;
 use super::client::Db;

@@ -7,13 +7,12 @@
 //! between guards.
 //!
 //! **Invariants**
-//! 1. Requests of one connection run in the order in which they were sent, and their replies are
-//!    appended in that order.
-//! 2. A request produces exactly one reply (none after `CLIENT REPLY`): if a command fails
-//!    half-way, its partial reply is removed.
-//! 3. A `GET` or `SET` allocates nothing, takes no lock, and writes to no shared cache line but
-//!    those of the index and the log.
-//!    index and the log.
+//! - I1: requests of one connection run in the order in which they were sent, and their replies are
+//!   appended in that order.
+//! - I2: a request produces exactly one reply (none after `CLIENT REPLY`): if a command fails
+//!   half-way, its partial reply is removed.
+//! - I3: a `GET` or `SET` allocates nothing, takes no lock, and writes to no shared cache line but
+//!   those of the index and the log.
 
 mod admit;
 mod client;

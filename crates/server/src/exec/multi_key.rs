@@ -47,8 +47,9 @@ impl Context<'_> {
         done
     }
 
-    /// Runs one part of a command whose parts each have a result of their own. K1: a part that did
-    /// not happen, because SWAPDB came between, runs again on the table that is selected now.
+    /// Runs one part of a command whose parts each have a result of their own. keys::K1: a part
+    /// that did not happen, because SWAPDB came between, runs again on the table that is selected
+    /// now.
     pub(super) fn part<T>(
         &mut self,
         guard: &mut Guard<'_>,
@@ -124,8 +125,8 @@ impl Context<'_> {
         }
     }
 
-    /// As [`locked`](Self::locked), for keys that must be locked only because of flash (`cold`,
-    /// C1).
+    /// As [`locked`](Self::locked), for keys that must be locked only because of flash
+    /// (cold::C1).
     pub(super) fn locked_for_flash(
         &mut self,
         guard: &mut Guard<'_>,

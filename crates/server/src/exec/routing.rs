@@ -2,10 +2,10 @@
 //! not.
 //!
 //! **Invariants**
-//! - M1 (`cluster::membership`): the view is read under the guard with which the request runs, and
-//!   the guard is renewed first if the view has changed since the last read. So a thread that takes
-//!   a range away waits for this guard, or the request's writes fail with `Error::TryAgain`. Then
-//!   the request, which had no effect, is checked again.
+//! - As membership::M1 says, the view is read under the guard with which the request runs, and the
+//!   guard is renewed first if the view has changed since the last read. So a thread that takes a
+//!   range away waits for this guard, or the request's writes fail with `Error::TryAgain`. Then the
+//!   request, which had no effect, is checked again.
 //! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of
 //!   them: an atomic operation never spans servers.
 //! - R2: a request for keys that no server serves at the moment (their tablet is being recovered or
@@ -63,7 +63,7 @@ impl From<Elsewhere> for Failure {
 }
 
 impl Local {
-    /// The view for a request that runs under this guard (M1).
+    /// The view for a request that runs under this guard (membership::M1).
     #[inline]
     pub(super) fn view(&mut self, member: &Membership, guard: &mut Guard<'_>) -> &Arc<View> {
         if !self.views.is_current(member) {
@@ -170,7 +170,7 @@ pub(super) fn find(
 }
 
 /// Whether a reply of this command depends on data, and so may be sent only while this member may
-/// answer (M2).
+/// answer (membership::M2).
 #[inline]
 pub(super) fn tells_of_data(spec: &Spec) -> bool {
     let alone = matches!(spec.run, Run::Alone(_)) && spec.name != "info";

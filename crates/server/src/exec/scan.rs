@@ -1,9 +1,10 @@
 //! Walks over a table: SCAN, KEYS, RANDOMKEY, DBSIZE.
 //!
-//! **Invariant** W1: no request walks longer than a slice. Then `SCAN` and `DURAMEN.SCAN` reply
-//! with the cursor; `KEYS` notes its progress and continues in the next round, after all other
-//! connections had a turn and without a pin in between. Inside EXEC, which is one step, `KEYS`
-//! walks to the end; there all walks of one EXEC share a limit ([`OBJECTS_IN_EXEC_MAX`]).
+//! **Invariant**
+//! - W1: no request walks longer than a slice. Then `SCAN` and `DURAMEN.SCAN` reply
+//!   with the cursor; `KEYS` notes its progress and continues in the next round, after all other
+//!   connections had a turn and without a pin in between. Inside EXEC, which is one step, `KEYS`
+//!   walks to the end; there all walks of one EXEC share a limit ([`OBJECTS_IN_EXEC_MAX`]).
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::glob::Pattern;

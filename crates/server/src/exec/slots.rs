@@ -6,7 +6,7 @@
 //! - S2: a slot is reported with the server of its first key. A client that requests another key of
 //!   a divided slot there is redirected.
 //! - S3: a slot that no server serves at the moment is reported with a stand-in, a server that
-//!   serves another slot. There a request waits (`routing`, R2) and is then redirected to the new
+//!   serves another slot. There a request waits (routing::R2) and is then redirected to the new
 //!   owner, whereas the dead server would not answer. With the same map, all members report the
 //!   same stand-in.
 

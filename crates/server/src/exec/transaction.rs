@@ -6,7 +6,7 @@
 //! in one guard. No other client sees a part of it.
 //!
 //! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
-//! (`routing`, R1), independent of the checks when the requests were queued. The locks keep the
+//! (routing::R1), independent of the checks when the requests were queued. The locks keep the
 //! owner from changing.
 
 use super::client::{Client, Db, Transaction, gate, shown};
@@ -372,7 +372,7 @@ fn room_of(guard: &Guard<'_>, steps: &[Step<'_>]) -> Room {
     planner.room
 }
 
-/// C1 of `cold`: no command of the transaction runs before all entries that it needs are in memory.
+/// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
 fn warm(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,

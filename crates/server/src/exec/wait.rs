@@ -1,12 +1,12 @@
 //! Conditions for sending the replies of a turn.
 //!
 //! **Invariants**
-//! 1. Everything that a request wrote, and everything it saw that a crash could still undo, joins
-//!    its client's wait before the next request of another client runs under the same guard. So no
-//!    client waits for another's writes, and no reply shows data that can vanish (docs/traps.md,
-//!    trap 4).
-//! 2. A request at level `memory` waits for nothing: its client accepts that data it sees may
-//!    vanish.
+//! - W1: everything that a request wrote, and everything it saw that a crash could still undo,
+//!   joins its client's wait before the next request of another client runs under the same guard.
+//!   So no client waits for another's writes, and no reply shows data that can vanish
+//!   (docs/traps.md, trap 4).
+//! - W2: a request at level `memory` waits for nothing: its client accepts that data it sees may
+//!   vanish.
 
 use super::client::Client;
 use crate::durability::{Job, Stopping};
@@ -21,7 +21,7 @@ pub struct Wait {
     position: Position,
     more: Option<Box<More>>,
     /// The replies depend on data of a cluster's member: it must still be allowed to answer
-    /// (`cluster::membership`, M2).
+    /// (membership::M2).
     leased: bool,
 }
 

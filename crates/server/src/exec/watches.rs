@@ -1,10 +1,10 @@
 //! The keys that one connection watches.
 //!
 //! **Invariants**
-//! 1. A key of a table is stored once, with the stamp of its first `WATCH`: any change since then
-//!    cancels `EXEC`.
-//! 2. The lookup of a key takes the same time for any number of keys, and both their number and
-//!    their bytes are limited.
+//! - I1: a key of a table is stored once, with the stamp of its first `WATCH`: any change since
+//!   then cancels `EXEC`.
+//! - I2: the lookup of a key takes the same time for any number of keys, and both their number and
+//!   their bytes are limited.
 
 use super::client::Db;
 use crate::heap;

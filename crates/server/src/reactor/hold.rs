@@ -7,23 +7,24 @@
 //! need not be woken.
 //!
 //! **Invariants**
-//! 1. No byte at or after [`Held::from`] is sent before its wait is over: see
-//!    `Connection::sendable_bytes`.
-//! 2. A held connection is not received from; it holds at most one turn. Epoll continues to watch
-//!    it for input until some arrives: most clients send nothing before they have their reply, and
-//!    that saves two system calls.
-//! 3. Every held connection is in [`Holds::tokens`] and is checked after every commit; none is
-//!    forgotten while the thread sleeps (`shared::Commits`).
-//! 4. If the log fails, held replies become errors, because their content may not be true. But the
-//!    log of a cluster's member fails only when its life is over: then the connection is closed,
-//!    and the client asks other members.
-//! 5. In a cluster no reply that depends on data is sent unless this member was allowed to answer
-//!    at some moment after the request ran (`cluster::membership`, M2). The right is checked once
-//!    per group, after it ran, and then at each check of the held replies. The node's thread wakes
-//!    this thread like a commit does when the right comes back; this thread also checks by itself.
-//! 6. In a cluster a RESP client waits for `reply-timeout` at most. Then its replies become errors,
-//!    which say that the outcome is not known. The wait of a command itself (WAIT, SAVE) has its
-//!    own end; native clients have their own deadline.
+//! - I1: no byte at or after [`Held::from`] is sent before its wait is over: see
+//!   `Connection::sendable_bytes`.
+//! - I2: a held connection is not received from; it holds at most one turn. Epoll continues to
+//!   watch it for input until some arrives: most clients send nothing before they have their reply,
+//!   and that saves two system calls.
+//! - I3: every held connection is in [`Holds::tokens`] and is checked after every commit; none is
+//!   forgotten while the thread sleeps (`shared::Commits`).
+//! - I4: if the log fails, held replies become errors, because their content may not be true. But
+//!   the log of a cluster's member fails only when its life is over: then the connection is closed,
+//!   and the client asks other members.
+//! - I5: in a cluster no reply that depends on data is sent unless this member was allowed to
+//!   answer at some moment after the request ran (membership::M2). The right is checked
+//!   once per group, after it ran, and then at each check of the held replies. The node's thread
+//!   wakes this thread like a commit does when the right comes back; this thread also checks by
+//!   itself.
+//! - I6: in a cluster a RESP client waits for `reply-timeout` at most. Then its replies become
+//!   errors, which say that the outcome is not known. The wait of a command itself (WAIT, SAVE) has
+//!   its own end; native clients have their own deadline.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;

@@ -87,8 +87,8 @@ impl Reactor {
         if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
             return self.mute(token, connection);
         }
-        // I4, for callers without an event of epoll; and bytes that a waiting connection sent
-        // earlier come first.
+        // reactor::I4, for callers without an event of epoll; and bytes that a waiting connection
+        // sent earlier come first.
         if !connection.interest.contains(EventFlags::IN) || connection.waits_for != WaitsFor::Input
         {
             return self.slots.put(token, connection);

@@ -1,9 +1,9 @@
 //! Announces commits to a reactor thread; a system call is made only if the thread sleeps.
 //!
 //! **Invariants**
-//! 1. No wake-up is lost. The thread sets `waits` before it reads the count for the last time. The
-//!    writer counts a commit before it reads `waits`. All these accesses are `SeqCst`, so one of
-//!    the two sees the other's store.
+//! - I1: no wake-up is lost. The thread sets `waits` before it reads the count for the last time.
+//!   The writer counts a commit before it reads `waits`. All these accesses are `SeqCst`, so one of
+//!   the two sees the other's store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

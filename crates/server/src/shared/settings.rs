@@ -1,8 +1,9 @@
 //! The settings of a running server: reads and changes.
 //!
-//! **Invariant** J1: a change of several settings is made completely or not at all. The changed
-//! settings are checked together, so [`ServerConfig::check`] allows every state that is ever
-//! visible.
+//! **Invariant**
+//! - J1: a change of several settings is made completely or not at all. The changed
+//!   settings are checked together, so [`ServerConfig::check`] allows every state that is ever
+//!   visible.
 
 use super::{Message, Shared};
 use crate::config::{SETTINGS, ServerConfig, Setting};

@@ -2,11 +2,11 @@
 //! when the server stops.
 //!
 //! **Invariants**
-//! 1. A running thread has stamped its loop; a thread that sleeps in the kernel has marked that. So
-//!    the age of a stamp is the time for which all clients of that thread wait.
-//! 2. A stop has a deadline: [`Ending::wait`] returns when all threads have ended, or when one did
-//!    not end in time. Before the stop begins, data that is only in memory is written. This may
-//!    take as long as it needs, unless a thread is stuck.
+//! - I1: a running thread has stamped its loop; a thread that sleeps in the kernel has marked that.
+//!   So the age of a stamp is the time for which all clients of that thread wait.
+//! - I2: a stop has a deadline: [`Ending::wait`] returns when all threads have ended, or when one
+//!   did not end in time. Before the stop begins, data that is only in memory is written. This may
+//!   take as long as it needs, unless a thread is stuck.
 //!
 //! **Concurrency.** A [`Beat`] is stored by its thread and loaded by any thread, relaxed: it shows
 //! roughly the current state, and nothing else depends on it. [`Ending`] is locked at the start and

@@ -330,7 +330,7 @@ impl World {
     }
 
     /// A server that is declared crashed was off, paused, unreachable or slow, or its life had
-    /// ended: no other fault justifies it (coordinator, V1 and V2).
+    /// ended: no other fault justifies it (verdict::V1 and verdict::V2).
     fn look_for_excuses(&mut self, output: &Output) {
         let Output::Ask {
             question: FromCoordinator::Servers(ServerListUpdate::Step { changes, .. }),

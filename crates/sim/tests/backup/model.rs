@@ -287,7 +287,7 @@ impl Run {
         Ok(())
     }
 
-    /// M1: the replicas of a fenced log do not change, whatever its master tries.
+    /// many::M1: the replicas of a fenced log do not change, whatever its master tries.
     fn check_fence(&self, log: u64) {
         let backup = self.backup();
         let of_log = self

@@ -6,12 +6,12 @@
 //! | client | [`ReplyParser`] (whole replies), [`ReplySkipper`] (counts) | [`RequestEncoder`] |
 //!
 //! **Invariants**
-//! 1. No byte sequence panics, and none makes a parser allocate more than a small multiple of the
-//!    bytes received: a *declared* length is compared with a limit and then waited for, never
-//!    reserved.
-//! 2. The boundaries between reads change neither the parsed requests nor the error.
-//! 3. A parser that returned an error has lost the frame boundary: its connection is closed after
-//!    the error was sent.
+//! - I1: no byte sequence panics, and none makes a parser allocate more than a small multiple of
+//!   the bytes received: a *declared* length is compared with a limit and then waited for, never
+//!   reserved.
+//! - I2: the boundaries between reads change neither the parsed requests nor the error.
+//! - I3: a parser that returned an error has lost the frame boundary: its connection is closed
+//!   after the error was sent.
 
 #![deny(
     clippy::unwrap_used,

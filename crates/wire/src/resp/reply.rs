@@ -1,10 +1,10 @@
 //! Replies on the client's side: whole values, built from bytes that arrive in any pieces.
 //!
 //! **Invariants**
-//! 1. Every byte is parsed once: the parsed elements of an aggregate wait on a stack of frames
-//!    while the rest arrives.
-//! 2. Nothing is reserved for declared elements or bytes, and every total has a limit
-//!    ([`ReplyLimits`]).
+//! - I1: every byte is parsed once: the parsed elements of an aggregate wait on a stack of frames
+//!   while the rest arrives.
+//! - I2: nothing is reserved for declared elements or bytes, and every total has a limit
+//!   ([`ReplyLimits`]).
 
 use super::error::ReplyError;
 use super::number::parse_integer;

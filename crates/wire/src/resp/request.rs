@@ -1,9 +1,9 @@
 //! Requests on the server's side: arrays of bulk strings and inline commands, parsed in place.
 //!
 //! **Invariants**
-//! 1. The input begins with the request that was incomplete last time; [`ParseState`] describes
-//!    that request and no other.
-//! 2. Ranges fit in 31 bits: a longer request is refused before its bytes arrive.
+//! - I1: the input begins with the request that was incomplete last time; [`ParseState`] describes
+//!   that request and no other.
+//! - I2: ranges fit in 31 bits: a longer request is refused before its bytes arrive.
 //!
 //! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the important case: [`short_request`] reads each
 //! header as one word and takes lengths of one to three digits. All other requests (more arguments,

@@ -1,10 +1,10 @@
 //! The table of parsed requests, and the arguments of one request.
 //!
 //! **Invariants**
-//! 1. An argument is a range of the input, or (inline commands, queued requests) of `copied`: it is
-//!    never allocated separately.
-//! 2. Spans up to the last of `ends` belong to complete requests; only a parser in the middle of a
-//!    request leaves more.
+//! - I1: an argument is a range of the input, or (inline commands, queued requests) of `copied`: it
+//!   is never allocated separately.
+//! - I2: spans up to the last of `ends` belong to complete requests; only a parser in the middle of
+//!   a request leaves more.
 
 /// Maximum end of a 31-bit range.
 pub(super) const REQUEST_BYTES_MAX: usize = i32::MAX as usize;

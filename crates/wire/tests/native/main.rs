@@ -211,7 +211,7 @@ fn cut_frames_are_incomplete() {
     }
 }
 
-/// No flipped bit of header or body is accepted. Payloads have their own checksums (N3).
+/// No flipped bit of header or body is accepted. Payloads have their own checksums (codec::N3).
 #[test]
 fn flipped_bits_do_not_pass() {
     for (name, mut bytes) in samples::frames() {

@@ -134,7 +134,7 @@ proptest! {
     }
 
     /// A body that was changed, with a correct checksum, is an error or is the one encoding of its
-    /// message (N4).
+    /// message (codec::N4).
     #[test]
     fn bodies_have_one_encoding(
         operation in owned(),

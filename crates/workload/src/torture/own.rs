@@ -1,10 +1,10 @@
 //! A client with keys of its own: its model gives the right reply to each command.
 //!
 //! **Invariants**
-//! - `torture::O1`: only this client writes its keys, so each reply is determined by its model.
-//! - `torture::O2`: a command that is refused for lack of room changes nothing, however many keys
+//! - O1: only this client writes its keys, so each reply is determined by its model.
+//! - O2: a command that is refused for lack of room changes nothing, however many keys
 //!   it names.
-//! - `torture::O3`: after a lost connection the keys have the state after some prefix of the sent
+//! - O3: after a lost connection the keys have the state after some prefix of the sent
 //!   commands. Each command counts as a whole. Where memory may be full, each of them may have been
 //!   refused.
 

@@ -1,10 +1,10 @@
 //! The watchdog of one run: times of replies, the first failure, and the server's memory.
 //!
 //! **Invariants**
-//! - `torture::W1`: a reply is late when it takes longer than the limit, not counting excused time.
-//! - `torture::W2`: excused time is the time in which the run itself stopped the server (a pause, a
+//! - W1: a reply is late when it takes longer than the limit, not counting excused time.
+//! - W2: excused time is the time in which the run itself stopped the server (a pause, a
 //!   restart), and the time in which the whole machine stood still. Nothing else is excused.
-//! - `torture::W3`: the first failure ends the run; it is never overwritten by a later one.
+//! - W3: the first failure ends the run; it is never overwritten by a later one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -5,6 +5,8 @@
 
 mod dependencies;
 mod edges;
+mod headings;
+mod labels;
 mod licence;
 mod links;
 mod proofs;
@@ -38,6 +40,8 @@ pub(crate) fn run() -> Result<(), String> {
     links::check(&house, &mut complaints)?;
     proofs::check(&house, &mut complaints)?;
     prose::check(&house, &mut complaints)?;
+    labels::check(&house, &mut complaints)?;
+    headings::check(&house, &mut complaints)?;
     traps::check(&house, &mut complaints)?;
     if complaints.is_empty() {
         println!("{} files are tidy", house.files.len());

@@ -105,6 +105,26 @@ fn code_only(text: &str) -> String {
     code
 }
 
+/// The text's comments, each in its line; all else is left out.
+pub(super) fn comments_only(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut comments = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let (Token::Code(length) | Token::Blank(length)) =
+            token(&bytes[at..], at > 0 && is_word(bytes[at - 1]));
+        let end = (at + length).min(bytes.len());
+        if bytes[at..].starts_with(b"//") || bytes[at..].starts_with(b"/*") {
+            comments.push_str(&text[at..end]);
+        } else {
+            let breaks = bytes[at..end].iter().filter(|byte| **byte == b'\n').count();
+            comments.extend(std::iter::repeat_n('\n', breaks));
+        }
+        at = end;
+    }
+    comments
+}
+
 /// The token at the start of a text, with its length in bytes.
 enum Token {
     Code(usize),
@@ -235,5 +255,11 @@ mod tests {
             assert!(has(text, "unsafe"), "{text}");
         }
         assert_eq!(code_only("a\n\"b\nc\"\nd").lines().count(), 4);
+    }
+
+    #[test]
+    fn comments_stay_in_their_lines() {
+        let text = "let a = \"// no\n\"; // é\nb(); /* c\nd */ e();\n/// f";
+        assert_eq!(comments_only(text), "\n// é\n/* c\nd */\n/// f");
     }
 }

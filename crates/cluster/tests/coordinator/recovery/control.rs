@@ -1,4 +1,5 @@
-//! The choice of the control segment that counts as a dead server's log (G1, G2, G5).
+//! The choice of the control segment that counts as a dead server's log (collect::G1, collect::G2,
+//! collect::G5).
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The number of segments that the disk has room for, and their reserves.
 //!
-//! **Invariants** D9 and D10 of `swap`: heads take room before they open a segment, and a log that
-//! a start finds too long becomes shorter.
+//! **Invariants** swap::D9 and swap::D10: heads take room before they open a segment, and a log
+//! that a start finds too long becomes shorter.
 
 use super::Swaps;
 use crate::space::Purpose;
@@ -12,13 +12,13 @@ impl Swaps {
         self.limit_max.min(self.disk_room.load(Ordering::Relaxed))
     }
 
-    /// All segments that a restart found are listed (D10).
+    /// All segments that a restart found are listed (swap::D10).
     pub fn found(&self) {
         let count = self.count.load(Ordering::Relaxed);
         self.found.store(count, Ordering::Relaxed);
     }
 
-    /// Maximum segments for survivors; for removals, less the reserve of survivors (D10).
+    /// Maximum segments for survivors; for removals, less the reserve of survivors (swap::D10).
     fn limit_of_cleaning(&self) -> u64 {
         let room = self.room_max.min(self.disk_room.load(Ordering::Relaxed));
         let found = self.found.load(Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Swaps {
         self.count.load(Ordering::Relaxed) + self.aside.load(Ordering::Relaxed)
     }
 
-    /// Takes room for a segment of a head (D9); false: there is none.
+    /// Takes room for a segment of a head (swap::D9); false: there is none.
     pub fn take_room(&self, purpose: Purpose) -> bool {
         self.aside.fetch_add(1, Ordering::Relaxed);
         // Counted by now: this room, and the room of concurrent callers.
@@ -97,7 +97,7 @@ impl Swaps {
         has_room
     }
 
-    /// Gives room back: the segment is listed by now, or is not needed (D9).
+    /// Gives room back: the segment is listed by now, or is not needed (swap::D9).
     pub fn give_back_room(&self) {
         let before = self.aside.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "room that nobody took (D9)");

@@ -416,7 +416,7 @@ fn there_is_one_database_and_tables_are_the_coordinators() {
     assert!(!tables.contains("db1"), "{tables}");
 }
 
-/// P3 of `own_part`: a large flush takes several rounds, other connections have turns between them,
+/// own_part::P3: a large flush takes several rounds, other connections have turns between them,
 /// and only the last round replies.
 #[test]
 fn a_large_flush_is_done_in_rounds() {
@@ -614,7 +614,8 @@ fn without_a_cluster_its_commands_say_so() {
     }
 }
 
-/// M2: a reply that depends on data needs the right to answer; any other reply is sent at once.
+/// membership::M2: a reply that depends on data needs the right to answer; any other reply is sent
+/// at once.
 #[test]
 fn replies_that_tell_of_data_need_a_lease() {
     let mut member = Member::new(1);
@@ -648,7 +649,7 @@ fn replies_that_tell_of_data_need_a_lease() {
     assert!(alone.client.take_wait().is_none());
 }
 
-/// M1: after `quiesce` has returned, no write that used an older view follows.
+/// membership::M1: after `quiesce` has returned, no write that used an older view follows.
 #[test]
 fn no_write_follows_once_the_view_was_changed_and_the_store_is_quiet() {
     const ROUNDS: usize = 200;

@@ -307,7 +307,7 @@ fn read_trouble(kind: Kind, body: &[u8]) -> Result<Trouble<'_>, BodyError> {
         7 => Trouble::NotPermitted { reason },
         _ => return Err(cursor.wrong("code")),
     };
-    // N4
+    // codec::N4
     let text = !matches!(trouble, Trouble::WrongServer { .. } | Trouble::Busy { .. });
     if reserved != 0
         || (after_ms != 0 && code != 6)
@@ -381,7 +381,7 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
         Kind::ToCoordinator => Question::ToCoordinator(postcard(kind, body)?),
         Kind::FromCoordinator => Question::FromCoordinator(postcard(kind, body)?),
         Kind::Peer => match postcard(kind, body)? {
-            // N4: it has its own form.
+            // codec::N4: it has its own form.
             Peer::WriteReplica(_) => {
                 return Err(BodyError::Field {
                     kind,

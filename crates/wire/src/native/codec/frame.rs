@@ -94,7 +94,7 @@ fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// The checksum of a frame (N3).
+/// The checksum of a frame (codec::N3).
 #[inline]
 fn checksum(header: &[u8; HEADER_BYTES], body: &[u8]) -> u32 {
     let crc = checksum::crc32c(&header[..CRC_AT]);

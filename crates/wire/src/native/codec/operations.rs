@@ -202,7 +202,7 @@ pub(super) fn read_single<'a>(cursor: &mut Cursor<'a>) -> Result<Single<'a>, Bod
     let key_bytes = usize::from(cursor.u16("bytes of key")?);
     let table = TableId(cursor.u32("table")?);
     let value_bytes = cursor.u32("bytes of value")? as usize;
-    // N4: fields that the operation does not have are zero.
+    // codec::N4: fields that the operation does not have are zero.
     let known_flags = match op {
         READ => 0,
         WRITE | REMOVE => FLAG_RPC,
@@ -382,7 +382,7 @@ pub(super) fn read_outcome<'a>(cursor: &mut Cursor<'a>) -> Result<Outcome<'a>, B
     let code = cursor.u16("code")?;
     let length = cursor.u32("bytes")? as usize;
     let version = cursor.u64("version")?;
-    // N4: fields that the kind does not have are zero.
+    // codec::N4: fields that the kind does not have are zero.
     let (known_flags, has_bytes, has_version) = match kind {
         VALUE => (FLAG_EXPIRY, true, true),
         ABSENT => (0, false, false),
