@@ -158,8 +158,8 @@ impl World {
     }
 
     /// Whether the cluster is well within the plan's patience. If the disks are full of replicas of
-    /// dead servers, no server has room to recover their data. Then operators add as many servers as
-    /// a segment has replicas, in any racks, and that must be enough.
+    /// dead servers, no server has room to recover their data. Then operators add as many servers
+    /// as a segment has replicas, in any racks, and that must be enough.
     fn becomes_well(&mut self) -> bool {
         let patience_us = self.plan.patience_us;
         if self.run(patience_us, LOOK_US, |world| world.is_well()) {
