@@ -1,26 +1,26 @@
-//! Where replicas go: anywhere, with refinement, or into copysets.
+//! Placement: selects the backups for replicas, either at random with refinement or in copysets.
 //!
 //! **Rules**
-//! - L1: the replicas of a segment lie on different servers, none of them its master. Two lives of
-//!   one machine are one server: until there is a verdict about the old one both are in the list.
-//!   With fewer servers than replicas a segment stays incomplete, and nothing of it is
+//! - L1: the replicas of a segment are on different servers, none of them its master. Two lives of
+//!   one machine are one server: both are in the list until there is a verdict about the old life.
+//!   With fewer servers than replicas a segment stays incomplete, and none of its writes is
 //!   acknowledged.
-//! - L2: of five random candidates the one is taken that would be done reading first, were its
-//!   master to crash now.
-//! - L3: copysets depend on the members alone, not on the order in which they came and went: all
-//!   masters see the same ones. Server slots, written in base R, are grouped R by R where they
-//!   differ in one digit alone: as many digits, as many groups for each server, and no two servers
-//!   share more than one. A slot that nobody has had yet makes its group wait; the place of a
-//!   crashed server is taken by the same other one in all its groups, and so is the place of one
-//!   whose rack the group has already, as long as there is another rack. A replica lies outside of
-//!   the copysets only where none of their servers can take it.
-//! - L4: the replicas do not lie in the master's own rack, as long as there is somebody elsewhere:
-//!   the master's memory is one of the copies.
-//! - L5: a backup that is drained gets a replica only where nobody else can take it: else a segment
-//!   would stay incomplete, and all writes of its master would wait until the drain is taken back.
-//! - L6: racks are a preference, never a reason to wait. The replicas lie in as many different
-//!   racks as there are, the master's own one included (it comes before a rack that is shared).
-//!   Where these are fewer than the replicas, some share a rack, and all racks about equally many.
+//! - L2: of five random candidates, the one is chosen that would finish reading first if its master
+//!   crashed now.
+//! - L3: copysets depend on the present members alone, not on the order of joins and crashes: all
+//!   masters compute the same ones. Server slots are numbers in base R; R slots that differ in one
+//!   digit alone form a group. So each server has one group per digit, and no two servers share
+//!   more than one group. A group begins when all its slots have been assigned. The place of a
+//!   crashed server is taken by the same stand-in in all its groups. So is the place of a server
+//!   whose rack the group has already, as long as there is another rack. A replica is outside of
+//!   the copysets only if none of their servers can take it.
+//! - L4: no replica is in the master's own rack while a backup in another rack can take it: the
+//!   master's memory is one of the copies.
+//! - L5: a draining backup gets a replica only if no other backup can take it. Otherwise a segment
+//!   would stay incomplete, and all writes of its master would wait until the drain is cancelled.
+//! - L6: racks are a preference, never a reason to wait. The replicas are in as many different
+//!   racks as possible, the master's own rack included (it is used before a rack is shared). With
+//!   fewer racks than replicas, some replicas share a rack, and racks have about equal numbers.
 //!
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
@@ -29,17 +29,17 @@ use crate::replication::BackupId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Random candidates of which the best is taken (L2).
+/// Number of random candidates, of which the best is chosen (L2).
 const CANDIDATES: usize = 5;
 
 /// The layout of a master's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Anywhere: a recovery reads from all disks at once.
+    /// At random: a recovery reads from all disks at once.
     #[default]
     Scatter,
-    /// In copysets, each server in `groups` of them: fewer sets of servers that lose data if all of
-    /// a set fail.
+    /// In copysets, each server in `groups` of them: fewer sets of servers whose joint failure
+    /// loses data.
     Copysets { groups: u32 },
 }
 
@@ -54,7 +54,7 @@ impl Layout {
     }
 }
 
-/// A backup that may be given replicas.
+/// A backup that may get replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub backup: BackupId,
@@ -62,9 +62,9 @@ pub struct Member {
     pub rack: Option<String>,
     /// Its address: two lives at one address are one machine. Empty: unknown.
     pub address: String,
-    /// Its data directory; 0: unknown.
+    /// Id of its data directory; 0: unknown.
     pub disk: u64,
-    /// Microseconds in which it reads one segment.
+    /// Time in which it reads one segment, in microseconds.
     pub read_us: u32,
 }
 
@@ -81,13 +81,13 @@ impl From<BackupId> for Member {
 }
 
 impl Member {
-    /// L1.
+    /// Whether both are lives of one machine (L1).
     fn is_one_machine_with(&self, other: &Member) -> bool {
         !self.address.is_empty() && self.address == other.address
             || self.disk != 0 && self.disk == other.disk
     }
 
-    /// Whether replicas of one segment may lie here and there (L1).
+    /// Whether both may have replicas of one segment (L1).
     fn goes_with(&self, other: &Member) -> bool {
         self.backup != other.backup && !self.is_one_machine_with(other)
     }
@@ -98,26 +98,27 @@ impl Member {
     }
 }
 
-/// How good a place is for one more replica: the lowest is the best.
+/// Rank of a backup for one more replica: the lowest rank is the best.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// L5.
     is_drained: bool,
     /// L3.
     copyset: InCopyset,
-    /// Replicas of the segment that lie in the same rack (L6).
+    /// Number of the segment's replicas in the same rack (L6).
     in_rack: usize,
-    /// In the master's own rack (L4).
+    /// It is in the master's own rack (L4).
     is_near: bool,
 }
 
-/// Whether a backup and all that hold the segment are of one copyset.
+/// Whether a copyset has a backup and all present holders of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum InCopyset {
-    /// Of one that has nobody in the master's rack; or there are no copysets.
+    /// A copyset without a server in the master's rack has them; or there are no copysets.
     Away,
-    /// Of one that has.
+    /// Only copysets with a server in the master's rack have them.
     Near,
+    /// No copyset has them.
     No,
 }
 
@@ -128,13 +129,13 @@ pub struct Placement {
     /// The master itself; `None`: unknown.
     master: Option<Member>,
     members: BTreeMap<BackupId, Member>,
-    /// They keep their replicas, and get new ones only by L5; `true`: as long as there is another
-    /// life of the same machine.
+    /// Retired backups: they keep their replicas, and get new ones only by L5. `true`: retired
+    /// because a newer life of the same machine was added.
     retired: BTreeMap<BackupId, (Member, bool)>,
-    /// Replicas of this master that a recovery would read there.
+    /// Number of this master's replicas that a recovery would read from each backup.
     load: BTreeMap<BackupId, u32>,
     random: u64,
-    /// Groups of the present members, if there are any.
+    /// Copysets of the present members; empty if the layout has none.
     groups: Vec<Vec<BackupId>>,
     stale: bool,
 }
@@ -155,19 +156,19 @@ impl Placement {
         }
     }
 
-    /// Sets the place of the master itself, before there are members (L1, L4).
+    /// Sets the master itself, before members are added (L1, L4).
     pub fn set_master(&mut self, master: Member) {
         self.master = Some(master);
     }
 
-    /// Whether it is in the master's rack (L4).
+    /// Whether a backup is in the master's rack (L4).
     fn is_near(&self, member: &Member) -> bool {
         let master = self.master.as_ref();
         master.is_some_and(|master| master.shares_rack_with(member))
     }
 
-    /// It may be chosen from now on, and an older life of the same machine not any more: it may be
-    /// over.
+    /// Adds a backup that may be chosen. An older life of the same machine is not chosen any more,
+    /// as it may be over.
     pub fn add(&mut self, member: Member) {
         let master = self.master.as_ref();
         if master.is_some_and(|master| master.is_one_machine_with(&member)) {
@@ -188,7 +189,7 @@ impl Placement {
         self.stale = true;
     }
 
-    /// It is not chosen any more, and keeps its replicas.
+    /// Retires a backup: it is not chosen any more, and keeps its replicas.
     pub fn retire(&mut self, backup: BackupId) {
         if let Some(member) = self.members.remove(&backup) {
             self.retired.insert(backup, (member, false));
@@ -197,7 +198,7 @@ impl Placement {
         self.stale = true;
     }
 
-    /// It is gone, with its replicas.
+    /// Removes a backup that is gone with its replicas.
     pub fn remove(&mut self, backup: BackupId) {
         self.retire(backup);
         let Some((gone, _)) = self.retired.remove(&backup) else {
@@ -207,7 +208,7 @@ impl Placement {
         let other = others
             .find(|(other, is_superseded)| *is_superseded && other.is_one_machine_with(&gone));
         if let Some((other, _)) = other.cloned() {
-            self.add(other); // the last added life was over
+            self.add(other); // the life that was added last is over
         }
     }
 
@@ -215,8 +216,9 @@ impl Placement {
         self.members.contains_key(&backup)
     }
 
-    /// Chooses a backup for one more replica of a segment that is on `holding` already, none of
-    /// `refusing`; a recovery reads the first replica of a segment. `None`: there is none.
+    /// Chooses a backup for one more replica of a segment. `holding`: backups that have replicas of
+    /// it already. `refusing`: backups that must not be chosen. `None`: no backup can take it. A
+    /// recovery reads the first replica of a segment.
     pub fn choose(
         &mut self,
         holding: &[BackupId],
@@ -235,7 +237,7 @@ impl Placement {
         !self.willing(holding, refusing).is_empty()
     }
 
-    /// Those that may take one more replica (L1), of the best rank.
+    /// The backups that may take one more replica (L1) and have the best rank.
     fn willing(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> Vec<BackupId> {
         let copysets = self.copysets_of(holding);
         let holders: Vec<&Member> = holding.iter().filter_map(|id| self.known(*id)).collect();
@@ -270,13 +272,13 @@ impl Placement {
         willing
     }
 
-    /// Whether a new segment would find backups for all its replicas. One that has refused counts:
-    /// it is asked again.
+    /// Whether there are backups for all replicas of a new segment. A backup that has refused
+    /// counts: it is tried again.
     pub fn has_enough(&mut self) -> bool {
         self.place_new().len() >= self.replicas
     }
 
-    /// Whether a new segment would lie in more racks than these replicas do (L6).
+    /// Whether the replicas of a new segment would be in more racks than these (L6).
     pub fn would_spread(&mut self, holding: &[BackupId]) -> bool {
         let sharing = self.sharing(holding.iter().copied());
         sharing > 0 && {
@@ -285,7 +287,7 @@ impl Placement {
         }
     }
 
-    /// How many of these replicas lie in the rack of one before them.
+    /// Number of these replicas that are in the rack of an earlier one.
     pub fn sharing(&self, holding: impl Iterator<Item = BackupId> + Clone) -> usize {
         let members = holding.filter_map(|backup| self.known(backup));
         let shares = |(n, member): &(usize, &Member)| {
@@ -295,7 +297,7 @@ impl Placement {
         members.clone().enumerate().filter(shares).count()
     }
 
-    /// Where a new segment could lie.
+    /// Backups for a new segment: as many as there are, at most `replicas`.
     fn place_new(&mut self) -> Vec<BackupId> {
         let mut holding = Vec::with_capacity(self.replicas);
         while holding.len() < self.replicas
@@ -306,14 +308,15 @@ impl Placement {
         holding
     }
 
-    /// A segment that this backup was to read first is gone.
+    /// A segment whose first replica is on this backup is gone.
     pub fn unload(&mut self, backup: BackupId) {
         if let Some(load) = self.load.get_mut(&backup) {
             *load = load.saturating_sub(1);
         }
     }
 
-    /// The members of copysets that have all of these (L3, L4); `None`: the layout has no copysets.
+    /// The members of all copysets that contain all of `holding` (L3, L4); `None`: the layout has
+    /// no copysets.
     fn copysets_of(&mut self, holding: &[BackupId]) -> Option<BTreeMap<BackupId, InCopyset>> {
         let Layout::Copysets { groups } = self.layout else {
             return None;
@@ -342,7 +345,7 @@ impl Placement {
         member.or_else(|| Some(&self.retired.get(&backup)?.0))
     }
 
-    /// L2.
+    /// Chooses among these backups (L2).
     fn refine(&mut self, possible: Vec<BackupId>) -> Option<BackupId> {
         if possible.is_empty() {
             return None;
@@ -366,14 +369,15 @@ impl Placement {
     }
 }
 
-/// splitmix64's end: spreads all bits of a number over all bits.
+/// Finalizer of splitmix64: each bit of the result depends on all bits of `z`.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ z >> 31
 }
 
-/// The copysets of these members (L3): groups of `replicas` servers, each server in up to `groups`.
+/// The copysets of these members (L3): groups of `replicas` servers, each server in at most
+/// `groups` of them.
 pub fn copysets<'a>(
     members: impl Iterator<Item = &'a Member>,
     replicas: usize,
@@ -390,7 +394,7 @@ pub fn copysets<'a>(
     let mut stride = 1;
     for _ in 0..groups.max(1) {
         let block = stride * base;
-        // Blocks in which all slots have been given.
+        // Only blocks whose slots have all been assigned.
         for start in (0..slots / block).map(|n| n * block) {
             for first in start..start + stride {
                 let group: Vec<u64> = (0..base).map(|n| first + n * stride).collect();
@@ -405,7 +409,7 @@ pub fn copysets<'a>(
     sets
 }
 
-/// The members in a group's slots, or others that stand in for them. `None`: there are too few
+/// The members in a group's slots, with stand-ins for missing ones. `None`: there are too few
 /// servers.
 fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>> {
     let mut chosen: Vec<&Member> = Vec::with_capacity(group.len());
@@ -427,8 +431,8 @@ fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>
         }
     }
     for slot in missing {
-        // L6; then the member whose slot it is; then the same one everywhere: that with the highest
-        // number drawn for it and this slot.
+        // First L6, then the slot's own member, then the highest number from a hash of the slot and
+        // the member: the same stand-in in all groups.
         let rank = |(own, member): &(&u64, &&Member)| {
             let drawn = mix(mix(slot) ^ u64::from(member.backup.slot()));
             (Reverse(in_rack(&chosen, member)), **own == slot, drawn)

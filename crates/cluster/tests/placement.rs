@@ -62,9 +62,9 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
     assert_eq!(placement.choose(&[], &refusing), None);
 }
 
-/// Racks a, a, b and c, two replicas: the member of b died, and the one of c placed nothing any
-/// more, for both others are in one rack. All writes there waited for ever, and the figure that
-/// tells whether there are enough backups said that there are.
+/// Four servers in the racks a, a, b and c, two replicas. The server in b died, and the one in c
+/// placed no segment any more, as both others are in one rack. All its writes waited for ever,
+/// although the metric showed enough backups.
 #[test]
 fn a_master_that_is_left_with_one_other_rack_goes_on_and_spreads_again() {
     for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
@@ -82,7 +82,7 @@ fn a_master_that_is_left_with_one_other_rack_goes_on_and_spreads_again() {
         assert_eq!(slots, BTreeSet::from([0, 1]));
         assert_eq!(placement.sharing(apart.iter().copied()), 1);
         assert!(!placement.would_spread(&apart));
-        // Another one of b comes: from now on the copies are apart again.
+        // Another server in b joins: from now on the copies are in different racks again.
         placement.add(member(4, Some(1)));
         assert!(placement.would_spread(&apart));
         for _ in 0..50 {
@@ -95,17 +95,17 @@ fn a_master_that_is_left_with_one_other_rack_goes_on_and_spreads_again() {
     }
 }
 
-/// Where a new segment may lie, in the words of the rules: what a model allows.
+/// A model of the rules: the allowed placements of a new segment.
 struct Model<'a> {
     layout: Layout,
     replicas: usize,
     own: Option<u64>,
-    /// Racks of the others that live.
+    /// Slots and racks of the other living servers.
     others: &'a [(u64, Option<u64>)],
 }
 
 impl Model<'_> {
-    /// placement::L6: each named rack once, and everybody without a rack.
+    /// placement::L6: the most racks, where a server without a rack counts as a rack of its own.
     fn racks_most(&self) -> usize {
         let named: BTreeSet<u64> = self.others.iter().filter_map(|(_, rack)| *rack).collect();
         let alone = self.others.iter().filter(|(_, rack)| rack.is_none());
@@ -139,9 +139,9 @@ impl Model<'_> {
         let sharing = placement.sharing(holding.iter().copied());
         assert_eq!(sharing, holding.len() - different, "{case}: {holding:?}");
         if !matches!(self.layout, Layout::Scatter) {
-            return; // copysets keep away from the own rack where one of them does
+            return; // a copyset avoids the master's rack only if one of them can
         }
-        // placement::L4: in the own rack only what finds no other one.
+        // placement::L4: a replica is in the master's rack only if no other rack can take it.
         let elsewhere = self
             .others
             .iter()
@@ -155,17 +155,17 @@ impl Model<'_> {
     }
 }
 
-/// Every master of every cluster of up to six members in up to four racks, or in none, and all ways
-/// in which some of them have died: where R others live a segment is placed, in as many racks as
-/// there are, and the figure that people see says so, then and only then.
+/// Masters of all clusters of up to six members in up to four racks or in none, with every subset
+/// of the others dead. If R others live, and only then, a segment is placed, in as many racks as
+/// possible, and the metric shows enough backups.
 #[test]
 fn every_small_cluster_places_where_enough_others_live() {
     let mut cases = 0;
     for count in 1..=6u32 {
-        // The rack of each one as a digit; the last digit is no rack.
+        // One digit per server: its rack; the digit 4 is no rack.
         for racks in 0..5u64.pow(count) {
             let rack_of = |slot: u64| Some(racks / 5u64.pow(slot as u32) % 5).filter(|r| *r < 4);
-            // Names of racks do not matter: the first one is 0, the next new one is 1, and so on.
+            // Names of racks do not matter: the first rack is 0, the next new rack is 1, and so on.
             let mut names = 0;
             let is_first_of_its_kind = (0..u64::from(count)).filter_map(rack_of).all(|rack| {
                 let is_known = rack <= names;
@@ -213,8 +213,8 @@ fn every_small_cluster_places_where_enough_others_live() {
 }
 
 proptest! {
-    /// The master's rack held replicas of its own log: its memory and a copy were lost with one
-    /// rack. With one other rack alone nothing was placed.
+    /// The master's rack had replicas of its log: its memory and a copy were lost with one rack.
+    /// With only one other rack no segment was placed.
     #[test]
     fn replicas_keep_away_from_each_other_and_from_their_master(
         racks in proptest::collection::vec(proptest::option::weighted(0.8, 0u64..5), 1..14),

@@ -1,8 +1,8 @@
 //! Admin HTTP of a coordinator: `/status` `/metrics` `/livez` `/readyz`.
 //!
 //! **Invariants**
-//! - A1: nothing that a peer sends makes it wait longer than [`PATIENCE`] or read more than
-//!   [`HEAD_BYTES_MAX`]; more than [`AT_ONCE`] peers at a time are turned away.
+//! - A1: one read or write waits at most [`PATIENCE`] for a peer, and reads at most
+//!   [`HEAD_BYTES_MAX`] of its request; more than [`AT_ONCE`] peers at a time are turned away.
 
 use crate::driver::{News, Report, ask_report};
 use crate::{Error, Role};
@@ -15,10 +15,11 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const AT_ONCE: usize = 16;
-/// A leader whose store has not taken a change for so long can do nothing for its cluster.
+/// Longest commit of a leader that counts as alive and ready; beyond it, the leader can do nothing
+/// for its cluster.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves for as long as the process lives; returns the real address.
+/// Serves for the process's lifetime; returns the real address.
 pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<SocketAddr, Error> {
     let failed = |reason| Error::Listen { address, reason };
     let listener = TcpListener::bind(address).map_err(failed)?;
@@ -30,7 +31,7 @@ pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<Socket
                 continue; // which closes it
             }
             let (driver, busy) = (driver.clone(), Arc::clone(&busy));
-            // If there are no threads to be had, the peer is turned away.
+            // If no thread can be started, the peer is turned away.
             let _ = std::thread::Builder::new()
                 .name("admin".to_owned())
                 .spawn(move || {
@@ -74,7 +75,7 @@ fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
     stream.write_all(body.as_bytes())
 }
 
-/// The request's head, or as much of it as is read at all.
+/// The request's head, cut off at [`HEAD_BYTES_MAX`].
 fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -82,7 +83,7 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(bytes) => head.extend_from_slice(&piece[..bytes]),
-            // A process that was stopped and goes on.
+            // The process was stopped and continued.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -135,8 +136,8 @@ fn shown(path: &str, report: Report) -> (u16, &'static str, String) {
 mod tests {
     use super::*;
 
-    /// A leader whose disk hung was alive and ready, while recoveries and `duramen status` waited
-    /// for it.
+    /// A leader whose disk hung was shown as alive and ready, while recoveries and `duramen status`
+    /// waited for it.
     #[test]
     fn a_store_that_hangs_shows() {
         let page = |path, seconds| {

@@ -1,4 +1,4 @@
-//! The thread of the sockets and of the state machine.
+//! The driver: the thread that owns the sockets and the state machine.
 
 mod chronicle;
 mod figures;
@@ -24,26 +24,25 @@ use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest sleep of the driver.
+/// Longest sleep of the driver between two polls of the sockets.
 const POLL_MAX: Duration = Duration::from_secs(1);
-/// A stop waits so long for the store.
+/// Time that a stop waits for the store.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// Calls that are older were given up by the state machine long ago.
+/// Age beyond which a call is dropped; the state machine gave it up long before.
 const CALL_US_MAX: u64 = 30_000_000;
-/// A leader that cannot judge leaves the leadership to others for so long: several of their
-/// campaigns.
+/// Time for which a leader that cannot judge does not campaign: several campaigns of the others.
 const RESIGN_REST: Duration = Duration::from_secs(10);
-/// And does so again after this time at the earliest: when most servers are really gone, no leader
-/// can judge, and changing leaders is no help.
+/// Shortest time between two such resignations. When most servers are really gone, no leader can
+/// judge, and another leader is no help.
 const RESIGN_AGAIN: Duration = Duration::from_secs(600);
-/// What lasts is said again after this time.
+/// Interval at which a lasting problem is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
-/// How often it is looked how far recoveries are.
+/// Interval at which the progress of recoveries is logged.
 const CHRONICLE_US: u64 = 20_000;
-/// Connections of a cluster of 10,000 servers and their tools.
+/// Most connections: enough for a cluster of 10,000 servers and their tools.
 const CONNECTIONS_MAX: usize = 20_000;
 
-/// What the driver is told by other threads.
+/// Messages of other threads to the driver.
 pub(crate) enum News {
     Leads(Leads),
     Stored {
@@ -55,26 +54,26 @@ pub(crate) enum News {
         epoch: u64,
         reason: String,
     },
-    /// Somebody else leads.
+    /// Another coordinator leads.
     Follows(Option<String>),
-    /// The store can't be reached; it is asked again.
+    /// The store can't be reached; the keeper tries again.
     Away(String),
-    /// The store can't be used, and will not be asked again.
+    /// The store can't be used; the keeper does not try again.
     Unusable(String),
-    /// The store's thread has ended as told.
+    /// The keeper has ended after an [`Order::Stop`].
     Resigned,
     Report(SyncSender<Report>),
     Stop,
 }
 
-/// What admin HTTP shows.
+/// State of the coordinator for admin HTTP.
 pub(crate) struct Report {
     pub role: Role,
-    /// Of the leader.
+    /// The cluster's status; `None`: it does not lead.
     pub status: Option<String>,
-    /// Why it is not ready although it leads.
+    /// The reason why it is not ready although it leads.
     pub mistaken: Option<String>,
-    /// How long the leader's store has had a change that it has not taken.
+    /// Age of the commit that the leader's store has not finished yet.
     pub store_waits: Duration,
     pub metrics: String,
 }
@@ -88,9 +87,9 @@ struct Leading {
     chronicle: Chronicle,
 }
 
-/// What this coordinator is now.
+/// The coordinator's current role.
 enum State {
-    /// Nothing is known yet, or the store can't be reached.
+    /// The leader is not known yet, or the store can't be reached.
     Away {
         reason: String,
     },
@@ -100,13 +99,13 @@ enum State {
     Leading(Box<Leading>),
 }
 
-/// Who waits for an answer.
+/// A pending request: its connection, and the envelope of its answer.
 struct Asker {
     connection: ConnectionId,
     envelope: Envelope,
 }
 
-/// A question of the state machine.
+/// An unanswered call of the state machine to a server.
 struct Call {
     id: CallId,
     epoch: u64,
@@ -114,7 +113,7 @@ struct Call {
     since_us: u64,
 }
 
-/// See the file's head.
+/// The driver's state; see the module.
 pub(crate) struct Driver {
     options: Options,
     name: String,
@@ -130,16 +129,18 @@ pub(crate) struct Driver {
     swept_us: u64,
     roles: Sender<Role>,
     told: Option<Role>,
-    /// When it last said that it cannot judge, and when it last resigned for that.
+    /// Time of the last log line that it cannot judge.
     unfit: Option<Instant>,
-    /// When it last said that a server refused something.
+    /// Time of the last log line about a server's refusal.
     refused: Option<Instant>,
-    /// When it last said that a server of another cluster came.
+    /// Time of the last log line about a server of another cluster.
     foreign: Option<Instant>,
+    /// Time of the last resignation because it could not judge.
     resigned: Option<Instant>,
     figures: Figures,
+    /// End of the wait for the store, after a request to stop.
     stops: Option<Instant>,
-    /// It has ended, like this.
+    /// Result of the coordinator, once it has ended.
     ended: Option<Result<(), Error>>,
 }
 
@@ -250,7 +251,7 @@ impl Driver {
         }
     }
 
-    /// What was answered is sent, as far as it goes.
+    /// Sends queued answers, as far as the sockets take them.
     fn flush(&mut self) {
         let mut events = Vec::new();
         self.hub.poll(Some(Duration::ZERO), &mut events);
@@ -329,7 +330,7 @@ impl Driver {
             }
             News::Resigned => self.end(Ok(())),
             News::Report(to) => {
-                // Who asked may have gone.
+                // The admin thread may have given up.
                 let _ = to.try_send(self.report());
             }
             News::Stop => {
@@ -360,7 +361,7 @@ impl Driver {
             term,
             contents,
         } = leads;
-        // Terms are counted, one per leadership: 2^32 of them do not happen.
+        // Terms are counted, one per leadership: they never reach 2^32.
         let term = u32::try_from(term.0).unwrap_or(u32::MAX);
         let config = Config {
             cluster: self.options.cluster.clone(),
@@ -393,15 +394,15 @@ impl Driver {
         }
     }
 
-    /// The store is somebody else's, or too new: a person must look.
+    /// The store belongs to another cluster, or is too new: an operator must act.
     fn refuse(&mut self, reason: OpenError) {
         let store = self.options.store.to_string();
-        // So that whoever may use it need not wait.
+        // The store is released for a coordinator that can use it.
         let _ = self.orders.send(Order::Stop);
         self.end(Err(Error::Open { store, reason }));
     }
 
-    /// coordinator::D2: what was under way in this leadership is refused, and forgotten.
+    /// coordinator::D2: ends a leadership. Its pending requests are refused, its calls dropped.
     fn lose(&mut self, epoch: u64, reason: &str) {
         if self.epoch() != Some(epoch) {
             return;
@@ -429,7 +430,7 @@ impl Driver {
             let _ = self.orders.send(Order::Stop);
             return self.end(Err(Error::InUse { store, leader }));
         }
-        // One's own name from an earlier life: it is not the leader now.
+        // Its own name is from an earlier run: that process does not lead now.
         let leader = leader.filter(|leader| *leader != self.name);
         let is_news = self.told.as_ref() != Some(&Role::Standby(leader.clone()));
         if is_news {
@@ -452,12 +453,12 @@ impl Driver {
     fn tell(&mut self, role: Role) {
         if self.told.as_ref() != Some(&role) {
             self.told = Some(role.clone());
-            // Who started it may not care.
+            // The receiver may be gone.
             let _ = self.roles.send(role);
         }
     }
 
-    /// Lets the machine know, and does what it says.
+    /// Gives the input to the state machine, and executes its outputs.
     fn handle(&mut self, input: Input) {
         let now_us = self.now_us();
         if let State::Leading(leading) = &mut self.state {
@@ -482,7 +483,7 @@ impl Driver {
                 Output::Persist { token, batch } => {
                     if let Some(epoch) = self.epoch() {
                         self.figures.committing(self.origin.elapsed());
-                        // The keeper outlives the driver, or has said why it ended.
+                        // The keeper outlives the driver, or has reported why it ended.
                         let _ = self.orders.send(Order::Commit {
                             epoch,
                             token,
@@ -529,7 +530,7 @@ impl Driver {
         }
     }
 
-    /// Somebody was refused whose cluster has another id.
+    /// The hub refused a server of a cluster with another id.
     fn foreign(&mut self, peer: SocketAddr, cluster_id: ClusterId) {
         self.handle(Input::Foreign { cluster_id });
         if self.mistaken().is_none() && self.may_say_foreign() {
@@ -564,7 +565,7 @@ impl Driver {
         may
     }
 
-    /// Another coordinator may hear the servers.
+    /// Leaves the leadership to a coordinator that may reach the servers.
     fn resign(&mut self, is_denied: bool) {
         let has_just = |at: Instant| at.elapsed() < RESIGN_AGAIN;
         let is_enough = !is_denied && self.resigned.is_some_and(has_just);
@@ -605,7 +606,7 @@ impl Driver {
         }
     }
 
-    /// The coordinator of this leadership, as a sender.
+    /// Sender id of this leadership.
     fn me(&self) -> ServerId {
         match &self.state {
             State::Leading(leading) => ServerId::coordinator(leading.term),
@@ -639,13 +640,13 @@ impl Driver {
     }
 }
 
-/// Of a cluster that begins. Each source of hashes has random keys of its own.
+/// Id of a new cluster. Each `RandomState` has random keys of its own.
 fn new_id() -> ClusterId {
     let half = || u128::from(RandomState::new().hash_one(0));
     ClusterId((half() << 64 | half()).max(1))
 }
 
-/// For the admin thread.
+/// Gets a report from the driver, for the admin thread; `None`: no answer within 2 s.
 pub(crate) fn ask_report(handle: &Handle<News>) -> Option<Report> {
     let (to, answer) = mpsc::sync_channel(1);
     handle.tell(News::Report(to));

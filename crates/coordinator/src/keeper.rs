@@ -1,10 +1,11 @@
-//! The thread of the store: campaigns and stores. The lease is renewed by a thread of its own for
-//! each leadership ([`Renewing`]): loading, applying and storing may take longer than a lease.
+//! The keeper: the thread that campaigns and commits to the store. Each leadership has a thread of
+//! its own that renews the lease ([`Renewing`]): loading, applying and storing may take longer than
+//! a lease.
 //!
 //! **Invariants**
-//! - R1: the lease's end, as the driver sees it, is counted from before the renewal was sent.
+//! - R1: the driver's end of the lease is counted from before the renewal was sent.
 //! - R2: one leadership at a time: `Lost` is the last news of an epoch, `Leads` the first of the
-//!   next. Nothing renews the lease of the one when the next begins.
+//!   next. Nothing renews the lease of the last leadership when the next begins.
 
 use crate::driver::News;
 use duramen_cluster::coordinator::Token;
@@ -16,19 +17,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two campaigns.
+/// Pause between two campaigns.
 const CAMPAIGN: Duration = Duration::from_millis(100);
-/// After the store could not be reached; doubles up to the second one.
+/// Shortest pause after the store could not be reached; it doubles up to [`REST_MAX`].
 const REST_MIN: Duration = Duration::from_millis(100);
 const REST_MAX: Duration = Duration::from_secs(1);
 /// Renewals per lease.
 const RENEWALS: u32 = 5;
-/// How often it is looked whether a renewal has failed, if there are any.
+/// Longest wait for an order if the store has no lease.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What the driver wants.
+/// Orders of the driver to the keeper.
 pub(crate) enum Order {
-    /// coordinator::D1: dropped unless the leadership of this epoch goes on.
+    /// coordinator::D1: dropped if the leadership of this epoch is over.
     Commit {
         epoch: u64,
         token: Token,
@@ -38,7 +39,7 @@ pub(crate) enum Order {
     Drop {
         epoch: u64,
     },
-    /// So it has, and others are to lead: this one does not campaign for so long.
+    /// As `Drop`, so that another coordinator leads: this one does not campaign for `rest`.
     Resign {
         epoch: u64,
         rest: Duration,
@@ -46,14 +47,14 @@ pub(crate) enum Order {
     Stop,
 }
 
-/// A leadership that begins.
+/// A new leadership.
 pub(crate) struct Leads {
     pub epoch: u64,
     pub term: Term,
     pub contents: Contents,
 }
 
-/// When the lease ends, in microseconds since the origin; `u64::MAX`: it does not.
+/// End of the lease, in microseconds since the origin; `u64::MAX`: it never ends.
 #[derive(Clone, Default)]
 pub(crate) struct LeaseEnd(Arc<AtomicU64>);
 
@@ -67,30 +68,30 @@ impl LeaseEnd {
     }
 }
 
-/// See the file's head.
+/// The keeper's state; see the module.
 pub(crate) struct Keeper {
     pub store: Box<dyn MetaStore>,
     pub orders: Receiver<Order>,
     pub news: Handle<News>,
     pub lease_end: LeaseEnd,
     pub origin: Instant,
-    /// Of the last leadership.
+    /// Epoch of the last leadership.
     pub epoch: u64,
-    /// Others are to lead until then.
+    /// It does not campaign until this time.
     pub rests_until: Option<Instant>,
 }
 
-/// The thread that renews the lease, for as long as this is kept.
+/// The thread that renews the lease; its drop ends and joins the thread.
 struct Renewing {
     period: Duration,
     failure: Arc<Mutex<Option<String>>>,
-    /// Dropped: it ends.
+    /// Its drop ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Renewing {
-    /// `None` if there is nothing to be renewed.
+    /// `None`: the store has no lease.
     fn begin(
         store: &dyn MetaStore,
         lease_end: &LeaseEnd,
@@ -118,7 +119,7 @@ impl Renewing {
         }))
     }
 
-    /// Why the lease is not renewed any more.
+    /// The reason why the lease is not renewed any more.
     fn failure(&self) -> Option<String> {
         let failure = self.failure.lock();
         failure.unwrap_or_else(PoisonError::into_inner).take()
@@ -129,13 +130,13 @@ impl Drop for Renewing {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // R2; it has nothing to say any more
+            let _ = thread.join(); // R2; its result is not needed
         }
     }
 }
 
-/// Until it is told to stop. Leadership is not lost by a renewal that fails for want of a
-/// connection: the lease's end decides that.
+/// Renews until it is told to stop. A renewal that fails because the store cannot be reached does
+/// not lose the leadership before the lease has ended.
 fn keep_renewing(
     mut renewal: Box<dyn Renewal>,
     lease: Duration,
@@ -163,14 +164,14 @@ fn keep_renewing(
     }
 }
 
-/// Why a leadership ended.
+/// The reason for which a leadership ended.
 enum End {
     Lost(String),
     Stop,
 }
 
 impl Keeper {
-    /// Until it is told to stop, or the store can't be used.
+    /// Runs until it is told to stop, or the store can't be used.
     pub(crate) fn run(mut self) {
         let mut rest = REST_MIN;
         loop {
@@ -213,7 +214,8 @@ impl Keeper {
         self.origin.elapsed().as_micros() as u64
     }
 
-    /// Leads, with everything that is stored; or says who does.
+    /// Tries to lead: a new leadership with everything that is stored, or `None` if another
+    /// coordinator leads.
     fn campaign(&mut self) -> Result<Option<(Leads, Option<Renewing>)>, Error> {
         let asked_us = self.now_us();
         let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
@@ -223,7 +225,7 @@ impl Keeper {
             self.news.tell(News::Follows(leader));
             return Ok(None);
         };
-        // R1: the lease was given by an answer to what was sent at that time.
+        // R1: the request whose answer gave the lease was sent after `asked_us`.
         self.lease_end.set(match self.store.lease_ms() {
             0 => u64::MAX,
             ms => asked_us + ms * 1000,

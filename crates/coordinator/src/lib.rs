@@ -1,24 +1,23 @@
 //! The coordinator's process: sockets, store and clock around the state machine of
 //! `cluster::coordinator`.
 //!
-//! [`start`] gives a [`Running`] coordinator. It leads, or it waits until the one that leads is
-//! gone and sends those who ask to it.
+//! [`start`] gives a [`Running`] coordinator. It leads, or it stands by until the leader is gone
+//! and refers callers to the leader.
 //!
 //! **Invariants**
-//! - D1: what the state machine wants stored is given to the store in its order, and it hears
+//! - D1: batches of the state machine reach the store in their order. The state machine gets
 //!   `Persisted` only after the store's `commit` has returned. A commit of an earlier leadership is
 //!   dropped.
-//! - D2: when leadership is lost, or the lease has run out without a renewal, the state machine of
-//!   that leadership ends before anything else is looked at. What it had under way is answered with
-//!   a refusal.
+//! - D2: when leadership is lost, or the lease has expired without a renewal, the state machine of
+//!   that leadership ends before any other event is handled. Its pending requests are refused.
 //! - D3: time is one monotonic clock for all leaderships of the process.
-//! - D4: whoever asks gets an answer: nothing that arrives makes the process end or wait.
+//! - D4: every request gets an answer: no incoming frame makes the process end or wait.
 //!
 //! **Concurrency** two threads: the *driver* owns the sockets and the state machine, the *keeper*
-//! owns the store and may block in it. They talk through a channel and the hub's handle. The
-//! *admin* thread asks the driver.
+//! owns the store and may block in it. They communicate through a channel and the hub's handle. The
+//! *admin* thread gets reports from the driver.
 
-// What the standard library prints with ends the process where nothing can be printed.
+// The print macros of the standard library panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod admin;
@@ -38,40 +37,41 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// What a coordinator is.
+/// Parameters of a coordinator.
 #[derive(Clone)]
 pub struct Options {
     pub cluster: String,
-    /// Where it listens; port 0: any free one.
+    /// Listening address; port 0: any free port.
     pub listen: SocketAddr,
-    /// `host:port` under which others reach it, if that is not where it listens.
+    /// `host:port` under which others reach it, if it differs from `listen`.
     pub announce: Option<String>,
     pub store: StoreSpec,
-    /// What servers, clients and tools must show, and are shown; empty: nothing.
+    /// Token that this coordinator and its servers, clients and tools prove to each other; empty:
+    /// none.
     pub token: Vec<u8>,
-    /// Of a cluster that does not exist yet; an existing one keeps its own.
+    /// Settings of a new cluster; an existing cluster keeps its own.
     pub settings: ClusterSettings,
-    /// Where admin HTTP listens; `None`: nowhere.
+    /// Listening address of admin HTTP; `None`: no admin HTTP.
     pub admin: Option<SocketAddr>,
-    /// How admin HTTP shows the cluster: JSON, in one line.
+    /// Renders the cluster for admin HTTP: JSON, in one line.
     pub show: fn(&Overview) -> String,
 }
 
 /// Why a coordinator did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Name another address, or end what listens there.
+    /// Choose another address, or end the process that listens there.
     #[error("cannot listen at {address}: {reason}; {}", listen_advice(*address, reason))]
     Listen {
         address: SocketAddr,
         reason: std::io::Error,
     },
-    /// Say `announce`.
+    /// Set `announce`.
     #[error(
         "listening at {0}, others need to be told by which address they reach it: say --announce HOST:PORT"
     )]
     Announce(SocketAddr),
-    /// Name another store, or the cluster's right name.
+    /// Choose another store, or correct the cluster's name.
     #[error("the store {store} cannot be used: {reason}")]
     Open { store: String, reason: OpenError },
     /// End the other one, or use etcd.
@@ -83,7 +83,7 @@ pub enum Error {
         store: String,
         leader: Option<String>,
     },
-    /// Look at the store: its disk, its permissions, or restore it from a copy.
+    /// Check the store's disk and its permissions, or restore the store from a copy.
     #[error("the store {store} cannot be used: {reason}")]
     Store { store: String, reason: String },
     #[error("cannot {doing}: {reason}")]
@@ -97,11 +97,11 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     Leader,
-    /// Somebody else leads, at this address if it is known.
+    /// Another coordinator leads, at this address if it is known.
     Standby(Option<String>),
 }
 
-/// A coordinator that runs. Dropped without [`Running::wait`], it runs until the process ends.
+/// A running coordinator. Dropped without [`Running::wait`], it runs until the process ends.
 pub struct Running {
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -111,21 +111,21 @@ pub struct Running {
     driver: JoinHandle<Result<(), Error>>,
 }
 
-/// Begins to be a coordinator.
+/// Starts a coordinator.
 ///
 /// # Errors
-/// It can't listen, or the system gives no sockets or threads. What is wrong with the store comes
-/// out of [`Running::wait`].
+/// It can't listen, or the system gives no sockets or threads. [`Running::wait`] returns the errors
+/// of the store.
 pub fn start(options: Options) -> Result<Running, Error> {
     let store = options.store.clone();
     start_with(options, move |name, cluster| store.open(name, cluster))
 }
 
-/// As [`start`], with a store that the caller makes, given the coordinator's name and the
-/// cluster's.
+/// As [`start`], with a store from `make`, whose arguments are the names of the coordinator and of
+/// the cluster.
 ///
 /// # Errors
-/// As there.
+/// As [`start`].
 pub fn start_with(
     options: Options,
     make: impl FnOnce(&str, &str) -> Result<Box<dyn MetaStore>, StoreError>,
@@ -134,32 +134,33 @@ pub fn start_with(
 }
 
 impl Running {
-    /// Where it listens.
+    /// Its listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its admin HTTP listens.
+    /// Listening address of its admin HTTP.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// `host:port`, as others know it.
+    /// `host:port` under which others reach it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits for news about who leads; `None`: it has ended, [`Running::wait`] says why.
+    /// Waits for a change of its role; `None`: it has ended, [`Running::wait`] returns the reason.
     pub fn next_role(&self) -> Option<Role> {
         self.roles.recv().ok()
     }
 
-    /// The next news about who leads, if there are any already.
+    /// The next change of its role, if there is one already.
     pub fn try_next_role(&self) -> Option<Role> {
         self.roles.try_recv().ok()
     }
 
-    /// Tells it to end: what is being stored is stored and answered, then others may lead.
+    /// A handle that ends it: the commit in progress is finished and answered, then other
+    /// coordinators may lead.
     pub fn stopper(&self) -> Stopper {
         Stopper {
             handle: self.handle.clone(),
@@ -169,7 +170,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Errors
-    /// Why it ended by itself.
+    /// The reason, if it ended by itself.
     pub fn wait(self) -> Result<(), Error> {
         let lost = || {
             Err(Error::System {

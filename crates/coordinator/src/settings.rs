@@ -1,8 +1,8 @@
-//! Settings of a new cluster: what they are if nothing is said, and what they must not be.
+//! Settings of a new cluster: their defaults and their limits.
 
 use duramen_wire::native::message::ClusterSettings;
 
-/// What is wrong with settings, for people.
+/// An error in the settings, for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} must be {must}, not {is}")]
 pub struct SettingsError {
@@ -11,8 +11,8 @@ pub struct SettingsError {
     pub is: String,
 }
 
-/// Settings that fit a few servers in one room. `hash_seed` must be random: keys of an attacker
-/// must not meet in one place.
+/// Defaults, for a few servers in one room. `hash_seed` must be random: an attacker must not be
+/// able to choose keys with the same hash.
 pub fn defaults(hash_seed: u64) -> ClusterSettings {
     ClusterSettings {
         replicas: 3,
@@ -30,7 +30,7 @@ pub fn defaults(hash_seed: u64) -> ClusterSettings {
     }
 }
 
-/// Whether a cluster can live with these.
+/// Checks the limits of the settings.
 ///
 /// # Errors
 /// The first setting that is wrong.

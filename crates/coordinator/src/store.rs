@@ -1,4 +1,4 @@
-//! Which store: `redb:DIR`, or `etcd:http://HOST:PORT,…`.
+//! The setting that selects a store: `redb:DIR`, or `etcd:http://HOST:PORT,…`.
 
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_metastore::{Embedded, Etcd};
@@ -8,19 +8,19 @@ use std::str::FromStr;
 
 /// The file in an embedded store's directory.
 const FILE: &str = "coordinator.redb";
-/// Where etcd listens if no port is said.
+/// etcd's default port.
 const ETCD_PORT: u16 = 2379;
 
-/// Where a coordinator's state outlives it.
+/// The persistent store of a coordinator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreSpec {
-    /// A file in this directory. One coordinator uses it.
+    /// A file in this directory. One coordinator can use it.
     Redb(PathBuf),
-    /// `host:port` of etcd's members. Any number of coordinators use it, and one leads.
+    /// `host:port` of etcd's members. Any number of coordinators can use it; one of them leads.
     Etcd(Vec<String>),
 }
 
-/// Why there is no store.
+/// The reason why the store cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error(
@@ -38,7 +38,7 @@ pub enum StoreError {
 }
 
 impl StoreSpec {
-    /// Whether coordinators that do not lead can wait for their turn.
+    /// Whether several coordinators can use the store, of which one leads and the others stand by.
     pub(crate) fn has_standbys(&self) -> bool {
         matches!(self, StoreSpec::Etcd(_))
     }

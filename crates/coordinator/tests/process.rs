@@ -1,4 +1,4 @@
-//! Coordinators with real sockets, around stores that tests hold in their hands.
+//! Tests of coordinators with real sockets, around stores that the tests control.
 
 use duramen_base::ids::ServerId;
 use duramen_client::{Admin, AdminAnswer, Client, Error as ClientError, Options as ClientOptions};
@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Nothing takes longer, or the test fails.
+/// Longest wait; beyond it the test fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn options(store: &str) -> Options {
-    // A server that a busy machine keeps from running for a moment is not taken for dead; one that
-    // is gone refuses connections.
+    // On a busy machine, a server that does not run for a moment must not be called crashed. A
+    // server that is gone refuses connections.
     let settings = ClusterSettings {
         verdict_timeout_ms: 3_000,
         ..defaults(7)
@@ -41,7 +41,8 @@ fn options(store: &str) -> Options {
     }
 }
 
-/// A store that several coordinators see; its lease is `lease_ms`, renewed or not as the test says.
+/// A store that several coordinators share, with a lease of `lease_ms` milliseconds. The test
+/// decides whether it can be reached.
 struct Leased {
     memory: Memory,
     lease_ms: u64,
@@ -110,7 +111,7 @@ impl MetaStore for Leased {
     }
 }
 
-/// A lease that no machine stands still for.
+/// A lease longer than any pause of the test's machine.
 const LONG_MS: u64 = 60_000;
 
 /// A coordinator on a leased store.
@@ -149,13 +150,13 @@ fn is_role(running: &Running, wanted: impl Fn(&Role) -> bool) {
     }
 }
 
-/// What a server of the cluster says and answers, without being one.
+/// A fake server: sends and answers the messages of a member.
 struct Server {
     hub: Hub<()>,
     coordinator: String,
     address: String,
     requests: u64,
-    /// Which questions it got.
+    /// The questions that it got.
     heard: Vec<FromCoordinator>,
     id: ServerId,
 }
@@ -228,7 +229,7 @@ impl Server {
         panic!("the coordinator does not answer");
     }
 
-    /// Listens for a moment, answers what it is asked.
+    /// Polls its sockets for 20 ms, and answers questions.
     fn round(&mut self) -> Option<CoordinatorAnswer> {
         let mut events = Vec::new();
         self.hub.poll(Some(Duration::from_millis(20)), &mut events);
@@ -319,8 +320,8 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     let asked = status(&client);
     assert_eq!(asked.servers[0].status, ServerStatus::Up);
     assert_eq!((asked.tablets.len(), asked.term), (3, 1));
-    // Nobody suspects it: the coordinator itself notices that its port is closed, as the other one
-    // still answers.
+    // No member suspects it: the coordinator itself notices that its port is closed, as the other
+    // server still answers.
     let mut other = Server::new(&running);
     assert!(matches!(other.enlist(6), CoordinatorAnswer::Enlisted(_)));
     drop(server);
@@ -332,7 +333,7 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     drop(other);
     running.stopper().stop();
     running.wait().expect("it ends as told");
-    // What it knew is there for its next life, under the same name only.
+    // A new coordinator finds the state in the store, if its cluster has the same name.
     let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it starts");
     let asked = status(&client_of(&[&running]));
     assert_eq!((asked.tablets.len(), asked.term), (3, 2));
@@ -415,8 +416,8 @@ fn a_standby_with_a_wrong_token_leaves_the_leadership_and_calls_nobody_crashed()
     }
 }
 
-/// A store as etcd is: who has not renewed for a lease is deposed. What is there takes longer than
-/// a lease to load.
+/// A store like etcd: a leader without a renewal for the length of a lease is deposed. Loading
+/// takes longer than a lease.
 struct Slow {
     memory: Memory,
     renewed: Arc<Mutex<Instant>>,
@@ -473,8 +474,9 @@ impl MetaStore for Slow {
     }
 }
 
-/// With 30,000 clients' leases in etcd, or 20 ms a question, loading took longer than the lease,
-/// which nobody renewed meanwhile: each coordinator was deposed while it loaded, and none ever led.
+/// With 30,000 clients' leases in etcd, or 20 ms per request, loading took longer than the lease,
+/// which was not renewed meanwhile: each coordinator was deposed while it loaded, and none ever
+/// led.
 #[test]
 fn a_leader_keeps_its_lease_while_it_loads() {
     let memory = Memory::new("nobody");
@@ -515,7 +517,7 @@ fn when_the_leader_goes_a_standby_leads_and_clients_follow() {
     is_role(&second, |role| {
         *role == Role::Standby(Some(first.name().to_owned()))
     });
-    // A standby sends to the leader.
+    // A standby refers the client to the leader.
     let client = client_of(&[&second]);
     assert_eq!(status(&client).leader, first.name());
     first.stopper().stop();
@@ -533,7 +535,7 @@ fn a_leader_without_its_store_ends_its_leadership_and_says_why() {
     let running = leased(&memory, &away, 2_000);
     is_role(&running, |role| *role == Role::Leader);
     let client = client_of(&[&running]);
-    // A machine that stands still may have cost it a leadership already.
+    // A pause of the machine may have cost it a leadership already.
     let term = status(&client).term;
     away.store(1, Ordering::SeqCst);
     // coordinator::D2: without a renewal it leads no longer than the lease.
@@ -548,7 +550,7 @@ fn a_leader_without_its_store_ends_its_leadership_and_says_why() {
                 if error.to_string().contains("taken away") {
                     break;
                 }
-                // A machine that stood still meanwhile.
+                // The machine paused meanwhile.
                 assert!(Instant::now() < until, "{error}");
             }
             other => panic!("{other:?}"),
@@ -604,7 +606,7 @@ fn strange_questions_are_answered_and_hurt_nobody() {
     assert!(admin("/readyz").starts_with("HTTP/1.1 200"));
     assert!(admin("/nothing").starts_with("HTTP/1.1 404"));
     assert_eq!(status(&client_of(&[&running])).cluster, "trial");
-    // A server whose id the store never gave: it is of another cluster, and this store is new.
+    // The store never assigned this id: the server is of another cluster, and this store is new.
     let mut server = Server::new(&running);
     server.id = ServerId::new(3, 3);
     let refused = server.ask(&ToCoordinator::Suspect {

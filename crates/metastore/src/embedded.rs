@@ -1,9 +1,8 @@
-//! A redb file. Whoever has it open leads; its lock goes with the process, so nothing needs to be
-//! renewed.
+//! The embedded store: a redb file. The process that has it open leads. The file's lock ends with
+//! the process, so there is no lease to renew.
 //!
 //! **Invariants**
-//! - E1: the state is read and written by the process that holds the file's lock and by nobody else
-//!   (store::M1).
+//! - E1: only the process that holds the file's lock reads and writes the state (store::M1).
 //! - E2: a batch is one redb transaction, synced before `commit` returns (store::M1, store::M3).
 
 use crate::{unavailable, unusable};
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 const STATE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("state");
 const TERMS: TableDefinition<&str, u64> = TableDefinition::new("terms");
 
-/// See the module.
+/// The embedded store; see the module.
 pub struct Embedded {
     path: PathBuf,
     name: String,
@@ -23,7 +22,8 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// The store in that file, which is made if it does not exist. `name`: of this coordinator.
+    /// The store in the file at `path`, which is created if it does not exist. `name`: of this
+    /// coordinator.
     pub fn new(path: &Path, name: &str) -> Embedded {
         Embedded {
             path: path.to_owned(),
@@ -32,7 +32,8 @@ impl Embedded {
         }
     }
 
-    /// Says who has the file open, for those who can't open it.
+    /// Path of the file with the name of the coordinator that has the store open. Coordinators that
+    /// cannot open the store read it.
     fn sign(&self) -> PathBuf {
         self.path.with_extension("leader")
     }
@@ -90,7 +91,7 @@ impl Embedded {
     }
 }
 
-/// A disk that is full or fails may come back; a file that cannot be one does not.
+/// An I/O error (a full or failing disk) may be temporary; a damaged file is not.
 fn trouble(error: redb::Error) -> Error {
     match error {
         redb::Error::Io(error) if error.kind() != ErrorKind::InvalidData => unavailable(error),
@@ -101,7 +102,7 @@ fn trouble(error: redb::Error) -> Error {
 
 impl MetaStore for Embedded {
     fn acquire(&mut self) -> Result<Option<Term>, Error> {
-        self.database = None; // or its own lock would be in its way
+        self.database = None; // the lock of this process would block it
         match Database::create(&self.path) {
             Ok(database) => self.database = Some(database),
             Err(DatabaseError::DatabaseAlreadyOpen) => return Ok(None),

@@ -1,6 +1,6 @@
-//! Where a coordinator's state outlives it: one file ([`Embedded`]), or etcd ([`Etcd`]), where
-//! several coordinators can wait for the leader's end. What they promise is written at
-//! `duramen_cluster::coordinator::store`; one suite of tests holds all of them to it
+//! The persistent stores of a coordinator's state: one file ([`Embedded`]), or etcd ([`Etcd`]),
+//! with which several coordinators can stand by for the leader's end. Their contract is in
+//! `duramen_cluster::coordinator::store`; one suite of tests checks all of them
 //! (`tests/conformance`).
 
 mod embedded;

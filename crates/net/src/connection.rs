@@ -58,9 +58,9 @@ pub(crate) struct Connection {
     pub phase: Phase,
     /// Only in phase `Hello`.
     pub handshake: Option<Box<Handshake>>,
-    /// The cluster's id, as the other side said it in its handshake.
+    /// The cluster's id that the other side sent in its handshake.
     pub cluster_id: ClusterId,
-    /// And as this side said it.
+    /// The cluster's id that this side sent.
     pub told_id: ClusterId,
     pub input: Input,
     pub output: Output,

@@ -157,7 +157,7 @@ pub enum Event<M> {
         connection: ConnectionId,
         reason: Reason,
     },
-    /// The answer to a question of [`Hub::ask`]. `cluster_id`: the id that the answering side sent.
+    /// The answer to a question of [`Hub::ask`]. `cluster_id`: the id that the other side sent.
     Answer {
         request: u64,
         message: Message,

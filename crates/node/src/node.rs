@@ -1,20 +1,21 @@
-//! One whole server of a cluster: membership, the store, its connection to its backups, its leases.
+//! The node: a whole server of a cluster, with its membership, its store, the connections to its
+//! backups, and its leases.
 //!
-//! [`Node::handle`] takes an input and returns outputs, in order. It never waits: work on the disk
+//! [`Node::handle`] takes an input and returns outputs, in order. It never waits. Work on the disk
 //! is output as a [`Task`] for the driver's [`BackupService`](crate::BackupService), which came
-//! with [`NodeOutput::Opened`] and has a thread of its own in a server; other long work is output
+//! with [`NodeOutput::Opened`] and has a thread of its own in a server. Other long work is output
 //! as a [`Job`].
 //!
 //! **Invariants**
 //! - D1: a list is confirmed after its effects are synced: a crash after that leaves the confirmed
 //!   state.
-//! - D2: the end of a life ends everything: after it no write is acknowledged, no read is served,
-//!   no peer is answered.
-//! - D3: a log is fenced here as soon as its server is known to have crashed, and its replicas are
-//!   dropped once it is removed.
+//! - D2: after the end of a life no write is acknowledged, no read is served, and no peer is
+//!   answered.
+//! - D3: a log is fenced here as soon as the list has its server as crashed, and its replicas are
+//!   dropped once the server is removed.
 //!
-//! **Concurrency** none: one owner. The store may be used from any thread; its wishes are taken at
-//! the next call of [`Node::handle`], which [`NodeOptions::wake`] requests.
+//! **Concurrency** none: one owner. The store may be used from any thread; its requests are taken
+//! at the next call of [`Node::handle`], which [`NodeOptions::wake`] requests.
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
@@ -48,7 +49,7 @@ use std::sync::Arc;
 
 /// Interval of the checks of leases.
 const LOOK_US: u64 = 20_000;
-/// Interval after which backups that were short of room may be asked again.
+/// Interval after which backups that were short of room are tried again.
 const FORGIVE_US: u64 = 100_000;
 /// A ping without an answer is dropped after this time.
 const PING_US: u64 = 5_000_000;
@@ -101,7 +102,7 @@ impl Node {
         &self.member
     }
 
-    /// To be checked after a read was executed, before it is answered.
+    /// The read lease: check it after a read was executed, before it is answered.
     pub fn read_until(&self) -> &Arc<ReadUntil> {
         &self.read_until
     }
@@ -118,18 +119,18 @@ impl Node {
         lives.flat_map(|life| life.warmth.held(now_us)).collect()
     }
 
-    /// How this member's log lies with its backups, for people; while it has none, nothing does.
+    /// Placement of this member's log on its backups, for people; empty while there is no log.
     pub fn placed(&self) -> Placed {
         let life = self.life.as_ref();
         life.map(|life| life.log().placed()).unwrap_or_default()
     }
 
-    /// What of this member's log does not lie with its backups yet, for people.
+    /// The parts of this member's log that its backups do not have yet, for people.
     pub fn describe_log(&self) -> Option<String> {
         self.life.as_ref().map(|life| life.log().describe())
     }
 
-    /// When it needs a [`NodeInput::Tick`].
+    /// Time at which it needs a [`NodeInput::Tick`].
     pub fn due_us(&self) -> u64 {
         let life = self.life.iter().filter(|_| !self.ended);
         let remote = life.map(|life| life.due_us().min(self.look_us));
@@ -294,7 +295,7 @@ impl Node {
         });
     }
 
-    /// The replicas of this server's log that a backup may drop, and those that count.
+    /// Replicas of this server's log that a backup may drop, and those that count.
     fn hand_back(&self, sender: ServerId, log: ServerId, replicas: &[ReplicaEntry]) -> PeerAnswer {
         let Some(life) = self.life.as_ref().filter(|_| log == self.member.id()) else {
             return PeerAnswer::Refused(Refusal::Invalid("this is another's log".to_owned()));
@@ -359,7 +360,7 @@ impl Node {
                 return self.joined(now_us, server, settings, out);
             }
             Output::View(view) => NodeOutput::View(view),
-            // Issued when no leftover is left of migrations that it ends (migration::M4).
+            // Issued when the migrations that it ends have no leftovers any more (migration::M4).
             Output::Obey(order) => return self.held_order = Some(order),
             Output::Purge(purge) => return self.held_purge = Some(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
@@ -413,7 +414,7 @@ impl Node {
         }
     }
 
-    /// Whether it replays this partition, from now on or already.
+    /// Begins to replay a partition. True: it replays the partition, from now on or already.
     pub(crate) fn begin_recovery(&mut self, now_us: u64, order: Recover) -> bool {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return false;
@@ -461,7 +462,7 @@ impl Node {
         let Some(life) = self.life.as_mut() else {
             return;
         };
-        // All at once: with the first alone there would be no choice of backups.
+        // All are added at once: with the first alone there would be no choice of backups.
         let mut up: Vec<placement::Member> = Vec::new();
         for change in changes {
             let (gone, is_removed) = match change {
@@ -507,7 +508,7 @@ impl Node {
         if let Some(life) = &mut self.life {
             life.leases.end();
             life.remote.end();
-            // Callers that wait for a write are told that it fails.
+            // Callers that wait for a write get an error.
             let nobody = Ticket(u64::MAX);
             life.log().answered(nobody, Err(Rejection::Fenced));
         }
@@ -567,7 +568,7 @@ impl Node {
             }
             JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
             | JobResult::Purged(Err(duramen_engine::Error::FlashFailed), _) => {
-                // Data that must be dropped cannot be read, so no new data could be served. Its
+                // The data to be dropped cannot be read, so no new data could be served. Its
                 // replicas can be read.
                 self.quit(now_us, true, "flash cannot be read", out);
             }

@@ -1,31 +1,33 @@
-//! Members of another cluster that come here: mostly this coordinator has the wrong store.
+//! Foreign members: requests from members of another cluster. Mostly this coordinator has the wrong
+//! store.
 //!
 //! **Invariants**
-//! - G1: nobody is told that it is not UP whose id this store never gave. Such a member is of
-//!   another cluster, or knows more than this store; it would end itself for a mistake that is the
-//!   coordinator's.
-//! - G2: a store that has given no id yet gives none while members of another cluster ask here: it
-//!   is new where it should not be, and what began in it would be a second cluster of that name.
+//! - G1: a server whose id this store never assigned is not refused as not UP. Such a server
+//!   belongs to another cluster, or its id is newer than this store; it would end itself for a
+//!   mistake of the coordinator.
+//! - G2: a store that has assigned no server id yet assigns none while members of another cluster
+//!   send requests here. It is new by mistake, and would begin a second cluster of that name.
 
 use super::{Coordinator, Refusal};
 use duramen_base::ids::{ClusterId, ServerId};
 
-/// Members ask each second; who has not come back for so long is gone.
+/// Time after a foreign member's last request at which it counts as gone. Members send one each
+/// second.
 const FOREIGN_US: u64 = 10_000_000;
-/// When to ask again.
+/// Time after which a refused server tries again.
 const AGAIN_MS: u32 = 1_000;
 
-/// Of which cluster somebody is who came by mistake, and until when that counts.
+/// The cluster of the last foreign member, and the time until which that counts.
 pub(super) type Foreign = Option<(ClusterId, u64)>;
 
 impl Coordinator {
-    /// Random, and made with the store.
+    /// The cluster's id: random, created with the store.
     pub fn cluster_id(&self) -> ClusterId {
         self.id
     }
 
-    /// Why nothing begins here, for people: the store is new, and members of another cluster ask
-    /// (G2). `None`: all is well.
+    /// The reason why this coordinator refuses all requests, for people: its store is new, and
+    /// members of another cluster send requests (G2). `None`: all is well.
     pub fn mistaken(&self, now_us: u64) -> Option<String> {
         let (theirs, until_us) = self.foreign?;
         if !self.is_new() || now_us >= until_us {
@@ -41,7 +43,7 @@ impl Coordinator {
         ))
     }
 
-    /// No server was ever a member.
+    /// Whether no server was ever a member.
     fn is_new(&self) -> bool {
         self.slots.is_empty()
     }
@@ -52,7 +54,7 @@ impl Coordinator {
         id.generation > given && !id.is_coordinator()
     }
 
-    /// A member of another cluster came. `theirs`: its id, if it is known.
+    /// Notes a request of a foreign member. `theirs`: its cluster's id, if it is known.
     pub(super) fn heard_foreign(&mut self, theirs: ClusterId) {
         let until_us = self.now_us + FOREIGN_US;
         let known = self.foreign.filter(|(_, until)| self.now_us < *until);
@@ -63,7 +65,7 @@ impl Coordinator {
         self.foreign = Some((theirs, until_us));
     }
 
-    /// Why nobody of this id is answered now (G1, G2).
+    /// The refusal for a request from this server; `None`: it is answered (G1, G2).
     pub(super) fn turn_away(&mut self, asker: ServerId) -> Option<Refusal> {
         let is_stranger = self.never_gave(asker);
         if is_stranger {

@@ -98,7 +98,7 @@ pub enum Input {
     },
     /// There will be no answer. (Silence needs no input.)
     Unanswered { call: CallId, sign: Sign },
-    /// A server of a cluster with this id came, and was refused.
+    /// A server of a cluster with this id connected, and was refused.
     Foreign { cluster_id: ClusterId },
     /// The batch is stored: [`store::MetaStore::commit`] returned `Ok`.
     Persisted { token: Token },
@@ -143,7 +143,7 @@ pub enum Output {
 pub struct Config {
     /// Name of the cluster; a store of another one is refused.
     pub cluster: String,
-    /// The id of a cluster whose store has none yet: random, never used before.
+    /// The cluster's id if the store has none yet: random, never used before.
     pub new_id: ClusterId,
     /// `host:port` of this coordinator, for people and for clients of other coordinators.
     pub name: String,

@@ -255,12 +255,12 @@ pub struct Master {
     kept_waiting: Option<SegmentId>,
 }
 
-/// How a log's segments lie.
+/// Placement of a log's segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// Whether a new segment would find backups for all its replicas; if not, writes wait.
+    /// Whether there are backups for all replicas of a new segment; if not, writes wait.
     pub has_enough: bool,
-    /// Segments of which two copies lie in one rack.
+    /// Number of segments with two copies in one rack.
     pub segments_sharing_rack: usize,
 }
 

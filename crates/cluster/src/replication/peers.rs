@@ -20,8 +20,8 @@ impl Master {
         self.spread_control();
     }
 
-    /// The control log goes on in a new segment when that would lie in more racks (placement::L6):
-    /// a quiet master would keep all copies of it in one rack for days. Data stays where it is.
+    /// Continues the control log in a new segment if that would be in more racks (placement::L6):
+    /// an idle master would keep all its copies in one rack for days. Data is not moved.
     fn spread_control(&mut self) {
         let newest = self.control.back();
         let newest = newest.and_then(|control| self.segments.get(&control.id));
@@ -31,7 +31,7 @@ impl Master {
         }
     }
 
-    /// How this log's segments lie, for people.
+    /// Placement of this log's segments, for people.
     pub fn placed(&mut self) -> Placed {
         let sharing = self.segments.values().filter(|segment| segment.shares_rack);
         Placed {
@@ -40,7 +40,7 @@ impl Master {
         }
     }
 
-    /// Notes whether copies of a segment share a rack, after they have changed.
+    /// Updates whether copies of a segment share a rack, after a change of its copies.
     pub(super) fn look_at_racks(&mut self, id: SegmentId) {
         if let Some(segment) = self.segments.get_mut(&id) {
             segment.shares_rack = self.placement.sharing(segment.backups()) > 0;

@@ -159,7 +159,7 @@ pub(super) struct Segment {
     pub has_lost: bool,
     /// No backup has its bytes: it is cleaned instead of being replaced.
     pub has_no_source: bool,
-    /// Two of its replicas lie in one rack.
+    /// Two of its replicas are in one rack.
     pub shares_rack: bool,
     /// [`Bug::OldEpochCounts`](super::Bug) is planted.
     pub any_epoch: bool,

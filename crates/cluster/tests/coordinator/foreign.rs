@@ -1,4 +1,4 @@
-//! Members of another cluster ask here: a store that is new where it should not be, and others.
+//! Requests from members of another cluster, to a store that is new by mistake and to others.
 
 use crate::rig::{Rig, config, enlist};
 use duramen_base::ids::{ClusterId, ListVersion, SegmentId, ServerId, TabletsVersion};
@@ -17,7 +17,7 @@ fn confirm(server: ServerId) -> ToCoordinator {
     }
 }
 
-/// Why it is to come again later.
+/// The reason of a `NotReady` refusal.
 fn not_ready(answer: Option<CoordinatorAnswer>) -> String {
     match answer {
         Some(CoordinatorAnswer::Refused(Refusal::NotReady { reason, .. })) => reason,
@@ -25,8 +25,8 @@ fn not_ready(answer: Option<CoordinatorAnswer>) -> String {
     }
 }
 
-/// The story: a coordinator that was started with an empty directory told all members of the
-/// cluster that they were none, and each ended itself.
+/// The story: a coordinator was started with an empty directory. It refused all members of the
+/// cluster as not UP, and each of them ended itself.
 #[test]
 fn a_new_store_tells_no_member_that_it_is_none() {
     let mut rig = Rig::new();
@@ -35,17 +35,18 @@ fn a_new_store_tells_no_member_that_it_is_none() {
         server: member,
         min_open: SegmentId(3),
     };
-    // Also what is no question about itself: of a log that is not listed replicas are dropped.
+    // Also requests that are not about the member itself: a backup drops the replicas of a log
+    // whose server is not listed.
     for question in [confirm(member), heads, ToCoordinator::Servers] {
         let why = not_ready(rig.ask(member, question));
         assert!(why.contains("members of another cluster ask here"), "{why}");
     }
-    // It has begun another life meanwhile.
+    // The member has begun another life meanwhile.
     let back = rig.ask(ServerId::NONE, enlist(1, 1, Some(member)));
     assert!(not_ready(back).contains("remove the directories"));
 }
 
-/// A store that knows other members says so without a word about this one's life.
+/// A store with other members answers that it never had this one, but does not deny its life.
 #[test]
 fn whose_id_was_never_given_is_not_denied_but_kept_waiting() {
     let mut rig = Rig::new();
@@ -57,7 +58,7 @@ fn whose_id_was_never_given_is_not_denied_but_kept_waiting() {
             "{why}"
         );
     }
-    // It is ready for its own, and denies those of whom it knows.
+    // It answers its own members, and denies those that it has as crashed.
     let noted = rig.ask(servers[0], confirm(servers[0]));
     assert_eq!(noted, Some(CoordinatorAnswer::Noted));
     rig.crash(servers[1]);
@@ -77,10 +78,10 @@ fn a_new_store_begins_nothing_while_members_of_another_cluster_ask() {
         not_ready(rig.ask(ServerId::NONE, ToCoordinator::Admin(admin)));
     }
     assert_eq!(rig.coordinator.mistaken(rig.now_us), Some(why.clone()));
-    // One of them that does not say the id does not hide it.
+    // A foreign member that sends no cluster id does not hide the known one.
     let old = ServerId::new(0, 1);
     assert_eq!(not_ready(rig.ask(old, confirm(old))), why);
-    // As long as they ask.
+    // The refusals last while foreign members send requests.
     rig.pass(9_000_000);
     rig.handle(Input::Foreign { cluster_id: THEIRS });
     rig.pass(9_000_000);
@@ -88,7 +89,7 @@ fn a_new_store_begins_nothing_while_members_of_another_cluster_ask() {
     rig.pass(2_000_000);
     assert_eq!(rig.coordinator.mistaken(rig.now_us), None);
     rig.enlist(1, None);
-    // A cluster that has begun does not wait for what others do.
+    // A cluster that has begun does not wait because of foreign members.
     rig.handle(Input::Foreign { cluster_id: THEIRS });
     assert_eq!(rig.coordinator.mistaken(rig.now_us), None);
     rig.enlist(2, None);
@@ -124,7 +125,7 @@ fn the_id_is_made_once_and_stores_of_before_get_one() {
         _ => None,
     });
     let stored: Vec<_> = stored.expect("a batch").changes().collect();
-    // As postcard has a number of 128 bits: seven bits to the byte.
+    // postcard's form of a 128-bit number: seven bits per byte.
     let mut bytes = vec![0x80; 14];
     bytes.extend([0xf0, 0x55]);
     let found = stored.iter().find(|(key, _)| *key == b"i");
@@ -134,7 +135,7 @@ fn the_id_is_made_once_and_stores_of_before_get_one() {
         meta.and_then(|(_, value)| value.map(|bytes| bytes[0])),
         Some(2)
     );
-    // One of layout 2 without it is damaged; one of a later layout is not read.
+    // A store of layout 2 without an id is damaged; a store of a later layout is refused.
     let damaged = open(&mut rig, &|contents| drop(contents.remove(&b"i"[..])));
     assert!(matches!(damaged.err(), Some(OpenError::Damaged { what }) if what == "key i"));
     let newer = open(&mut rig, &|contents| {

@@ -279,9 +279,9 @@ fn a_replica_that_cannot_be_read_costs_no_other() {
     the_last_good_replica_is_kept(config(false));
 }
 
-/// Racks a, a and b, the master in c. When b's member dies the copies share a rack, which people
-/// are told. When b is back the control log and what is new lie apart; what was written meanwhile
-/// stays where it is until it is cleaned.
+/// Backups in the racks a, a and b, the master in c. When the member in b dies, copies share a
+/// rack, which the status shows. When b is back, the control log and new segments are in different
+/// racks; data that was written meanwhile stays in place until it is cleaned.
 #[test]
 fn copies_share_a_rack_while_there_is_no_other_one() {
     let config = Config {

@@ -1,5 +1,5 @@
-//! What happens to the cluster, written to the log for people: taken from what the members are
-//! told.
+//! The chronicle: logs the cluster's events for people. It takes them from the state machine's
+//! messages to the members.
 
 use duramen_base::ids::{ListVersion, RecoveryId, ServerId};
 use duramen_cluster::coordinator::Output;
@@ -9,10 +9,10 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What of one leadership was written already.
+/// The events of one leadership that were logged already.
 #[derive(Default)]
 pub(super) struct Chronicle {
-    /// When recoveries are looked at again.
+    /// Time of the next look at recoveries, in microseconds.
     pub due_us: u64,
     list: ListVersion,
     greeted: BTreeSet<ServerId>,
@@ -20,7 +20,7 @@ pub(super) struct Chronicle {
 }
 
 impl Chronicle {
-    /// Before it is done.
+    /// Logs an output before it is executed.
     pub(super) fn read(&mut self, output: &Output) {
         match output {
             Output::Answer {
@@ -48,7 +48,7 @@ impl Chronicle {
 
     fn changed(&mut self, change: &ServerChange) {
         match change {
-            // Its enlistment said it.
+            // Its enlistment was logged.
             ServerChange::Added(_) => {}
             ServerChange::Crashed(id) => {
                 self.greeted.remove(id);
@@ -68,7 +68,7 @@ impl Chronicle {
         }
     }
 
-    /// How recoveries are now; called now and then.
+    /// Logs the changed phases of recoveries.
     pub(super) fn recover(&mut self, recoveries: &[RecoveryStatus]) {
         for now in recoveries {
             let before = self.recoveries.insert(now.recovery, now.phase);

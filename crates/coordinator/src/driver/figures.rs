@@ -1,4 +1,4 @@
-//! What a coordinator counts, in the text form of Prometheus.
+//! Metrics of a coordinator, in the text format of Prometheus.
 
 use crate::Role;
 use duramen_wire::native::message::{Overview, RecoveryPhase, ServerStatus};
@@ -13,7 +13,7 @@ pub(super) struct Figures {
     pub connections: u64,
     pub commits: u64,
     pub leaderships: u64,
-    /// When the commit under way was given to the store.
+    /// Start of the commit that is in progress.
     since: Option<Duration>,
     commit_time: Duration,
     commit_longest: Duration,
@@ -32,20 +32,20 @@ impl Figures {
         }
     }
 
-    /// How long the store has had a change that it has not taken.
+    /// Age of the commit that is in progress.
     pub(super) fn store_waits(&self, at: Duration) -> Duration {
         self.since
             .map_or(Duration::ZERO, |since| at.saturating_sub(since))
     }
 
-    /// A new leadership: what was on its way to the store does not come back.
+    /// A new leadership begins: commits of the last one are not answered any more.
     pub(super) fn leading(&mut self) {
         self.leaderships += 1;
         self.since = None;
     }
 
-    /// One line per figure, each with its help. `malformed`: what the hub counted.
-    /// `unanswered`: servers that do not answer a leader that cannot judge for that.
+    /// One line per metric, each with its help. `malformed`: malformed frames, counted by the hub.
+    /// `unanswered`: servers that do not answer, so many that the leader cannot judge.
     pub(super) fn text(
         &self,
         overview: Option<&Overview>,

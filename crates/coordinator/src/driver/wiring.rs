@@ -1,4 +1,5 @@
-//! Frames to inputs, outputs to frames.
+//! The wiring of the driver: converts frames to inputs of the state machine, and its outputs to
+//! frames.
 
 use super::{Asker, CALL_US_MAX, Call, Driver, SAY_AGAIN, State};
 use duramen_base::ids::ServerId;
@@ -15,13 +16,13 @@ use std::time::Instant;
 
 impl Call {
     fn is_old(&self, now_us: u64) -> bool {
-        // What was asked meanwhile is younger than `now`.
+        // A call that was sent after `now_us` was read is younger: `saturating_sub` gives 0.
         now_us.saturating_sub(self.since_us) > CALL_US_MAX
     }
 }
 
 impl Driver {
-    /// coordinator::D4.
+    /// coordinator::D4: handles a request.
     pub(super) fn asked(&mut self, connection: ConnectionId, message: &Message) {
         self.figures.questions += 1;
         let frame = message.frame();
@@ -171,7 +172,7 @@ impl Driver {
             Ok(Reply::Trouble(trouble)) => {
                 tracing::debug!(address = call.address, "an answer: {trouble}");
                 let sign = match trouble {
-                    // Another life of the server is there.
+                    // The process at this address is another life of the server.
                     Trouble::WrongServer { .. } => Sign::Dead,
                     _ => Sign::Unknown,
                 };
@@ -186,7 +187,7 @@ impl Driver {
         }
     }
 
-    /// What lasts is asked again and again, and said now and then.
+    /// Logs a refusal, at most once in [`SAY_AGAIN`]: the call is repeated while its reason lasts.
     fn say_refused(&mut self, address: &str, refusal: &str) {
         if self.refused.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
             self.refused = Some(Instant::now());
@@ -206,7 +207,7 @@ impl Driver {
         }
     }
 
-    /// Calls that nobody waits for any more.
+    /// Drops calls whose answer is not needed any more.
     pub(super) fn sweep(&mut self, now_us: u64) {
         let old: Vec<u64> = self
             .calls
@@ -222,7 +223,7 @@ impl Driver {
     }
 }
 
-/// What the end of a connection says of the server at its other side.
+/// The sign that the end of a connection gives about its server.
 fn sign(reason: &Reason) -> Sign {
     if reason.is_sign_of_death() {
         Sign::Dead

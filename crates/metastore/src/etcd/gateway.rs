@@ -1,7 +1,8 @@
-//! Questions to etcd's endpoints, one at a time: another endpoint is asked when one does not
-//! answer.
+//! The gateway: sends requests to etcd's endpoints, one at a time. When an endpoint does not
+//! answer, the next request goes to another one.
 //!
-//! **Concurrency** one owner. A leader has two: one for its state, one for its signs of life.
+//! **Concurrency** one owner. A leader has two gateways: one for its state, one for its signs of
+//! life.
 
 use super::http::{Connection, decode, encode, number};
 use crate::unavailable;
@@ -9,16 +10,16 @@ use duramen_cluster::coordinator::store::Error;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Between tries.
+/// Pause between two tries.
 const REST: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// The gateway; see the module.
 pub(super) struct Gateway {
     endpoints: Vec<String>,
     /// The endpoint that answered last.
     endpoint: usize,
     connection: Option<Connection>,
-    /// A single question is answered in this time, or the connection is dropped.
+    /// Longest wait for the answer to one request; beyond it the connection is dropped.
     timeout: Duration,
     prefix: String,
 }
@@ -42,7 +43,7 @@ impl Gateway {
         }
     }
 
-    /// The same endpoints and keys, on a connection of its own.
+    /// A gateway to the same endpoints and keys, with a connection of its own.
     pub fn twin(&self, timeout: Duration) -> Gateway {
         Gateway {
             endpoint: self.endpoint,
@@ -54,7 +55,7 @@ impl Gateway {
         [self.prefix.as_bytes(), rest].concat()
     }
 
-    /// Asks one endpoint; the next time another one, if it does not answer.
+    /// Sends the request to one endpoint; if it does not answer, the next request goes to another.
     pub fn ask(&mut self, path: &str, body: &Value) -> Result<Value, Error> {
         let endpoint = &self.endpoints[self.endpoint % self.endpoints.len()];
         let answer = match self.connection.take() {
@@ -84,7 +85,8 @@ impl Gateway {
         }
     }
 
-    /// Asks until somebody answers or the time is over. For questions that may be asked twice.
+    /// Sends the request until an endpoint answers or the time is over. Only for requests that may
+    /// be sent twice.
     pub fn ask_until(&mut self, until: Instant, path: &str, body: &Value) -> Result<Value, Error> {
         loop {
             match self.ask(path, body) {
@@ -113,7 +115,7 @@ impl Gateway {
         json!({ "request_delete_range": { "key": encode(&self.key(key)) } })
     }
 
-    /// Deletes all keys below a letter.
+    /// Deletes all keys with the prefix `letter/`.
     pub fn delete_all(&self, letter: u8) -> Value {
         let (from, end) = (self.key(&[letter, b'/']), self.key(&[letter, b'/' + 1]));
         json!({ "request_delete_range": { "key": encode(&from), "range_end": encode(&end) } })
@@ -124,7 +126,7 @@ impl Gateway {
     }
 }
 
-/// A transaction's comparisons, and what is done if they hold and if they do not.
+/// A transaction: its comparisons, the operations if they hold, and those if they do not.
 pub(super) fn transaction(compare: &Value, operations: &[Value], otherwise: &[Value]) -> Value {
     json!({ "compare": compare, "success": operations, "failure": otherwise })
 }
@@ -134,7 +136,7 @@ pub(super) fn has_held(answer: &Value) -> bool {
     answer["succeeded"].as_bool() == Some(true)
 }
 
-/// The revision of the store after a question.
+/// The store's revision after a request.
 pub(super) fn revision(answer: &Value) -> Result<i64, Error> {
     number(&answer["header"]["revision"]).ok_or_else(|| unavailable("etcd gave no revision"))
 }

@@ -1,9 +1,10 @@
-//! One HTTP/1.1 connection to etcd's JSON gateway, for one question at a time.
+//! An HTTP/1.1 connection to etcd's JSON gateway, for one request at a time.
 //!
 //! **Invariants**
-//! - W1: the other side's silence is waited for no longer than the timeout, also by a process that
-//!   is stopped and goes on meanwhile; nothing that it sends takes more memory than the limits.
-//! - W2: after any error the connection is dropped: a late answer never meets another question.
+//! - W1: a silent peer is waited for at most for the timeout, also if this process is stopped and
+//!   continued meanwhile; an answer takes no more memory than the limits.
+//! - W2: after any error the connection is dropped: a late answer is never taken for the answer to
+//!   another request.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -12,9 +13,9 @@ use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Most bytes of a header.
+/// Most bytes of an answer's header.
 const HEADER_BYTES_MAX: u64 = 16 << 10;
-/// Most bytes of an answer.
+/// Most bytes of an answer's body.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
 pub(super) struct Connection {
@@ -22,7 +23,7 @@ pub(super) struct Connection {
     host: String,
 }
 
-/// A socket with a timeout, which `Read` obeys (W1).
+/// A socket whose `Read` keeps the timeout (W1).
 struct Patient {
     stream: TcpStream,
     timeout: Duration,
@@ -33,7 +34,7 @@ impl Read for Patient {
         let began = Instant::now();
         loop {
             match self.stream.read(buffer) {
-                // A stop ends the socket's wait (signal(7)); whoever reads on begins a whole one.
+                // A stop ends the socket's wait (signal(7)); a new read begins a whole one.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {
                     if began.elapsed() >= self.timeout {
                         return Err(ErrorKind::TimedOut.into());
@@ -45,7 +46,7 @@ impl Read for Patient {
     }
 }
 
-/// An answer: its HTTP status, and what it says.
+/// An answer: its HTTP status and its JSON body.
 pub(super) struct Answer {
     pub status: u16,
     pub body: Value,
@@ -64,7 +65,7 @@ impl Connection {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Answer, Error> {
         let body = body.to_string();
         let head = format!(
@@ -108,7 +109,7 @@ impl Connection {
         Ok(Answer { status, body })
     }
 
-    /// One chunk; false after the last.
+    /// Reads one chunk; false after the last.
     fn chunk(&mut self, body: &mut Vec<u8>) -> Result<bool, Error> {
         let line = self.line(&mut HEADER_BYTES_MAX.clone())?;
         let size = line.split(';').next().unwrap_or_default().trim();
@@ -131,7 +132,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A line without its end. `left`: bytes that may still be read.
+    /// Reads a line, and returns it without its end. `left`: bytes that may still be read.
     fn line(&mut self, left: &mut u64) -> Result<String, Error> {
         let mut line = String::new();
         let taken = Read::by_ref(&mut self.stream)
@@ -148,7 +149,7 @@ impl Connection {
     }
 }
 
-/// Connects to the first address of a name that lets it.
+/// Connects to the first address of a name that accepts the connection.
 fn connect(addresses: &[SocketAddr], timeout: Duration) -> Result<TcpStream, Error> {
     let mut failure = Error::new(ErrorKind::NotFound, "the name has no address");
     let share = timeout / addresses.len().max(1) as u32;
@@ -165,12 +166,12 @@ fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Bytes as etcd's JSON has them.
+/// Bytes in base64, their form in etcd's JSON.
 pub(super) fn encode(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// The bytes of a field; none if it is not there, as empty ones are left out.
+/// The bytes of a field; no bytes if it is absent, as etcd leaves out empty fields.
 pub(super) fn decode(field: &Value) -> Option<Vec<u8>> {
     match field {
         Value::Null => Some(Vec::new()),
@@ -179,7 +180,7 @@ pub(super) fn decode(field: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// A number of a field; etcd writes them as text, and leaves 0 out.
+/// The number of a field; etcd writes numbers as text, and leaves out 0.
 pub(super) fn number(field: &Value) -> Option<i64> {
     match field {
         Value::Null => Some(0),
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// What comes of these bytes as an answer.
+    /// The result of a request that is answered with these bytes.
     fn answered(bytes: &'static [u8]) -> Result<Answer, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let endpoint = listener.local_addr().expect("it is bound").to_string();
@@ -219,8 +220,8 @@ mod tests {
         assert_eq!((parts.status, &parts.body["a"][0]), (503, &Value::from(1)));
     }
 
-    /// A name with ::1 and 127.0.0.1 never led to an etcd that listens at one of them: only the
-    /// first was tried.
+    /// A name with the addresses ::1 and 127.0.0.1 never led to an etcd that listens at only one of
+    /// them: only the first address was tried.
     #[test]
     fn every_address_of_a_name_is_tried() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

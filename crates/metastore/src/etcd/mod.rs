@@ -1,4 +1,4 @@
-//! etcd, through its JSON gateway: any number of coordinators, one of which leads.
+//! The store in etcd, through its JSON gateway: for any number of coordinators, one of which leads.
 //!
 //! **Layout** below the prefix `/duramen/<cluster>/`:
 //!
@@ -9,31 +9,31 @@
 //! step        how many changes the leader has made
 //! s/<key>     the state, key by key
 //! p/<number>  parts of a batch that is too large for one transaction
-//! commit      how many parts there are: the batch counts, and is being applied; behind it, how many of them are applied
+//! commit      the number of parts, and the number of applied ones: the batch is committed, and is
+//!             being applied
 //! ```
 //!
 //! **Invariants**
-//! - T1: every transaction of a leader compares the revision at which `leader` was written by it.
-//!   Whoever takes over writes `leader`, so nothing of a deposed leader is applied after that,
-//!   however late it arrives (store::M1).
-//! - T2: a leader is deposed by whoever has seen the same `beat` for as long as the lease, by its
-//!   own clock. Were that clock wrong, a leader would be deposed early, and nothing else.
-//! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that mean
-//!   nothing until `commit` is written in one transaction; from then on they are applied, by the
-//!   next leader if need be, before anything else is read or written. Each is applied in one
-//!   transaction with the note that it is: the next leader goes on behind it.
-//! - T4: a change of the state compares `step` and raises it. So one that is tried again takes
-//!   effect once, and one that was on its way for long does not come after younger ones
-//!   (store::M2).
+//! - T1: every transaction of a leader compares the revision at which it wrote `leader`. A
+//!   coordinator that takes over writes `leader`, so no late transaction of a deposed leader is
+//!   applied after that (store::M1).
+//! - T2: a coordinator deposes the leader when it has seen the same `beat` for as long as the
+//!   lease, by its own clock. A wrong clock deposes a leader early, and has no other effect.
+//! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that have no
+//!   effect until `commit` is written in one transaction. From then on they are applied, by the
+//!   next leader if this one ends, before anything else is read or written. A part is applied in
+//!   one transaction with the new count of applied parts: the next leader continues behind it.
+//! - T4: a change of the state compares `step` and raises it. A change that is tried again takes
+//!   effect once, and a delayed change does not take effect after younger ones (store::M2).
 //!
-//! Not an etcd lease, because etcd 3.4 gives none below two seconds, and T1 does not need one. Not
-//! the crate `etcd-client`: it brings tonic and some hundred other crates, and needs `protoc` to be
-//! built; these few questions need a connection and JSON. TLS and users of etcd are not supported:
-//! put it on a network of its own.
+//! It uses no etcd lease: etcd 3.4 gives none below two seconds, and T1 does not need one. It does
+//! not use the crate `etcd-client`, which depends on tonic and some hundred other crates, and needs
+//! `protoc` to be built; these few requests need a connection and JSON. TLS and users of etcd are
+//! not supported: run etcd on a network of its own.
 //!
-//! **Concurrency** one thread, blocking calls, each bounded by its timeouts. Signs of life
-//! ([`renewal`]) come from another one, on a connection of their own: loading, applying and storing
-//! may take longer than a lease.
+//! **Concurrency** one thread, blocking calls, each bounded by its timeouts. Another thread sends
+//! signs of life ([`renewal`]) on a connection of its own: loading, applying and storing may take
+//! longer than a lease.
 
 mod gateway;
 mod http;
@@ -47,20 +47,20 @@ use renewal::{COMPACT_EVERY, EtcdRenewal};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Silence of a leader after which another one takes over.
+/// Silence of a leader after which another coordinator takes over.
 const LEASE: Duration = Duration::from_millis(1200);
-/// A single question is answered in this time, or the connection is dropped.
+/// Longest wait for the answer to one request; beyond it the connection is dropped.
 const TIMEOUT: Duration = Duration::from_millis(1000);
-/// A change is made within this time, or it is unknown whether it was: so long a restart of etcd is
+/// Time for which a change is tried; beyond it its outcome is unknown. A shorter restart of etcd is
 /// not noticed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// etcd takes 128 operations and 1.5 MiB per transaction, unless told otherwise.
+/// Most operations per transaction; etcd's default limits are 128 operations and 1.5 MiB.
 const OPERATIONS_MAX: usize = 100;
 const BYTES_MAX: usize = 1 << 20;
-/// Keys per answer.
+/// Most keys per answer.
 const PAGE: usize = 1000;
 
-/// See the module.
+/// The store in etcd; see the module.
 pub struct Etcd {
     gateway: Gateway,
     name: String,
@@ -68,13 +68,13 @@ pub struct Etcd {
     patience: Duration,
     compact_every: Duration,
     leading: Option<Leading>,
-    /// Revision of `leader` as this one wrote it last, leading or not.
+    /// Revision of `leader` as this coordinator wrote it last, whether it still leads or not.
     own: Option<i64>,
     seen: Option<Seen>,
     beats: u64,
 }
 
-/// A leadership of ours (T1).
+/// A leadership of this coordinator (T1).
 #[derive(Clone, Copy)]
 struct Leading {
     revision: i64,
@@ -83,7 +83,7 @@ struct Leading {
     step: u64,
 }
 
-/// Another leader, as it was when it last gave a sign of life (T2).
+/// The last sign of life of another leader (T2).
 struct Seen {
     leader: i64,
     beat: i64,
@@ -91,8 +91,8 @@ struct Seen {
 }
 
 impl Etcd {
-    /// The store of a cluster on these endpoints (`host:port`, one at least), seen by the
-    /// coordinator of that name.
+    /// The store of a cluster on these endpoints (`host:port`, at least one). `name`: of this
+    /// coordinator.
     ///
     /// # Panics
     /// If there is no endpoint.
@@ -110,22 +110,22 @@ impl Etcd {
         }
     }
 
-    /// Another silence after which others take over. All coordinators of a cluster must agree on
-    /// it.
+    /// Changes the silence after which another coordinator takes over. All coordinators of a
+    /// cluster must have the same.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Etcd {
         self.lease = lease;
         self
     }
 
-    /// Another time within which a change is made.
+    /// Changes the time for which a change is tried.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Etcd {
         self.patience = patience;
         self
     }
 
-    /// Another time after which old revisions are dropped.
+    /// Changes the interval of compactions.
     #[must_use]
     pub fn with_compaction(mut self, every: Duration) -> Etcd {
         self.compact_every = every;
@@ -136,7 +136,7 @@ impl Etcd {
         self.gateway.put(key, value)
     }
 
-    /// Whether the comparisons held and the operations were done; the whole answer.
+    /// Whether the comparisons held, so that the operations were done; and the whole answer.
     fn transact(
         &mut self,
         compare: &Value,
@@ -148,7 +148,7 @@ impl Etcd {
         Ok((has_held(&answer), answer))
     }
 
-    /// A leader's transaction that is no change of the state (T1).
+    /// A leader's transaction that does not change the state (T1).
     fn led(&mut self, operations: &[Value]) -> Result<(), Error> {
         let leading = self.leading.ok_or(Error::Deposed)?;
         let compare = json!([self.gateway.is_at(b"leader", leading.revision)]);
@@ -160,7 +160,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// A change of the state, tried until it is done or the time is over (T1, T4).
+    /// A change of the state, tried until it is done or `patience` is over (T1, T4).
     fn change(&mut self, mut operations: Vec<Value>) -> Result<(), Error> {
         let leading = self.leading.ok_or(Error::Deposed)?;
         let next = (leading.step + 1).to_string();
@@ -184,7 +184,7 @@ impl Etcd {
             let mut row = || rows(&found.next()?["response_range"]).ok()?.pop();
             let (leader, step) = (row(), row());
             let leads = leader.is_some_and(|row| row.revision == leading.revision);
-            // An earlier try has done it, and its answer was lost.
+            // An earlier try took effect, and its answer was lost.
             done = leads && step.is_some_and(|row| row.value == next.as_bytes());
         }
         if !done {
@@ -203,7 +203,7 @@ impl Etcd {
         Ok(rows(&answer)?.pop())
     }
 
-    /// All keys below a letter, without it.
+    /// All keys with the prefix `letter/`, without the prefix.
     fn read_all(&mut self, letter: u8) -> Result<Contents, Error> {
         let mut from = self.gateway.key(&[letter, b'/']);
         let skip = from.len();
@@ -215,7 +215,7 @@ impl Etcd {
                 "range_end": encode(&end),
                 "limit": PAGE.to_string(),
             });
-            // One page that does not come is no reason to begin with the first again.
+            // If a page fails, only that page is read again.
             let until = Instant::now() + self.patience;
             let answer = self.gateway.ask_until(until, "/v3/kv/range", &body)?;
             let page = rows(&answer)?;
@@ -232,7 +232,7 @@ impl Etcd {
         }
     }
 
-    /// Applies what is left of a batch that was committed in parts (T3).
+    /// Applies the remaining parts of a committed batch (T3).
     fn redo(&mut self) -> Result<(), Error> {
         let Some(commit) = self.read(b"commit")? else {
             return Ok(());
@@ -281,7 +281,7 @@ impl Etcd {
         self.redo()
     }
 
-    /// The last leader (an empty value: it has resigned), and when it last gave a sign of life.
+    /// The last leader (an empty value: it has resigned), and its last sign of life's revision.
     fn look(&mut self) -> Result<(Option<Row>, i64), Error> {
         let leader = self.read(b"leader")?;
         let beat = self.read(b"beat")?.map_or(0, |row| row.revision);
@@ -333,7 +333,7 @@ impl Etcd {
             let is_same = |seen: &&Seen| seen.leader == row.revision && seen.beat == beat;
             match self.seen.as_ref().filter(is_same) {
                 Some(seen) if seen.since.elapsed() >= self.lease => {} // T2
-                _ if self.own == Some(row.revision) => {} // it was this one, and leads no more
+                _ if self.own == Some(row.revision) => {} // this one led, and does not lead now
                 Some(_) => return Ok(None),
                 None => {
                     self.seen = Some(Seen {
@@ -354,7 +354,7 @@ impl MetaStore for Etcd {
         self.leading = None;
         let result = self.try_acquire();
         if result.is_err() {
-            self.seen = None; // T2: what was not seen is no silence
+            self.seen = None; // T2: a failed read does not prove silence
         }
         result
     }
@@ -379,7 +379,7 @@ impl MetaStore for Etcd {
         self.led(&[])?;
         self.redo()?;
         let contents = self.read_all(b's')?;
-        self.led(&[])?; // still: nobody else wrote meanwhile
+        self.led(&[])?; // it still leads: no other coordinator wrote meanwhile
         Ok(contents)
     }
 
@@ -409,7 +409,7 @@ impl MetaStore for Etcd {
 
     fn resign(&mut self) {
         if self.leading.is_some() {
-            // Should it not arrive, others wait for the end of the lease.
+            // If this fails, the others wait for the end of the lease.
             let nobody = self.put(b"leader", b"");
             let _ = self.led(&[nobody]);
             self.leading = None;
@@ -418,7 +418,7 @@ impl MetaStore for Etcd {
 }
 
 impl Etcd {
-    /// The term in which this one leads, as far as it knows.
+    /// The term of this coordinator's leadership, which may have ended unnoticed.
     pub fn term(&self) -> Option<Term> {
         self.leading.map(|leading| leading.term)
     }

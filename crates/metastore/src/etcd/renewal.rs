@@ -1,29 +1,30 @@
-//! A leader's signs of life, and what it does beside them: etcd keeps every revision of every key
-//! until it is told not to.
+//! A leader's signs of life, and the compaction of etcd: etcd keeps every revision of every key
+//! until it is compacted.
 //!
 //! **Invariants** etcd::T1, and
-//! - Y1: what is younger than [`COMPACT_EVERY`] is not compacted: others who use the same etcd may
-//!   be reading it.
+//! - Y1: revisions younger than [`COMPACT_EVERY`] are not compacted: other users of the same etcd
+//!   may be reading them.
 
 use super::gateway::{Gateway, has_held, revision, transaction};
 use duramen_cluster::coordinator::store::{Error, Renewal};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// A leader writes 5 signs of life a second, 28 MB a day; etcd's default quota is 2 GB. Kubernetes'
-/// own server compacts its etcd as often, so who shares one with others is used to it.
+/// Interval of compactions. A leader writes 5 signs of life per second, 28 MB a day; etcd's default
+/// quota is 2 GB. The API server of Kubernetes compacts its etcd as often, so other users of a
+/// shared etcd expect it.
 pub(super) const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
-/// See the module.
+/// The renewal of an etcd store; see the module.
 pub(super) struct EtcdRenewal {
     pub gateway: Gateway,
-    /// At which `leader` was written; none: this one does not lead.
+    /// Revision at which `leader` was written; `None`: this coordinator does not lead.
     pub leader: Option<i64>,
     pub beats: u64,
     pub compact_every: Duration,
-    /// Of the last sign of life.
+    /// Revision of the last sign of life.
     pub revision: i64,
-    /// A revision, and since when it is known.
+    /// The revision for the next compaction, and the time since which it has existed.
     pub old: Option<(i64, Instant)>,
 }
 
@@ -49,11 +50,11 @@ impl Renewal for EtcdRenewal {
         if now.duration_since(since) < self.compact_every || old >= self.revision {
             return Ok(());
         }
-        // Whether it is done or not: the next time is so much later.
+        // The next compaction is `compact_every` later, whether this one succeeds or fails.
         self.old = Some((self.revision, now));
         let body = json!({ "revision": old.to_string() });
         match self.gateway.ask("/v3/kv/compaction", &body) {
-            // Somebody else was faster.
+            // Another user of this etcd has compacted it already.
             Err(Error::Unavailable { reason }) if reason.contains("has been compacted") => Ok(()),
             other => other.map(|_| ()),
         }

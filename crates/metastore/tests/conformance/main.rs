@@ -1,7 +1,7 @@
-//! One suite for every store: what `duramen_cluster::coordinator::store` promises.
+//! One suite for every store: the contract of `duramen_cluster::coordinator::store`.
 //!
-//! etcd is started by the tests, on free ports; they need Debian's etcd-server (`cargo xtask test`
-//! installs it).
+//! The tests start etcd on free ports; they need Debian's etcd-server (`cargo xtask test` installs
+//! it).
 
 mod server;
 
@@ -11,7 +11,7 @@ use server::{Holding, Server};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Makes coordinators' views of one store.
+/// Makes one handle of a shared store for the coordinator with this name.
 type Peers<'a> = dyn FnMut(&str) -> Box<dyn MetaStore> + 'a;
 
 /// Waits until it leads.
@@ -26,8 +26,8 @@ fn lead(store: &mut dyn MetaStore) -> Term {
     panic!("it never led");
 }
 
-/// What comes of it when the store can be reached: a machine that stands still for longer than a
-/// question may take is no answer.
+/// The result of `ask` when the store can be reached. A pause of the machine longer than a
+/// request's timeout is no result: `ask` is tried again.
 fn steady<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -56,7 +56,7 @@ fn contents(of: &[(&str, &str)]) -> Contents {
     of.iter().map(owned).collect()
 }
 
-/// What every store must do.
+/// The contract of every store.
 fn conforms(peers: &mut Peers<'_>) {
     let mut one = peers("one:1");
     assert_eq!(
@@ -102,7 +102,7 @@ fn conforms(peers: &mut Peers<'_>) {
     large(other.as_mut());
 }
 
-/// Batches of any size are there as a whole.
+/// Batches of any size are stored as a whole.
 fn large(store: &mut dyn MetaStore) {
     let before = steady(|| store.load()).expect("it leads");
     let mut many = Batch::default();
@@ -166,13 +166,13 @@ fn etcd_conforms() {
 #[test]
 fn a_silent_leader_is_deposed_and_writes_nothing_more() {
     let server = Server::start();
-    // A lease that a machine which stands still for a moment does not outlast.
+    // A lease longer than a pause of the machine.
     let lease = Duration::from_secs(3);
     let mut one = server.store("c", "one:1").with_lease(lease);
     let mut other = server.store("c", "other:1").with_lease(lease);
     lead(&mut one);
     one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
-    // As long as it gives signs of life, it leads.
+    // While it gives signs of life, it leads.
     let mut renewal = one.renewal().expect("etcd has leases");
     let until = Instant::now() + lease * 2;
     while Instant::now() < until {
@@ -204,7 +204,7 @@ fn a_restart_of_etcd_is_not_noticed_and_a_longer_absence_is_said() {
     let gone = one.commit(&batch(&[("c", Some("3"))]));
     assert!(matches!(gone, Err(Error::Unavailable { .. })), "{gone:?}");
     server.restart();
-    // It leads on: nobody else took over.
+    // It still leads: no other coordinator took over.
     let until = Instant::now() + Duration::from_secs(60);
     let mut renewal = one.renewal().expect("etcd has leases");
     while renewal.renew().is_err() {
@@ -213,13 +213,13 @@ fn a_restart_of_etcd_is_not_noticed_and_a_longer_absence_is_said() {
     assert!(steady(|| one.load()).expect("it leads").len() >= 2);
 }
 
-/// A change is tried again through another endpoint, as its answer does not come; the leader goes
-/// on. When the first try arrives, it must not undo what is younger (etcd::T4).
+/// The answer to a change is missing, so the leader tries it again through another endpoint, and
+/// makes more changes. When the first try arrives, it must not undo younger changes (etcd::T4).
 #[test]
 fn a_change_that_arrives_late_changes_nothing() {
     let server = Server::start();
-    // A machine that stands still makes it turn to the other endpoint before its time now and then;
-    // then nothing is kept back.
+    // After a pause of the machine, the leader sometimes uses the other endpoint too early; then
+    // the proxy holds nothing back.
     let kept = (0..20).any(|round| {
         let held = Holding::before(&server);
         let endpoints = [held.endpoint(), server.endpoint()];
@@ -238,21 +238,20 @@ fn a_change_that_arrives_late_changes_nothing() {
     assert!(kept, "nothing was ever kept back");
 }
 
-/// The parts of a large batch are applied by the next leader, if the one that committed them is
-/// gone (etcd::T3).
+/// If the leader that committed a large batch is gone, the next leader applies its parts (etcd::T3).
 #[test]
 fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
     let server = Server::start();
     let mut applied = 0;
-    // Each part is a question, and more are asked if the disk is slow: the first limit is too low,
-    // the last is none.
+    // Each part is a request, and a slow disk needs more requests: the first limit is too low, the
+    // last one is no limit.
     for limit in [3, 8, 13, 18, 24, usize::MAX] {
         let cluster = format!("c{limit}");
         let held = Holding::before(&server);
         let mut one = Etcd::new(&[held.endpoint()], &cluster, "one:1");
         lead(&mut one);
         one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
-        // A disk that is busy may take longer than a moment for each part.
+        // A busy disk may take long for each part.
         let is_cut = limit < usize::MAX;
         one = one.with_patience(Duration::from_secs(if is_cut { 2 } else { 60 }));
         let mut many = Batch::default();
@@ -276,8 +275,8 @@ fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
     );
 }
 
-/// `table create --servers 16384` took longer than the lease, which nobody renewed meanwhile: the
-/// leader was deposed, and its client was told at last that the table exists.
+/// `table create --servers 16384` took longer than the lease, which was not renewed meanwhile: the
+/// leader was deposed, and its client finally got the error that the table exists.
 #[test]
 fn a_leader_keeps_its_lease_during_a_large_batch() {
     let server = Server::start();
@@ -314,7 +313,7 @@ fn a_leader_keeps_its_lease_during_a_large_batch() {
     assert_eq!(steady(|| one.load()).map(|all| all.len()), Ok(4_000));
 }
 
-/// etcd grew by 28 MB a day, until its quota was reached and nobody could lead any more.
+/// etcd grew by 28 MB a day, until its quota was reached and no coordinator could lead any more.
 #[test]
 fn a_leader_drops_old_revisions_and_nobody_else_does() {
     let server = Server::start();

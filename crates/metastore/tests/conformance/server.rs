@@ -1,4 +1,4 @@
-//! An etcd of a test's own, and a proxy in front of it that keeps questions back.
+//! An etcd process for one test, and a proxy in front of it that holds requests back.
 
 use duramen_metastore::Etcd;
 use std::io::{ErrorKind, Read, Write};
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Nothing takes longer, or the test fails.
+/// Longest wait; beyond it the test fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// See the module. It ends with the test.
+/// The etcd process. It ends with the test.
 pub struct Server {
     folder: tempfile::TempDir,
     client_port: u16,
@@ -40,7 +40,7 @@ impl Server {
         panic!("etcd does not start; its last words are above");
     }
 
-    /// False if it ended at once: somebody else took a port meanwhile.
+    /// False if it ended at once: another process took one of its ports meanwhile.
     fn try_start(&mut self) -> bool {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let log = std::fs::File::create(self.folder.path().join("log")).expect("a file");
@@ -91,7 +91,7 @@ impl Server {
         Etcd::new(&[self.endpoint()], cluster, name).with_lease(Duration::from_millis(600))
     }
 
-    /// Asks its JSON gateway as anybody may; the answer's text.
+    /// Sends a request to its JSON gateway; returns the answer's text.
     pub fn ask(&self, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.endpoint()).expect("etcd is there");
         let length = body.len();
@@ -113,9 +113,9 @@ impl Server {
         }
     }
 
-    /// With what it has on its disk.
+    /// Starts it again with the data on its disk.
     pub fn restart(&mut self) {
-        // Somebody's connection may have one of its ports for a moment.
+        // Another process's connection may hold one of its ports for a moment.
         let until = Instant::now() + DEADLINE;
         while !self.try_start() {
             assert!(Instant::now() < until, "etcd does not start again");
@@ -135,14 +135,14 @@ struct Held {
     kept: Vec<Vec<u8>>,
 }
 
-/// A proxy for one question at a time per connection.
+/// A proxy for one request at a time per connection.
 pub struct Holding {
     endpoint: String,
     target: String,
     held: Arc<Mutex<Held>>,
-    /// Questions that are still passed on; then connections are cut.
+    /// Number of requests that are still passed on; then connections are cut.
     left: Arc<AtomicUsize>,
-    /// How long each question takes more, in milliseconds.
+    /// Added delay per request, in milliseconds.
     delay_ms: Arc<AtomicUsize>,
 }
 
@@ -162,7 +162,7 @@ impl Holding {
             Arc::clone(&holding.left),
             Arc::clone(&holding.delay_ms),
         );
-        // It ends with the process: nobody connects to it after its test.
+        // The thread ends with the process: no client connects to it after its test.
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(&target) else {
@@ -180,12 +180,12 @@ impl Holding {
         self.endpoint.clone()
     }
 
-    /// Keeps questions from now on, and answers nothing.
+    /// Holds requests back from now on, and answers none.
     pub fn hold(&self) {
         self.held.lock().expect("nobody panicked").holds = true;
     }
 
-    /// Passes on what was kept; how much that was.
+    /// Passes on the requests that were held back, and returns their number.
     pub fn pass_on(&self) -> usize {
         let kept = std::mem::take(&mut self.held.lock().expect("nobody panicked").kept);
         for question in &kept {
@@ -199,18 +199,18 @@ impl Holding {
         kept.len()
     }
 
-    /// Each question takes so much longer from now on.
+    /// Adds a delay to each request from now on.
     pub fn delay(&self, ms: usize) {
         self.delay_ms.store(ms, Ordering::SeqCst);
     }
 
-    /// After so many more questions nobody gets through.
+    /// After this many more requests, all connections are cut.
     pub fn cut_after(&self, questions: usize) {
         self.left.store(questions, Ordering::SeqCst);
     }
 }
 
-/// Length of the question at the start of these bytes, once its head is there.
+/// Length of the request at the start of these bytes, once its head is complete.
 fn length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).expect("a head is text");
@@ -222,7 +222,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
     Some(head + named.unwrap_or(0))
 }
 
-/// Passes questions on, each as a whole.
+/// Passes requests on, each as a whole.
 fn pass(
     mut client: TcpStream,
     mut server: TcpStream,

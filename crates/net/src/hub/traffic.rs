@@ -205,7 +205,7 @@ impl<M: Send + 'static> Hub<M> {
             return;
         };
         let Side::Theirs { peer, .. } = connection.side else {
-            // handshake::S4: what is said goes out, as far as the socket takes it at once.
+            // handshake::S4: queued bytes are sent, as far as the socket takes them at once.
             let _ = connection.output.flush(&connection.fd);
             return self.close_because(id, reason);
         };

@@ -1,4 +1,4 @@
-//! Two clusters of one name: their ids keep them apart.
+//! Tests of cluster ids: they keep two clusters of one name apart.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn of(role: Role, id: ClusterId) -> TestHub {
     hub
 }
 
-/// How the question ends for who asks, and which foreigners who is asked has met.
+/// Sends a question. Returns its outcome for `asker`, and the foreign peers of `asked`.
 fn asks(
     asker: &mut TestHub,
     asked: &mut TestHub,
@@ -35,7 +35,7 @@ fn asks(
             }
             _ => {}
         }
-        // The refused side has said its id all the same.
+        // The refused side has sent its id before.
         match &ended {
             Some(Ok(_)) => true,
             Some(Err(_)) => !met.is_empty(),
@@ -75,7 +75,7 @@ fn sides_that_know_different_ids_do_not_talk_and_both_hear_of_it() {
     }
 }
 
-/// A connection of members that met a coordinator before it knew its store.
+/// Members that connected before the coordinator had read its store.
 #[test]
 fn who_connected_before_the_id_was_known_comes_back_and_hears_it() {
     let mut server = of(Role::Coordinator, ClusterId::NONE);
@@ -111,12 +111,12 @@ fn who_connected_before_the_id_was_known_comes_back_and_hears_it() {
     let (ended, met) = asks(&mut foreign, &mut server, at, 2);
     assert!(ended.is_err());
     assert_eq!(met, [(Role::Server, TWO)]);
-    // The same id again ends nothing, on either side.
+    // Setting the same id again closes no connection, on either side.
     server.set_cluster_id(ONE);
     server.greet_again();
     friend.set_cluster_id(ONE);
     assert_eq!(asks(&mut friend, &mut server, at, 3), (Ok(ONE), vec![]));
-    // A side that learns its own id leaves those that have said another one.
+    // A side that gets its id closes connections whose other side has sent another id.
     friend.set_cluster_id(TWO);
     until(&mut [&mut friend], |_, _, event| {
         matches!(event, Event::Unanswered { .. })

@@ -35,7 +35,7 @@ pub(crate) struct Home {
     pub disk: u64,
     /// The id of its last life.
     pub last: Option<ServerId>,
-    /// Of the cluster; `NONE`: not heard yet. It is stored with the next id of the member.
+    /// The cluster's id; `NONE`: not received yet. It is stored with the member's next id.
     pub id: ClusterId,
 }
 
@@ -55,8 +55,8 @@ pub(crate) fn is_home(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
-/// The id of the cluster to which the directory's member belongs; `NONE`: of any. A directory that
-/// cannot be used is [`Home::open`]'s to refuse.
+/// The id of the cluster to which the directory's member belongs; `NONE`: any cluster. An unusable
+/// directory gives `NONE`, and is refused by [`Home::open`].
 pub(crate) fn cluster_id(dir: &Path) -> ClusterId {
     match identity::read(dir) {
         Ok(Content::Slots(identity)) => identity.id,

@@ -39,7 +39,7 @@ pub(super) struct Identity {
     pub disk: u64,
     /// The id of its last life.
     pub last: Option<ServerId>,
-    /// `NONE`: it has not heard it yet.
+    /// The cluster's id; `NONE`: not received yet.
     pub id: ClusterId,
 }
 
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(held(dir.path()), Some(life(5)));
     }
 
-    /// The bytes of both versions, which programs of later versions read.
+    /// The bytes of both versions, which later programs must be able to read.
     #[test]
     fn a_line_with_an_id_and_one_without_are_these_bytes() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// A directory of an older program, whose member hears the id when it joins again.
+    /// A directory of an older program: its member gets the id when it joins again.
     #[test]
     fn a_file_without_an_id_takes_one_in_place() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -59,7 +59,8 @@ pub(crate) enum Mail {
     JobDone(JobDone),
     /// The id is stored, or the reason why it is not.
     Stored(ServerId, std::io::Result<()>),
-    /// The cluster's id, received while this server was a member, is stored, or could not be.
+    /// The cluster's id, received while this server was a member, is stored, or the reason why it
+    /// is not.
     Adopted(ClusterId, std::io::Result<()>),
     /// Output of the keeper, to be sent by the node.
     Said(NodeOutput),
@@ -295,8 +296,8 @@ fn is_foreign(reason: &Reason) -> bool {
     )
 }
 
-/// The text of a reason, with advice. The names of both clusters are the same, so the mistake is
-/// rather the coordinator's: the member waits (docs/protocols.md, The coordinator, 13).
+/// The text of a reason, with advice. The names of both clusters are the same, so probably the
+/// coordinator has the wrong store: the member waits (docs/protocols.md, The coordinator, 13).
 pub(super) fn advised(reason: &Reason) -> String {
     match reason {
         Reason::Hello(HelloError::OtherCluster { ours, theirs }) => format!(

@@ -100,9 +100,9 @@ pub(super) struct NodeThread {
     ended: bool,
     /// The last logged reason why this server is not a member yet.
     waits: Option<String>,
-    /// A coordinator of another cluster was met, and that was said then.
+    /// Time of the last log line about a coordinator of another cluster.
     foreign: Option<Instant>,
-    /// The cluster's id is being stored.
+    /// Whether the cluster's id is being stored.
     adopts: bool,
 }
 
@@ -402,8 +402,9 @@ impl NodeThread {
         self.tell(input);
     }
 
-    /// A member that does not know its cluster's id takes that of the coordinator that lets it in,
-    /// or, if it is a member already, that takes its word: so it is its own.
+    /// Takes the cluster's id from a coordinator, if this member has none yet: from one that
+    /// enlists it, or, if it is a member already, from one that accepts its messages. So it is the
+    /// coordinator of its cluster.
     fn hear_cluster_id(&mut self, answer: &CoordinatorAnswer, heard: ClusterId) {
         let home = &mut self.parts.home;
         if heard == ClusterId::NONE || home.id != ClusterId::NONE || self.adopts {
@@ -436,7 +437,7 @@ impl NodeThread {
         }
     }
 
-    /// The coordinator there is none of this member's.
+    /// Logs that the coordinator at this address belongs to another cluster.
     fn say_foreign(&mut self, address: &str, reason: &Reason) {
         let is_foreign = matches!(reason, Reason::Hello(HelloError::OtherCluster { .. }));
         if is_foreign && self.foreign.is_none_or(|said| said.elapsed() > SAY_AGAIN) {

@@ -22,10 +22,10 @@ pub struct MemberStatus {
     /// yet recovered.
     pub servers_up: usize,
     pub servers_crashed: usize,
-    /// Whether enough other servers are up for all replicas of new writes, as placement counts
-    /// them: if not, writes wait.
+    /// Whether enough other servers are up for all replicas of new writes, by placement's rules:
+    /// if not, writes wait.
     pub enough_backups: bool,
-    /// Segments of its log with two copies in one rack.
+    /// Number of segments of its log with two copies in one rack.
     pub segments_sharing_rack: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,

@@ -34,7 +34,7 @@ pub(super) struct Chair {
     pub is_on: bool,
     pub is_paused: bool,
     pub leads: Option<(Term, Coordinator)>,
-    /// Another coordinator runs here while it is off.
+    /// The coordinator with an empty store that runs in its place while it is off.
     pub stranger: Option<Box<Coordinator>>,
     /// Grows with each process and each leadership.
     pub generation: u64,

@@ -1,4 +1,4 @@
-//! A run from its start to its verdict.
+//! The run of a plan: start, load, faults, healing and verdict.
 
 use super::client::key_of;
 use super::coverage::Coverage;
@@ -28,15 +28,15 @@ const CALLS_US: u64 = 60 * SECOND;
 /// Time for the last writes of all keys, and for the last reads.
 const WRITES_US: u64 = 10 * SECOND;
 const READS_US: u64 = 10 * SECOND;
-/// Length of the rest, and the most messages that each server sends and causes in it: twice the
-/// usual number.
+/// Length of the idle phase, and the most messages that each server sends and causes in it: twice
+/// the usual number.
 const REST_US: u64 = SECOND;
 const SENT_AT_REST_MAX: u64 = 180;
 /// Time for a drain of one server.
 const DRAIN_US: u64 = 20 * SECOND;
-/// A backup accepts no new replicas when so few frames are left.
+/// Number of free frames at which a backup accepts no new replicas any more.
 const FRAMES_KEPT: usize = 2;
-/// One run in so many is drained and restarted at its end: that takes as long as the rest of a run.
+/// One run in this many ends with a drain and a restart, which take as long as the run before.
 const STARTED_ANEW_ONE_IN: u64 = 4;
 
 /// The result of a run.
@@ -47,12 +47,12 @@ pub struct Outcome {
     pub violations: Vec<String>,
     pub coverage: Coverage,
     pub history: History,
-    /// The checksum over all events.
+    /// Checksum over all events.
     pub trace: u64,
     pub events: u64,
     /// Simulated time, in microseconds.
     pub took_us: u64,
-    /// Time from the end of all faults until the cluster was well.
+    /// Time from the end of all faults until the cluster was well, in microseconds.
     pub healed_in_us: u64,
 }
 
@@ -104,7 +104,7 @@ fn judge(plan: Plan) -> Outcome {
 }
 
 impl World {
-    /// Returns the time from the last fault until the cluster was well.
+    /// Runs the whole plan. Returns the time from the last fault until the cluster was well.
     fn live(&mut self) -> u64 {
         for n in 0..self.chairs.len() {
             self.at(n as u64 * 2_000, Event::ChairStarts(n, 0));
@@ -157,9 +157,9 @@ impl World {
         healed_in_us
     }
 
-    /// Whether all is well within the plan's patience. Where the disks are full of what dead
-    /// servers left, nobody can recover it: then people add as many servers as a segment has
-    /// replicas, in whatever racks, and that must do.
+    /// Whether the cluster is well within the plan's patience. If the disks are full of replicas of
+    /// dead servers, no server has room to recover their data. Then operators add as many servers
+    /// as a segment has replicas, in any racks, and that must be enough.
     fn becomes_well(&mut self) -> bool {
         let patience_us = self.plan.patience_us;
         if self.run(patience_us, LOOK_US, |world| world.is_well()) {
@@ -174,7 +174,7 @@ impl World {
         self.run(patience_us, LOOK_US, |world| world.is_well())
     }
 
-    /// Whether each master would find backups with room for new segments.
+    /// Whether each master finds enough backups with room for new segments.
     fn has_room(&self) -> bool {
         let is_roomy = |machine: &&Machine| {
             let backup = machine.process.as_ref().map(|process| &process.backup);
@@ -187,8 +187,8 @@ impl World {
         self.machines.iter().filter(is_roomy).count() > self.plan.replicas as usize
     }
 
-    /// The cluster works after all faults: endless retries, data that does not fit and stuck states
-    /// show here. In some runs one server is drained and then the cluster is restarted, as well.
+    /// The cluster must work after all faults: this finds endless retries, data that does not fit,
+    /// and stuck states. Some runs also drain one server, and then restart the cluster.
     fn end(&mut self) -> Result<(), String> {
         if !self.are_done(CALLS_US) {
             return Err("a client's call does not end".to_owned());
@@ -218,8 +218,8 @@ impl World {
         Ok(())
     }
 
-    /// With no client at work, only pings, leases and occasional reads of the map are sent. A
-    /// request that is repeated for ever shows here.
+    /// Without client requests, only pings, leases and occasional reads of the map are sent. This
+    /// finds requests that are repeated for ever.
     fn rests(&mut self) -> Result<(), String> {
         let before = self.sent;
         self.run(REST_US, u64::MAX, |_| false);
@@ -277,7 +277,7 @@ impl World {
         })
     }
 
-    /// Each hash is served by one server that may read, and by no other.
+    /// Whether each hash is served by exactly one server that may read.
     fn all_served(&mut self) -> bool {
         let now_us = self.now_us;
         let serves = |machine: &Machine, table, hash| {
@@ -353,7 +353,8 @@ impl World {
             .or_else(|| self.leaked(&members))
     }
 
-    /// R replicas of each segment that a log lists, on distinct servers other than its own.
+    /// The first violation of: each segment that a log lists has R replicas, on distinct servers
+    /// other than its own.
     pub(super) fn too_few_replicas(&self, n: usize) -> Option<String> {
         let log = self.id_of(n)?;
         let wanted = self.plan.replicas as usize;
@@ -450,7 +451,7 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// Replicas of logs that no server needs any more.
+    /// A server that keeps replicas of a log that no server needs any more.
     fn leaked(&self, members: &BTreeSet<ServerId>) -> Option<String> {
         let machines = self.machines.iter().enumerate();
         for (n, machine) in machines {

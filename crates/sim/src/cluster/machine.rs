@@ -69,7 +69,7 @@ pub(super) struct Machine {
     pub flash: flash::Mood,
     disk_number: u64,
     stored: Option<ServerId>,
-    /// The cluster's id on its disk, from a coordinator.
+    /// The cluster's id that is stored on its disk.
     pub cluster_id: ClusterId,
     /// Without power no connection is answered; with power but without a process, connections are
     /// refused.

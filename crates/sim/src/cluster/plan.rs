@@ -165,9 +165,9 @@ pub struct Plan {
     pub servers: usize,
     pub coordinators: usize,
     pub replicas: u32,
-    /// Servers are spread over so many racks; 0: none.
+    /// Number of racks over which the servers are spread; 0: none.
     pub racks: usize,
-    /// Replicas lie in copysets of this scatter width; `None`: anywhere.
+    /// Replicas are placed in copysets of this scatter width; `None`: at random.
     pub copyset_scatter: Option<u32>,
     pub clients: usize,
     /// Number of clients that follow redirections, as RESP clients do; the others are native.

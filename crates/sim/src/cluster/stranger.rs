@@ -1,8 +1,8 @@
-//! An operator's mistake: while a coordinator is down, another one runs in its place with an empty
-//! store.
+//! The stranger: a coordinator with an empty store that runs in the place of one that is down, by a
+//! mistake of the operator.
 //!
 //! **Invariants**
-//! - G1: it lets nobody in, tells no member of the cluster that it is none, and asks nobody.
+//! - G1: it enlists no server, denies no member of the cluster, and sends no question.
 
 use super::chair::{Chair, brief};
 use super::world::{Asker, World};
@@ -12,11 +12,11 @@ use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal, ToCoordinator};
 use std::collections::BTreeMap;
 
-/// It lies beside what coordinators of this cluster draw from their seed.
+/// Id of its cluster: the cluster's own coordinators never draw it.
 const STRANGE: ClusterId = ClusterId(u128::MAX);
 
 impl World {
-    /// The coordinator in this place is down.
+    /// Starts a stranger in the place of coordinator `n`, which is down.
     pub(super) fn stranger_comes(&mut self, n: usize) {
         if !self.plan.empty_store || self.is_healed {
             return;
@@ -38,14 +38,15 @@ impl World {
         self.stranger_does(n, outputs);
     }
 
-    /// A handshake does this for processes: a member that knows its cluster's id is not talked to.
-    /// Every other life knows none, as if it were of an older version.
+    /// Gives a request to the stranger, or refuses it as the handshake of a process does: a member
+    /// that has its cluster's id gets no answer. Every other life of a server sends no id, like a
+    /// server of an older version.
     pub(super) fn stranger_hears(&mut self, n: usize, reply: ReplyId, input: Input) {
         let Some(&Asker::Member(server, ..)) = self.askers.get(&reply.0) else {
             return self.nobody_answers(reply.0);
         };
         let cluster_id = self.machines[server].cluster_id;
-        // With an empty directory it may join any cluster: that would be another mistake.
+        // A server with an empty directory may join any cluster: another mistake, not simulated.
         let is_new = match &input {
             Input::Asked {
                 question: ToCoordinator::Enlist(enlist),
@@ -96,7 +97,8 @@ impl World {
         }
     }
 
-    /// All leaders of a cluster say the same id. `n`: leads, and lets a server in.
+    /// Checks that all leaders of a cluster send the same id. `n`: the leader that enlists
+    /// `server`.
     pub(super) fn hears_cluster_id(&mut self, n: usize, server: usize) {
         let Some((_, leader)) = &self.chairs[n].leads else {
             return;
@@ -110,7 +112,7 @@ impl World {
 }
 
 impl Chair {
-    /// Whether another one is in its place.
+    /// Whether a stranger runs in its place.
     pub(super) fn has_stranger(&self) -> bool {
         !self.is_on && self.stranger.is_some()
     }

@@ -67,8 +67,9 @@ fn restarts_with_other_settings_are_survived() {
     assert!(summary.failures.is_empty());
 }
 
-/// A server died, and the living others of some master were all in one rack, or all servers are in
-/// one: every write there waited for ever. `DURAMEN_SIM_FIRST` and the like as above.
+/// All servers were in one rack, or a server died and the living others of some master were all in
+/// one rack: every write of that master waited for ever. `DURAMEN_SIM_FIRST` and the others as
+/// above.
 #[test]
 fn racks_that_are_too_few_hold_up_nobody() {
     let few_racks = |seed| Plan {
@@ -84,8 +85,8 @@ fn racks_that_are_too_few_hold_up_nobody() {
     assert!(summary.failures.is_empty());
 }
 
-/// A coordinator that is down is first started with an empty store: members continue as without an
-/// answer, whether they have the id of their cluster or not.
+/// A coordinator that is down is first started with an empty store. Members must continue as if it
+/// did not answer, whether they have the id of their cluster or not.
 #[test]
 fn a_coordinator_with_an_empty_store_ends_nobody() {
     let plan = |seed| Plan {

@@ -202,13 +202,13 @@ fn sides_with_different_ids_part_and_both_know_why() {
         })
     };
     assert_eq!((first, second), (parts(7, 8), Ok(None)));
-    // The dialler goes, and has said its id before.
+    // The dialler closes the connection, and has sent its id before.
     let mut acceptor = Side::accept(of(8), TWOS);
     for n in [0, 2] {
         assert_eq!(acceptor.hear(&said[n]).1, Ok(None));
     }
     assert_eq!(acceptor.hear(&said[4]), (Vec::new(), parts(8, 7)));
-    // Before the name is right nothing is said of an id.
+    // With a wrong name, no id is sent.
     let named = Credentials {
         cluster: "there",
         ..of(7)
@@ -218,8 +218,8 @@ fn sides_with_different_ids_part_and_both_know_why() {
     assert_eq!(said.len(), 4);
 }
 
-/// The opening and the proofs of a program of version 2, computed by another program from the
-/// description: it and this one agree on version 2, in which there are no ids.
+/// The opening and the proofs of a program of version 2, computed by an independent program from
+/// the description. Both sides agree on version 2, which has no ids.
 #[test]
 fn a_program_of_version_2_is_understood() {
     let expected: Vec<Vec<u8>> = include_str!("handshake_2.txt").lines().map(bytes).collect();
@@ -231,7 +231,7 @@ fn a_program_of_version_2_is_understood() {
     let (out, step) = acceptor.hear(&expected[4]);
     assert_eq!((out, step), (Vec::new(), Ok(Some(Role::Client))));
     assert_eq!(acceptor.handshake.their_id(), ClusterId::NONE);
-    // And the other way round.
+    // In the other direction.
     let (mut dialler, _) = Side::dial(Role::Client, HERE, ONES);
     let mut old = Vec::new();
     Opening::new(Role::Server, TWOS).encode(&mut old);

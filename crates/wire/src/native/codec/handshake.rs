@@ -25,8 +25,8 @@
 //!   side sends the cluster's name or id to a side that has not proved itself.
 //! - S3: [`HANDSHAKE_BYTES_MAX`] bounds the bytes that a side sends before it is authenticated;
 //!   tags are compared in constant time.
-//! - S4: two sides with different ids do not talk to each other, whatever their names are. The
-//!   dialler sends its id before it closes: the acceptor may have the wrong one.
+//! - S4: two sides with different ids exchange no frames, whatever their names are. The dialler
+//!   sends its id before it closes the connection: the acceptor may have the wrong id.
 //!
 //! Not a goal: an attacker between both sides can forward the handshake and then read and change
 //! frames. Preventing that needs encryption.
@@ -86,7 +86,7 @@ impl Credentials<'_> {
         Ok(())
     }
 
-    /// S4.
+    /// Whether the ids are of the same cluster (S4).
     fn agree_on_id(&self, theirs: ClusterId) -> Result<(), HelloError> {
         match self.id.contradicts(theirs) {
             true => Err(HelloError::OtherCluster {
@@ -114,11 +114,11 @@ pub struct Handshake {
     ours: Opening,
     /// The other side's role, known after its opening.
     role: Option<Role>,
-    /// The version that both speak, once that is known.
+    /// The version of the protocol that both sides use, once it is known.
     version: u16,
-    /// As the other side says it.
+    /// The cluster's id that the other side sent.
     id: ClusterId,
-    /// As this side has said it.
+    /// The cluster's id that this side sent.
     told: ClusterId,
     stage: Stage,
     /// Openings, and bodies of the proofs: the input of the next tag.
@@ -168,7 +168,7 @@ impl Handshake {
         }
     }
 
-    /// The other side's role, once its opening is there.
+    /// The other side's role, once its opening has arrived.
     pub fn role(&self) -> Option<Role> {
         self.role
     }
@@ -301,7 +301,7 @@ impl Handshake {
         self.said.extend_from_slice(&body);
     }
 
-    /// Id and name in the proof at the beginning of `input`, and the proof's length.
+    /// Verifies the proof at the beginning of `input`; returns its id, its name and its length.
     fn verify<'i>(
         &mut self,
         label: &[u8],

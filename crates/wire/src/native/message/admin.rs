@@ -120,7 +120,7 @@ pub struct ServerRoom {
     pub limit_bytes: u64,
     /// Replicas of other servers' segments.
     pub replicas: u64,
-    /// Segments of its own log of which two copies lie in one rack.
+    /// Number of segments of its own log with two copies in one rack.
     pub segments_sharing_rack: u64,
 }
 
