@@ -202,7 +202,12 @@ fn monitors_see_what_others_send() {
             }
             other => panic!("{other:?}"),
         })
-        .flat_map(|lines| lines.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>())
+        .flat_map(|lines| {
+            lines
+                .split_inclusive('\n')
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
         .collect();
     let text: Vec<&str> = lines
         .iter()
