@@ -240,8 +240,15 @@ impl World {
 
     /// Drains one server: all its tablets move to the others, and a drain that begins must end.
     fn drain_one(&mut self) -> Result<(), String> {
-        // An operator's retry that ends an earlier drain must see that it has ended, or it would
-        // end this one.
+        // Earlier drains may last until now, and leave no target for this one. Then the operator's
+        // retry that ends one must see that it has ended, or it would end this one.
+        let none_drains = |world: &mut World| {
+            let status = world.status();
+            status.is_some_and(|status| !status.servers.iter().any(|entry| entry.draining))
+        };
+        if !self.run(DRAIN_US, LOOK_US, none_drains) {
+            return Err("an earlier drain is not taken back".to_owned());
+        }
         self.run(2 * UNDRAIN_US, u64::MAX, |_| false);
         let n = self.random.below(self.machines.len() as u64) as usize;
         let Some(server) = self.id_of(n) else {
