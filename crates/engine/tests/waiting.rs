@@ -405,6 +405,48 @@ fn expired_entries_make_room_when_it_is_needed() {
     all_end(&store, vec![Box::new(job)]);
 }
 
+/// One entry in a segment that lived long once hid the others, which had expired.
+#[test]
+fn expired_entries_between_long_lived_ones_make_room() {
+    for (one_of, cleaners) in [(5, 1), (1000, 1), (5, 0)] {
+        let clock = Arc::new(AtomicU64::new(1_000_000));
+        let mut options = Options::new(64 * MIB);
+        options.heads = 1;
+        options.cleaners = cleaners;
+        options.clock = Clock::Manual(clock.clone());
+        let store = Store::new(options).unwrap();
+        let watched = store.clone();
+        let job = move |session: &mut Session| {
+            let write = |session: &mut Session, key: u64| {
+                let mut guard = session.pin();
+                let (name, now_ms) = (key.to_le_bytes(), guard.now_ms());
+                let left_ms = if key % one_of == 0 { 86_400_000 } else { 6000 };
+                let hash = guard.hash(&name);
+                guard.write(TABLE, hash, &name, &[5; 1000], Some(now_ms + left_ms))
+            };
+            let mut keys = 0;
+            while write(session, keys).is_ok() {
+                keys += 1;
+                clock.fetch_add(keys % 20 / 19, Ordering::Relaxed);
+            }
+            let (long, from) = (keys.div_ceil(one_of), keys);
+            clock.fetch_add(14_000, Ordering::Relaxed);
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while keys < from + from / 2 {
+                match write(session, keys) {
+                    Ok(_) => keys += 1,
+                    Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
+                }
+            }
+            while cleaners > 0 && watched.stats().objects > long + keys - from {
+                assert!(Instant::now() < deadline, "{:?}", watched.stats());
+                std::thread::yield_now();
+            }
+        };
+        all_end(&store, vec![Box::new(job)]);
+    }
+}
+
 /// A writer that waited for memory once went on with the index of a table that had been dropped
 /// meanwhile. And a table with a used id began again at version 1, so that `WATCH` took a new
 /// object for the old one.

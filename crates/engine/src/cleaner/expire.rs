@@ -26,7 +26,7 @@ pub fn expire_segment(
     let counters = &core.context_counters[number];
     let start = core.space.offset_of(window);
     let mut at = start + SEGMENT_HEADER_BYTES;
-    let mut waiting = (0u32, u64::MAX);
+    let mut waiting = segment.waiting_expiry();
     let mut expiries = Expiries::new(core.clock.now_ms());
     let incarnation = segment.incarnation();
     loop {
@@ -40,7 +40,7 @@ pub fn expire_segment(
             && segment.incarnation() == incarnation
             && core.space.is_cold(window) == warmed;
         // before `end`: bytes that are counted here are appended
-        let seen_bytes = segment.expiring_bytes();
+        let seen = segment.seen_expiry();
         let end = start + segment.appended_bytes() as usize;
         let mut looked = 0;
         while usable && at < end && looked < 8 * GROUP {
@@ -54,24 +54,24 @@ pub fn expire_segment(
                 continue;
             }
             if entry.expires_at_ms > core.clock.now_ms() || core.space.is_undurable(location) {
-                waiting = (
-                    waiting.0 + entry.padded_bytes as u32,
-                    waiting.1.min(entry.expires_at_ms),
-                );
+                waiting.note(entry.padded_bytes, entry.expires_at_ms);
                 expiries.note(entry.expires_at_ms, entry.padded_bytes);
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let candidate = Candidate::new(core, index, location, entry, false);
                 match candidate.drop_from_index(core, counters, me) {
                     Some(true) => add(&counters.expired, 1),
                     // A transaction holds its bucket: the entry is due once more.
-                    Some(false) => expiries.note(core.clock.now_ms() + 1, entry.padded_bytes),
+                    Some(false) => {
+                        waiting.note(entry.padded_bytes, entry.expires_at_ms);
+                        expiries.note(core.clock.now_ms() + 1, entry.padded_bytes);
+                    }
                     None => {}
                 }
             }
         }
         if usable && at >= end {
             let again_ms = core.clock.now_ms() + 1000;
-            segment.reset_expiry(seen_bytes, waiting.0, waiting.1, again_ms);
+            segment.reset_expiry(&seen, &waiting, again_ms);
             if let (Some(tier), true) = (&core.space.tier, warmed) {
                 tier.set_due(window, &expiries);
             }

@@ -15,6 +15,8 @@ mod select;
 mod shrink;
 
 use crate::core::Core;
+use crate::log::Log;
+use crate::space::Purpose;
 use apart::Apart;
 use context::Step;
 pub(crate) use select::FLASH_LIVE_PART_MAX;
@@ -31,6 +33,9 @@ const NAP: Duration = Duration::from_millis(20);
 const IDLE_NAP: Duration = Duration::from_millis(250);
 /// Time between checks for deleted data, for expiry, and for free memory to give back.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
+/// Time between rounds that examine every segment in which an entry may have expired, while writers
+/// are refused.
+const THOROUGH_EVERY: Duration = Duration::from_secs(5);
 /// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of
 /// memory.
 const PREPARED_WINDOWS: usize = 2;
@@ -54,6 +59,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         number,
                         housekept: Instant::now(),
                         cursor: 0,
+                        thorough: Thorough::default(),
                         waits_to_expire: false,
                         log_time: 0,
                         apart: Apart::new(core.heads.len()),
@@ -69,11 +75,39 @@ struct Cleaner {
     housekept: Instant,
     /// Window at which the expiry pass continues.
     cursor: usize,
+    thorough: Thorough,
     /// Segments on flash have expired, and wait until the device may be read for them again.
     waits_to_expire: bool,
     /// Log time before the last nap.
     log_time: u64,
     apart: Apart,
+}
+
+/// A round of the expiry pass that trusts no estimate. It spans several calls of the pass.
+#[derive(Default)]
+struct Thorough {
+    began: Option<Instant>,
+    /// Windows that it has yet to look at.
+    left: usize,
+}
+
+impl Thorough {
+    /// Begins a round if writers are refused and the last one is long ago.
+    fn tend(&mut self, refuses: bool, total: usize, now: Instant) {
+        let rested = self.began.is_none_or(|began| now - began >= THOROUGH_EVERY);
+        if !refuses {
+            self.left = 0;
+        } else if self.left == 0 && rested {
+            (self.began, self.left) = (Some(now), total);
+        }
+    }
+
+    /// True if the next window belongs to a round.
+    fn next(&mut self) -> bool {
+        let goes_on = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        goes_on
+    }
 }
 
 impl Cleaner {
@@ -162,9 +196,11 @@ impl Cleaner {
         let tier = core.space.tier.as_deref();
         let mut may_read = tier.is_some_and(|tier| tier.is_rested());
         self.waits_to_expire = false;
+        self.thorough.tend(core.refuses_heads(), total, started);
         for _ in 0..total {
             let window = self.cursor % total;
             self.cursor = window + 1;
+            let thorough = self.thorough.next();
             let segment = &core.space.segments[window];
             if !segment.is_in_log() || core.is_held(window as u32) {
                 continue;
@@ -174,7 +210,8 @@ impl Cleaner {
                 core.is_worth_expiring(window as u32, now_ms)
             } else {
                 let expired = segment.expired_estimate(now_ms);
-                expired > 0 && expired >= segment.expiring_bytes() / 8
+                thorough && segment.may_have_expired(now_ms)
+                    || expired > 0 && expired >= segment.expiring_bytes() / 8
             };
             if !is_due || (is_cold && !may_read) {
                 self.waits_to_expire |= is_due;
@@ -195,6 +232,12 @@ impl Cleaner {
 }
 
 impl Core {
+    /// True if writers are refused: memory or the disk is full.
+    fn refuses_heads(&self) -> bool {
+        let on_disk = |log: &Log| !log.swaps().has_room(Purpose::Head);
+        self.refuses(Purpose::Head) || self.log.as_deref().is_some_and(on_disk)
+    }
+
     /// Moves a few views of fragmented indexes, as a cleaner thread's context.
     fn defragment_index(&self, number: usize) {
         // No view of a growing index stays in its place for long, and moves would delay the writers
@@ -232,5 +275,29 @@ fn nap(core: &Core, length: Duration) {
     core.wakeup.sleeping.store(true, Ordering::Relaxed);
     if !core.wakeup.shutdown.load(Ordering::Acquire) {
         drop(core.wakeup.bell.wait_timeout(guard, length));
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thorough_round_looks_at_each_window_once_in_a_while() {
+        let began = Instant::now();
+        let mut thorough = Thorough::default();
+        thorough.tend(false, 3, began);
+        assert!(!thorough.next());
+        for round in 0..3 {
+            let start = began + round * THOROUGH_EVERY;
+            // A call of the pass may end early; the next one goes on.
+            thorough.tend(true, 3, start);
+            assert!(thorough.next());
+            let later = start + THOROUGH_EVERY / 2;
+            thorough.tend(true, 3, later);
+            assert!(thorough.next() && thorough.next() && !thorough.next());
+            thorough.tend(true, 3, later);
+            assert!(!thorough.next());
+        }
     }
 }

@@ -157,6 +157,8 @@ impl Fruitless {
     /// False if passes without gain have moved as many victims as there are candidates, and too few
     /// bytes have died since.
     fn may_gain(&mut self, candidates: u64, died: u64, segment_bytes: u64) -> bool {
+        // An estimate of expired bytes was too high.
+        self.died = self.died.min(died);
         if died.saturating_sub(self.died) >= candidates * segment_bytes / DIED_PART {
             self.victims = 0;
         }

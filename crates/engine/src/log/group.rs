@@ -174,8 +174,9 @@ fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize
                 dead += entry.padded_bytes as u64;
             }
             if entry.expires_at_ms != 0 {
-                segments[old as usize].take_back_expiry(entry.padded_bytes as u32);
-                segments[new as usize].note_expiry(entry.padded_bytes as u32, entry.expires_at_ms);
+                let (bytes, expires_at_ms) = (entry.padded_bytes as u32, entry.expires_at_ms);
+                segments[old as usize].take_back_expiry(bytes, expires_at_ms);
+                segments[new as usize].note_expiry(bytes, expires_at_ms);
             }
         }
         at += entry.padded_bytes;

@@ -21,6 +21,7 @@
 //! the unit of backing, so an entry never straddles and a reader gets a plain slice.
 
 pub mod budget;
+mod expiring;
 pub mod pool;
 pub mod region;
 pub mod segment;

@@ -1,9 +1,10 @@
 //! SegmentInfo: the data about the segment in each window, one cache line per segment [Merritt17
-//! §3.4].
+//! §3.4], and a second one for the bytes that expire.
 //!
 //! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count the
 //! entries that they kill in their own counters (`counters`), so an overwrite writes no line here.
 
+use super::expiring::{Expiring, Seen, Waiting};
 use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// The state of a window; see engine::space::S2.
@@ -38,24 +39,21 @@ impl State {
     }
 }
 
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub struct Segment {
     state: AtomicU8,
     /// Bytes charged to the budget for this window.
     committed: AtomicU32,
     /// Bytes from the window's start to the end of its last entry.
     appended: AtomicU32,
-    /// Bytes of entries that expire, and the range of their times (ms since the Unix epoch).
-    expiring: AtomicU32,
-    expires_first_ms: AtomicU64,
-    expires_last_ms: AtomicU64,
+    /// Number of times that the window was opened.
+    incarnation: AtomicU32,
     /// Sum of the actors' dead counters for this window when it was opened.
     dead_base: AtomicU64,
     opened_ms: AtomicU64,
     /// Log time when it was opened: bytes appended to the store so far.
     opened_tick: AtomicU64,
-    /// Number of times that the window was opened.
-    incarnation: AtomicU32,
+    expiring: Expiring,
 }
 
 impl Default for Segment {
@@ -64,13 +62,11 @@ impl Default for Segment {
             state: AtomicU8::new(State::Unbacked as u8),
             committed: AtomicU32::new(0),
             appended: AtomicU32::new(0),
-            expiring: AtomicU32::new(0),
-            expires_first_ms: AtomicU64::new(u64::MAX),
-            expires_last_ms: AtomicU64::new(0),
+            incarnation: AtomicU32::new(0),
             dead_base: AtomicU64::new(0),
             opened_ms: AtomicU64::new(0),
             opened_tick: AtomicU64::new(0),
-            incarnation: AtomicU32::new(0),
+            expiring: Expiring::default(),
         }
     }
 }
@@ -80,9 +76,7 @@ impl Segment {
         self.committed.store(committed_bytes, Ordering::Relaxed);
         self.appended
             .store(super::SEGMENT_HEADER_BYTES as u32, Ordering::Relaxed);
-        self.expiring.store(0, Ordering::Relaxed);
-        self.expires_first_ms.store(u64::MAX, Ordering::Relaxed);
-        self.expires_last_ms.store(0, Ordering::Relaxed);
+        self.expiring.open(now_ms);
         self.opened_ms.store(now_ms, Ordering::Relaxed);
         self.opened_tick.store(tick, Ordering::Relaxed);
         self.incarnation.fetch_add(1, Ordering::Relaxed);
@@ -129,61 +123,39 @@ impl Segment {
     /// Called by the segment's one appender for an entry that expires, after the entry was recorded
     /// as appended.
     pub fn note_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
-        // AcqRel pairs with `expiring_bytes` and `reset_expiry`: a thread that sees the sum sees
-        // the entry as appended.
-        self.expiring.fetch_add(entry_bytes, Ordering::AcqRel);
-        let first = self
-            .expires_first_ms
-            .load(Ordering::Relaxed)
-            .min(expires_at_ms);
-        self.expires_first_ms.store(first, Ordering::Relaxed);
-        let last = self
-            .expires_last_ms
-            .load(Ordering::Relaxed)
-            .max(expires_at_ms);
-        self.expires_last_ms.store(last, Ordering::Relaxed);
+        self.expiring.note(entry_bytes, expires_at_ms);
     }
 
-    /// Entries that expire were moved elsewhere before any other thread saw them.
-    pub fn take_back_expiry(&self, entry_bytes: u32) {
-        let less = |sum: u32| Some(sum.saturating_sub(entry_bytes));
-        let _ = self
-            .expiring
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    /// An entry that expires was moved elsewhere before any other thread saw it.
+    pub fn take_back_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
+        self.expiring.take_back(entry_bytes, expires_at_ms);
     }
 
-    /// Estimated bytes that have expired by `now_ms`, assuming that expiry times spread evenly
-    /// between the first and the last.
+    /// Estimated bytes that have expired by `now_ms`.
     pub fn expired_estimate(&self, now_ms: u64) -> u32 {
-        let expiring = self.expiring.load(Ordering::Relaxed);
-        let first = self.expires_first_ms.load(Ordering::Relaxed);
-        let last = self.expires_last_ms.load(Ordering::Relaxed);
-        if expiring == 0 || now_ms < first {
-            0
-        } else if now_ms >= last {
-            expiring
-        } else {
-            let passed = (now_ms - first) as f64 / (last - first) as f64;
-            (f64::from(expiring) * passed) as u32
-        }
+        self.expiring.expired(now_ms)
     }
 
-    /// The expiry pass has examined every entry that was counted in `seen_bytes`: `left_bytes` of
-    /// them wait, until `first_ms` at the earliest. If more were appended meanwhile, it has to
-    /// examine the segment again at `again_ms`.
-    pub fn reset_expiry(&self, seen_bytes: u32, left_bytes: u32, first_ms: u64, again_ms: u64) {
-        // The time first: an append that is counted after the exchange lowers it again.
-        self.expires_first_ms.store(first_ms, Ordering::Relaxed);
-        let settled = self.expiring.compare_exchange(
-            seen_bytes,
-            left_bytes,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        if settled.is_err() {
-            self.expires_first_ms
-                .store(first_ms.min(again_ms), Ordering::Relaxed);
-        }
+    /// True if an entry may have expired by `now_ms`, however few the estimate says.
+    pub fn may_have_expired(&self, now_ms: u64) -> bool {
+        self.expiring.has_begun(now_ms)
+    }
+
+    /// The bytes that expire, as recorded so far: for [`reset_expiry`](Self::reset_expiry).
+    pub fn seen_expiry(&self) -> Seen {
+        self.expiring.seen()
+    }
+
+    /// No entry waits yet: for [`reset_expiry`](Self::reset_expiry).
+    pub fn waiting_expiry(&self) -> Waiting {
+        self.expiring.waiting()
+    }
+
+    /// The expiry pass has examined every entry that was counted in `seen`, and has found those
+    /// that are `waiting`. If more were appended meanwhile, it has to examine the segment again at
+    /// `again_ms`.
+    pub fn reset_expiry(&self, seen: &Seen, waiting: &Waiting, again_ms: u64) {
+        self.expiring.reset(seen, waiting, again_ms);
     }
 
     pub fn set_dead_base(&self, sum: u64) {
@@ -220,7 +192,7 @@ impl Segment {
 
     /// Bytes of entries that expire at some time, as recorded so far.
     pub fn expiring_bytes(&self) -> u32 {
-        self.expiring.load(Ordering::Acquire)
+        self.expiring.sum()
     }
 
     /// True if it is closed and no cleaner's victim.
@@ -244,4 +216,4 @@ impl Segment {
 }
 
 #[cfg(not(any(loom, shuttle)))]
-const _: () = assert!(size_of::<Segment>() == 64);
+const _: () = assert!(size_of::<Segment>() == 128);
