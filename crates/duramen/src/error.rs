@@ -155,6 +155,7 @@ impl From<duramen_engine::Error> for Error {
             Refusal::TryAgain
             | Refusal::Cold(_)
             | Refusal::FlashFailed
+            | Refusal::FlashStuck
             | Refusal::Crowded
             | Refusal::BudgetTooSmall { .. }
             | Refusal::BudgetTooLarge { .. }

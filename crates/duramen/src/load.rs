@@ -90,6 +90,17 @@ pub(crate) fn load(
     }
     let failed = load.failed.lock().expect("a load's failure").take();
     match failed {
+        Some(LoadError::Memory {
+            segment,
+            reason: reason @ duramen_engine::Error::FlashStuck,
+        }) => {
+            return Err(Error::Misfit {
+                place,
+                reason: format!(
+                    "memory cannot hold its data without flash (segment {segment}: {reason}); start again with a flash device that works"
+                ),
+            });
+        }
         Some(LoadError::Memory { segment, reason }) => {
             return Err(Error::Misfit {
                 place,

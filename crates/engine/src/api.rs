@@ -313,6 +313,9 @@ pub enum Error {
     /// replace the device, and restart.
     #[error("the flash device failed: an entry cannot be read")]
     FlashFailed,
+    /// Segments have to go to the flash device, and it fails or does not end a write.
+    #[error("the flash device takes no more data: a write failed, or does not end")]
+    FlashStuck,
     /// More keys share one bucket of the index than chance explains: a client may know the hash
     /// seed. Other keys can be written.
     #[error(

@@ -6,7 +6,8 @@
 //!   or removed.
 //! - C2: survivors take no more memory than their victims gave: each context has one window in
 //!   reserve (engine::space::S4), a context works at one victim at a time, and a victim is smaller
-//!   than a window.
+//!   than a window. A victim from flash gives no memory: its survivors leave the reserve of the
+//!   other contexts.
 //! - C3: a cleaner never waits for a transaction, as the transaction may wait for memory and so for
 //!   this cleaner. It skips the entry and returns to the victim later.
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
@@ -347,7 +348,7 @@ impl Context {
     }
 
     /// The next victim whose bytes are in memory. A victim on flash is read back; one that cannot
-    /// be read is given up.
+    /// be read, or may not be read any more, is given up.
     fn next_readable(&mut self, core: &Core, tally: &Tally) -> Option<u32> {
         loop {
             let window = self.victims.pop_front()?;
@@ -358,7 +359,7 @@ impl Context {
                 return Some(window);
             }
             let dead = core.log.is_none() && core.live_in(window) == 0;
-            if dead || core.warm(tier, window) {
+            if dead || core.may_clean_cold(self.node) && core.warm(tier, window) {
                 self.warmed(core, window);
                 return Some(window);
             }
@@ -634,6 +635,13 @@ impl Context {
         }
     }
 
+    /// True if this victim's survivor may take a window now (C2).
+    pub(super) fn leaves_reserve(&self, core: &Core) -> bool {
+        // Under eviction an entry without room is dropped.
+        let gives_none = |current: &Current| current.warmed && !current.evict;
+        !self.current.as_ref().is_some_and(gives_none) || core.space.reserve_is_whole(self.node)
+    }
+
     /// Opens the next survivor: a whole window, or, if memory is out, one just long enough for this
     /// victim.
     fn open_survivor(&mut self, core: &Core) -> Option<()> {
@@ -650,6 +658,7 @@ impl Context {
             self.close_survivor(core);
         }
         let tally = &core.tallies[self.number];
+        self.leaves_reserve(core).then_some(())?;
         if let Some(window) = core.open_window(self.node, Purpose::Survivor, 0) {
             self.survivor.roll(&core.space, window);
             add(&tally.survivors, 1);

@@ -314,6 +314,7 @@ impl Context {
             }
         };
         self.close_pass_survivor(core, log);
+        self.leaves_reserve(core).then_some(())?;
         let window = core.open_window(self.node, purpose, 0).or_else(|| {
             // The rest of the budget is less than a window, but the victim's own length is enough
             // (V3).

@@ -196,9 +196,11 @@ fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
 /// Windows of a node whose segments may be victims (levels::V1).
 fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterator<Item = u32> + 'a {
     let segments = &core.space.segments;
+    let with_cold = core.may_clean_cold(node);
     core.space.windows_of_node(node).filter(move |window| {
         segments[*window as usize].is_closed()
             && log.is_victim_to_be(*window)
+            && (with_cold || !core.space.is_cold(*window))
             && !core
                 .space
                 .tier

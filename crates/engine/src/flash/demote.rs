@@ -33,6 +33,13 @@ const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 const INDEX_PART: f64 = 0.35;
 
 impl Core {
+    /// True if cold segments may be victims. Once the device has failed, their survivors stay in
+    /// memory, and they free none: then only disk asks for them, while memory is not short (C2).
+    pub fn may_clean_cold(&self, node: usize) -> bool {
+        let tier = self.space.tier.as_deref();
+        tier.is_some_and(|tier| !tier.has_failed()) || !self.is_low(node)
+    }
+
     /// Approximate live bytes of entries whose segments are in memory.
     pub fn live_in_memory(&self) -> u64 {
         let cold = self.space.tier.as_ref().map_or(0, |tier| tier.live_bytes());
@@ -78,6 +85,18 @@ impl Core {
         }
     }
 
+    /// True while a segment is being written to flash.
+    pub fn is_demoting(&self) -> bool {
+        let tier = self.space.tier.as_deref();
+        tier.is_some_and(|tier| tier.writing.load(Ordering::Relaxed) > 0)
+    }
+
+    /// True if flash failed to write a segment (F5).
+    pub fn flash_has_failed(&self) -> bool {
+        let tier = self.space.tier.as_deref();
+        tier.is_some_and(Tier::has_failed)
+    }
+
     fn can_demote(&self, tier: &Tier, node: usize) -> bool {
         let mut windows = self.space.windows_of_node(node);
         tier.has_room(false) && windows.any(|window| self.may_turn_cold(window))
@@ -108,7 +127,7 @@ impl Core {
                 hollow |= live <= self.hollow_bytes() && self.is_hollow(window);
             }
             tier.set_live_bytes(sum);
-            tier.note_hollow(hollow);
+            tier.note_hollow(hollow && !tier.has_failed()); // no slot is needed any more
             tier.promoted
                 .weigh(self.room_for_promoted(tier), self.log_time());
         }

@@ -94,7 +94,7 @@ impl Tier {
 
     /// True if hollow segments may be cleaned now.
     pub(crate) fn wants_hollow(&self) -> bool {
-        self.leisure.hollow.load(Ordering::Relaxed) && self.is_rested()
+        self.leisure.hollow.load(Ordering::Relaxed) && self.is_rested() && !self.has_failed()
     }
 
     /// Time when the expiry pass has to read a cold window.

@@ -52,6 +52,8 @@ use std::time::{Duration, Instant};
 
 /// A load gives up when it has no memory and nothing has moved for this time.
 const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
+/// The same while a segment is being written to flash: a device may stall for seconds.
+const FLASH_STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Longest time between two looks that counts: if the machine stood still, other threads had no
 /// chance to make progress.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
@@ -229,6 +231,8 @@ pub(super) struct Patience {
     seen: Movement,
     looked: Instant,
     still: Duration,
+    /// Time for which nothing has come from or gone to flash, while a segment was on its way.
+    flash_still: Duration,
     /// Bytes that cleaners had scanned when a segment was adopted last.
     scanned_before: u64,
 }
@@ -239,6 +243,7 @@ struct Movement {
     segments: u64,
     scanned_bytes: u64,
     free_bytes: u64,
+    flash: u64,
 }
 
 impl Patience {
@@ -248,22 +253,33 @@ impl Patience {
             seen,
             looked: Instant::now(),
             still: Duration::ZERO,
+            flash_still: Duration::ZERO,
             scanned_before: seen.scanned_bytes,
         }
     }
 
     fn lasts(&mut self, loader: &Loader) -> bool {
         let (now, moved) = (Instant::now(), loader.movement());
-        self.still += (now - self.looked).min(LOOK_COUNTS_MAX);
+        let passed = (now - self.looked).min(LOOK_COUNTS_MAX);
         self.looked = now;
-        if moved.segments != self.seen.segments {
+        let waits_for_flash = loader.core().is_demoting();
+        if moved.segments != self.seen.segments || waits_for_flash {
             self.scanned_before = moved.scanned_bytes;
+        }
+        if moved.flash != self.seen.flash || !waits_for_flash {
+            self.flash_still = Duration::ZERO;
         }
         if moved != self.seen {
             (self.seen, self.still) = (moved, Duration::ZERO);
         }
+        if waits_for_flash {
+            self.flash_still += passed;
+        } else {
+            self.still += passed;
+        }
         let scanned = moved.scanned_bytes - self.scanned_before;
         self.still < NOTHING_MOVES_FOR
+            && self.flash_still < FLASH_STUCK_AFTER
             && scanned < SCANS_IN_VAIN_MAX * loader.core().space.budget.limit()
     }
 }
@@ -279,6 +295,7 @@ impl Loader {
             segments: self.totals.segments.load(Ordering::Relaxed),
             scanned_bytes: scanned.sum(),
             free_bytes: core.space.budget.free(),
+            flash: core.space.tier.as_ref().map_or(0, |tier| tier.progress()),
         }
     }
 
@@ -518,15 +535,16 @@ impl Loader {
                     return Ok((node, window));
                 }
             }
-            if !self.make_room(&mut patience) {
-                return Err(core.out_of_memory());
-            }
+            self.make_room(&mut patience)?;
         }
     }
 
-    /// Compacts a step, or lets other threads finish theirs. False: there was no progress for long.
-    /// The caller is outside.
-    pub(super) fn make_room(&self, patience: &mut Patience) -> bool {
+    /// Compacts a step, or lets other threads finish theirs. The caller is outside.
+    ///
+    /// # Errors
+    /// There was no progress for long: [`Error::FlashStuck`] if flash is the reason, else
+    /// [`Error::OutOfMemory`].
+    pub(super) fn make_room(&self, patience: &mut Patience) -> Result<(), Error> {
         let core = self.core();
         let total = core.contexts.len();
         let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
@@ -547,7 +565,13 @@ impl Loader {
             core.space.release_for_loading(node);
         }
         duramen_base::sync::yield_now();
-        patience.lasts(self)
+        if patience.lasts(self) {
+            Ok(())
+        } else if core.is_demoting() || core.flash_has_failed() {
+            Err(Error::FlashStuck)
+        } else {
+            Err(core.out_of_memory())
+        }
     }
 
     /// Ends the load: tombstones leave the index, new versions are above all that were ever given,

@@ -123,9 +123,7 @@ impl Loader {
                 // A segment that is half shown cannot be taken back: if this fails, the whole load
                 // has failed.
                 let patience = patience.get_or_insert_with(|| Patience::new(self));
-                if !self.make_room(patience) {
-                    return Err(core.out_of_memory());
-                }
+                self.make_room(patience)?;
             }
             at = done;
         }

@@ -289,6 +289,11 @@ impl Space {
         }
     }
 
+    /// True if as many windows are free as there are contexts that clean (S4).
+    pub fn reserve_is_whole(&self, node: usize) -> bool {
+        self.raw_free_windows(node) >= self.pools[node].reserve()
+    }
+
     fn raw_free_windows(&self, node: usize) -> usize {
         let unbacked = self.budget.free() as usize / self.segment_bytes / self.pools.len();
         self.pools[node].backed() + unbacked

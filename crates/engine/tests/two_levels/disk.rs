@@ -4,8 +4,8 @@
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::{
-    Clock, Collected, LoadError, Log, LogOptions, Mode, Options, Pass, Piece, Store, Swap,
-    TableChange, TableId,
+    Clock, Collected, FlashOptions, LoadError, Log, LogOptions, Mode, Options, Pass, Piece, Store,
+    Swap, TableChange, TableId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,6 +204,7 @@ pub struct Setup {
     /// True: loads newest segments first, as a restart does, so that dead entries are found dead at
     /// once. False: in an arbitrary order.
     pub newest_first: bool,
+    pub flash: Option<FlashOptions>,
     /// Planted before anything is loaded.
     #[cfg(feature = "planted")]
     pub bug: Option<duramen_engine::Bug>,
@@ -222,6 +223,7 @@ impl Setup {
             now_ms: Arc::new(AtomicU64::new(1000)),
             expired_until_ms: 0,
             newest_first: false,
+            flash: None,
             #[cfg(feature = "planted")]
             bug: None,
         }
@@ -232,6 +234,7 @@ impl Setup {
             heads: self.heads,
             cleaners: self.cleaners,
             mode: self.mode,
+            flash: self.flash.clone(),
             hash_seed: Some(7),
             huge_pages: false,
             clock: Clock::Manual(self.now_ms.clone()),

@@ -2,6 +2,7 @@
 //! and no dead data come back.
 
 mod disk;
+mod flash;
 mod model;
 #[cfg(feature = "planted")]
 mod planted;
