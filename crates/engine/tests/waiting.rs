@@ -420,7 +420,11 @@ fn expired_entries_between_long_lived_ones_make_room() {
             let write = |session: &mut Session, key: u64| {
                 let mut guard = session.pin();
                 let (name, now_ms) = (key.to_le_bytes(), guard.now_ms());
-                let left_ms = if key % one_of == 0 { 86_400_000 } else { 6000 };
+                let left_ms = if key.is_multiple_of(one_of) {
+                    86_400_000
+                } else {
+                    6000
+                };
                 let hash = guard.hash(&name);
                 guard.write(TABLE, hash, &name, &[5; 1000], Some(now_ms + left_ms))
             };

@@ -108,7 +108,7 @@ impl Expiring {
         self.first_ms.load(Ordering::Relaxed) <= now_ms
     }
 
-    /// Estimated bytes that have expired by `now_ms`: those of the buckets that are past, and a part
+    /// Estimated bytes that have expired by `now_ms`: those of past buckets, and a part
     /// of the present one, as if its times were spread evenly.
     pub fn expired(&self, now_ms: u64) -> u32 {
         let first = self.first_ms.load(Ordering::Relaxed);
