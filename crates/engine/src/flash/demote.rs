@@ -34,7 +34,8 @@ const INDEX_PART: f64 = 0.35;
 
 impl Core {
     /// True if cold segments may be victims. Once the device has failed, their survivors stay in
-    /// memory, and they free none: then only disk asks for them, while memory is not short (context::C2).
+    /// memory, and they free none: then only disk asks for them, while memory is not short
+    /// (context::C2).
     pub fn may_clean_cold(&self, node: usize) -> bool {
         let tier = self.space.tier.as_deref();
         tier.is_some_and(|tier| !tier.has_failed()) || !self.is_low(node)
@@ -91,7 +92,7 @@ impl Core {
         tier.is_some_and(|tier| tier.writing.load(Ordering::Relaxed) > 0)
     }
 
-    /// True if flash failed to write a segment (flash::F5).
+    /// True if flash failed to write a segment (engine::flash::F5).
     pub fn flash_has_failed(&self) -> bool {
         let tier = self.space.tier.as_deref();
         tier.is_some_and(Tier::has_failed)

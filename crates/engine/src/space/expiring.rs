@@ -210,7 +210,7 @@ mod tests {
     fn an_entry_that_lives_long_hides_no_expired_ones() {
         for (one_of, long_ms) in [(3, 100_000_000), (1000, DAY), (5, DAY), (1000, 400 * DAY)] {
             let all = 6000;
-            let is_long = |n: u64| n % one_of == 0;
+            let is_long = |n: u64| n.is_multiple_of(one_of);
             let short = 100 * (all - all / one_of) as u32;
             let expiring = with((0..all).map(|n| {
                 let left = if is_long(n) { long_ms } else { 10_000 };
