@@ -7,7 +7,8 @@
 //!   number that is free.
 //! - K2: a unit is stored as one object: a page's content, or, for objects of fewer than
 //!   [`UNIT_BYTES_LEAST`] bytes, as many pages' contents as give that many bytes. So four bytes of
-//!   a table stand for at least 128 of data.
+//!   a table stand for at least 128 of data. An entry of a table with two lengths takes eight
+//!   bytes, and stands for half a page or more.
 //!
 //! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: consecutive
 //! pages, each stored alone.
@@ -125,6 +126,11 @@ impl Chunk {
     pub fn unit_bytes_max(&self) -> usize {
         let page = (self.object_bytes as usize).min(PAGE_BYTES);
         page * self.unit_pages() as usize
+    }
+
+    /// Whether all units are of one length.
+    pub fn has_one_length(&self) -> bool {
+        self.stride() == 1 || (self.object_bytes as usize).is_multiple_of(PAGE_BYTES)
     }
 
     /// Bytes of flash that one object takes, headers included.
@@ -251,7 +257,8 @@ impl Chunk {
 
     /// Bytes of RAM of the chunk, its object table included.
     pub fn tables_bytes(&self) -> u64 {
-        self.used.len() as u64 * 8 + 128 + u64::from(self.units()) * 4
+        let entry_bytes = if self.has_one_length() { 4 } else { 8 };
+        self.used.len() as u64 * 8 + 128 + u64::from(self.units()) * entry_bytes
     }
 }
 
