@@ -27,6 +27,9 @@ pub(crate) const UNIT_PAGES_MAX: u64 = 32;
 /// Chunks begin at multiples of this many pages, so that a translation is one load.
 pub(crate) const GRANULE_PAGES: u64 = 128;
 
+/// Bytes of flash for a unit's header.
+pub(crate) const HEADER_BYTES: u64 = 24;
+
 /// The way in which a chunk's objects are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -133,11 +136,35 @@ impl Chunk {
         self.stride() == 1 || (self.object_bytes as usize).is_multiple_of(PAGE_BYTES)
     }
 
-    /// Bytes of flash that one object takes, headers included.
+    /// Bytes of flash that one object takes, headers included; of objects that share a unit: that
+    /// all of the unit take, because it is stored whole as long as one of them is handed out.
     pub fn flash_bytes(&self) -> u64 {
-        const HEADER_BYTES: u64 = 24;
-        let headers = self.stride() * HEADER_BYTES / self.unit_pages();
-        u64::from(self.object_bytes) + headers + 1
+        u64::from(self.object_bytes) * self.unit_pages() + self.stride() * HEADER_BYTES + 1
+    }
+
+    /// Bytes of flash that all objects take.
+    pub fn flash_bytes_of_all(&self) -> u64 {
+        self.flash_bytes() * u64::from(self.objects).div_ceil(self.unit_pages())
+    }
+
+    /// Bytes of flash that the objects of a pool take that are handed out.
+    pub fn flash_bytes_used(&self) -> u64 {
+        let firsts = (0..self.objects).step_by(self.unit_pages() as usize);
+        let is_stored = |first: &u32| self.unit_of(*first).any(|object| self.is_used(object));
+        self.flash_bytes() * firsts.filter(is_stored).count() as u64
+    }
+
+    /// The objects of an object's unit, itself included.
+    fn unit_of(&self, object: u32) -> std::ops::Range<u32> {
+        let pages = self.unit_pages() as u32;
+        let first = object / pages * pages;
+        first..self.objects.min(first + pages)
+    }
+
+    /// Whether another object of an object's unit is handed out.
+    pub fn shares_unit(&self, object: u32) -> bool {
+        self.unit_of(object)
+            .any(|other| other != object && self.is_used(other))
     }
 
     /// The unit of a page of this chunk; `None`: behind its last object.
@@ -218,6 +245,20 @@ impl Chunk {
         self.used[object as usize / 64].fetch_or(bit(object), Ordering::AcqRel);
         self.free.fetch_sub(1, Ordering::Relaxed);
         Some((object, object < fresh))
+    }
+
+    /// Hands out an object, under the pool's lock, whose unit is stored for others already.
+    pub fn take_shared(&self) -> Option<u32> {
+        if self.unit_pages() == 1 || self.free() == 0 {
+            return None;
+        }
+        let is_shared = |object: &u32| !self.is_used(*object) && self.shares_unit(*object);
+        let fresh = self.fresh();
+        let object = (0..self.objects.min(fresh + 1)).find(is_shared)?;
+        self.fresh.store(fresh.max(object + 1), Ordering::Relaxed);
+        self.used[object as usize / 64].fetch_or(bit(object), Ordering::AcqRel);
+        self.free.fetch_sub(1, Ordering::Relaxed);
+        Some(object)
     }
 
     /// Returns an object. False: it is not handed out.
