@@ -4,8 +4,8 @@
 //! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit marks the
 //!   beginning of each.
 //! - Y2: two free blocks are never adjacent; each free block is in both maps, and nothing else is.
-//! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash. Flash is counted for
-//!   each other page, however few of its bytes are handed out.
+//! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash. Flash is counted
+//!   for each other page, however few of its bytes are handed out.
 //!
 //! **Concurrency** one lock, held while pages are dropped, never while one is touched.
 //!

@@ -231,15 +231,17 @@ fn a_later_life_goes_on_where_a_checkpoint_was_made() {
     );
 }
 
-/// One block of each page, or one object of each unit, stays: pages and units are stored whole, but
-/// only what was handed out was counted, and a later store to new memory ended in SIGBUS. Freed room
-/// beside what stays is handed out again, also while flash takes no more.
+/// Allocates this many bytes.
+type Allocate = fn(usize) -> Result<*mut u8, Error>;
+
+/// One block of each page, or one object of each unit, stays. Pages and units are stored whole, but
+/// only the bytes of blocks were counted, and a later store to new memory ended in SIGBUS. Freed
+/// room beside the kept blocks is handed out again, also while flash takes no more.
 #[test]
 fn room_that_is_lost_between_blocks_is_counted() {
     let malloc = duramen_alloc::malloc;
     let oalloc = |bytes| duramen_alloc::oalloc(1, bytes);
-    let ways: [(fn(usize) -> Result<*mut u8, Error>, usize, usize); 2] =
-        [(malloc, 64, 64), (oalloc, 16, 8)];
+    let ways: [(Allocate, usize, usize); 2] = [(malloc, 64, 64), (oalloc, 16, 8)];
     for (allocate, bytes, shared) in ways {
         let Some(_heap) = Heap::open(16 << 20, 8 << 20, Faults::Userfault) else {
             continue;

@@ -14,8 +14,8 @@
 //!
 //! **Concurrency** counts are atomic; the free list has a lock of its own, taken last.
 //!
-//! Paper: [Badam11 §3.5]; differs: live bytes are counted instead of free bytes, and live objects as
-//! well; a block whose count is 0 is free without being read.
+//! Paper: [Badam11 §3.5]; differs: live bytes are counted instead of free bytes, and live objects
+//! as well; a block whose count is 0 is free without being read.
 
 use crate::layout::{BLOCK_BYTES, BLOCK_HEADER_BYTES, block_of};
 use std::collections::VecDeque;
