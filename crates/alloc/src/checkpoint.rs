@@ -212,13 +212,13 @@ impl Heap {
             allocated.ok_or_else(|| source.damaged("blocks that do not follow each other"))?;
         drop(memory);
         for chunk in chunks {
-            let used = match chunk.kind {
-                Kind::Pool => u64::from(chunk.objects - chunk.free()),
-                Kind::Array => u64::from(chunk.objects),
-                Kind::Memory => 0, // counted block by block
+            let (used, its) = match chunk.kind {
+                Kind::Pool => (chunk.objects - chunk.free(), chunk.flash_bytes_used()),
+                Kind::Array => (chunk.objects, chunk.flash_bytes_of_all()),
+                Kind::Memory => continue, // counted block by block
             };
-            data += used * u64::from(chunk.object_bytes);
-            flash += used * chunk.flash_bytes();
+            data += u64::from(used) * u64::from(chunk.object_bytes);
+            flash += its;
         }
         self.count(data);
         self.reserve_flash(flash, 0)

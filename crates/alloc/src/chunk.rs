@@ -7,7 +7,8 @@
 //!   number that is free.
 //! - K2: a unit is stored as one object: a page's content, or, for objects of fewer than
 //!   [`UNIT_BYTES_LEAST`] bytes, as many pages' contents as give that many bytes. So four bytes of
-//!   a table stand for at least 128 of data.
+//!   a table stand for at least 128 of data. An entry of a table with two lengths takes eight
+//!   bytes, and stands for half a page or more.
 //!
 //! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: consecutive
 //! pages, each stored alone.
@@ -25,6 +26,9 @@ const UNIT_BYTES_LEAST: usize = 128;
 pub(crate) const UNIT_PAGES_MAX: u64 = 32;
 /// Chunks begin at multiples of this many pages, so that a translation is one load.
 pub(crate) const GRANULE_PAGES: u64 = 128;
+
+/// Bytes of flash for a unit's header.
+pub(crate) const HEADER_BYTES: u64 = 24;
 
 /// The way in which a chunk's objects are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,11 +131,40 @@ impl Chunk {
         page * self.unit_pages() as usize
     }
 
-    /// Bytes of flash that one object takes, headers included.
+    /// Whether all units are of one length.
+    pub fn has_one_length(&self) -> bool {
+        self.stride() == 1 || (self.object_bytes as usize).is_multiple_of(PAGE_BYTES)
+    }
+
+    /// Bytes of flash that one object takes, headers included; of objects that share a unit: that
+    /// all of the unit take, because it is stored whole as long as one of them is handed out.
     pub fn flash_bytes(&self) -> u64 {
-        const HEADER_BYTES: u64 = 24;
-        let headers = self.stride() * HEADER_BYTES / self.unit_pages();
-        u64::from(self.object_bytes) + headers + 1
+        u64::from(self.object_bytes) * self.unit_pages() + self.stride() * HEADER_BYTES + 1
+    }
+
+    /// Bytes of flash that all objects take.
+    pub fn flash_bytes_of_all(&self) -> u64 {
+        self.flash_bytes() * u64::from(self.objects).div_ceil(self.unit_pages())
+    }
+
+    /// Bytes of flash that the objects of a pool take that are handed out.
+    pub fn flash_bytes_used(&self) -> u64 {
+        let firsts = (0..self.objects).step_by(self.unit_pages() as usize);
+        let is_stored = |first: &u32| self.unit_of(*first).any(|object| self.is_used(object));
+        self.flash_bytes() * firsts.filter(is_stored).count() as u64
+    }
+
+    /// The objects of an object's unit, itself included.
+    fn unit_of(&self, object: u32) -> std::ops::Range<u32> {
+        let pages = self.unit_pages() as u32;
+        let first = object / pages * pages;
+        first..self.objects.min(first + pages)
+    }
+
+    /// Whether another object of an object's unit is handed out.
+    pub fn shares_unit(&self, object: u32) -> bool {
+        self.unit_of(object)
+            .any(|other| other != object && self.is_used(other))
     }
 
     /// The unit of a page of this chunk; `None`: behind its last object.
@@ -214,6 +247,20 @@ impl Chunk {
         Some((object, object < fresh))
     }
 
+    /// Hands out an object, under the pool's lock, whose unit is stored for others already.
+    pub fn take_shared(&self) -> Option<u32> {
+        if self.unit_pages() == 1 || self.free() == 0 {
+            return None;
+        }
+        let is_shared = |object: &u32| !self.is_used(*object) && self.shares_unit(*object);
+        let fresh = self.fresh();
+        let object = (0..self.objects.min(fresh + 1)).find(is_shared)?;
+        self.fresh.store(fresh.max(object + 1), Ordering::Relaxed);
+        self.used[object as usize / 64].fetch_or(bit(object), Ordering::AcqRel);
+        self.free.fetch_sub(1, Ordering::Relaxed);
+        Some(object)
+    }
+
     /// Returns an object. False: it is not handed out.
     pub fn give_back(&self, object: u32) -> bool {
         let before = self.used[object as usize / 64].fetch_and(!bit(object), Ordering::AcqRel);
@@ -251,7 +298,8 @@ impl Chunk {
 
     /// Bytes of RAM of the chunk, its object table included.
     pub fn tables_bytes(&self) -> u64 {
-        self.used.len() as u64 * 8 + 128 + u64::from(self.units()) * 4
+        let entry_bytes = if self.has_one_length() { 4 } else { 8 };
+        self.used.len() as u64 * 8 + 128 + u64::from(self.units()) * entry_bytes
     }
 }
 

@@ -524,9 +524,12 @@ impl Heap {
         let ram = chunk.tables_bytes();
         let kept = self.charge_kept_tables(first + pages);
         let added = kept.and_then(|()| self.charge(ram)).and_then(|()| {
-            let added = self
-                .store
-                .add_table(table, chunk.units(), chunk.unit_bytes_max());
+            let (units, bytes) = (chunk.units(), chunk.unit_bytes_max());
+            let added = if chunk.has_one_length() {
+                self.store.add_table_of(table, units, bytes)
+            } else {
+                self.store.add_table(table, units, bytes)
+            };
             added
                 .inspect_err(|_| self.discharge(ram))
                 .map_err(Error::from)

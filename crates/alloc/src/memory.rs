@@ -4,7 +4,8 @@
 //! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit marks the
 //!   beginning of each.
 //! - Y2: two free blocks are never adjacent; each free block is in both maps, and nothing else is.
-//! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash.
+//! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash. Flash is counted
+//!   for each other page, however few of its bytes are handed out.
 //!
 //! **Concurrency** one lock, held while pages are dropped, never while one is touched.
 //!
@@ -14,7 +15,7 @@
 //! Paper: [Badam11 §3.4, Coalescing Allocator]; differs: the allocator's own data is in RAM instead
 //! of in headers on the pages.
 
-use crate::chunk::{Chunk, Kind};
+use crate::chunk::{Chunk, HEADER_BYTES, Kind};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::pager::PAGE_BYTES;
@@ -176,6 +177,7 @@ impl Memory {
     pub fn allocated(&self) -> Option<(u64, u64)> {
         let (mut data, mut flash, mut free) = (0, 0, 0);
         for run in self.runs.values() {
+            flash += flash_of(run.bytes() / PAGE_BYTES);
             let mut expected = run.start;
             let mut was_free = false;
             for start in run.starts() {
@@ -188,9 +190,9 @@ impl Memory {
                 (expected, was_free) = (start + bytes, is_free);
                 if is_free {
                     free += 1;
+                    flash -= flash_of(whole_pages(start, bytes));
                 } else {
                     data += bytes as u64;
-                    flash += flash_bytes(bytes);
                 }
             }
             if expected != run.start + run.bytes() {
@@ -201,9 +203,20 @@ impl Memory {
     }
 }
 
-/// Bytes of flash for a block, headers included.
-fn flash_bytes(bytes: usize) -> u64 {
-    (bytes + bytes / 128 + 1) as u64
+/// Bytes of flash for this many pages, headers included.
+fn flash_of(pages: usize) -> u64 {
+    pages as u64 * (PAGE_BYTES as u64 + HEADER_BYTES + 1)
+}
+
+/// Number of pages that lie wholly in these bytes.
+fn whole_pages(start: usize, bytes: usize) -> usize {
+    let first = start.next_multiple_of(PAGE_BYTES);
+    ((start + bytes) / PAGE_BYTES * PAGE_BYTES).saturating_sub(first) / PAGE_BYTES
+}
+
+/// Pages for which flash must be counted if the first bytes of a free block are handed out.
+fn pages_needed(start: usize, free: usize, bytes: usize) -> usize {
+    whole_pages(start, free) - whole_pages(start + bytes, free - bytes)
 }
 
 fn bits_of(pages: u32) -> usize {
@@ -229,18 +242,14 @@ impl Heap {
         } else {
             bytes
         };
-        let tables = if bytes >= LARGE_BYTES {
-            bytes as u64 / PAGE_BYTES as u64 * 4
+        let address = if bytes >= LARGE_BYTES {
+            let flash = flash_of(bytes / PAGE_BYTES);
+            self.reserve_flash(flash, bytes as u64 / PAGE_BYTES as u64 * 4)?;
+            let allocated = self.allocate_large(bytes);
+            allocated.inspect_err(|_| self.release_flash(flash))?
         } else {
-            0 // a run may be needed; that is the same for all of them
+            self.allocate_block(bytes)?
         };
-        self.reserve_flash(flash_bytes(bytes), tables)?;
-        let allocated = if bytes >= LARGE_BYTES {
-            self.allocate_large(bytes)
-        } else {
-            self.allocate_block(bytes)
-        };
-        let address = allocated.inspect_err(|_| self.release_flash(flash_bytes(bytes)))?;
         self.count(bytes as u64);
         Ok(address)
     }
@@ -256,10 +265,20 @@ impl Heap {
 
     fn allocate_block(&self, bytes: usize) -> Result<usize, Error> {
         let mut memory = self.memory();
-        let best = memory.by_bytes.range((bytes, 0)..).next().copied();
-        let (found, start) = match best {
-            Some(best) => best,
-            None => self.add_run(&mut memory)?,
+        let needed = |(free, start): (usize, usize)| flash_of(pages_needed(start, free, bytes));
+        let mut fitting = memory.by_bytes.range((bytes, 0)..).copied();
+        let (found, start) = match fitting.next() {
+            Some(best) => match self.reserve_flash(needed(best), 0) {
+                Ok(()) => best,
+                // Room on pages that are counted already.
+                Err(full) => fitting.find(|free| needed(*free) == 0).ok_or(full)?,
+            },
+            None => {
+                let flash = flash_of(bytes.div_ceil(PAGE_BYTES));
+                self.reserve_flash(flash, 0)?;
+                let added = self.add_run(&mut memory);
+                added.inspect_err(|_| self.release_flash(flash))?
+            }
         };
         memory.remove_free(start, found);
         if found > bytes {
@@ -294,6 +313,7 @@ impl Heap {
     pub fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
         let mut memory = self.memory();
         let bytes = self.block_bytes(&mut memory, address, chunk)?;
+        let mut pages = bytes / PAGE_BYTES;
         let large = matches!(memory.run_of(chunk).blocks, Blocks::Large(_));
         let run = large.then(|| memory.runs.remove(&chunk.first)).flatten();
         if let Some(run) = run {
@@ -303,12 +323,12 @@ impl Heap {
                 return Err(error);
             }
         } else {
-            self.coalesce(&mut memory, address, bytes, chunk);
+            pages = self.coalesce(&mut memory, address, bytes, chunk);
             // Freeing works without RAM; the maps take it later, when there is some.
             let _ = self.charge_entries(&mut memory);
             drop(memory);
         }
-        self.release_flash(flash_bytes(bytes));
+        self.release_flash(flash_of(pages));
         self.uncount(bytes as u64);
         Ok(())
     }
@@ -336,8 +356,8 @@ impl Heap {
     }
 
     /// Joins a freed block with its free neighbours, and drops the pages that are now wholly free
-    /// (Y2, Y3).
-    fn coalesce(&self, memory: &mut Memory, address: usize, bytes: usize, chunk: &Chunk) {
+    /// (Y2, Y3). Returns their number.
+    fn coalesce(&self, memory: &mut Memory, address: usize, bytes: usize, chunk: &Chunk) -> usize {
         let run = memory.run_of(chunk);
         let (run_start, run_end) = (run.start, run.start + run.bytes());
         let (mut start, mut end) = (address, address + bytes);
@@ -361,11 +381,13 @@ impl Heap {
         let first = start.max(address / PAGE_BYTES * PAGE_BYTES);
         let last = end.min((address + bytes).next_multiple_of(PAGE_BYTES));
         let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
+        let count = pages.len() / PAGE_BYTES;
         for page in pages.step_by(PAGE_BYTES).map(|page| self.page_of(page)) {
             let place = chunk.place(page).expect("a page of this chunk");
             // If the kernel refuses, the page stays like a used one.
             let _ = self.forget(&place);
         }
+        count
     }
 
     /// Takes the maps' RAM from the cache, for several entries at once.

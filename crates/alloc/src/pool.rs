@@ -85,7 +85,7 @@ impl Heap {
         }
         let bytes = rounded(bytes) as u32;
         let array = Chunk::new(0, 0, count as u32, bytes, Kind::Array);
-        let flash = array.flash_bytes() * count as u64;
+        let flash = array.flash_bytes_of_all();
         self.reserve_flash(flash, array.tables_bytes())?;
         let chunk = self.add_chunk(count as u32, bytes, Kind::Array);
         let chunk = chunk.inspect_err(|_| self.release_flash(flash))?;
@@ -94,10 +94,30 @@ impl Heap {
     }
 
     fn allocate_one(&self, bytes: u32) -> Result<usize, Error> {
-        let flash = Chunk::new(0, 0, 1, bytes, Kind::Array).flash_bytes();
-        self.reserve_flash(flash, 0)?;
         let pool = self.pools.of(bytes);
         let mut pool = lock(&pool);
+        let (chunk, object, again) = self.take_one(&mut pool, bytes)?;
+        drop(pool);
+        let address = self.address_of(chunk.first + u64::from(object) * chunk.stride());
+        if again && chunk.unit_pages() > 1 {
+            // It shares its unit with others, so it may not have been dropped when it was freed.
+            // SAFETY: the object has no other owner; its pages come by a fault.
+            unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes as usize) };
+        }
+        self.count(u64::from(bytes));
+        Ok(address)
+    }
+
+    /// Takes an object out of a pool, and counts flash for its unit unless that is counted already.
+    fn take_one(&self, pool: &mut Pool, bytes: u32) -> Result<(Arc<Chunk>, u32, bool), Error> {
+        let flash = Chunk::new(0, 0, 1, bytes, Kind::Array).flash_bytes();
+        if let Err(full) = self.reserve_flash(flash, 0) {
+            let mut chunks = pool.chunks.iter();
+            let taken = chunks.find_map(|chunk| Some((Arc::clone(chunk), chunk.take_shared()?)));
+            return taken
+                .map(|(chunk, object)| (chunk, object, true))
+                .ok_or(full);
+        }
         let taken = match pool.take() {
             Some(taken) => taken,
             None => {
@@ -107,16 +127,10 @@ impl Heap {
                 pool.take().expect("a new chunk has free objects")
             }
         };
-        drop(pool);
-        let (chunk, object, again) = taken;
-        let address = self.address_of(chunk.first + u64::from(object) * chunk.stride());
-        if again && chunk.unit_pages() > 1 {
-            // It shares its unit with others, so it was not dropped when it was freed.
-            // SAFETY: the object has no other owner; its pages come by a fault.
-            unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes as usize) };
+        if taken.0.shares_unit(taken.1) {
+            self.release_flash(flash);
         }
-        self.count(u64::from(bytes));
-        Ok(address)
+        Ok(taken)
     }
 
     /// Counts allocated bytes.
@@ -152,7 +166,7 @@ impl Heap {
                 if !chunk.leave() {
                     return Err(Error::DoubleFree { address }); // by another thread, just now
                 }
-                let flash = chunk.flash_bytes() * u64::from(chunk.objects);
+                let flash = chunk.flash_bytes_of_all();
                 self.remove_chunk(&chunk).inspect_err(|_| chunk.stay())?;
                 self.release_flash(flash);
                 self.uncount(u64::from(chunk.object_bytes) * u64::from(chunk.objects));
@@ -178,7 +192,8 @@ impl Heap {
                 }
             });
         }
-        if chunk.unit_pages() == 1 {
+        let shares = chunk.shares_unit(object);
+        if !shares {
             let first = chunk.first + u64::from(object) * chunk.stride();
             for page in first..first + chunk.stride() {
                 let place = chunk.place(page).expect("a page of an object has a place");
@@ -187,7 +202,9 @@ impl Heap {
         }
         chunk.give_back(object);
         drop(pool);
-        self.release_flash(chunk.flash_bytes());
+        if !shares {
+            self.release_flash(chunk.flash_bytes());
+        }
         self.uncount(u64::from(chunk.object_bytes));
         Ok(())
     }

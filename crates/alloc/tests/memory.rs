@@ -231,6 +231,69 @@ fn a_later_life_goes_on_where_a_checkpoint_was_made() {
     );
 }
 
+/// Allocates this many bytes.
+type Allocate = fn(usize) -> Result<*mut u8, Error>;
+
+/// One block of each page, or one object of each unit, stays. Pages and units are stored whole, but
+/// only the bytes of blocks were counted, and a later store to new memory ended in SIGBUS. Freed
+/// room beside the kept blocks is handed out again, also while flash takes no more.
+#[test]
+fn room_that_is_lost_between_blocks_is_counted() {
+    let malloc = duramen_alloc::malloc;
+    let oalloc = |bytes| duramen_alloc::oalloc(1, bytes);
+    let ways: [(Allocate, usize, usize); 2] = [(malloc, 64, 64), (oalloc, 16, 8)];
+    for (allocate, bytes, shared) in ways {
+        let Some(_heap) = Heap::open(16 << 20, 8 << 20, Faults::Userfault) else {
+            continue;
+        };
+        let mut all = Vec::new();
+        for nth in 0..(16 << 20) / 2 / bytes.max(20) {
+            let at = allocate(bytes).unwrap();
+            // SAFETY: it is ours.
+            unsafe { std::ptr::write_bytes(at, nth as u8, bytes) };
+            all.push((at, nth as u8));
+        }
+        let count = all.len();
+        let mut kept = Vec::new();
+        for (nth, (at, tag)) in all.into_iter().enumerate() {
+            if nth % shared == 0 {
+                kept.push((at, tag));
+            } else {
+                // SAFETY: nothing uses it.
+                unsafe { duramen_alloc::free(at) }.unwrap();
+            }
+        }
+        let mut pages = Vec::new();
+        let full = loop {
+            match duramen_alloc::oalloc(1, 4096) {
+                Ok(page) => pages.push(page),
+                Err(error) => break error,
+            }
+            // SAFETY: it is ours.
+            unsafe { std::ptr::write_bytes(pages[pages.len() - 1], pages.len() as u8, 4096) };
+        };
+        assert!(matches!(full, Error::NoSpace { .. }), "{full}");
+        assert!(pages.len() > 500, "{} pages", pages.len());
+        let mut again = Vec::new();
+        for _ in 0..(count - kept.len()).min(4000) {
+            let at = allocate(bytes).unwrap();
+            // SAFETY: it is ours.
+            unsafe { std::ptr::write_bytes(at, 1, bytes) };
+            again.push((at, 1));
+        }
+        for (at, tag) in kept.into_iter().chain(again) {
+            // SAFETY: as above.
+            let found = unsafe { std::slice::from_raw_parts(at, bytes) };
+            assert!(found.iter().all(|byte| *byte == tag));
+        }
+        for (nth, page) in (1..).zip(pages) {
+            // SAFETY: as above.
+            let found = unsafe { std::slice::from_raw_parts(page, 4096) };
+            assert!(found.iter().all(|byte| *byte == nth as u8), "page {nth}");
+        }
+    }
+}
+
 #[test]
 fn checkpoints_that_cannot_be_restored_are_refused() {
     let Some(heap) = Heap::open(32 << 20, 6 << 20, Faults::Userfault) else {

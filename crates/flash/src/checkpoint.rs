@@ -9,8 +9,8 @@
 //! - C3: the superblock of a device names the checkpoints that it honours: the last one, and the
 //!   one whose file may be about to replace it. Others are refused. The number of a failed
 //!   checkpoint is never given to another one.
-//! - C4: the count of a block's live objects (flash::space::S2) is taken from the very locations
-//!   that are written.
+//! - C4: the counts of a block's live objects and bytes (flash::space::S2) are taken from the very
+//!   locations and lengths that are written.
 //!
 //! **Concurrency** several threads read, verify and place pieces of the file: while one waits for
 //! the device, another works. A location of a table belongs to one piece.
@@ -18,9 +18,9 @@
 //! **Layout** the stream of `pieces`: all lengths and offsets come first.
 //!
 //! ```text
-//! tables     number u32, objects u32, longest u32, 0 u32 each
-//! locations  u32 each, table by table
-//! blocks     sequence u64, objects u32, live objects u32 each
+//! tables     number u32, objects u32, longest u32, cells per object u32 each
+//! cells      u32 each, table by table: locations, then lengths if there are two per object
+//! blocks     sequence u64, room u32, live objects u32, live bytes u32, 0 u32 each
 //! caller     its blob
 //! ```
 //!
@@ -43,17 +43,17 @@ use crate::memory::Aligned;
 use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
 use crate::place::{self, beside};
 use crate::quiet::quietly;
-use crate::space::Space;
+use crate::space::{Kept, Space};
 use crate::store::{Core, ObjectStore, Options, drawn};
 use crate::table::{NOWHERE, Table, Tables};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const TABLE_ENTRY_BYTES: u64 = 16;
-const BLOCK_ENTRY_BYTES: u64 = 16;
+const BLOCK_ENTRY_BYTES: u64 = 24;
 /// Locations that are checked together: a page of memory, which is not touched if all of them are
 /// empty.
 const LOCATIONS_AT_ONCE: usize = 1024;
@@ -346,7 +346,10 @@ impl ObjectStore {
     fn write_file(&self, path: &Path, superblock: &Superblock, blob: &[u8]) -> io::Result<()> {
         let tables = self.core.tables.all();
         let space = &self.core.space;
-        let locations: u64 = tables.iter().map(|(_, table)| u64::from(table.len())).sum();
+        let cells: u64 = tables
+            .iter()
+            .map(|(_, table)| table.cells().len() as u64)
+            .sum();
         let header = Header {
             store: superblock.store,
             checkpoint: superblock.next,
@@ -354,35 +357,41 @@ impl ObjectStore {
             tables: tables.len() as u32,
             blob_bytes: blob.len() as u64,
             stream_bytes: tables.len() as u64 * TABLE_ENTRY_BYTES
-                + locations * 4
+                + cells * 4
                 + u64::from(space.len()) * BLOCK_ENTRY_BYTES
                 + blob.len() as u64,
         };
         let mut out = Writer::create(path, header)?;
         for (number, table) in &tables {
-            for field in [*number, table.len(), table.bytes_max, 0] {
+            let per_object = if table.is_of_one_length() { 1 } else { 2 };
+            for field in [*number, table.len(), table.bytes_max, per_object] {
                 out.put(&field.to_le_bytes())?;
             }
         }
-        let mut live = vec![0u32; space.len() as usize];
+        let mut live = vec![(0u32, 0u32); space.len() as usize];
         let mut bytes = [0; 4 * LOCATIONS_AT_ONCE];
         for (_, table) in &tables {
-            for cells in table.locations().chunks(LOCATIONS_AT_ONCE) {
+            for (index, cell) in (0..).zip(table.locations()) {
+                let location = cell.load(Ordering::Relaxed);
+                if location != NOWHERE {
+                    let (objects, bytes) = &mut live[block_of(location) as usize]; // C4
+                    *objects += 1;
+                    *bytes += table.footprint(index);
+                }
+            }
+            for cells in table.cells().chunks(LOCATIONS_AT_ONCE) {
                 for (cell, place) in cells.iter().zip(bytes.chunks_exact_mut(4)) {
-                    let location = cell.load(Ordering::Relaxed);
-                    place.copy_from_slice(&location.to_le_bytes());
-                    if location != NOWHERE {
-                        live[block_of(location) as usize] += 1; // C4
-                    }
+                    place.copy_from_slice(&cell.load(Ordering::Relaxed).to_le_bytes());
                 }
                 out.put(&bytes[..4 * cells.len()])?;
             }
         }
-        for (number, live) in (0..space.len()).zip(live) {
+        for (number, (live, live_bytes)) in (0..space.len()).zip(live) {
             let block = space.block(number);
             out.put(&block.sequence().to_le_bytes())?;
-            out.put(&block.count().to_le_bytes())?;
-            out.put(&live.to_le_bytes())?;
+            for field in [block.room(), live, live_bytes, 0] {
+                out.put(&field.to_le_bytes())?;
+            }
         }
         out.put(blob)?;
         out.finish()
@@ -455,20 +464,17 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// (sequence, objects, live objects) of each block.
-type Blocks = Vec<(u64, u32, u32)>;
-
 /// The part behind the locations.
 struct Rest {
-    blocks: Blocks,
+    blocks: Vec<Kept>,
     blob: Vec<u8>,
 }
 
 /// A random high half that no sequence in `blocks` has.
-fn new_life(blocks: &Blocks) -> u32 {
+fn new_life(blocks: &[Kept]) -> u32 {
     loop {
         let life = drawn() as u32;
-        let taken = |(sequence, _, _): &(u64, u32, u32)| (*sequence >> 32) as u32 == life;
+        let taken = |block: &Kept| (block.sequence >> 32) as u32 == life;
         if !blocks.iter().any(taken) {
             return life;
         }
@@ -518,7 +524,7 @@ fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
 
 /// The destinations of the contents of a stream.
 struct Contents {
-    /// For each table: start of its locations, number, table.
+    /// For each table: start of its cells, number, table.
     tables: Vec<(u64, u32, Table)>,
     locations_at: u64,
     /// Blocks and blob.
@@ -546,13 +552,18 @@ impl Contents {
             let entries = (locations_at - before).min(STREAM_BYTES as u64) as usize;
             let bytes = pieces.read(number, room)?;
             for entry in bytes[..entries].chunks_exact(TABLE_ENTRY_BYTES as usize) {
-                let [number, objects, bytes_max] = [0, 4, 8].map(|at| u32_at(entry, at));
+                let [number, objects, bytes_max, per_object] =
+                    [0, 4, 8, 12].map(|at| u32_at(entry, at));
                 if bytes_max as usize > OBJECT_BYTES_MAX {
                     return Err(pieces.damaged("a table of objects that are too long"));
                 }
+                if !(1..=2).contains(&per_object) {
+                    return Err(pieces.damaged("a table of an unknown form"));
+                }
                 let begins = at;
-                at = take(u64::from(objects) * 4)?;
-                tables.push((begins, number, Table::new(objects, bytes_max)));
+                at = take(u64::from(objects) * u64::from(per_object) * 4)?;
+                let table = Table::new(objects, bytes_max, per_object == 1);
+                tables.push((begins, number, table));
             }
         }
         take(u64::from(header.blocks) * BLOCK_ENTRY_BYTES)?;
@@ -574,19 +585,25 @@ impl Contents {
         let end = at + bytes.len() as u64;
         let first = self.tables.partition_point(|(begins, _, _)| *begins <= at);
         for (begins, _, table) in &self.tables[first.saturating_sub(1)..] {
-            let (from, to) = (
-                at.max(*begins),
-                end.min(begins + u64::from(table.len()) * 4),
-            );
             if *begins >= end {
                 break;
             }
-            if from >= to {
-                continue;
-            }
-            let its = &bytes[(from - at) as usize..(to - at) as usize];
-            if !fill(table, ((from - begins) / 4) as usize, its, self.last) {
+            let part = |begins: u64, cells: u64| {
+                let (from, to) = (at.max(begins), end.min(begins + cells * 4));
+                let its = || &bytes[(from - at) as usize..(to - at) as usize];
+                (from < to).then(|| (((from - begins) / 4) as usize, its()))
+            };
+            let (locations, lengths) = table.cells().split_at(table.len() as usize);
+            if let Some((from, its)) = part(*begins, locations.len() as u64)
+                && !fill(&locations[from..], its, self.last)
+            {
                 return Err(pieces.damaged("a location beyond the flash file"));
+            }
+            let begins = begins + u64::from(table.len()) * 4;
+            if let Some((from, its)) = part(begins, lengths.len() as u64)
+                && !fill_lengths(&lengths[from..], its, table.bytes_max)
+            {
+                return Err(pieces.damaged("an object that is too long"));
             }
         }
         if end > self.rest_at {
@@ -611,9 +628,11 @@ impl Contents {
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
         let blob = blocks.split_off(pieces.header.blocks as usize * BLOCK_ENTRY_BYTES as usize);
-        let entry = |entry: &[u8]| {
-            let sequence = u64::from(u32_at(entry, 4)) << 32 | u64::from(u32_at(entry, 0));
-            (sequence, u32_at(entry, 8), u32_at(entry, 12))
+        let entry = |entry: &[u8]| Kept {
+            sequence: u64::from(u32_at(entry, 4)) << 32 | u64::from(u32_at(entry, 0)),
+            room: u32_at(entry, 8),
+            live: u32_at(entry, 12),
+            live_bytes: u32_at(entry, 16),
         };
         let blocks = blocks.chunks_exact(BLOCK_ENTRY_BYTES as usize);
         let blocks = blocks.map(entry).collect();
@@ -626,10 +645,20 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*field)
 }
 
-/// Sets locations from number `from` on. False: one of them is beyond `last`, the last location of
-/// the device.
-fn fill(table: &Table, from: usize, bytes: &[u8], last: u32) -> bool {
-    let cells = table.locations()[from..].chunks(LOCATIONS_AT_ONCE);
+/// Sets lengths. False: one of them is more than `most`.
+fn fill_lengths(cells: &[AtomicU32], bytes: &[u8], most: u32) -> bool {
+    let lengths = bytes.chunks_exact(4).map(|bytes| u32_at(bytes, 0));
+    cells.iter().zip(lengths).all(|(cell, length)| {
+        if length > 0 {
+            cell.store(length, Ordering::Relaxed); // as in `fill`
+        }
+        length <= most
+    })
+}
+
+/// Sets locations. False: one of them is beyond `last`, the last location of the device.
+fn fill(cells: &[AtomicU32], bytes: &[u8], last: u32) -> bool {
+    let cells = cells.chunks(LOCATIONS_AT_ONCE);
     for (cells, bytes) in cells.zip(bytes.chunks(4 * LOCATIONS_AT_ONCE)) {
         let locations = || bytes.chunks_exact(4).map(|bytes| u32_at(bytes, 0));
         // Without branches: eight at once.

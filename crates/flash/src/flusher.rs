@@ -142,7 +142,7 @@ impl Core {
                 _ => {}
             }
             if let Some(full) = filling.collector.take() {
-                self.hand_over(full);
+                self.hand_over(full, true);
             }
             filling.collector = self.new_image(0);
             if filling.collector.is_none() {
@@ -160,13 +160,16 @@ impl Core {
         }
         let at = image.append(owner, payload);
         let moved = table.relocate(owner.index, from, location(image.block, at));
-        self.space.appended(image.block, moved);
+        let bytes = table.footprint(owner.index);
+        if moved {
+            self.space.appended(image.block, bytes);
+        }
         drop(filling);
         if moved {
             self.counters
                 .bytes_relocated
                 .fetch_add(footprint(payload.len()) as u64, Ordering::Relaxed);
-            self.space.release(from);
+            self.space.release(from, bytes);
         }
         Ok(true)
     }

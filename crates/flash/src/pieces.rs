@@ -38,8 +38,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const MAGIC: [u8; 8] = *b"DURACKPT";
-/// Format 1 was one sequence of chunks, read in order.
-const FORMAT: u32 = 2;
+/// Format 1 was one sequence of chunks, read in order. Format 2 had no lengths of objects.
+const FORMAT: u32 = 3;
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Unit of reading: long enough for a device, short enough that many are in flight and that little
 /// memory is touched.

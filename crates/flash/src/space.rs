@@ -4,7 +4,9 @@
 //! - S1: a block is in the free list if and only if its state is `Free`. It gets there from `Flash`
 //!   when it has no live object and is not held; one compare-and-exchange decides which thread puts
 //!   it there.
-//! - S2: `live` of a block counts the locations in object tables that point into it.
+//! - S2: `live` of a block counts the locations in object tables that point into it, and
+//!   `live_bytes` the bytes that their objects take there. The bytes are subtracted first: a block
+//!   without a live object has no live byte.
 //! - S3: no two blocks that were ever written to this device have the same sequence: its high half
 //!   is drawn anew for each life, its low half counts.
 //! - S4: a held block is not filled again: the last checkpoint, or the one that is about to replace
@@ -12,11 +14,10 @@
 //!
 //! **Concurrency** counts are atomic; the free list has a lock of its own, taken last.
 //!
-//! Paper: [Badam11 §3.5]; differs: live objects are counted instead of free bytes, because a free
-//! of an object then needs no length from flash; a block whose count is 0 is free without being
-//! read.
+//! Paper: [Badam11 §3.5]; differs: live bytes are counted instead of free bytes, and live objects
+//! as well; a block whose count is 0 is free without being read.
 
-use crate::layout::{BLOCK_BYTES, block_of};
+use crate::layout::{BLOCK_BYTES, BLOCK_HEADER_BYTES, block_of};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,9 +49,11 @@ pub(crate) struct Block {
     damaged: AtomicBool,
     /// Locations that point into it (S2).
     live: AtomicU32,
-    /// Objects in it, dead ones included. For a block that was not filled: the number of objects of
-    /// the same average length that would fill it.
-    count: AtomicU32,
+    /// Bytes of their objects, headers included.
+    live_bytes: AtomicU32,
+    /// Bytes for objects, dead ones included. For a full block: without its end, where the next
+    /// object had no room.
+    room: AtomicU32,
     sequence: AtomicU64,
 }
 
@@ -71,8 +74,8 @@ impl Block {
         self.live.load(Ordering::Acquire)
     }
 
-    pub fn count(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+    pub fn room(&self) -> u32 {
+        self.room.load(Ordering::Relaxed)
     }
 
     pub fn is_held(&self) -> bool {
@@ -83,10 +86,12 @@ impl Block {
         self.damaged.store(true, Ordering::Relaxed);
     }
 
-    /// Approximate number of live bytes: its objects are assumed to be of one length.
+    /// Live bytes, with their share of the bytes that no object can use: a full block of which
+    /// nothing is dead is wholly live.
     pub fn live_bytes(&self) -> u64 {
-        let (live, count) = (u64::from(self.live()), u64::from(self.count()));
-        BLOCK_BYTES as u64 * live.min(count) / count.max(1)
+        let live = u64::from(self.live_bytes.load(Ordering::Acquire));
+        let room = u64::from(self.room());
+        BLOCK_BYTES as u64 * live.min(room) / room.max(1)
     }
 
     fn needed(&self, by: u8) -> u8 {
@@ -115,6 +120,18 @@ pub(crate) struct Space {
 const LOOK_AHEAD: u32 = 64;
 /// Least garbage of a victim: with less, moving its objects does not pay.
 const GAIN_LEAST: u64 = BLOCK_BYTES as u64 / 32;
+/// Bytes for objects in a block.
+const ROOM_BYTES: u32 = (BLOCK_BYTES - BLOCK_HEADER_BYTES) as u32;
+
+/// A block in a checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kept {
+    pub sequence: u64,
+    pub room: u32,
+    /// Live objects.
+    pub live: u32,
+    pub live_bytes: u32,
+}
 
 impl Space {
     /// All blocks free. `life`: drawn for this life.
@@ -127,17 +144,16 @@ impl Space {
         }
     }
 
-    /// From a checkpoint: (sequence, objects, live objects) of each of the first blocks. Blocks
-    /// with live objects are held.
-    pub fn restored(found: &[(u64, u32, u32)], blocks: u32, life: u32) -> Space {
+    /// From a checkpoint: the first blocks. Those with live objects are held.
+    pub fn restored(found: &[Kept], blocks: u32, life: u32) -> Space {
         let space = Space::new(blocks, life);
         let mut free = VecDeque::new();
-        for (number, (block, (sequence, count, live))) in space.blocks.iter().zip(found).enumerate()
-        {
-            block.sequence.store(*sequence, Ordering::Relaxed);
-            block.count.store(*count, Ordering::Relaxed);
-            block.live.store(*live, Ordering::Relaxed);
-            if *live > 0 {
+        for (number, (block, kept)) in space.blocks.iter().zip(found).enumerate() {
+            block.sequence.store(kept.sequence, Ordering::Relaxed);
+            block.room.store(kept.room, Ordering::Relaxed);
+            block.live.store(kept.live, Ordering::Relaxed);
+            block.live_bytes.store(kept.live_bytes, Ordering::Relaxed);
+            if kept.live > 0 {
                 block.state.store(State::Flash as u8, Ordering::Release);
                 block.held.store(LAST, Ordering::Release);
             } else if number > 0 {
@@ -181,36 +197,36 @@ impl Space {
         let sequence = u64::from(self.life) << 32 | u64::from(next);
         let block = self.block(number);
         block.damaged.store(false, Ordering::Relaxed);
-        block.count.store(0, Ordering::Relaxed);
+        block.room.store(ROOM_BYTES, Ordering::Relaxed);
         block.sequence.store(sequence, Ordering::Release);
         block.state.store(State::Buffered as u8, Ordering::Release);
         Some((number, sequence))
     }
 
-    /// A location in `block` was created.
-    pub fn appended(&self, block: u32, live: bool) {
+    /// A location in `block` was created, of an object that takes `bytes` bytes there.
+    pub fn appended(&self, block: u32, bytes: u32) {
         let block = self.block(block);
-        block.count.fetch_add(1, Ordering::Relaxed);
-        if live {
-            block.live.fetch_add(1, Ordering::AcqRel);
-        }
+        block.live.fetch_add(1, Ordering::AcqRel);
+        block.live_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// `block` is complete, with `used` bytes in use: unused bytes count as garbage, like dead
-    /// ones.
-    pub fn sealed(&self, block: u32, used: usize) {
-        let count = &self.block(block).count;
-        let full = u64::from(count.load(Ordering::Relaxed)) * BLOCK_BYTES as u64 / used as u64;
-        count.store(full as u32, Ordering::Relaxed);
+    /// The next object had no room in `block`, of which `used` bytes are in use. In a block that is
+    /// closed before, unused bytes count as garbage, like dead ones.
+    pub fn filled(&self, block: u32, used: usize) {
+        let room = used.saturating_sub(BLOCK_HEADER_BYTES) as u32;
+        self.block(block).room.store(room, Ordering::Relaxed);
     }
 
-    /// A location was removed. True: its block is free now.
-    pub fn release(&self, location: u32) -> bool {
+    /// A location was removed, of an object that takes `bytes` bytes there. True: its block is free
+    /// now.
+    pub fn release(&self, location: u32, bytes: u32) -> bool {
         let number = block_of(location);
-        let before = self.block(number).live.fetch_sub(1, Ordering::AcqRel);
+        let block = self.block(number);
+        let bytes_before = block.live_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        let before = block.live.fetch_sub(1, Ordering::AcqRel);
         assert!(
-            before > 0,
-            "block {number} has no live object to be released (S2)"
+            before > 0 && bytes_before >= bytes,
+            "block {number} has no such live object to be released (S2)"
         );
         before == 1 && self.settle(number)
     }
@@ -357,18 +373,18 @@ mod tests {
         let (block, sequence) = space.take(0).unwrap();
         assert_eq!((block, sequence), (1, 7 << 32 | 1));
         let at = location(block, 0);
-        space.appended(block, true);
-        space.appended(block, true);
-        assert!(!space.release(at));
-        assert!(!space.release(at), "its bytes are not on flash yet");
+        space.appended(block, 80);
+        space.appended(block, 80);
+        assert!(!space.release(at, 80));
+        assert!(!space.release(at, 80), "its bytes are not on flash yet");
         assert!(space.written(block));
         assert_eq!(space.free_blocks(), 3);
         // Held by a checkpoint.
         let (block, _) = space.take(0).unwrap();
-        space.appended(block, true);
+        space.appended(block, 80);
         assert!(!space.written(block));
         space.hold_next();
-        assert!(!space.release(location(block, 0)), "held");
+        assert!(!space.release(location(block, 0), 80), "held");
         assert_eq!(space.free_blocks(), 2);
         space.next_is_last();
         assert_eq!(space.free_blocks(), 2, "still held");
@@ -382,7 +398,23 @@ mod tests {
 
     #[test]
     fn blocks_behind_those_of_a_checkpoint_are_free() {
-        let space = Space::restored(&[(0, 0, 0), (5, 2, 1), (6, 2, 0)], 6, 7);
+        let space = Space::restored(
+            &[
+                Kept::default(),
+                Kept {
+                    sequence: 5,
+                    room: ROOM_BYTES,
+                    live: 1,
+                    live_bytes: 80,
+                },
+                Kept {
+                    sequence: 6,
+                    ..Kept::default()
+                },
+            ],
+            6,
+            7,
+        );
         assert_eq!((space.len(), space.free_blocks()), (6, 4));
         let taken: Vec<u32> = (0..4).filter_map(|_| Some(space.take(0)?.0)).collect();
         assert_eq!(taken, [2, 3, 4, 5]);
@@ -394,8 +426,11 @@ mod tests {
         for _ in 1..200 {
             let (block, _) = space.take(0).unwrap();
             for n in 0..10 {
-                space.appended(block, block % 10 == 0 || n > block % 10);
+                if block % 10 == 0 || n > block % 10 {
+                    space.appended(block, ROOM_BYTES / 10);
+                }
             }
+            space.filled(block, BLOCK_HEADER_BYTES + ROOM_BYTES as usize / 10 * 10);
             space.written(block);
         }
         let mut hand = 0;
@@ -408,7 +443,7 @@ mod tests {
         assert_eq!(space.victim(&mut hand), Some(18));
         let full = Space::new(3, 1);
         let (block, _) = full.take(0).unwrap();
-        full.appended(block, true);
+        full.appended(block, ROOM_BYTES);
         full.written(block);
         assert_eq!(full.victim(&mut 0), None);
     }

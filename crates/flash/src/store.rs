@@ -28,7 +28,7 @@ use crate::layout::{
 use crate::memory::{Aligned, Scratch};
 use crate::quiet::quietly;
 use crate::space::{Space, State};
-use crate::table::{NOWHERE, Table, Tables};
+use crate::table::{NOWHERE, Old, Table, Tables};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,7 @@ pub struct Stats {
     /// Reads that were answered from an image in memory.
     pub reads_from_memory: u64,
     pub capacity_bytes: u64,
-    /// Approximate: see `space`.
+    /// With the bytes that no object can use: see `space`.
     pub live_bytes: u64,
     pub held_bytes: u64,
     pub free_blocks: u64,
@@ -215,13 +215,32 @@ impl ObjectStore {
         objects: u32,
         object_bytes_max: usize,
     ) -> Result<(), Error> {
+        self.add(table, objects, object_bytes_max, false)
+    }
+
+    /// As [`add_table`](Self::add_table), for objects of exactly this many bytes: it takes half of
+    /// the memory. A shorter object is counted as if it were as long.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::TooLarge`].
+    pub fn add_table_of(&self, table: u32, objects: u32, object_bytes: usize) -> Result<(), Error> {
+        self.add(table, objects, object_bytes, true)
+    }
+
+    fn add(
+        &self,
+        table: u32,
+        objects: u32,
+        object_bytes_max: usize,
+        one_length: bool,
+    ) -> Result<(), Error> {
         if object_bytes_max > OBJECT_BYTES_MAX {
             return Err(Error::TooLarge {
                 bytes: object_bytes_max,
                 limit: OBJECT_BYTES_MAX,
             });
         }
-        let new = Table::new(objects, object_bytes_max as u32);
+        let new = Table::new(objects, object_bytes_max as u32, one_length);
         self.core.tables.add(table, new)
     }
 
@@ -241,7 +260,7 @@ impl ObjectStore {
                 continue; // no thread writes to it; the collector moves no missing object
             }
             let filling = self.core.filling();
-            let old = table.set(index, NOWHERE);
+            let old = table.set(index, NOWHERE, 0);
             drop(filling);
             self.core.let_go(old);
         }
@@ -269,8 +288,9 @@ impl ObjectStore {
             }
         };
         let at = image.append(owner, bytes);
-        let old = table.set(owner.index, location(image.block, at)); // O1
-        self.core.space.appended(image.block, true);
+        let old = table.set(owner.index, location(image.block, at), bytes.len()); // O1
+        let footprint = table.footprint(owner.index);
+        self.core.space.appended(image.block, footprint);
         drop(filling);
         let counters = &self.core.counters;
         counters.objects_written.fetch_add(1, Ordering::Relaxed);
@@ -311,10 +331,10 @@ impl ObjectStore {
     pub fn free(&self, owner: Owner) -> Result<bool, Error> {
         let table = self.core.tables.of(owner)?;
         let filling = self.core.filling();
-        let old = table.set(owner.index, NOWHERE);
+        let old = table.set(owner.index, NOWHERE, 0);
         drop(filling);
         self.core.let_go(old);
-        Ok(old != NOWHERE)
+        Ok(old.location != NOWHERE)
     }
 
     /// Waits until all written objects are on flash, though not synced.
@@ -392,11 +412,11 @@ impl Core {
     }
 
     /// Removes a location.
-    fn let_go(&self, old: u32) {
-        if old == NOWHERE {
+    fn let_go(&self, old: Old) {
+        if old.location == NOWHERE {
             return;
         }
-        let is_free = self.space.release(old);
+        let is_free = self.space.release(old.location, old.bytes);
         // Afterwards: a search that has seen this count has seen the release. Pairs with Acquire in
         // `collect`.
         self.counters.released.fetch_add(1, Ordering::Release);
@@ -436,11 +456,13 @@ impl Core {
         Some(image)
     }
 
-    /// Queues a complete image for writing.
-    pub(crate) fn hand_over(&self, image: Arc<Image>) {
+    /// Queues a complete image for writing. `is_full`: the next object has no room in it.
+    pub(crate) fn hand_over(&self, image: Arc<Image>, is_full: bool) {
         let store = self.superblock().store;
         let used = image.seal(store);
-        self.space.sealed(image.block, used);
+        if is_full {
+            self.space.filled(image.block, used);
+        }
         self.queue().images.push_back(image);
         self.work.notify_one();
     }
@@ -451,7 +473,7 @@ impl Core {
         mut filling: MutexGuard<'c, Filling>,
     ) -> Result<MutexGuard<'c, Filling>, Error> {
         if let Some(full) = filling.writers.take() {
-            self.hand_over(full);
+            self.hand_over(full, true);
         }
         filling.writers = self.new_image(RESERVE);
         if filling.writers.is_some() {
@@ -493,7 +515,7 @@ impl Core {
     pub(crate) fn flush(&self, filling: &mut Filling) -> Result<(), Error> {
         let filled = [filling.writers.take(), filling.collector.take()];
         for image in filled.into_iter().flatten() {
-            self.hand_over(image);
+            self.hand_over(image, false);
         }
         // Here and not by the flusher alone: the flusher may wait for the lock that the caller
         // holds.

@@ -8,13 +8,16 @@
 //! **Concurrency** readers take a table's handle and load; Release of a store pairs with Acquire in
 //! `get`, so that a thread that sees a location sees the bytes in its image.
 //!
-//! **Layout** four bytes per object, allocated as zeros: memory that is never used is never
-//! touched.
+//! - T2: `cells` holds the locations, and behind them, if lengths differ, the length of each object
+//!   that has a location. A length changes with its location, under the same lock.
+//!
+//! **Layout** four bytes per object, or eight if lengths differ, allocated as zeros: memory that is
+//! never used is never touched.
 //!
 //! Paper: [Badam11 §3.3].
 
 use crate::error::Error;
-use crate::layout::Owner;
+use crate::layout::{Owner, footprint};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,46 +27,78 @@ pub(crate) const NOWHERE: u32 = 0;
 
 /// Locations of the objects of one table.
 pub(crate) struct Table {
-    locations: Box<[AtomicU32]>,
+    /// T2.
+    cells: Box<[AtomicU32]>,
+    objects: u32,
     /// Longest object, in bytes.
     pub bytes_max: u32,
 }
 
-impl Table {
-    pub fn new(objects: u32, bytes_max: u32) -> Table {
-        Table::with(vec![NOWHERE; objects as usize], bytes_max)
-    }
+/// A location that was replaced, and the bytes that its object takes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Old {
+    pub location: u32,
+    pub bytes: u32,
+}
 
-    pub fn with(locations: Vec<u32>, bytes_max: u32) -> Table {
-        // Collected in place: no second copy, and untouched zeros stay untouched.
-        let locations = locations.into_iter().map(AtomicU32::new).collect();
+impl Table {
+    /// `one_length`: each object is counted as `bytes_max` bytes.
+    pub fn new(objects: u32, bytes_max: u32, one_length: bool) -> Table {
+        let cells = vec![NOWHERE; objects as usize * if one_length { 1 } else { 2 }];
         Table {
-            locations,
+            // Collected in place: no second copy, and untouched zeros stay untouched.
+            cells: cells.into_iter().map(AtomicU32::new).collect(),
+            objects,
             bytes_max,
         }
     }
 
     pub fn len(&self) -> u32 {
-        self.locations.len() as u32
+        self.objects
+    }
+
+    pub fn is_of_one_length(&self) -> bool {
+        self.lengths().is_empty()
+    }
+
+    pub fn cells(&self) -> &[AtomicU32] {
+        &self.cells
     }
 
     pub fn locations(&self) -> &[AtomicU32] {
-        &self.locations
+        &self.cells[..self.objects as usize]
+    }
+
+    fn lengths(&self) -> &[AtomicU32] {
+        &self.cells[self.objects as usize..]
+    }
+
+    /// Bytes that an object with a location takes in its block. Under the filled block's lock (T2).
+    pub fn footprint(&self, index: u32) -> u32 {
+        let length = self.lengths().get(index as usize);
+        let length = length.map_or(self.bytes_max, |cell| cell.load(Ordering::Relaxed));
+        footprint(length as usize) as u32
     }
 
     pub fn get(&self, index: u32) -> Option<u32> {
-        let cell = self.locations.get(index as usize)?;
+        let cell = self.locations().get(index as usize)?;
         Some(cell.load(Ordering::Acquire))
     }
 
-    /// Under the filled block's lock (T1); returns the former location.
-    pub fn set(&self, index: u32, location: u32) -> u32 {
-        self.locations[index as usize].swap(location, Ordering::AcqRel)
+    /// Places an object of `length` bytes; under the filled block's lock (T1). Returns the former
+    /// place.
+    pub fn set(&self, index: u32, location: u32, length: usize) -> Old {
+        let bytes = self.footprint(index);
+        if let Some(cell) = self.lengths().get(index as usize) {
+            cell.store(length as u32, Ordering::Relaxed);
+        }
+        let location = self.locations()[index as usize].swap(location, Ordering::AcqRel);
+        Old { location, bytes }
     }
 
     /// Under the filled block's lock (T1). False: the location is not `from` any more.
     pub fn relocate(&self, index: u32, from: u32, to: u32) -> bool {
-        self.locations.get(index as usize).is_some_and(|cell| {
+        self.locations().get(index as usize).is_some_and(|cell| {
             cell.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
         })
@@ -126,7 +161,7 @@ impl Tables {
         let tables = self.0.read().unwrap_or_else(PoisonError::into_inner);
         tables
             .values()
-            .map(|table| u64::from(table.len()) * 4)
+            .map(|table| table.cells().len() as u64 * 4)
             .sum()
     }
 }
