@@ -200,7 +200,7 @@ def test_reports_in_a_transaction_have_an_end(server, wire):
         time.sleep(0.1)
         began = time.monotonic()
         assert wire.call("GET", "behind") == b"1"  # after the step, whether its replies fit into output-limit or not
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
     for one in others:
         one.close()
 
@@ -239,7 +239,7 @@ def test_walks_of_a_transaction_have_an_end(server, wire, command):
         began = time.monotonic()
         wire.call("PING")
         replies = other.reply()
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25
     assert replies[0] == replies[-1] == b"OK" and wire.call("GET", "behind") == b"1"
     assert not isinstance(replies[1], harness.ErrorReply) and "in one transaction" in str(replies[-2])
 
