@@ -101,7 +101,7 @@ fn after_flash_has_failed_a_full_memory_is_cleaned_as_if_there_were_none() {
     let flash = Slow::sound();
     let running = fresh(&setup(&flash));
     with_writer(&running, || {
-        let mut keys = 60_000;
+        let mut keys = 110_000;
         put_all(&running, keys);
         flash.fails.store(true, Ordering::Relaxed);
         let mut session = running.store.session().unwrap();
