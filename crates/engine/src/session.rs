@@ -489,7 +489,7 @@ impl<'s> Guard<'s> {
 
     /// From now on, writes replace data of about the same size (`on`), so a store that is full for
     /// others accepts them: a new expiry, a new name. They may exceed the limit of live data
-    /// slightly, as far as [`Purpose::Rewrite`] allows.
+    /// slightly, as far as `Purpose::Rewrite` allows.
     #[inline(always)]
     pub fn rewrites(&mut self, on: bool) {
         self.puts = if on { Purpose::Rewrite } else { Purpose::Head };

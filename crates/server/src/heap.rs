@@ -7,7 +7,7 @@
 //!
 //! Small allocations are freed between others, and glibc gives back only free memory at the end of
 //! a heap. Queues of `MULTI`, watched keys and the slow log report the bytes that they free
-//! ([`freed`]). After many such bytes, a thread gives back whole pages.
+//! (`freed`). After many such bytes, a thread gives back whole pages.
 //!
 //! **Concurrency**: [`settle`] is called before any thread starts; any thread may call the others.
 

@@ -155,7 +155,7 @@ pub struct Shared {
     stop: AtomicU8,
     /// The reactor threads that run.
     pub(crate) ending: Arc<Ending>,
-    /// See [`STUCK_AFTER_MS`]; tests set a shorter time.
+    /// See `STUCK_AFTER_MS`; tests set a shorter time.
     pub stuck_after_ms: AtomicU64,
 }
 

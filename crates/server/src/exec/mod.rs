@@ -107,7 +107,7 @@ pub struct Turn<'a> {
     pub out: &'a mut Vec<u8>,
     /// Number of `requests` that have run, in this round and earlier ones; [`Executor::run`]
     /// continues from here. If some are left afterwards: flush `out`, then present the rest again
-    /// (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than [`TURN_TIME`], a
+    /// (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than `TURN_TIME`, a
     /// request does one part in each round, or the verdict is [`Verdict::Paused`] or
     /// [`Verdict::Cold`]).
     pub executed: usize,
