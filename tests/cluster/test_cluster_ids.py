@@ -142,7 +142,7 @@ def lives_through(cluster, wrong):
     cluster.members.append(stranger)
     cluster.await_health()
     assert id_of(stranger) == cluster_id
-    # Nobody but the one that was killed has begun another life.
+    # Only the killed member has begun another life.
     assert [words(member)[3] for member in cluster.members[:2]] == lives[:2]
     everything_is_there(cluster, "during")
     filled(cluster, "after")
@@ -292,7 +292,7 @@ def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(pla
         coordinator.start()
         wait_until(lambda: all(words(member)[0] == "3" for member in cluster.members), "they store the id", patience_s=30)
         assert id_of(cluster.members[0]) == id_of(cluster.members[1])
-        # Nobody else is taken for their coordinator from then on.
+        # From then on no other coordinator counts for them.
         coordinator.kill()
         wrong = with_store(coordinator, f"redb:{coordinator.folder / 'empty'}").start()
         wait_until(lambda: "not ready: members of the cluster with id" in wrong.log(), "it hears of them")

@@ -11,6 +11,17 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 
+/// The effects of one poll; `next` is the last segment id that was given.
+fn polled(master: &mut Master, next: &mut u64) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    let mut next_id = || {
+        *next += 1;
+        SegmentId(*next)
+    };
+    master.poll(&mut next_id, &mut effects);
+    effects
+}
+
 /// Survivors are in flight when a backup is lost: open segments continue at a higher epoch, the
 /// control log in a new segment. At any crash of all servers, the log is complete.
 #[test]
@@ -65,12 +76,7 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
     let mut master = Master::new(config, State::default(), &[good, short], &[]);
     let mut next = 0;
     let mut sends = |master: &mut Master| {
-        let mut effects = Vec::new();
-        let mut next_id = || {
-            next += 1;
-            SegmentId(next)
-        };
-        master.poll(&mut next_id, &mut effects);
+        let effects = polled(master, &mut next);
         let sends = effects.into_iter().filter_map(|effect| match effect {
             Effect::Send(send) => Some(send),
             _ => None,
@@ -131,12 +137,7 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     let mut openings: BTreeMap<BackupId, Vec<u64>> = BTreeMap::new();
     let mut segment = None;
     for round in 0..100 {
-        let mut effects = Vec::new();
-        let mut next_id = || {
-            next += 1;
-            SegmentId(next)
-        };
-        master.poll(&mut next_id, &mut effects);
+        let effects = polled(&mut master, &mut next);
         for effect in effects {
             let Effect::Send(send) = effect else {
                 panic!("nothing is freed or noted: {effect:?}");
@@ -176,15 +177,7 @@ pub fn the_last_good_replica_is_kept(config: Config) {
     };
     let mut master = Master::new(config, State::default(), &[damaged, crashed], &[]);
     let mut next = 0;
-    let mut effects_of = |master: &mut Master| {
-        let mut effects = Vec::new();
-        let mut next_id = || {
-            next += 1;
-            SegmentId(next)
-        };
-        master.poll(&mut next_id, &mut effects);
-        effects
-    };
+    let mut effects_of = |master: &mut Master| polled(master, &mut next);
     let certificate = Certificate {
         length: 500,
         crc: 7,
@@ -300,12 +293,7 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     let mut next = 0;
     let mut all_arrives = |master: &mut Master| {
         for _ in 0..20 {
-            let mut effects = Vec::new();
-            let mut next_id = || {
-                next += 1;
-                SegmentId(next)
-            };
-            master.poll(&mut next_id, &mut effects);
+            let effects = polled(master, &mut next);
             for effect in effects {
                 match effect {
                     Effect::Send(send) => master.acked(send.ticket, Level::Synced),

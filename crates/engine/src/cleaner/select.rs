@@ -106,13 +106,11 @@ pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
 /// As [`select_hollow`], of segments that may be victims of a pass, if they are more than the
 /// survivors that the pass would need.
 pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
-    let needs = log.swaps().needs();
-    let mut candidates: Vec<(u64, u32)> = closed_windows(core, log, node)
+    let mut candidates: Vec<(u64, u32)> = settled_windows(core, log, node)
+        .into_iter()
         .filter(|window| core.is_hollow(*window))
-        .filter(|window| needs.is_settled(log.segment_of(*window as usize)))
         .map(|window| (core.live_in(window), window))
         .collect();
-    drop(needs);
     candidates.sort_unstable();
     candidates.truncate(HOLLOW_MAX);
     let live: u64 = candidates.iter().map(|(live, _)| live).sum();
@@ -209,6 +207,14 @@ fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterato
     })
 }
 
+/// Windows of a node whose segments may be victims of a pass (swap::D3).
+fn settled_windows(core: &Core, log: &Log, node: usize) -> Vec<u32> {
+    let needs = log.swaps().needs();
+    closed_windows(core, log, node)
+        .filter(|window| needs.is_settled(log.segment_of(*window as usize)))
+        .collect()
+}
+
 /// Claims segments to compact: those that free the most bytes per copied byte.
 pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let now_ms = core.clock.now_ms();
@@ -248,14 +254,9 @@ pub fn select_disk(
     fruitless: &mut Fruitless,
 ) -> Vec<u32> {
     let (now, now_ms) = (core.log_time(), core.clock.now_ms());
-
     let segment_bytes = core.space.segment_bytes() as u64;
-    let needs = log.swaps().needs();
     let mut candidates: Vec<(f64, u32, u64)> = Vec::new();
-    for window in closed_windows(core, log, node) {
-        if !needs.is_settled(log.segment_of(window as usize)) {
-            continue;
-        }
+    for window in settled_windows(core, log, node) {
         let live = needed_bytes(core, log, window, now_ms);
         let u = live as f64 / segment_bytes as f64;
         let tick = core.space.segments[window as usize].opened_tick();
@@ -266,7 +267,6 @@ pub fn select_disk(
             candidates.push(((1.0 - u) * age / u.max(1e-6), window, live));
         }
     }
-    drop(needs);
     let total = candidates.len() as u64;
     if !oldest_first {
         let may_gain = fruitless.may_gain(total, core.died_bytes(), segment_bytes);
@@ -313,16 +313,14 @@ fn select_to_merge(core: &Core, log: &Log, node: usize, room: u64) -> Vec<u32> {
         return Vec::new();
     }
     let now_ms = core.clock.now_ms();
-    let needs = log.swaps().needs();
-    let mut candidates: Vec<Mergeable> = closed_windows(core, log, node)
-        .filter(|window| needs.is_settled(log.segment_of(*window as usize)))
+    let mut candidates: Vec<Mergeable> = settled_windows(core, log, node)
+        .into_iter()
         .map(|window| Mergeable {
             needed: needed_bytes(core, log, window, now_ms),
             appended: u64::from(core.space.segments[window as usize].appended_bytes()),
             window,
         })
         .collect();
-    drop(needs);
     candidates.sort_unstable_by_key(|segment| segment.needed);
     candidates.truncate(PASS_VICTIMS_MAX);
     candidates.truncate(mergeable(
@@ -369,14 +367,13 @@ fn mergeable(segments: &[Mergeable], room: u64, segment_bytes: u64) -> usize {
 
 /// Claims a segment that must leave its frame, if one can now, even without a gain.
 pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
-    let needs = log.swaps().needs();
     let is_wanted = |window: &u32| {
         let segment = log.segment_of(*window as usize);
-        log.swaps().relocations.is_wanted(segment) && needs.is_settled(segment)
+        log.swaps().relocations.is_wanted(segment)
     };
-    let wanted = closed_windows(core, log, node).filter(is_wanted);
-    let wanted: Vec<(f64, u32)> = wanted.map(|window| (0.0, window)).collect();
-    drop(needs);
+    let wanted = settled_windows(core, log, node).into_iter();
+    let wanted = wanted.filter(is_wanted).map(|window| (0.0, window));
+    let wanted: Vec<(f64, u32)> = wanted.collect();
     // The reserve of survivors stays, or else the log is cleaned first.
     if log.swaps().room_for_survivors() == 0 {
         return Vec::new();

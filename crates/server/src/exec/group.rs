@@ -700,7 +700,7 @@ impl Context<'_> {
     #[inline]
     fn is_outdated(&self, done: &Done) -> bool {
         let is_told = |failure: &Failure| failure.is_moving();
-        done.as_ref().is_err_and(is_told) && self.shared.membership().is_none() && !self.locked
+        done.as_ref().is_err_and(is_told) && self.may_be_outdated()
     }
 
     #[inline]

@@ -47,6 +47,13 @@ impl Context<'_> {
         done
     }
 
+    /// True if a request that must be tried again has met a SWAPDB. In a cluster its keys move
+    /// instead; with locked keys it has looked at its table since.
+    #[inline]
+    pub(super) fn may_be_outdated(&self) -> bool {
+        self.shared.membership().is_none() && !self.locked
+    }
+
     /// Runs one part of a command whose parts each have a result of their own. keys::K1: a part
     /// that did not happen, because SWAPDB came between, runs again on the table that is selected
     /// now.
@@ -57,8 +64,7 @@ impl Context<'_> {
     ) -> Result<T, Error> {
         loop {
             let done = run(self.table, guard);
-            let is_outdated = matches!(done, Err(Error::TryAgain));
-            if !is_outdated || self.shared.membership().is_some() || self.locked {
+            if !matches!(done, Err(Error::TryAgain)) || !self.may_be_outdated() {
                 return done;
             }
             guard.renew();
