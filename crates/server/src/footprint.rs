@@ -7,6 +7,7 @@
 //!   although not resident: memory that was allocated and never touched.
 
 use crate::heap;
+use crate::process;
 use crate::shared::{Shared, ThreadCounters};
 use duramen_engine::{MemoryReport, Store};
 
@@ -45,7 +46,7 @@ impl Footprint {
             output_bytes,
             heap_bytes: heap.used_bytes.saturating_sub(known), // Y1
             heap_free_bytes: heap.free_bytes,
-            program_bytes: file_bytes().unwrap_or(0),
+            program_bytes: process::memory().map_or(0, |memory| memory.file_bytes),
             report,
         }
     }
@@ -78,11 +79,4 @@ impl Footprint {
     pub fn total_bytes(&self) -> u64 {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }
-}
-
-/// Resident pages of files; `None` where there is no `/proc`.
-fn file_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = text.split_ascii_whitespace().nth(2)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
 }

@@ -1,7 +1,7 @@
 //! The second tier: flash for entries that memory has no room for and that are rarely read.
 //!
 //! The engine decides which entries go there, and reports the place of each entry that it needs.
-//! The thread that runs the request fetches the entry (`exec::cold`, `reactor::flash`).
+//! The thread that runs the request fetches the entry (`exec::request::cold`, `reactor::flash`).
 //!
 //! **Invariants**
 //! - Y1: without the setting `flash-file` there is no tier, and nothing here runs.

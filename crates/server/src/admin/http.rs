@@ -1,8 +1,9 @@
 //! Connections and routes of admin HTTP, with limits on both.
 
 use super::exposition::Format;
-use super::{metrics, process};
+use super::metrics;
 use crate::footprint::Footprint;
+use crate::process;
 use crate::shared::{Shared, Stop};
 use crate::tier::FIGURES;
 use axum::Router;

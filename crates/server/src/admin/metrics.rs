@@ -1,10 +1,9 @@
 //! The metrics page, made from the counters at each scrape: nothing is stored for it.
 
 use super::exposition::{Format, as_prometheus};
-use super::process;
-use crate::cluster::Membership;
-use crate::exec::Totals;
-use crate::shared::{Family, Histogram, Shared, ThreadCounters};
+use super::process_metrics;
+use crate::exec::commands_since_start;
+use crate::shared::{Family, Histogram, Membership, Shared, ThreadCounters};
 use crate::tier::FIGURES;
 use duramen::{DiskState, DurabilityStats};
 use duramen_engine::Stats;
@@ -25,7 +24,7 @@ pub(super) fn text(shared: &Arc<Shared>, format: Format) -> Result<String, fmt::
     registry
         .sub_registry_with_prefix("duramen")
         .register_collector(Box::new(Page(Arc::clone(shared))));
-    registry.register_collector(Box::new(process::Figures));
+    registry.register_collector(Box::new(process_metrics::Figures));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     match format {
@@ -540,7 +539,7 @@ fn latency(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result 
         None,
         MetricType::Histogram,
     )?;
-    let called: Vec<_> = Totals::commands_since_start(shared).collect();
+    let called: Vec<_> = commands_since_start(shared).collect();
     for commands in Family::ALL {
         let (mut ns, mut counts) = (0, vec![0; Histogram::BUCKETS]);
         for (spec, totals) in &called {

@@ -10,17 +10,14 @@
 //! Paper: [Ousterhout15 §6] a dispatch thread with workers; differs: clients' requests do not pass
 //! through it.
 
-use super::clock::Clock;
 use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::{Mail, SAY_AGAIN, advised};
-use super::membership::Membership;
-use super::status::MemberStatus;
 use super::workers::{Chores, Workers};
 use crate::clock::now_ms;
-use crate::durability::{Durability, wake};
+use crate::durability::Durability;
 use crate::error::ServerError;
-use crate::exec::databases;
+use crate::shared::{Clock, MemberStatus, Membership};
 use crate::shared::{Message, Shared, Stop};
 use crate::tier::Tier;
 use duramen::Store;
@@ -179,7 +176,7 @@ impl NodeThread {
         let now_us = self.now_us();
         let can_read = self.parts.node.read_until().may_read(now_us);
         if can_read && !self.could_read {
-            wake(&self.parts.shared);
+            self.parts.shared.wake_for_commit();
         }
         self.could_read = can_read;
         if now_us >= self.look_us {
@@ -600,9 +597,9 @@ impl NodeThread {
         // Before any client can request it.
         self.write_status();
         let shared = &self.parts.shared;
-        databases::adopt(shared, &[]);
+        shared.commands.adopt_tables(&[]);
         let durability = Arc::new(Durability::of_member(store));
-        durability.watch(shared);
+        shared.watch_commits(&durability);
         let engine = Arc::clone(durability.store().engine());
         shared.serve_with(engine, Some(durability), self.parts.tier.clone());
         tracing::info!(server = %me, "a member of the cluster");
@@ -620,7 +617,8 @@ impl NodeThread {
             level: store.table_level(table.id).unwrap_or_default(),
             name: table.name,
         });
-        databases::adopt(&self.parts.shared, &tables.collect::<Vec<_>>());
+        let tables = tables.collect::<Vec<_>>();
+        self.parts.shared.commands.adopt_tables(&tables);
     }
 
     fn end(&mut self, again: bool, reason: String) {

@@ -1,7 +1,7 @@
 //! Connections whose requests wait for flash: their entries are fetched in parallel, then the
 //! requests continue.
 //!
-//! A request that met entries on flash has not run (`exec::cold`). Its connection is parked: it
+//! A request that met entries on flash has not run (`exec::request::cold`). Its connection is parked: it
 //! requests these entries, and those that the requests behind it will need. Other connections
 //! continue. When all entries have arrived, they are lent to the session, and the requests are
 //! presented again as the connection's next turn. So the order of its replies is kept.
@@ -37,7 +37,7 @@
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
-use crate::exec::cold::{Unfetched, too_much};
+use crate::exec::{Unfetched, too_much};
 use duramen_engine::flash::{Cold, Fetched, first_within};
 use duramen_flash::SpanReader;
 use rustix::event::epoll;
