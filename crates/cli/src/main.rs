@@ -7,6 +7,7 @@
 #[macro_use]
 mod say;
 
+mod arguments;
 mod client;
 mod cluster;
 mod config;
@@ -119,7 +120,7 @@ fn die_of_panics() {
             BacktraceStatus::Captured => format!("stack backtrace:\n{trace}"),
             _ => "note: run with `RUST_BACKTRACE=1` to display a backtrace\n".to_owned(),
         };
-        log::last_words(&format!("\nthread '{name}' {panic}\n{trace}"));
+        say::last_words(&format!("\nthread '{name}' {panic}\n{trace}"));
         std::process::abort();
     }));
 }

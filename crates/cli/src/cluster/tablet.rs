@@ -1,7 +1,7 @@
 //! `duramen tablet`: lists, splits and moves tablets.
 
 use super::{Cluster, names, place, say, unfit};
-use crate::client::Duration;
+use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, TableId};

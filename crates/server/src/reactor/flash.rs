@@ -1,10 +1,10 @@
 //! Connections whose requests wait for flash: their entries are fetched in parallel, then the
 //! requests continue.
 //!
-//! A request that met entries on flash has not run (`exec::request::cold`). Its connection is parked: it
-//! requests these entries, and those that the requests behind it will need. Other connections
-//! continue. When all entries have arrived, they are lent to the session, and the requests are
-//! presented again as the connection's next turn. So the order of its replies is kept.
+//! A request that met entries on flash has not run (`exec::request::cold`). Its connection is
+//! parked: it requests these entries, and those that the requests behind it will need. Other
+//! connections continue. When all entries have arrived, they are lent to the session, and the
+//! requests are presented again as the connection's next turn. So the order of its replies is kept.
 //!
 //! **States of a connection** (with `WaitsFor`): queued → fetching → complete → presented again.
 //! Queued (`Flash` and its token in `queue`): the reads in flight leave no room. Fetching (`Flash`,

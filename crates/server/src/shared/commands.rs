@@ -1,9 +1,9 @@
 //! State that the commands of all threads share beyond the store: databases, pauses, monitors, the
 //! slow log, command counters.
 //!
-//! **Concurrency.** Every request reads [`CommandState::gate`] and [`CommandState::dbs`], and only rare commands
-//! write them, so their lines stay shared in every core's cache. Each counter has one writer, its
-//! thread. The mutexes guard cold paths only.
+//! **Concurrency.** Every request reads [`CommandState::gate`] and [`CommandState::dbs`], and only
+//! rare commands write them, so their lines stay shared in every core's cache. Each counter has one
+//! writer, its thread. The mutexes guard cold paths only.
 
 use super::error_names;
 use super::slow_log::SlowLog;
@@ -230,8 +230,8 @@ impl CommandState {
     }
 
     /// In a cluster: takes over the coordinator's list of tables whenever it changes. Database 0 is
-    /// the table `db0`, and there is no other database, as in Redis Cluster. An empty list: no table
-    /// is known yet.
+    /// the table `db0`, and there is no other database, as in Redis Cluster. An empty list: no
+    /// table is known yet.
     pub fn adopt_tables(&self, tables: &[TableEntry]) {
         let first = tables.iter().find(|entry| entry.name == "db0");
         self.set_table(0, first.map(|entry| entry.table));

@@ -30,10 +30,10 @@ pub struct Turn<'a> {
     pub input: &'a [u8],
     /// Replies are appended here.
     pub out: &'a mut Vec<u8>,
-    /// Number of `requests` that have run, in this round and earlier ones; [`Executor::run`](super::Executor::run)
-    /// continues from here. If some are left afterwards: flush `out`, then present the rest again
-    /// (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than `TURN_TIME`, a
-    /// request does one part in each round, or the verdict is [`Verdict::Paused`] or
-    /// [`Verdict::Cold`]).
+    /// Number of `requests` that have run, in this round and earlier ones;
+    /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
+    /// flush `out`, then present the rest again (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn
+    /// took longer than `TURN_TIME`, a request does one part in each round, or the verdict is
+    /// `Paused` or `Cold`).
     pub executed: usize,
 }

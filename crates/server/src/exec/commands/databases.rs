@@ -74,7 +74,7 @@ fn flush(
     match access {
         Access::Session(session) => {
             let mut guard = session.pin_exclusive();
-            // K1: SWAPDB may have run while this waited for exclusive access.
+            // keys::K1: SWAPDB may have run while this waited for exclusive access.
             ctx.table = ctx.client.table(ctx.shared);
             let done = clear(ctx, &guard);
             ctx.settle(&mut guard);

@@ -1,5 +1,5 @@
 //! State that a connection keeps for requests that wait for entries on flash, or that run in parts
-//! (`request::cold`, whose invariants C1 to C4 are meant here).
+//! (`request::cold`).
 
 use super::client::{Client, Verdict};
 use duramen_engine::TableId;
@@ -27,7 +27,7 @@ pub(crate) struct Walk {
 #[derive(Clone, Debug)]
 pub(crate) enum Unfetched {
     Unreadable(Box<str>),
-    /// The entries are too large to be fetched at once (C3).
+    /// The entries are too large to be fetched at once (cold::C3).
     TooMuch(Box<str>),
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct Parking {
     pub(crate) ahead_bytes: usize,
     /// Entries that were not fetched, with the reason.
     pub(crate) failed: Vec<(Cold, Unfetched)>,
-    /// The random number of RANDOMKEY (C4).
+    /// The random number of RANDOMKEY (cold::C4).
     draw: Option<u64>,
-    /// The walk of KEYS (C4).
+    /// The walk of KEYS (cold::C4).
     walk: Option<Walk>,
     /// See [`Client::take_progress`].
     progressed: bool,
@@ -199,8 +199,8 @@ impl Client {
     }
 
     /// Parks a native request that needs these entries. `Some`: it may not wait, because they could
-    /// not be fetched, or are too large together with its lent entries (C3, C4). It must be
-    /// answered accordingly.
+    /// not be fetched, or are too large together with its lent entries (cold::C3, cold::C4). It
+    /// must be answered accordingly.
     #[cold]
     pub(crate) fn park_native(
         &mut self,

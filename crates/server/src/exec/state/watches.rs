@@ -22,8 +22,8 @@ pub(crate) const WATCHED_BYTES_MAX: usize = 16 << 20;
 pub(crate) struct Watched {
     /// The database through which it was watched.
     pub(crate) db: Db,
-    /// [`State::exchanges`](crate::shared::commands::State::exchanges) of that database at that time: the
-    /// table may come back after two exchanges.
+    /// `CommandState::exchanges` of that database at that time: the table may come back after two
+    /// exchanges.
     pub(crate) exchanges: u64,
     pub(crate) stamp: Stamp,
     /// In a cluster: the version of the tablet list since which this member serves the key. A
