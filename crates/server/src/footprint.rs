@@ -8,7 +8,7 @@
 
 use crate::heap;
 use crate::process;
-use crate::shared::{Shared, ThreadCounters};
+use crate::shared::Shared;
 use duramen_engine::{MemoryReport, Store};
 
 pub(crate) struct Footprint {
@@ -30,13 +30,9 @@ pub(crate) struct Footprint {
 impl Footprint {
     pub fn of(shared: &Shared, store: &Store) -> Footprint {
         let report = store.memory_report();
-        let sum = |of: fn(&ThreadCounters) -> u64| -> u64 {
-            let threads = shared.threads.iter();
-            threads.map(|thread| of(&thread.counters)).sum()
-        };
         let copies = shared.copies();
-        let query_bytes = sum(|counters| counters.query_buffer_bytes.get());
-        let output_bytes = sum(|counters| counters.output_buffer_bytes.get());
+        let query_bytes = shared.sum(|counters| &counters.query_buffer_bytes);
+        let output_bytes = shared.sum(|counters| &counters.output_buffer_bytes);
         let heap = heap::figures();
         let known = report.overhead_bytes + copies.reserved_bytes + query_bytes + output_bytes;
         Footprint {
@@ -58,7 +54,8 @@ impl Footprint {
         self.total_bytes() - idle - self.program_bytes
     }
 
-    /// The parts with their names.
+    /// The parts with their names: `NAME_bytes` of `/memory`, `duramen.NAME-bytes` of `MEMORY STATS`
+    /// where Redis has no name for it.
     pub fn parts(&self) -> [(&'static str, u64); 11] {
         let report = &self.report;
         [

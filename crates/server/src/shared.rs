@@ -17,6 +17,7 @@ pub(crate) mod commands;
 mod commits;
 mod counters;
 pub(crate) mod error_names;
+pub(crate) mod figures;
 mod mailbox;
 mod member_clock;
 mod member_status;
@@ -252,15 +253,17 @@ impl Shared {
     /// Figures of flash: the data there, and the reads by the engine and by the threads for their
     /// clients.
     pub(crate) fn flash_stats(&self, store: &Store) -> FlashStats {
-        let sum = |of: fn(&ThreadCounters) -> &Counter| -> u64 {
-            let threads = self.threads.iter();
-            threads.map(|thread| of(&thread.counters).get()).sum()
-        };
         let mut stats = store.stats().flash;
-        stats.fetches += sum(|counters| &counters.flash_fetches);
-        stats.fetched_bytes += sum(|counters| &counters.flash_fetched_bytes);
-        stats.read_errors += sum(|counters| &counters.flash_read_errors);
+        stats.fetches += self.sum(|counters| &counters.flash_fetches);
+        stats.fetched_bytes += self.sum(|counters| &counters.flash_fetched_bytes);
+        stats.read_errors += self.sum(|counters| &counters.flash_read_errors);
         stats
+    }
+
+    /// A counter's sum over all reactor threads.
+    pub(crate) fn sum(&self, of: fn(&ThreadCounters) -> &Counter) -> u64 {
+        let threads = self.threads.iter();
+        threads.map(|thread| of(&thread.counters).get()).sum()
     }
 
     /// Names the backup that stores replicas for other members. To be called once.

@@ -1,7 +1,7 @@
 //! Counters summed over all threads, since the start or since `CONFIG RESETSTAT`.
 
-use super::error_names;
-use super::{Counter, Histogram, Shared, ThreadCounters};
+use super::figures::THREADS;
+use super::{Histogram, Shared, error_names};
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -11,16 +11,8 @@ const RATE_MS_MIN: u128 = 100;
 /// Sums over all threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    pub(crate) commands: u64,
-    pub(crate) errors: u64,
-    pub(crate) keyspace_hits: u64,
-    pub(crate) keyspace_misses: u64,
-    pub(crate) net_input_bytes: u64,
-    pub(crate) net_output_bytes: u64,
-    pub(crate) connections_accepted: u64,
-    pub(crate) connections_rejected: u64,
-    pub(crate) idle_closed: u64,
-    pub(crate) output_closed: u64,
+    /// In the order of [`THREADS`].
+    counters: [u64; THREADS.len()],
     /// Error replies, in the order of [`error_names::NAMES`].
     pub(crate) errors_by_name: [u64; error_names::NAMES.len()],
 }
@@ -86,29 +78,26 @@ pub(crate) struct Baseline {
 impl Totals {
     /// Totals since the server started.
     fn since_start(shared: &Shared) -> Totals {
-        let sum = |counter: fn(&ThreadCounters) -> &Counter| {
-            shared
-                .threads
-                .iter()
-                .map(|thread| counter(&thread.counters).get())
-                .sum()
-        };
         Totals {
-            commands: sum(|c| &c.commands),
-            errors: sum(|c| &c.errors),
-            keyspace_hits: sum(|c| &c.keyspace_hits),
-            keyspace_misses: sum(|c| &c.keyspace_misses),
-            net_input_bytes: sum(|c| &c.net_input_bytes),
-            net_output_bytes: sum(|c| &c.net_output_bytes),
-            connections_accepted: sum(|c| &c.connections_accepted),
-            connections_rejected: sum(|c| &c.connections_rejected),
-            idle_closed: sum(|c| &c.idle_closed),
-            output_closed: sum(|c| &c.output_closed),
+            counters: std::array::from_fn(|row| {
+                let read = THREADS[row].read;
+                let threads = shared.threads.iter();
+                threads
+                    .map(|thread| read(&thread.counters).as_count())
+                    .sum()
+            }),
             errors_by_name: std::array::from_fn(|name| {
                 let threads = shared.commands.threads.iter();
                 threads.map(|thread| thread.errors[name].get()).sum()
             }),
         }
+    }
+
+    /// The sum that `INFO` shows in this field.
+    pub(crate) fn get(&self, info: &str) -> u64 {
+        let rows = THREADS.iter().zip(self.counters);
+        let mut named = rows.filter(|(figure, _)| figure.info == info);
+        named.next().map_or(0, |(_, sum)| sum)
     }
 
     /// Totals since `CONFIG RESETSTAT`, and the current rates.
@@ -125,11 +114,12 @@ impl Totals {
             .unwrap_or((shared.started, Totals::default()));
         let elapsed = now.duration_since(sampled);
         if elapsed.as_millis() >= RATE_MS_MIN {
-            let rate = |a: u64, b: u64| a.saturating_sub(b) as f64 / elapsed.as_secs_f64();
+            let since = all.less(&before);
+            let rate = |info| since.get(info) as f64 / elapsed.as_secs_f64();
             baseline.rates = Rates {
-                commands: rate(all.commands, before.commands),
-                input_kbytes: rate(all.net_input_bytes, before.net_input_bytes) / 1024.0,
-                output_kbytes: rate(all.net_output_bytes, before.net_output_bytes) / 1024.0,
+                commands: rate("total_commands_processed"),
+                input_kbytes: rate("total_net_input_bytes") / 1024.0,
+                output_kbytes: rate("total_net_output_bytes") / 1024.0,
             };
             baseline.sampled = Some((now, all));
         }
@@ -138,25 +128,8 @@ impl Totals {
 
     fn less(&self, before: &Totals) -> Totals {
         Totals {
-            commands: self.commands.saturating_sub(before.commands),
-            errors: self.errors.saturating_sub(before.errors),
-            keyspace_hits: self.keyspace_hits.saturating_sub(before.keyspace_hits),
-            keyspace_misses: self.keyspace_misses.saturating_sub(before.keyspace_misses),
-            net_input_bytes: self.net_input_bytes.saturating_sub(before.net_input_bytes),
-            net_output_bytes: self
-                .net_output_bytes
-                .saturating_sub(before.net_output_bytes),
-            connections_accepted: self
-                .connections_accepted
-                .saturating_sub(before.connections_accepted),
-            connections_rejected: self
-                .connections_rejected
-                .saturating_sub(before.connections_rejected),
-            idle_closed: self.idle_closed.saturating_sub(before.idle_closed),
-            output_closed: self.output_closed.saturating_sub(before.output_closed),
-            errors_by_name: std::array::from_fn(|name| {
-                self.errors_by_name[name].saturating_sub(before.errors_by_name[name])
-            }),
+            counters: less(&self.counters, &before.counters),
+            errors_by_name: less(&self.errors_by_name, &before.errors_by_name),
         }
     }
 
@@ -188,6 +161,10 @@ impl Totals {
         baseline.totals = totals;
         baseline.commands = commands;
     }
+}
+
+fn less<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
+    std::array::from_fn(|n| now[n].saturating_sub(before[n]))
 }
 
 /// Every command's counters since the server started: these never decrease.

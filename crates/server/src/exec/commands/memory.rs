@@ -38,20 +38,25 @@ pub(crate) fn stats(ctx: &mut Context<'_>) -> Done {
         ("dataset.bytes", report.live_bytes),
         ("overhead.total", report.overhead_bytes + report.index_bytes),
         ("db.overhead.index", report.index_bytes),
-        ("duramen.dead-bytes", report.dead_bytes),
-        ("duramen.unused-bytes", report.unused_bytes),
-        ("duramen.log-buffer-bytes", footprint.log_buffer_bytes),
-        ("duramen.query-buffer-bytes", footprint.query_bytes),
-        ("duramen.output-buffer-bytes", footprint.output_bytes),
-        ("duramen.heap-bytes", footprint.heap_bytes),
-        ("duramen.heap-free-bytes", footprint.heap_free_bytes),
-        ("duramen.program-bytes", footprint.program_bytes),
+    ];
+    // Redis has names for the others.
+    let own = ["live", "index", "overhead"];
+    let parts = footprint.parts();
+    let parts = parts.iter().filter(|(name, _)| !own.contains(name));
+    let parts = parts.map(|(name, bytes)| {
+        let name = name.replace('_', "-");
+        (format!("duramen.{name}-bytes"), *bytes)
+    });
+    let last = [
         ("duramen.budget-bytes", report.budget_bytes),
         ("duramen.rss-bytes", rss),
     ];
+    let named = |(name, value): (&str, u64)| (name.to_owned(), value);
+    let all = fields.into_iter().map(named).chain(parts);
+    let all: Vec<_> = all.chain(last.into_iter().map(named)).collect();
     let mut reply = ctx.reply();
-    reply.map(fields.len() + 1);
-    for (name, value) in fields {
+    reply.map(all.len() + 1);
+    for (name, value) in all {
         reply.bulk(name.as_bytes());
         reply.integer(value as i64);
     }

@@ -5,14 +5,12 @@
 //! back, and memory that is backed but not used yet, are reported separately, as Redis reports the
 //! allocator's fragmentation. So `used_memory`, `mem_fragmentation_bytes` and the program itself
 //! add up to resident memory.
-//! resident.
 
 use crate::exec::commands::info::{Fields, human};
 use crate::exec::request::context::Context;
 use crate::footprint::Footprint;
 use crate::process;
-use crate::shared::{Shared, ThreadShared};
-use crate::tier::FIGURES;
+use crate::shared::{Shared, figures};
 use duramen_engine::Mode;
 use std::sync::atomic::Ordering;
 
@@ -82,22 +80,19 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     ] {
         fields.add(name, 0);
     }
-    fields.add("duramen_live_bytes", stats.live_bytes);
-    fields.add("duramen_index_bytes", stats.index_bytes);
-    fields.add("duramen_committed_bytes", stats.committed_bytes);
-    fields.add("duramen_segment_budget_bytes", stats.segment_budget_bytes);
-    fields.add(
+    let names = [
+        "duramen_live_bytes",
+        "duramen_index_bytes",
+        "duramen_committed_bytes",
+        "duramen_segment_budget_bytes",
         "duramen_utilization",
-        format_args!("{:.4}", stats.utilization),
-    );
-    fields.add("duramen_page_bytes", stats.page_bytes);
+        "duramen_page_bytes",
+    ];
+    fields.figures(&figures::STORE, &stats, &names);
     if ctx.shared.tier().is_some() {
-        let flash = ctx.shared.flash_stats(store);
-        for (name, _, _, of) in FIGURES {
-            fields.add(format_args!("duramen_flash_{name}"), of(&flash));
-        }
-        let waiting = |thread: &ThreadShared| thread.counters.flash_parked.get();
-        let waiting: u64 = ctx.shared.threads.iter().map(waiting).sum();
+        let names = figures::FLASH.each_ref().map(|figure| figure.info);
+        fields.figures(&figures::FLASH, &ctx.shared.flash_stats(store), &names);
+        let waiting = ctx.shared.sum(|counters| &counters.flash_parked);
         fields.add("duramen_flash_waiting_clients", waiting);
     }
 }

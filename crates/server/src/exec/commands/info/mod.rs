@@ -19,8 +19,9 @@ use crate::process;
 use crate::shared::ClientRecord;
 use crate::shared::commands::DBS;
 use crate::shared::error_names;
+use crate::shared::figures::{self, Figure, Member};
 use crate::shared::totals::Totals;
-use duramen_engine::{Guard, Mode, Stats, TableId};
+use duramen_engine::{Guard, Mode, TableId};
 use std::fmt::{Display, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +61,14 @@ impl Fields {
     pub(crate) fn bytes(&mut self, name: &str, bytes: u64) {
         self.add(name, bytes);
         self.add(format_args!("{name}_human"), human(bytes));
+    }
+
+    /// Adds the figures of a table with these names, in this order.
+    fn figures<S>(&mut self, table: &[Figure<S>], source: &S, names: &[&str]) {
+        for name in names {
+            let row = table.iter().find(|figure| figure.info == *name);
+            self.add(name, row.expect("a figure of this name").in_info(source));
+        }
     }
 
     /// Fields for features that this server does not have.
@@ -136,7 +145,7 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     let port = ctx.client.record().local.port();
     fields.add("tcp_port", if port == 0 { config.port } else { port });
     fields.add("server_time_usec", server_commands::unix_time().as_micros());
-    fields.add("uptime_in_seconds", uptime_s);
+    fields.figures(&figures::SERVER, ctx.shared, &["uptime_in_seconds"]);
     fields.add("uptime_in_days", uptime_s / 86_400);
     fields.add("hz", 10);
     fields.add("configured_hz", 10);
@@ -153,29 +162,17 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
         file.map_or(Path::new(""), ConfigFile::path).display(),
     );
     fields.add("io_threads_active", 0);
-    fields.add("duramen_threads", ctx.shared.threads.len());
+    fields.figures(&figures::SERVER, ctx.shared, &["duramen_threads"]);
 }
 
 fn clients(ctx: &Context<'_>, fields: &mut Fields) {
-    let config = ctx.shared.config();
-    fields.add("connected_clients", ctx.shared.connected_clients());
+    fields.figures(&figures::SERVER, ctx.shared, &["connected_clients"]);
     fields.add("cluster_connections", 0);
-    fields.add("maxclients", config.maxclients);
-    let buffers = |counter: fn(&crate::shared::ThreadCounters) -> u64| -> u64 {
-        ctx.shared
-            .threads
-            .iter()
-            .map(|thread| counter(&thread.counters))
-            .sum()
-    };
-    fields.add(
-        "duramen_query_buffer_bytes",
-        buffers(|c| c.query_buffer_bytes.get()),
-    );
-    fields.add(
-        "duramen_output_buffer_bytes",
-        buffers(|c| c.output_buffer_bytes.get()),
-    );
+    fields.figures(&figures::SERVER, ctx.shared, &["maxclients"]);
+    let input_bytes = ctx.shared.sum(|c| &c.query_buffer_bytes);
+    fields.add("duramen_query_buffer_bytes", input_bytes);
+    let output_bytes = ctx.shared.sum(|c| &c.output_buffer_bytes);
+    fields.add("duramen_output_buffer_bytes", output_bytes);
     let clients = ctx.shared.clients();
     let most = |of: fn(&ClientRecord) -> &AtomicU64| {
         let bytes = clients.iter().map(|one| of(one).load(Ordering::Relaxed));
@@ -217,11 +214,17 @@ pub(crate) fn human(bytes: u64) -> String {
 
 fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     let (totals, rates) = Totals::now(ctx.shared);
-    fields.add("total_connections_received", totals.connections_accepted);
-    fields.add("total_commands_processed", totals.commands);
+    let sums = |fields: &mut Fields, names: &[&str]| {
+        for name in names {
+            fields.add(name, totals.get(name));
+        }
+    };
+    sums(
+        fields,
+        &["total_connections_received", "total_commands_processed"],
+    );
     fields.add("instantaneous_ops_per_sec", rates.commands as u64);
-    fields.add("total_net_input_bytes", totals.net_input_bytes);
-    fields.add("total_net_output_bytes", totals.net_output_bytes);
+    sums(fields, &["total_net_input_bytes", "total_net_output_bytes"]);
     fields.zeros(&["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
     fields.add(
         "instantaneous_input_kbps",
@@ -237,12 +240,11 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     ] {
         fields.add(name, "0.00");
     }
-    fields.add("rejected_connections", totals.connections_rejected);
+    sums(fields, &["rejected_connections"]);
     fields.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     if let Some(store) = ctx.shared.data() {
-        let stats = store.stats();
-        fields.add("expired_keys", stats.entries_expired);
-        fields.add("evicted_keys", stats.entries_evicted);
+        let names = ["expired_keys", "evicted_keys"];
+        fields.figures(&figures::STORE, &store.stats(), &names);
     }
     // This server has no expiry cycles: expired keys are removed when they are met or cleaned.
     fields.zeros(&[
@@ -251,15 +253,16 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     ]);
     fields.zeros(&["evicted_clients", "total_eviction_exceeded_time"]);
     fields.zeros(&["current_eviction_exceeded_time"]);
-    fields.add("keyspace_hits", totals.keyspace_hits);
-    fields.add("keyspace_misses", totals.keyspace_misses);
+    sums(fields, &["keyspace_hits", "keyspace_misses"]);
     fields.zeros(&ABSENT);
-    fields.add("total_error_replies", totals.errors);
-    fields.add(
-        "client_output_buffer_limit_disconnections",
-        totals.output_closed,
+    sums(
+        fields,
+        &[
+            "total_error_replies",
+            "client_output_buffer_limit_disconnections",
+            "duramen_idle_disconnections",
+        ],
     );
-    fields.add("duramen_idle_disconnections", totals.idle_closed);
 }
 
 /// Fields of pub/sub, forks, migration, replicas, defragmentation, tracking and helper threads,
@@ -370,33 +373,31 @@ fn latency_stats(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
-    let Some(member) = ctx.shared.membership() else {
+    let Some(member) = Member::of(ctx.shared) else {
         return fields.add("cluster_enabled", 0);
     };
     fields.add("cluster_enabled", 1);
-    let view = member.view();
-    fields.add("duramen_server", view.me());
-    fields.add("duramen_node_id", cluster::node_id(view.me()));
-    fields.add("duramen_map_version", view.map_version());
-    fields.add("duramen_tablets_version", view.tablets_version());
-    fields.add("duramen_tablets_served", view.served().iter().len());
-    fields.add("duramen_may_reply", u8::from(member.may_reply()));
-    let status = member.status();
+    let (status, me) = (&member.status, member.view.me());
+    fields.add("duramen_server", me);
+    fields.add("duramen_node_id", cluster::node_id(me));
+    let mut figures = |names: &[&str]| fields.figures(&figures::MEMBER, &member, names);
+    figures(&["duramen_map_version", "duramen_tablets_version"]);
+    figures(&["duramen_tablets_served", "duramen_may_reply"]);
     fields.add("duramen_cluster", &status.cluster);
     fields.add("duramen_coordinator", &status.coordinator);
-    fields.add("duramen_list_version", status.list_version);
-    fields.add("duramen_replicas", status.replicas);
-    fields.add("duramen_servers_up", status.servers_up);
-    fields.add("duramen_servers_crashed", status.servers_crashed);
-    fields.add("duramen_enough_backups", u8::from(status.enough_backups));
-    fields.add(
+    let names = [
+        "duramen_list_version",
+        "duramen_replicas",
+        "duramen_servers_up",
+        "duramen_servers_crashed",
+        "duramen_enough_backups",
         "duramen_segments_sharing_rack",
-        status.segments_sharing_rack,
-    );
-    fields.add("duramen_backup_full", u8::from(status.backup_full));
-    fields.add("duramen_replies_held_ms", ctx.shared.replies_held_ms());
-    fields.add("duramen_offences", status.offences);
-    fields.add("duramen_recoveries", status.recoveries.len());
+        "duramen_backup_full",
+        "duramen_replies_held_ms",
+        "duramen_offences",
+        "duramen_recoveries",
+    ];
+    fields.figures(&figures::MEMBER, &member, &names);
     for part in &status.recoveries {
         fields.add(
             format_args!("duramen_recovery_{}_{}", part.log, part.partition),
@@ -412,32 +413,28 @@ fn duramen(ctx: &Context<'_>, fields: &mut Fields) {
     let Some(store) = ctx.shared.data() else {
         return;
     };
-    let stats: Stats = store.stats();
     let mode = match ctx.shared.config().mode {
         Mode::Store => "store",
         Mode::Cache => "cache",
     };
     fields.add("duramen_mode", mode);
-    fields.add("duramen_objects", stats.objects);
-    fields.add("duramen_appended_bytes", stats.appended_bytes);
-    fields.add("duramen_segments_open", stats.segments_open);
-    fields.add("duramen_segments_closed", stats.segments_closed);
-    fields.add("duramen_segments_free", stats.segments_free);
-    fields.add("duramen_cleaner_passes", stats.cleaner.passes);
-    fields.add("duramen_cleaner_compactions", stats.cleaner.compactions);
-    fields.add(
+    let names = [
+        "duramen_objects",
+        "duramen_appended_bytes",
+        "duramen_segments_open",
+        "duramen_segments_closed",
+        "duramen_segments_free",
+        "duramen_cleaner_passes",
+        "duramen_cleaner_compactions",
         "duramen_cleaner_segments_cleaned",
-        stats.cleaner.segments_cleaned,
-    );
-    fields.add("duramen_cleaner_bytes_scanned", stats.cleaner.bytes_scanned);
-    fields.add(
+        "duramen_cleaner_bytes_scanned",
         "duramen_cleaner_bytes_relocated",
-        stats.cleaner.bytes_relocated,
-    );
-    fields.add("duramen_cleaner_bytes_freed", stats.cleaner.bytes_freed);
-    fields.add("duramen_cleaner_busy_ms", stats.cleaner.busy_ns / 1_000_000);
-    fields.add("duramen_writer_stalls", stats.writer_stalls);
-    fields.add("duramen_writer_stall_ms", stats.writer_stall_ns / 1_000_000);
+        "duramen_cleaner_bytes_freed",
+        "duramen_cleaner_busy_ms",
+        "duramen_writer_stalls",
+        "duramen_writer_stall_ms",
+    ];
+    fields.figures(&figures::STORE, &store.stats(), &names);
 }
 
 /// Estimates the time to live of each database's keys. A database keeps its last estimate if the

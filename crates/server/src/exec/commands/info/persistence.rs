@@ -7,6 +7,7 @@
 use crate::durability::{Durability, Job};
 use crate::exec::commands::info::Fields;
 use crate::exec::request::context::Context;
+use crate::shared::figures;
 use duramen::{DiskState, DurabilityStats};
 use duramen_base::ids::Level;
 
@@ -194,38 +195,44 @@ fn own(stats: &DurabilityStats, fields: &mut Fields) {
         DiskState::Failed(why) => format!("failed: {why}"),
     };
     fields.add("duramen_disk_state", state);
-    fields.add("duramen_undurable_bytes", stats.undurable_bytes);
-    fields.add("duramen_commits", stats.commits);
-    fields.add("duramen_syncs", stats.syncs);
-    let us = |time: std::time::Duration| time.as_micros();
-    fields.add("duramen_sync_last_us", us(stats.sync.last));
-    fields.add("duramen_sync_average_us", us(stats.sync.average));
-    fields.add("duramen_sync_p50_us", us(stats.sync.p50));
-    fields.add("duramen_sync_p99_us", us(stats.sync.p99));
-    fields.add("duramen_sync_max_us", us(stats.sync.max));
-    fields.add("duramen_wal_bytes", stats.wal_bytes);
-    fields.add("duramen_wal_used_bytes", stats.wal_used_bytes);
-    fields.add("duramen_frames", stats.frames);
-    fields.add("duramen_frames_used", stats.frames_used);
-    fields.add("duramen_segments_listed", stats.segments_listed);
-    fields.add("duramen_wal_written_bytes", stats.wal_written_bytes);
-    fields.add("duramen_frame_written_bytes", stats.frame_written_bytes);
+    let names = [
+        "duramen_undurable_bytes",
+        "duramen_commits",
+        "duramen_syncs",
+        "duramen_sync_last_us",
+        "duramen_sync_average_us",
+        "duramen_sync_p50_us",
+        "duramen_sync_p99_us",
+        "duramen_sync_max_us",
+        "duramen_wal_bytes",
+        "duramen_wal_used_bytes",
+        "duramen_frames",
+        "duramen_frames_used",
+        "duramen_segments_listed",
+        "duramen_wal_written_bytes",
+        "duramen_frame_written_bytes",
+    ];
+    fields.figures(&figures::DURABILITY, stats, &names);
+    let amplification = stats.write_amplification();
     fields.add(
         "duramen_write_amplification",
-        format_args!("{:.2}", stats.write_amplification()),
+        format_args!("{amplification:.2}"),
     );
-    fields.add("duramen_loaded_bytes", stats.loaded_bytes);
-    fields.add("duramen_loaded_entries", stats.loaded_entries);
-    fields.add("duramen_load_ms", stats.load_duration.as_millis());
-    fields.add("duramen_clean_start", u8::from(stats.clean_start));
-    fields.add("duramen_scrubbed_frames", stats.scrubbed_frames);
-    fields.add("duramen_bad_frames", stats.bad_frames);
-    fields.add("duramen_quarantined_frames", stats.quarantined_frames);
-    fields.add("duramen_scrub_left", stats.scrub.left);
-    fields.add("duramen_scrub_total", stats.scrub.total);
-    fields.add("duramen_scrub_repaired", stats.scrub_repaired);
-    fields.add("duramen_scrub_pending", stats.scrub_pending);
-    fields.add("duramen_scrub_lost", stats.scrub_lost);
+    let names = [
+        "duramen_loaded_bytes",
+        "duramen_loaded_entries",
+        "duramen_load_ms",
+        "duramen_clean_start",
+        "duramen_scrubbed_frames",
+        "duramen_bad_frames",
+        "duramen_quarantined_frames",
+        "duramen_scrub_left",
+        "duramen_scrub_total",
+        "duramen_scrub_repaired",
+        "duramen_scrub_pending",
+        "duramen_scrub_lost",
+    ];
+    fields.figures(&figures::DURABILITY, stats, &names);
 }
 
 fn snapshot(job: Option<&Job>, fields: &mut Fields) {
