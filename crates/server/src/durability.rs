@@ -6,7 +6,7 @@
 
 mod place;
 
-pub(crate) use place::Place;
+pub(crate) use place::SnapshotPaths;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
@@ -178,7 +178,7 @@ impl Durability {
             restart_threads: config.restart_threads,
             ..defaults
         };
-        if let Ok(place) = Place::new(config, Target::Dump)
+        if let Ok(place) = SnapshotPaths::new(config, Target::Dump)
             && let Err(error) = place.clear()
         {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
@@ -349,7 +349,7 @@ impl Durability {
         &self,
         config: &ServerConfig,
         target: Target,
-    ) -> Result<(Place, Arc<Job>), String> {
+    ) -> Result<(SnapshotPaths, Arc<Job>), String> {
         let mut snapshots = lock(&self.snapshots);
         if let Some(job) = &snapshots.latest
             && job.result().is_none()
@@ -359,14 +359,14 @@ impl Durability {
                 job.dir().display()
             ));
         }
-        let place = Place::new(config, target)?;
+        let place = SnapshotPaths::new(config, target)?;
         let job = Arc::new(Job::new(place.shown().to_owned()));
         snapshots.latest = Some(Arc::clone(&job));
         Ok((place, job))
     }
 
     /// Makes a snapshot on this thread; returns the target of the one that was scheduled after it.
-    pub(crate) fn make_snapshot(&self, place: &Place, job: &Job) -> Option<Target> {
+    pub(crate) fn make_snapshot(&self, place: &SnapshotPaths, job: &Job) -> Option<Target> {
         tracing::info!(dir = %job.dir().display(), "making a snapshot");
         let result = place.make(|dir| {
             let report = self.store.snapshot_with_progress(dir, |progress| {

@@ -83,12 +83,12 @@ enum Decoded<'a> {
 }
 
 /// Provides the member's current view.
-struct Seen<'s> {
+struct CurrentView<'s> {
     cache: &'s mut ViewCache,
     membership: &'s Membership,
 }
 
-impl Views for Seen<'_> {
+impl Views for CurrentView<'_> {
     #[inline]
     fn view(&mut self) -> &View {
         self.cache.get(self.membership)
@@ -144,7 +144,7 @@ impl Executor {
         let servant = self
             .servant
             .get_or_insert_with(|| Servant::new(membership.clients().clone()));
-        let mut seen = Seen {
+        let mut seen = CurrentView {
             cache: &mut self.cache,
             membership,
         };
@@ -231,7 +231,7 @@ fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
 fn serve_cold(
     servant: &mut Servant,
     guard: &mut Guard<'_>,
-    seen: &mut Seen<'_>,
+    seen: &mut CurrentView<'_>,
     (now_us, most): (u64, usize),
     asked: &Asked<'_>,
     turn: &mut Turn<'_>,

@@ -32,7 +32,7 @@ mod coordinators;
 mod routes;
 mod session;
 
-pub use batch::{Batch, Objects, Part, Settled, Work};
+pub use batch::{Batch, CallPart, Objects, Settled, Work};
 pub use coordinators::Coordinators;
 pub use routes::{Route, Routes};
 
@@ -101,11 +101,11 @@ pub struct Ask {
     pub address: Arc<str>,
     pub question: ToCoordinator,
     sent_us: u64,
-    what: Asked,
+    what: CoordinatorQuestion,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum CoordinatorQuestion {
     Map,
     Lease,
 }
@@ -118,7 +118,7 @@ impl Batch<'_> {
         if send.parts.len() > 1 {
             let mut multi = MultiRequest::new(out, &envelope);
             parts
-                .filter_map(Part::single)
+                .filter_map(CallPart::single)
                 .for_each(|single| multi.push(&single));
             multi.finish();
         } else if let Some(part) = parts.next() {
@@ -271,15 +271,19 @@ impl Core {
             table: None,
             since: self.routes.version(),
         };
-        self.ask(now_us, question, Asked::Map)
+        self.ask(now_us, question, CoordinatorQuestion::Map)
     }
 
     fn ask_lease(&mut self, now_us: u64, client: Option<ClientId>) -> Next {
         self.lease_asked_until_us = now_us + self.ask_timeout_us;
-        self.ask(now_us, ToCoordinator::ClientLease { client }, Asked::Lease)
+        self.ask(
+            now_us,
+            ToCoordinator::ClientLease { client },
+            CoordinatorQuestion::Lease,
+        )
     }
 
-    fn ask(&self, now_us: u64, question: ToCoordinator, what: Asked) -> Next {
+    fn ask(&self, now_us: u64, question: ToCoordinator, what: CoordinatorQuestion) -> Next {
         Next::Ask(Ask {
             address: self.coordinators.current(),
             question,
@@ -398,7 +402,7 @@ impl Core {
     fn settle(
         &mut self,
         now_us: u64,
-        part: &mut Part<'_>,
+        part: &mut CallPart<'_>,
         send: &Send,
         outcome: duramen_wire::native::message::Outcome<'_>,
     ) {
@@ -408,7 +412,7 @@ impl Core {
         }
     }
 
-    fn problem(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, problem: Problem<'_>) {
+    fn problem(&mut self, now_us: u64, part: &mut CallPart<'_>, send: &Send, problem: Problem<'_>) {
         let error = match problem {
             Problem::UnknownTablet | Problem::UnknownTable => {
                 let last = format!("{} at {} does not own the key", send.server, send.address);
@@ -483,7 +487,7 @@ impl Core {
     }
 
     /// Retries by a newer map, as soon as that arrives.
-    fn reroute(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, last: &str) {
+    fn reroute(&mut self, now_us: u64, part: &mut CallPart<'_>, send: &Send, last: &str) {
         self.map_wanted |= self.routes.version() == send.map;
         let failures = part.count_failure();
         let pause_us = self.pause_us(failures);
@@ -491,7 +495,7 @@ impl Core {
     }
 
     /// No server serves the key now: retries later.
-    fn later(&mut self, now_us: u64, part: &mut Part<'_>) {
+    fn later(&mut self, now_us: u64, part: &mut CallPart<'_>) {
         self.map_wanted = true;
         let failures = part.count_failure();
         let pause_us = self.pause_us(failures);
@@ -548,7 +552,7 @@ impl Core {
             // old lease end as unknown, by the masters' answers.
             (
                 Refusal::Invalid(_),
-                Asked::Lease,
+                CoordinatorQuestion::Lease,
                 ToCoordinator::ClientLease {
                     client: Some(client),
                 },
@@ -572,11 +576,11 @@ impl Core {
 
     fn ask_again(&mut self, ask: &Ask, at_us: u64) {
         match ask.what {
-            Asked::Map => {
+            CoordinatorQuestion::Map => {
                 self.map_asked_until_us = 0;
                 self.map_not_before_us = at_us;
             }
-            Asked::Lease => self.lease_asked_until_us = at_us,
+            CoordinatorQuestion::Lease => self.lease_asked_until_us = at_us,
         }
     }
 
@@ -586,7 +590,7 @@ impl Core {
         let failures = self.coordinators.failed(&ask.address, why);
         let pause_us = self.pause_us(failures);
         self.ask_again(ask, now_us + pause_us);
-        if ask.what == Asked::Lease {
+        if ask.what == CoordinatorQuestion::Lease {
             self.session.renew_later(now_us + RENEW_AGAIN_US);
         }
     }

@@ -70,7 +70,7 @@ pub(super) struct Parts {
 }
 
 /// A request sent by this member, with its kind of receiver.
-enum Asked {
+enum PendingCall {
     Coordinator(Token),
     Peer(PeerCall),
 }
@@ -87,7 +87,7 @@ struct Waiting {
 pub(super) struct NodeThread {
     parts: Parts,
     membership: Option<Arc<Membership>>,
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, PendingCall>,
     next_ask: u64,
     /// Questions that wait for an answer.
     questions: HashMap<u64, Waiting>,
@@ -384,10 +384,10 @@ impl NodeThread {
             self.hear_cluster_id(answer, cluster_id);
         }
         let input = match (asked, reply) {
-            (Asked::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
+            (PendingCall::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
                 NodeInput::Member(Input::Answered { token, answer })
             }
-            (Asked::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
+            (PendingCall::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
                 call,
                 answer: Some((answer, message.payload_shared())),
             },
@@ -528,7 +528,7 @@ impl NodeThread {
     }
 
     fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
-        let request = self.asks(Asked::Coordinator(token));
+        let request = self.asks(PendingCall::Coordinator(token));
         let envelope = Envelope {
             request,
             target: ServerId::NONE,
@@ -548,7 +548,7 @@ impl NodeThread {
         question: &Peer,
         payload: Slice,
     ) {
-        let request = self.asks(Asked::Peer(call));
+        let request = self.asks(PendingCall::Peer(call));
         let envelope = Envelope {
             request,
             target: to,
@@ -562,7 +562,7 @@ impl NodeThread {
         });
     }
 
-    fn asks(&mut self, asked: Asked) -> u64 {
+    fn asks(&mut self, asked: PendingCall) -> u64 {
         self.next_ask += 1;
         self.asked.insert(self.next_ask, asked);
         self.next_ask
@@ -654,10 +654,10 @@ fn role_of(question: &Peer) -> Role {
     }
 }
 
-fn not_answered(asked: &Asked) -> NodeInput {
+fn not_answered(asked: &PendingCall) -> NodeInput {
     match asked {
-        Asked::Coordinator(token) => NodeInput::Member(Input::Unanswered { token: *token }),
-        Asked::Peer(call) => NodeInput::PeerAnswered {
+        PendingCall::Coordinator(token) => NodeInput::Member(Input::Unanswered { token: *token }),
+        PendingCall::Peer(call) => NodeInput::PeerAnswered {
             call: *call,
             answer: None,
         },

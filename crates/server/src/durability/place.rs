@@ -6,17 +6,17 @@ use duramen::internals::{is_store, remove_store};
 use std::path::{Path, PathBuf};
 
 /// Paths of a snapshot in progress.
-pub(crate) struct Place {
+pub(crate) struct SnapshotPaths {
     /// The path to which it is written.
     pub(crate) fresh: PathBuf,
     /// The path that it gets when it is complete; it replaces an older snapshot there.
     then: Option<PathBuf>,
 }
 
-impl Place {
-    pub(crate) fn new(config: &ServerConfig, target: Target) -> Result<Place, String> {
+impl SnapshotPaths {
+    pub(crate) fn new(config: &ServerConfig, target: Target) -> Result<SnapshotPaths, String> {
         match target {
-            Target::Directory(dir) => Ok(Place {
+            Target::Directory(dir) => Ok(SnapshotPaths {
                 fresh: dir,
                 then: None,
             }),
@@ -32,7 +32,7 @@ impl Place {
                 } else {
                     PathBuf::from(&config.snapshot_dir)
                 };
-                Ok(Place {
+                Ok(SnapshotPaths {
                     fresh: folder.join("dump.new"),
                     then: Some(folder.join("dump")),
                 })

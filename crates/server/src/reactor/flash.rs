@@ -63,14 +63,14 @@ type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
 /// The entries that a connection waits for.
 #[derive(Default)]
 pub(super) struct Parked {
-    wanted: Vec<Want>,
+    wanted: Vec<WantedEntry>,
     /// Its part of F1; 0 = the connection is queued.
     bytes: usize,
     /// Fetches that have not ended.
     missing: usize,
-    fetched: Vec<Come>,
+    fetched: Vec<FetchedEntry>,
     /// Entries that are longer than assumed, and for which there was no room.
-    longer: Vec<Want>,
+    longer: Vec<WantedEntry>,
     /// Keys of the entries above that only later requests need (F6).
     ahead: Vec<(u64, u32)>,
     /// Keys of the entries above that were lent to its first request before.
@@ -81,27 +81,27 @@ pub(super) struct Parked {
 }
 
 #[derive(Clone, Copy)]
-struct Want {
+struct WantedEntry {
     /// The entry as requested.
     asked: Cold,
     /// The part to be read.
     cold: Cold,
 }
 
-impl Want {
+impl WantedEntry {
     fn length(&self) -> usize {
         self.cold.span().1
     }
 }
 
-impl From<Cold> for Want {
-    fn from(asked: Cold) -> Want {
-        Want { asked, cold: asked }
+impl From<Cold> for WantedEntry {
+    fn from(asked: Cold) -> WantedEntry {
+        WantedEntry { asked, cold: asked }
     }
 }
 
 /// A fetched entry.
-pub(super) struct Come {
+pub(super) struct FetchedEntry {
     asked: Cold,
     cold: Cold,
     bytes: Arc<[u8]>,
@@ -190,7 +190,7 @@ impl Flash {
     }
 
     /// Starts a fetch for a connection, or lets the connection join a fetch in flight.
-    fn fetch(&mut self, want: Want, waiter: Token) {
+    fn fetch(&mut self, want: WantedEntry, waiter: Token) {
         let under = self.tags.get(&want.asked.key());
         if let Some(fetch) = under.and_then(|tag| self.fetches.get_mut(tag)) {
             return fetch.waiters.push(waiter);
@@ -220,7 +220,12 @@ impl Reactor {
     /// Parks a connection whose requests met entries on flash: it waits for flash from now on. The
     /// connection is out of its slot. `kept`: the entries lent to its first request, if that made
     /// no progress.
-    pub(super) fn park(&mut self, token: Token, connection: &mut Connection, mut kept: Vec<Come>) {
+    pub(super) fn park(
+        &mut self,
+        token: Token,
+        connection: &mut Connection,
+        mut kept: Vec<FetchedEntry>,
+    ) {
         let (needed, mut ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
@@ -250,7 +255,11 @@ impl Reactor {
                 .filter(|key| !asked.contains_key(key))
                 .collect(),
             order: in_parts.then_some(asked),
-            wanted: needed.into_iter().chain(ahead).map(Want::from).collect(),
+            wanted: needed
+                .into_iter()
+                .chain(ahead)
+                .map(WantedEntry::from)
+                .collect(),
             fetched: kept,
             ..Parked::default()
         }));
@@ -424,7 +433,7 @@ impl Reactor {
         };
         if let Some(parked) = &mut connection.parked {
             match outcome {
-                Ok(Some((cold, bytes))) => parked.fetched.push(Come {
+                Ok(Some((cold, bytes))) => parked.fetched.push(FetchedEntry {
                     asked,
                     cold: *cold,
                     bytes: Arc::clone(bytes),
@@ -459,7 +468,7 @@ impl Reactor {
                     parked.bytes += more;
                     stay.push(token);
                 } else {
-                    parked.longer.push(Want {
+                    parked.longer.push(WantedEntry {
                         asked,
                         cold: longer,
                     });
@@ -489,19 +498,20 @@ impl Reactor {
             return;
         };
         let ahead = std::mem::take(&mut parked.ahead);
-        let is_needed = |want: &Want| !ahead.contains(&want.asked.key());
+        let is_needed = |want: &WantedEntry| !ahead.contains(&want.asked.key());
         let mut longer = std::mem::take(&mut parked.longer);
         longer.retain(is_needed);
         let Some(first) = longer.first().copied() else {
             return self.is_whole(token, connection);
         };
-        let come = parked.fetched.iter().map(|come| Want {
+        let come = parked.fetched.iter().map(|come| WantedEntry {
             asked: come.asked,
             cold: come.cold,
         });
-        let mut wanted: Vec<Want> = come.filter(is_needed).chain(longer).collect();
-        let over = |wanted: &[Want]| wanted.iter().map(Want::length).sum::<usize>() > most;
-        let needed: usize = wanted.iter().map(Want::length).sum();
+        let mut wanted: Vec<WantedEntry> = come.filter(is_needed).chain(longer).collect();
+        let over =
+            |wanted: &[WantedEntry]| wanted.iter().map(WantedEntry::length).sum::<usize>() > most;
+        let needed: usize = wanted.iter().map(WantedEntry::length).sum();
         let mut may_go_on = true;
         if over(&wanted) && !parked.kept.is_empty() {
             may_go_on = connection.client.may_give_up();
@@ -511,7 +521,7 @@ impl Reactor {
             && let Some(order) = &parked.order
         {
             wanted.sort_by_key(|want| order.get(&want.asked.key()));
-            wanted.truncate(first_within(wanted.iter().map(Want::length), most));
+            wanted.truncate(first_within(wanted.iter().map(WantedEntry::length), most));
         }
         if over(&wanted) || !may_go_on {
             let why = too_much(needed, most).into();
@@ -562,7 +572,11 @@ impl Reactor {
 
     /// After the requests of a connection were presented again: returns the entries lent to them,
     /// if the first request needs them once more.
-    pub(super) fn take_back(&mut self, connection: &mut Connection, executed: usize) -> Vec<Come> {
+    pub(super) fn take_back(
+        &mut self,
+        connection: &mut Connection,
+        executed: usize,
+    ) -> Vec<FetchedEntry> {
         match self.unpark(connection) {
             Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
             _ => {

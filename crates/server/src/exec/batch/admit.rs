@@ -4,7 +4,7 @@
 use crate::clock;
 use crate::exec::commands::lookup::Resolved;
 use crate::exec::commands::monitor;
-use crate::exec::request::routing::Elsewhere;
+use crate::exec::request::routing::NotServed;
 use crate::exec::request::spec::{Run, Spec, flag};
 use crate::exec::state::client::{Client, Verdict, gate};
 use crate::exec::state::local::Local;
@@ -44,7 +44,7 @@ pub(crate) fn end_silence(client: &mut Client) -> bool {
 /// Decides whether a request runs. `place`: whether this server serves its keys.
 pub(crate) fn admit(
     resolved: &Resolved,
-    place: Result<(), Elsewhere>,
+    place: Result<(), NotServed>,
     shared: &Shared,
     local: &mut Local,
     client: &mut Client,
@@ -91,13 +91,13 @@ pub(crate) fn admit(
     }
     match place {
         Ok(()) => {}
-        Err(Elsewhere::Refused(text)) => {
+        Err(NotServed::Refused(text)) => {
             return refuse(shared, local, client, out, Some(spec), &text);
         }
         // EXEC will check again.
-        Err(Elsewhere::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
-        Err(Elsewhere::NotNow(_)) if client.waits_for_owner() => return Admitted::Later,
-        Err(Elsewhere::NotNow(text)) => {
+        Err(NotServed::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
+        Err(NotServed::NotNow(_)) if client.waits_for_owner() => return Admitted::Later,
+        Err(NotServed::NotNow(text)) => {
             return refuse(shared, local, client, out, Some(spec), text);
         }
     }

@@ -4,7 +4,7 @@ use super::admit::{self, Admitted};
 use super::{GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
-use crate::exec::request::routing::{self, Elsewhere};
+use crate::exec::request::routing::{self, NotServed};
 use crate::exec::request::slow_timer;
 use crate::exec::request::spec::{Access, ONE_KEY, Run, Spec, flag};
 use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, cold, databases};
@@ -69,7 +69,7 @@ fn hint_entries(
 }
 
 /// The access to the store that a request needs before it can run.
-enum Needs {
+enum StoreAccess {
     Nothing,
     /// Its own guard.
     Guard,
@@ -78,7 +78,7 @@ enum Needs {
 }
 
 /// State that is passed to all steps of a request.
-struct Hands<'a> {
+struct Environment<'a> {
     shared: &'a Shared,
     local: &'a mut Local,
     /// None: the server is not a member of a cluster, and serves every key.
@@ -100,7 +100,7 @@ impl Group {
         local.begin_group(shared, started);
         let next;
         let member = shared.membership().map(|member| &**member);
-        let mut hands = Hands {
+        let mut env = Environment {
             shared,
             local,
             member,
@@ -110,17 +110,17 @@ impl Group {
             let mut guard = session.pin();
             next = self.plan(&guard, shared, turns, position);
             self.hinted = 0;
-            at = self.run_guarded(&mut hands, &mut guard, turns, 0);
+            at = self.run_guarded(&mut env, &mut guard, turns, 0);
         }
         while at < self.planned.len() {
-            if !self.run_special(&mut hands, session, turns, at) {
+            if !self.run_special(&mut env, session, turns, at) {
                 break;
             }
             at += 1;
             let mut guard = session.pin();
-            at = self.run_guarded(&mut hands, &mut guard, turns, at);
+            at = self.run_guarded(&mut env, &mut guard, turns, at);
         }
-        self.account(&mut hands, started, turns);
+        self.account(&mut env, started, turns);
         next
     }
 
@@ -202,7 +202,7 @@ impl Group {
     /// Runs requests from `at` on until one needs more than this guard; returns its number.
     fn run_guarded(
         &mut self,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         guard: &mut Guard<'_>,
         turns: &mut [Turn<'_>],
         mut at: usize,
@@ -210,7 +210,7 @@ impl Group {
         let mut last = None;
         while let Some(planned) = self.planned.get(at) {
             if last != Some(planned.turn) {
-                settle(hands, guard, turns, last.replace(planned.turn));
+                settle(env, guard, turns, last.replace(planned.turn));
             }
             let turn = &mut turns[planned.turn as usize];
             let end = self
@@ -227,36 +227,29 @@ impl Group {
             let hashes = &self.hashes[planned.hashes as usize..end];
             if !turn.client.halted {
                 if matches!(
-                    needs(&planned.resolved, turn.client, hashes.len(), hands.local),
-                    Needs::Guard | Needs::Session
+                    needs(&planned.resolved, turn.client, hashes.len(), env.local),
+                    StoreAccess::Guard | StoreAccess::Session
                 ) {
                     break;
                 }
                 let step = Step { planned, hashes };
-                step.run(hands, turn, Access::Guarded(guard), &mut self.ran);
+                step.run(env, turn, Access::Guarded(guard), &mut self.ran);
                 // Only a request with its own guard locks keys, and may have to run again alone.
-                debug_assert!(!hands.local.needs_alone, "keys locked in a shared guard");
+                debug_assert!(!env.local.needs_alone, "keys locked in a shared guard");
             } else if turn.client.verdict == Verdict::Cold {
                 let first = planned.hashes as usize;
-                look_ahead(
-                    hands,
-                    guard,
-                    turn,
-                    planned,
-                    &self.tables[first..end],
-                    hashes,
-                );
+                look_ahead(env, guard, turn, planned, &self.tables[first..end], hashes);
             }
             at += 1;
         }
-        settle(hands, guard, turns, last);
+        settle(env, guard, turns, last);
         at
     }
 
     /// Runs request `at`, which needs its own guard or none.
     fn run_special(
         &mut self,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         session: &mut Session,
         turns: &mut [Turn<'_>],
         at: usize,
@@ -273,64 +266,59 @@ impl Group {
             planned,
             hashes: &self.hashes[planned.hashes as usize..end],
         };
-        match needs(
-            &planned.resolved,
-            turn.client,
-            step.hashes.len(),
-            hands.local,
-        ) {
-            Needs::Guard => {
+        match needs(&planned.resolved, turn.client, step.hashes.len(), env.local) {
+            StoreAccess::Guard => {
                 let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
                 let mut guard = session.pin();
-                step.run(hands, turn, Access::Guarded(&mut guard), &mut self.ran);
-                settle_one(hands, &mut guard, turn.client);
+                step.run(env, turn, Access::Guarded(&mut guard), &mut self.ran);
+                settle_one(env, &mut guard, turn.client);
                 drop(guard);
-                if std::mem::take(&mut hands.local.needs_alone)
+                if std::mem::take(&mut env.local.needs_alone)
                     && let Resolved::Command(spec) = planned.resolved
                 {
                     let mut guard = session.pin_exclusive();
                     let mut access = Access::Guarded(&mut guard);
-                    if step.is_here(spec, hands, turn, &mut access) {
-                        step.execute(spec, hands, turn, access, true);
+                    if step.is_here(spec, env, turn, &mut access) {
+                        step.execute(spec, env, turn, access, true);
                         if turn.client.verdict == Verdict::Cold {
                             step.show_again(turn);
                         }
                     }
-                    settle_one(hands, &mut guard, turn.client);
+                    settle_one(env, &mut guard, turn.client);
                     if silent {
                         turn.out.truncate(start);
                     }
                 }
             }
             _ => {
-                step.run(hands, turn, Access::Session(session), &mut self.ran);
-                databases::observe(hands.shared, hands.local, turn.client);
+                step.run(env, turn, Access::Session(session), &mut self.ran);
+                databases::observe(env.shared, env.local, turn.client);
             }
         }
         true
     }
 
     /// Adds the group to the thread's counters, once.
-    fn account(&self, hands: &mut Hands<'_>, started: Instant, turns: &[Turn<'_>]) {
+    fn account(&self, env: &mut Environment<'_>, started: Instant, turns: &[Turn<'_>]) {
         let ran = self.ran;
         if ran == 0 {
             return;
         }
-        let counters = hands.local.counters(hands.shared);
+        let counters = env.local.counters(env.shared);
         counters.commands.add(ran);
         counters.batches.add(1);
         let now = Instant::now();
         let elapsed_ns = now.duration_since(started).as_nanos() as u64;
         // Requests that were timed separately are in the slow log separately.
-        let untimed_ns = elapsed_ns.saturating_sub(std::mem::take(&mut hands.local.timed_ns));
-        hands.local.end_group(hands.shared, now);
+        let untimed_ns = elapsed_ns.saturating_sub(std::mem::take(&mut env.local.timed_ns));
+        env.local.end_group(env.shared, now);
         if let Some(first) = self.planned.first()
             && let Some(turn) = turns.get(first.turn as usize)
         {
             let args = turn.requests.args(first.request as usize, turn.input);
             slow_timer::group_took(
-                hands.shared,
-                hands.local,
+                env.shared,
+                env.local,
                 turn.client,
                 (first.resolved.spec(), &args),
                 untimed_ns,
@@ -344,7 +332,7 @@ impl Group {
 /// wait.
 #[inline]
 fn settle(
-    hands: &mut Hands<'_>,
+    env: &mut Environment<'_>,
     guard: &mut Guard<'_>,
     turns: &mut [Turn<'_>],
     which: Option<u32>,
@@ -352,13 +340,13 @@ fn settle(
     if guard.has_position()
         && let Some(turn) = which.and_then(|which| turns.get_mut(which as usize))
     {
-        settle_one(hands, guard, turn.client);
+        settle_one(env, guard, turn.client);
     }
 }
 
-fn settle_one(hands: &mut Hands<'_>, guard: &mut Guard<'_>, client: &mut Client) {
+fn settle_one(env: &mut Environment<'_>, guard: &mut Guard<'_>, client: &mut Client) {
     if guard.has_position() {
-        let level = hands.local.level_of(hands.shared, client);
+        let level = env.local.level_of(env.shared, client);
         client.settle(guard, level);
     }
 }
@@ -367,7 +355,7 @@ fn settle_one(hands: &mut Hands<'_>, guard: &mut Guard<'_>, client: &mut Client)
 /// waits for flash.
 #[cold]
 fn look_ahead(
-    hands: &Hands<'_>,
+    env: &Environment<'_>,
     guard: &Guard<'_>,
     turn: &mut Turn<'_>,
     planned: &Planned,
@@ -381,28 +369,28 @@ fn look_ahead(
     let keys = spec.key_positions(args.len()).zip(tables).zip(hashes);
     for ((at, table), hash) in keys {
         let key = args.get(at).unwrap_or_default();
-        if !cold::look_ahead(hands.shared, guard, turn.client, (*table, *hash, key)) {
+        if !cold::look_ahead(env.shared, guard, turn.client, (*table, *hash, key)) {
             return;
         }
     }
 }
 
-fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> Needs {
+fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> StoreAccess {
     let Resolved::Command(spec) = resolved else {
-        return Needs::Nothing;
+        return StoreAccess::Nothing;
     };
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
-        return Needs::Nothing;
+        return StoreAccess::Nothing;
     }
     match spec.run {
         // cold::C1: they lock their keys, because nothing may happen between the lookup and the
         // change.
-        Run::Data(_) if keys != 1 && local.has_tier() && spec.changes_many() => Needs::Guard,
-        Run::Data(_) | Run::Plain(_) | Run::Refused(_) => Needs::Nothing,
+        Run::Data(_) if keys != 1 && local.has_tier() && spec.changes_many() => StoreAccess::Guard,
+        Run::Data(_) | Run::Plain(_) | Run::Refused(_) => StoreAccess::Nothing,
         // A single key needs no lock.
-        Run::Atomic(_) if keys == 1 => Needs::Nothing,
-        Run::Atomic(_) => Needs::Guard,
-        Run::Store(_) | Run::Alone(_) => Needs::Session,
+        Run::Atomic(_) if keys == 1 => StoreAccess::Nothing,
+        Run::Atomic(_) => StoreAccess::Guard,
+        Run::Store(_) | Run::Alone(_) => StoreAccess::Session,
     }
 }
 
@@ -415,7 +403,7 @@ impl Step<'_> {
     #[inline]
     fn run(
         &self,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
         ran: &mut u64,
@@ -425,22 +413,22 @@ impl Step<'_> {
         match self.planned.resolved {
             Resolved::Command(spec)
                 if turn.client.gate == 0
-                    && hands.shared.commands.gate() == 0
+                    && env.shared.commands.gate() == 0
                     && !spec.is_refused() =>
             {
-                if hands.member.is_some() && !self.is_here(spec, hands, turn, &mut access) {
+                if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
                     return;
                 }
-                let done = self.execute(spec, hands, turn, access, false);
+                let done = self.execute(spec, env, turn, access, false);
                 *ran += u64::from(done);
             }
             _ => {
-                if !self.run_slowly(hands, turn, access, ran) {
+                if !self.run_slowly(env, turn, access, ran) {
                     self.show_again(turn);
                 }
             }
         }
-        let enough = OUT_BYTES_PER_TURN.min(hands.local.room.bytes_max);
+        let enough = OUT_BYTES_PER_TURN.min(env.local.room.bytes_max);
         if turn.client.verdict != Verdict::Open || turn.out.len() > enough {
             turn.client.halted = true;
             if turn.client.verdict == Verdict::Cold {
@@ -463,22 +451,22 @@ impl Step<'_> {
         &self,
         spec: &Spec,
         member: &Membership,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         turn: &Turn<'_>,
         access: &mut Access<'_, '_>,
-    ) -> Result<(), Elsewhere> {
+    ) -> Result<(), NotServed> {
         if spec.keys.first == 0 {
             return Ok(());
         }
-        let table = turn.client.table(hands.shared);
+        let table = turn.client.table(env.shared);
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
         let mut guard = access.guard();
         let view = match &mut guard {
-            Some(guard) => hands.local.view(member, guard),
+            Some(guard) => env.local.view(member, guard),
             // It checks again under its guard.
-            None => hands.local.view_to_tell(member),
+            None => env.local.view_to_tell(member),
         };
         if let [hash] = self.hashes {
             let key = args.get(spec.keys.first.into()).unwrap_or_default();
@@ -493,17 +481,17 @@ impl Step<'_> {
     fn is_here(
         &self,
         spec: &'static Spec,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         access: &mut Access<'_, '_>,
     ) -> bool {
-        let Some(member) = hands.member else {
+        let Some(member) = env.member else {
             return true;
         };
-        match self.place(spec, member, hands, turn, access) {
+        match self.place(spec, member, env, turn, access) {
             Ok(()) => true,
-            Err(elsewhere) => {
-                self.send_away(spec, hands, turn, elsewhere);
+            Err(not_served) => {
+                self.send_away(spec, env, turn, not_served);
                 false
             }
         }
@@ -513,19 +501,19 @@ impl Step<'_> {
     fn send_away(
         &self,
         spec: &'static Spec,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
-        elsewhere: Elsewhere,
+        not_served: NotServed,
     ) {
-        let text: &str = match &elsewhere {
-            Elsewhere::NotNow(_) if turn.client.waits_for_owner() => return self.show_again(turn),
-            Elsewhere::NotNow(text) => text,
-            Elsewhere::Refused(text) => text,
+        let text: &str = match &not_served {
+            NotServed::NotNow(_) if turn.client.waits_for_owner() => return self.show_again(turn),
+            NotServed::NotNow(text) => text,
+            NotServed::Refused(text) => text,
         };
         turn.client.unserved_until_ms = 0;
         admit::refuse(
-            hands.shared,
-            hands.local,
+            env.shared,
+            env.local,
             turn.client,
             turn.out,
             Some(spec),
@@ -537,16 +525,16 @@ impl Step<'_> {
     #[cold]
     fn run_slowly(
         &self,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         mut access: Access<'_, '_>,
         ran: &mut u64,
     ) -> bool {
         let start = turn.out.len();
-        hands.local.meter.begin_none();
-        let place = match (self.planned.resolved, hands.member) {
+        env.local.meter.begin_none();
+        let place = match (self.planned.resolved, env.member) {
             (Resolved::Command(spec), Some(member)) => {
-                self.place(spec, member, hands, turn, &mut access)
+                self.place(spec, member, env, turn, &mut access)
             }
             _ => Ok(()),
         };
@@ -557,14 +545,14 @@ impl Step<'_> {
         match admit::admit(
             &self.planned.resolved,
             place,
-            hands.shared,
-            hands.local,
+            env.shared,
+            env.local,
             turn.client,
             &args,
             turn.out,
         ) {
             Admitted::Run(spec) => {
-                let done = self.execute(spec, hands, turn, access, false);
+                let done = self.execute(spec, env, turn, access, false);
                 *ran += u64::from(done);
                 if !done {
                     return true; // it is made silent when it runs to its end
@@ -576,7 +564,7 @@ impl Step<'_> {
             }
             Admitted::Later => return false,
         }
-        databases::observe(hands.shared, hands.local, turn.client);
+        databases::observe(env.shared, env.local, turn.client);
         if turn.client.verdict == Verdict::Cold {
             return true; // it is made silent when it runs to its end
         }
@@ -592,7 +580,7 @@ impl Step<'_> {
     fn execute(
         &self,
         spec: &'static Spec,
-        hands: &mut Hands<'_>,
+        env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
         access: Access<'_, '_>,
         alone: bool,
@@ -602,19 +590,19 @@ impl Step<'_> {
                 .requests
                 .args(self.planned.request as usize, turn.input),
             spec,
-            table: turn.client.table(hands.shared),
+            table: turn.client.table(env.shared),
             client: turn.client,
             out: turn.out,
-            shared: hands.shared,
-            local: hands.local,
+            shared: env.shared,
+            local: env.local,
             locked: alone,
         };
         context.run(access, self.hashes);
-        let not_now = std::mem::take(&mut hands.local.not_now);
+        let not_now = std::mem::take(&mut env.local.not_now);
         if not_now {
             self.show_again(turn);
         }
-        if hands.member.is_some() {
+        if env.member.is_some() {
             Self::executed_by_member(spec, turn, not_now);
         }
         !not_now

@@ -35,7 +35,7 @@ const STEP: usize = 1024;
 const KEYS_MAX: i64 = 1 << 20;
 
 /// The information that the commands report.
-struct Known {
+struct ClusterView {
     view: Arc<View>,
     /// The table behind database 0; None: it does not exist yet.
     table: Option<TableId>,
@@ -61,11 +61,11 @@ fn member<'s>(ctx: &Context<'s>) -> Result<&'s Membership, Failure> {
         .ok_or(NO_CLUSTER)
 }
 
-fn known(ctx: &mut Context<'_>) -> Result<Known, Failure> {
+fn known(ctx: &mut Context<'_>) -> Result<ClusterView, Failure> {
     let member = member(ctx)?;
     let view = Arc::clone(ctx.local.view_to_tell(member));
     let local = ctx.client.record().local;
-    Ok(Known {
+    Ok(ClusterView {
         view,
         own: member.status().addresses.clone(),
         table: ctx.shared.commands.table(0),
@@ -86,7 +86,7 @@ fn split(address: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-impl Known {
+impl ClusterView {
     fn spans(&self) -> Vec<Span> {
         self.table
             .map_or_else(Vec::new, |table| spans(&self.view, table))

@@ -112,15 +112,15 @@ pub(crate) fn wait(ctx: &mut Context<'_>) -> Done {
     let wanted = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     let timeout_ms = check_timeout(ctx.arg(2))?;
     let replicas = replicas(ctx.shared);
-    let hoped = format!(":{replicas}\r\n");
-    let hope = Hope {
+    let reply_if_reached = format!(":{replicas}\r\n");
+    let request = WaitRequest {
         level: Level::Buffered,
         worth: wanted > 0 && replicas > 0,
         timeout_ms,
-        hoped: hoped.as_bytes(),
+        reply_if_reached: reply_if_reached.as_bytes(),
         late: b":0\r\n",
     };
-    ctx.wait_for(&hope);
+    ctx.wait_for(&request);
     Ok(())
 }
 
@@ -145,15 +145,15 @@ pub(crate) fn waitaof(ctx: &mut Context<'_>) -> Done {
     }
     let replicas = replicas(ctx.shared);
     let here = u8::from(replicas == 0);
-    let hoped = format!("*2\r\n:{here}\r\n:{replicas}\r\n");
-    let hope = Hope {
+    let reply_if_reached = format!("*2\r\n:{here}\r\n:{replicas}\r\n");
+    let request = WaitRequest {
         level: Level::Synced,
         worth: local > 0 || wanted > 0 && replicas > 0,
         timeout_ms,
-        hoped: hoped.as_bytes(),
+        reply_if_reached: reply_if_reached.as_bytes(),
         late: b"*2\r\n:0\r\n:0\r\n",
     };
-    ctx.wait_for(&hope);
+    ctx.wait_for(&request);
     Ok(())
 }
 
@@ -164,44 +164,44 @@ fn replicas(shared: &Shared) -> usize {
 }
 
 /// Parameters of a WAIT or WAITAOF.
-struct Hope<'a> {
+struct WaitRequest<'a> {
     level: Level,
     /// At least a part of the request can be fulfilled.
     worth: bool,
     /// 0 = for ever.
     timeout_ms: u64,
     /// The reply when everything has the level.
-    hoped: &'a [u8],
+    reply_if_reached: &'a [u8],
     /// The reply if that takes too long.
     late: &'static [u8],
 }
 
 impl Context<'_> {
-    fn wait_for(&mut self, hope: &Hope<'_>) {
+    fn wait_for(&mut self, request: &WaitRequest<'_>) {
         let Some(durability) = self.shared.durability() else {
-            return self.out.extend_from_slice(hope.late);
+            return self.out.extend_from_slice(request.late);
         };
         let log = self.shared.store().log();
         let position = log.map_or_else(Position::default, Log::appended);
-        if position.is_none() || durability.reached(&position) >= hope.level {
-            return self.out.extend_from_slice(hope.hoped);
+        if position.is_none() || durability.reached(&position) >= request.level {
+            return self.out.extend_from_slice(request.reply_if_reached);
         }
         // Commands in a transaction do not wait, as in Redis.
-        if !hope.worth || self.locked {
-            return self.out.extend_from_slice(hope.late);
+        if !request.worth || self.locked {
+            return self.out.extend_from_slice(request.late);
         }
-        let deadline_ms = match hope.timeout_ms {
+        let deadline_ms = match request.timeout_ms {
             0 => 0,
             timeout_ms => clock::now_ms().saturating_add(timeout_ms),
         };
-        self.out.extend_from_slice(hope.hoped);
+        self.out.extend_from_slice(request.reply_if_reached);
         let until = Until::Reached {
             position,
-            level: hope.level,
+            level: request.level,
             deadline_ms,
-            late: hope.late,
+            late: request.late,
         };
-        self.client.wait.then(until, hope.hoped);
+        self.client.wait.then(until, request.reply_if_reached);
         self.client.verdict = Verdict::Held;
     }
 }

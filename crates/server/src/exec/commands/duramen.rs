@@ -52,14 +52,14 @@ pub(crate) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 }
 
 /// Options of a write: its condition and its level.
-struct Asked {
+struct WriteOptions {
     condition: Condition,
     /// `None`: the table's level.
     level: Option<Level>,
 }
 
 /// Condition and level of a write, from argument `from` on.
-fn parse_asked(ctx: &Context<'_>, from: usize) -> Result<Asked, Failure> {
+fn parse_write_options(ctx: &Context<'_>, from: usize) -> Result<WriteOptions, Failure> {
     let (mut condition, mut level) = (None, None);
     let mut rest = ctx.args.skip(from).into_iter();
     while let Some(option) = rest.next() {
@@ -83,7 +83,7 @@ fn parse_asked(ctx: &Context<'_>, from: usize) -> Result<Asked, Failure> {
             return Err(SYNTAX);
         }
     }
-    Ok(Asked {
+    Ok(WriteOptions {
         condition: condition.unwrap_or(Condition::Always),
         level,
     })
@@ -109,10 +109,10 @@ fn parse_level(ctx: &Context<'_>, text: &[u8]) -> Result<Level, Failure> {
 fn at_level(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
-    asked: Option<Level>,
+    own_level: Option<Level>,
     run: impl FnOnce(&mut Context<'_>, &mut Guard<'_>, Level) -> Done,
 ) -> Done {
-    let Some(level) = asked else {
+    let Some(level) = own_level else {
         let level = ctx.level();
         return run(ctx, guard, level);
     };
@@ -143,11 +143,11 @@ fn condition_failed(error: Error) -> Failure {
 }
 
 pub(crate) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let asked = parse_asked(ctx, 3)?;
+    let options = parse_write_options(ctx, 3)?;
     let (key, value) = (ctx.arg(1), ctx.arg(2));
-    at_level(ctx, guard, asked.level, |ctx, guard, level| {
+    at_level(ctx, guard, options.level, |ctx, guard, level| {
         let outcome = guard
-            .conditional_write(ctx.table, hashes[0], key, value, None, asked.condition)
+            .conditional_write(ctx.table, hashes[0], key, value, None, options.condition)
             .map_err(condition_failed)?;
         tell_write(&mut ctx.reply(), outcome.after, level);
         Ok(())
@@ -186,9 +186,9 @@ pub(crate) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 }
 
 pub(crate) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let asked = parse_asked(ctx, 2)?;
-    at_level(ctx, guard, asked.level, |ctx, guard, level| {
-        let outcome = remove_if(ctx, guard, hashes[0], asked.condition)?;
+    let options = parse_write_options(ctx, 2)?;
+    at_level(ctx, guard, options.level, |ctx, guard, level| {
+        let outcome = remove_if(ctx, guard, hashes[0], options.condition)?;
         tell_removed(&mut ctx.reply(), outcome.before, level);
         Ok(())
     })

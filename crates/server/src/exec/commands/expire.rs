@@ -7,7 +7,7 @@ use duramen_wire::resp::number::parse_integer;
 
 /// NX, XX, GT, LT.
 #[derive(Clone, Copy, Default)]
-struct Only {
+struct ExpiryCondition {
     absent: bool,
     present: bool,
     greater: bool,
@@ -93,8 +93,8 @@ fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit:
     ctx.integer(changed.into())
 }
 
-fn parse_only(ctx: &Context<'_>) -> Result<Only, Failure> {
-    let mut only = Only::default();
+fn parse_only(ctx: &Context<'_>) -> Result<ExpiryCondition, Failure> {
+    let mut only = ExpiryCondition::default();
     for option in ctx.args.skip(3) {
         let flag = match option.to_ascii_lowercase().as_slice() {
             b"nx" => &mut only.absent,

@@ -240,7 +240,7 @@ fn read_at_once(
 }
 
 /// The state of a key in one reading.
-enum Observed<'g> {
+enum KeyState<'g> {
     /// The place where it was found, and its version.
     Present(Seen<'g>, u64),
     Absent(Stamp),
@@ -253,7 +253,7 @@ fn read_all<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
-    mut observed: Option<&mut Vec<Observed<'g>>>,
+    mut observed: Option<&mut Vec<KeyState<'g>>>,
     show: &mut impl FnMut(&mut Context<'_>, usize, Option<Object<'_>>),
 ) -> Done {
     if let Some(observed) = &mut observed {
@@ -270,10 +270,10 @@ fn read_all<'g>(
         ctx.fits()?;
         if let Some(observed) = &mut observed {
             observed.push(match found {
-                Some(object) => Observed::Present(seen, object.version),
+                Some(object) => KeyState::Present(seen, object.version),
                 None => match guard.stamp(ctx.table, *hash, key)? {
-                    Stamp::Present { .. } => Observed::Torn,
-                    absent @ Stamp::Absent { .. } => Observed::Absent(absent),
+                    Stamp::Present { .. } => KeyState::Torn,
+                    absent @ Stamp::Absent { .. } => KeyState::Absent(absent),
                 },
             });
         }
@@ -289,15 +289,15 @@ fn still_holds(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
     hashes: &[KeyHash],
-    observed: &[Observed<'_>],
+    observed: &[KeyState<'_>],
 ) -> Result<bool, Error> {
     for ((hash, key), observed) in hashes.iter().zip(ctx.args.skip(1)).zip(observed) {
         let then = match observed {
-            Observed::Present(seen, _) if guard.is_unchanged(seen) => continue,
+            KeyState::Present(seen, _) if guard.is_unchanged(seen) => continue,
             // A cleaner may have moved it: then its version is the same.
-            Observed::Present(_, version) => Stamp::Present { version: *version },
-            Observed::Absent(stamp) => *stamp,
-            Observed::Torn => return Ok(false),
+            KeyState::Present(_, version) => Stamp::Present { version: *version },
+            KeyState::Absent(stamp) => *stamp,
+            KeyState::Torn => return Ok(false),
         };
         if !then.still_holds(&guard.stamp(ctx.table, *hash, key)?) {
             return Ok(false);

@@ -15,7 +15,7 @@ use super::scan::OBJECTS_IN_EXEC_MAX;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
 use crate::exec::request::room::Planner;
-use crate::exec::request::routing::Search;
+use crate::exec::request::routing::RouteSearch;
 use crate::exec::request::spec::{Access, Run, Spec, flag};
 use crate::exec::state::client::{Client, DROPPED, Db, Transaction, gate, shown};
 use crate::exec::state::local::Local;
@@ -151,7 +151,7 @@ fn run_pinned(
     session: &mut Session,
     transaction: &Transaction,
     watched: &Watches,
-    needs: Needs,
+    needs: QueueNeeds,
 ) -> Done {
     if !needs.whole {
         let mut guard = session.pin();
@@ -170,7 +170,7 @@ fn run_pinned(
 
 /// The access to the store that a queue needs.
 #[derive(Clone, Copy)]
-struct Needs {
+struct QueueNeeds {
     /// Exclusive access.
     whole: bool,
     /// No more memory than it gives back: it works when the store is full.
@@ -190,8 +190,8 @@ fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args
 }
 
 /// Creates the tables that the queue will select, while no guard is held.
-fn prepare(shared: &Shared, transaction: &Transaction) -> Result<Needs, Failure> {
-    let mut needs = Needs {
+fn prepare(shared: &Shared, transaction: &Transaction) -> Result<QueueNeeds, Failure> {
+    let mut needs = QueueNeeds {
         whole: false,
         little: true,
     };
@@ -243,7 +243,7 @@ fn run(
     ctx.table = table_of(ctx.client, ctx.local);
     let member = ctx.shared.membership();
     let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
-    let mut search = view.as_deref().map(Search::new);
+    let mut search = view.as_deref().map(RouteSearch::new);
     let steps = plan(
         ctx,
         guard,
@@ -252,7 +252,7 @@ fn run(
         &mut locks,
         search.as_mut(),
     );
-    search.map_or(Ok(()), Search::outcome)?;
+    search.map_or(Ok(()), RouteSearch::outcome)?;
     if lock {
         // A watched key of a dropped table has changed; there is nothing to lock.
         let store = ctx.shared.store();
@@ -307,7 +307,7 @@ fn plan<'t>(
     transaction: &'t Transaction,
     hashes: &mut Vec<KeyHash>,
     locks: &mut Vec<(TableId, KeyHash)>,
-    mut search: Option<&mut Search<'_>>,
+    mut search: Option<&mut RouteSearch<'_>>,
 ) -> Vec<Step<'t>> {
     let mut table = ctx.table;
     let mut number = match ctx.client.db {

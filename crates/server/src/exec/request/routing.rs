@@ -45,18 +45,18 @@ const NO_PORT: &str =
 
 /// Reason why a request does not run here and now.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Elsewhere {
+pub(crate) enum NotServed {
     /// Perhaps soon. With the error for clients that have waited long enough.
     NotNow(&'static str),
     /// Not here.
     Refused(Box<str>),
 }
 
-impl From<Elsewhere> for Failure {
-    fn from(elsewhere: Elsewhere) -> Failure {
-        match elsewhere {
-            Elsewhere::NotNow(text) => Failure::NotNow(text),
-            Elsewhere::Refused(text) => Failure::Owned(text),
+impl From<NotServed> for Failure {
+    fn from(not_served: NotServed) -> Failure {
+        match not_served {
+            NotServed::NotNow(text) => Failure::NotNow(text),
+            NotServed::Refused(text) => Failure::Owned(text),
         }
     }
 }
@@ -79,31 +79,31 @@ impl Local {
 
 /// Whether one key is served here.
 #[inline]
-pub(crate) fn one(view: &View, table: TableId, key: &[u8], hash: KeyHash) -> Result<(), Elsewhere> {
+pub(crate) fn one(view: &View, table: TableId, key: &[u8], hash: KeyHash) -> Result<(), NotServed> {
     let route = hash.route(key);
     match view.route(table, route) {
         Route::Serve => Ok(()),
-        other => Err(elsewhere(other, table, route)),
+        other => Err(not_served(other, table, route)),
     }
 }
 
 #[cold]
-fn elsewhere(route: Route<'_>, table: TableId, hash: RouteHash) -> Elsewhere {
+fn not_served(route: Route<'_>, table: TableId, hash: RouteHash) -> NotServed {
     match route {
-        Route::Moved(owner) => Elsewhere::Refused(match &owner.addresses.resp {
+        Route::Moved(owner) => NotServed::Refused(match &owner.addresses.resp {
             Some(address) => format!("MOVED {} {address}", hash.slot()).into(),
             None => NO_PORT.into(),
         }),
-        Route::Serve | Route::TryAgain => Elsewhere::NotNow(UNSERVED),
-        Route::ClusterDown => Elsewhere::NotNow(CLUSTER_DOWN),
-        Route::NoTable if table == DROPPED => Elsewhere::Refused(NO_DATABASE.into()),
+        Route::Serve | Route::TryAgain => NotServed::NotNow(UNSERVED),
+        Route::ClusterDown => NotServed::NotNow(CLUSTER_DOWN),
+        Route::NoTable if table == DROPPED => NotServed::Refused(NO_DATABASE.into()),
         // The table may be so new that the map does not have it yet.
-        Route::NoTable => Elsewhere::NotNow(NO_TABLE),
+        Route::NoTable => NotServed::NotNow(NO_TABLE),
     }
 }
 
 /// Routes several keys at once (R1).
-pub(crate) struct Search<'v> {
+pub(crate) struct RouteSearch<'v> {
     view: &'v View,
     /// The first key's table, route hash and route.
     first: Option<(TableId, RouteHash, Route<'v>)>,
@@ -112,9 +112,9 @@ pub(crate) struct Search<'v> {
     torn: bool,
 }
 
-impl<'v> Search<'v> {
-    pub(crate) fn new(view: &'v View) -> Search<'v> {
-        Search {
+impl<'v> RouteSearch<'v> {
+    pub(crate) fn new(view: &'v View) -> RouteSearch<'v> {
+        RouteSearch {
             view,
             first: None,
             crossed: false,
@@ -134,14 +134,14 @@ impl<'v> Search<'v> {
         }
     }
 
-    pub(crate) fn outcome(self) -> Result<(), Elsewhere> {
+    pub(crate) fn outcome(self) -> Result<(), NotServed> {
         match self.first {
-            _ if self.crossed => Err(Elsewhere::Refused(CROSS_SLOT.into())),
+            _ if self.crossed => Err(NotServed::Refused(CROSS_SLOT.into())),
             // A slot that is moved or recovered in parts; if it stays divided, its parts cannot be
             // used together.
-            Some(_) if self.torn => Err(Elsewhere::NotNow(UNSERVED)),
+            Some(_) if self.torn => Err(NotServed::NotNow(UNSERVED)),
             None | Some((_, _, Route::Serve)) => Ok(()),
-            Some((table, hash, route)) => Err(elsewhere(route, table, hash)),
+            Some((table, hash, route)) => Err(not_served(route, table, hash)),
         }
     }
 }
@@ -155,8 +155,8 @@ pub(crate) fn find(
     spec: &Spec,
     args: &Args<'_>,
     hashes: &[KeyHash],
-) -> Result<(), Elsewhere> {
-    let mut search = Search::new(view);
+) -> Result<(), NotServed> {
+    let mut search = RouteSearch::new(view);
     for (n, at) in spec.key_positions(args.len()).enumerate() {
         let key = args.get(at).unwrap_or_default();
         match (hashes.get(n), guard) {

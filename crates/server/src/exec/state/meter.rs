@@ -54,12 +54,12 @@ pub(crate) struct Meter {
     /// Ticks before the first request.
     before: u64,
     /// One per command, in the order in which they first ran.
-    parts: Vec<Part>,
+    parts: Vec<CommandShare>,
 }
 
 /// One command's share of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Part {
+struct CommandShare {
     command: usize,
     requests: u64,
     ticks: u64,
@@ -105,7 +105,7 @@ impl Meter {
         self.lap();
         let at = self.parts.iter().position(|part| part.command == command);
         self.current = Some(at.unwrap_or_else(|| {
-            self.parts.push(Part {
+            self.parts.push(CommandShare {
                 command,
                 requests: 0,
                 ticks: 0,

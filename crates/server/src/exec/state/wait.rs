@@ -19,14 +19,14 @@ use std::sync::Arc;
 pub struct Wait {
     /// This position must be reached at its level.
     position: Position,
-    more: Option<Box<More>>,
+    more: Option<Box<OwnWait>>,
     /// The replies depend on data of a cluster's member: it must still be allowed to answer
     /// (membership::M2).
     leased: bool,
 }
 
 /// A command's own wait, beyond that for its writes: its reply is alone at the end of the turn.
-pub struct More {
+pub struct OwnWait {
     pub(crate) until: Until,
     /// The reply as written, for the case that the wait succeeds.
     pub(crate) hoped: Vec<u8>,
@@ -107,7 +107,7 @@ impl Wait {
 
     pub(crate) fn then(&mut self, until: Until, hoped: &[u8]) {
         let hoped = hoped.to_vec();
-        self.more = Some(Box::new(More { until, hoped }));
+        self.more = Some(Box::new(OwnWait { until, hoped }));
     }
 
     /// `reached` returns the level that a position has; `failure`: why none is reached now.
