@@ -122,7 +122,7 @@ fn shown(path: &str, report: Report) -> (u16, &'static str, String) {
         ("/readyz", Role::Standby(Some(leader)), _) => {
             (200, TEXT, format!("standing by; {leader} leads\n"))
         }
-        ("/readyz", ..) => (503, TEXT, "nobody is known to lead\n".to_owned()),
+        ("/readyz", ..) => (503, TEXT, "no leader is known\n".to_owned()),
         (_, _, Some(status)) => (200, JSON, format!("{status}\n")),
         (_, Role::Standby(leader), None) => {
             let leader = leader.unwrap_or_else(|| "somebody else".to_owned());

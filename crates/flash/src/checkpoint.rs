@@ -444,7 +444,7 @@ fn checked_superblock(
         .ok_or_else(|| superseded("there is no object store in the flash file"))?;
     if found.store != header.store {
         return Err(superseded(
-            "it belongs to another flash file, or that was used anew since",
+            "it belongs to another flash file, or the flash file has been written since",
         ));
     }
     if ![found.checkpoint, found.next].contains(&header.checkpoint) {

@@ -410,8 +410,8 @@ impl MetaStore for Etcd {
     fn resign(&mut self) {
         if self.leading.is_some() {
             // If this fails, the others wait for the end of the lease.
-            let nobody = self.put(b"leader", b"");
-            let _ = self.led(&[nobody]);
+            let no_leader = self.put(b"leader", b"");
+            let _ = self.led(&[no_leader]);
             self.leading = None;
         }
     }

@@ -111,7 +111,7 @@ impl Lifeline {
         let is_open = config.bind.iter().any(|ip| !ip.is_loopback());
         if is_open && token.is_empty() {
             tracing::warn!(
-                "whoever reaches the native port reads and writes everything: keep it behind a firewall, or give the cluster a token (cluster-token-file)"
+                "every process that reaches the native port can read and write everything: keep the port behind a firewall, or give the cluster a token (cluster-token-file)"
             );
         }
         let options = Options {

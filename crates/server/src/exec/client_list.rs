@@ -124,14 +124,14 @@ struct Filter {
     peer: Option<String>,
     local: Option<String>,
     /// A type or user that no client has.
-    nobody: bool,
+    no_client: bool,
     age_s: Option<u64>,
     spare_me: bool,
 }
 
 impl Filter {
     fn means(&self, record: &ClientRecord, now_ms: u64) -> bool {
-        !self.nobody
+        !self.no_client
             && self.id.is_none_or(|id| id == record.id)
             && self
                 .peer
@@ -179,7 +179,7 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
                 let id = id.ok_or(Failure::Text("ERR client-id should be greater than 0"))?;
                 filter.id = Some(id.unsigned_abs());
             }
-            b"type" => filter.nobody |= !is_normal(value)?,
+            b"type" => filter.no_client |= !is_normal(value)?,
             b"addr" => filter.peer = Some(text),
             b"laddr" => filter.local = Some(text),
             b"user" if value == b"default" => {}
