@@ -1,11 +1,12 @@
 //! An entry that a cleaner examines: finds out whether it is alive, and locks its key's bucket
 //! while it is moved or dropped.
 
+use crate::KeyHash;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::index::bucket::{Locking, Slot, View};
+use crate::index::change::{Change, Dropped};
 use crate::index::{Index, Partition};
-use crate::{KeyHash, TableId};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::Entry;
 
@@ -104,12 +105,14 @@ impl<'a> Candidate<'a> {
         let (view, place, _) = self.find()?;
         match self.lock(view, place, me) {
             Ok((view, home, place, locking)) => {
-                self.partition.raise_floor(self.entry.version);
-                self.partition.remove(view, self.tag, place);
-                counters.note_dead(core.space.window_of(self.location), self.entry.padded_bytes);
-                counters.note_objects(TableId(self.entry.table), -1);
-                let expiring = i64::from(self.entry.expires_at_ms != 0);
-                counters.note_expiring(TableId(self.entry.table), -expiring);
+                let change = Change {
+                    partition: self.partition,
+                    view,
+                    space: &core.space,
+                    counters,
+                };
+                let slot = Slot::new(self.tag, self.location);
+                change.remove(self.tag, Dropped::new(place, slot, &self.entry));
                 if locking == Locking::Taken {
                     view.unlock(home);
                     if self.partition.wants_shrinking(view.len()) {

@@ -325,7 +325,10 @@ impl Reactor {
         if self.flash.reader.is_some() {
             return Ok(());
         }
-        let tier = self.shared.tier().expect("only a server with flash parks requests");
+        let tier = self
+            .shared
+            .tier()
+            .expect("only a server with flash parks requests");
         let reader = tier.reader(READS_MAX).map_err(|error| error.to_string())?;
         epoll::add(
             &self.epoll,
@@ -411,7 +414,10 @@ impl Reactor {
 
     fn lend(&mut self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Box<str>> {
         self.flash.lent = true;
-        let session = self.executor.session().expect("a server that parks requests has data");
+        let session = self
+            .executor
+            .session()
+            .expect("a server that parks requests has data");
         session
             .fetched(cold, bytes)
             .map_err(|error| error.to_string().into())
