@@ -74,7 +74,7 @@ fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
     stream.write_all(body.as_bytes())
 }
 
-/// The request's head, cut off at [`HEAD_BYTES_MAX`]. An error if it takes longer than [`PATIENCE`].
+/// The request's head, cut off at [`HEAD_BYTES_MAX`]. Longer than [`PATIENCE`]: an error.
 fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
