@@ -31,7 +31,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT, Record};
 
-use crate::buffer::{Buffer, Held};
+use crate::buffer::{Buffer, BufferBytes};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
@@ -59,10 +59,10 @@ pub struct Backup {
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// The memory of its buffers.
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<BufferBytes>,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Buffer>,
-    /// Held until [`leave`](Self::leave), or until this is dropped.
+    /// BufferBytes until [`leave`](Self::leave), or until this is dropped.
     pub(crate) lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct State {
     pub(crate) damaged: Vec<Damaged>,
     /// Buffers for reuse: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<BufferBytes>,
     /// Logs of which nothing is accepted any more.
     pub(crate) fenced: BTreeSet<u64>,
     /// The replica that was verified last in this round.
