@@ -4,8 +4,8 @@
 //! - A1: `start` was computed for this allocation, which never moves: the vector is never grown,
 //!   only replaced.
 //! - A2: a counted buffer adds to [`BufferBytes`] each byte that it writes to for the first time,
-//!   and subtracts all of them when it is dropped: `BufferBytes` is the most memory that all counted
-//!   buffers can have resident. (Large allocations are fresh from the system.)
+//!   and subtracts all of them when it is dropped: `BufferBytes` is the most memory that all
+//!   counted buffers can have resident. (Large allocations are fresh from the system.)
 //!
 //! **Concurrency**: a buffer belongs to one owner. All buffers of a backup share one
 //! `BufferBytes`.

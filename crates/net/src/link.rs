@@ -205,19 +205,19 @@ mod tests {
     /// The result of an attempt when the two addresses of a name fail like this; `good`: the
     /// address at which the peer was reached before.
     fn concluded(good: Option<&str>, reasons: [Reason; 2]) -> Reason {
-        let addresses: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
+        let both: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
         let mut addresses = Addresses::default();
         if let Some(good) = good {
             addresses.begin(vec![good.parse().expect("one")]);
             addresses.next();
             addresses.succeeded();
         }
-        addresses.begin(addresses.clone());
+        addresses.begin(both.clone());
         let mut tried = 0;
         while let Some((address, has_more)) = addresses.next() {
             tried += 1;
             assert_eq!(has_more, tried < 2);
-            let number = usize::from(address == addresses[1]);
+            let number = usize::from(address == both[1]);
             addresses.failed(reasons[number].clone());
         }
         assert_eq!(tried, 2, "every address is tried");
