@@ -35,12 +35,15 @@ use crate::buffer::{Buffer, BufferBytes};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
-use crate::many::FRAMES_KEPT;
 use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
 use crate::staging::Batch;
 use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
+
+/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
+/// these come from a recovery or a cleaner, and free more than they take.
+const FRAMES_KEPT: u32 = 2;
 
 /// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {

@@ -28,9 +28,6 @@ use crate::error::Error;
 use crate::replica::Data;
 use crate::types::{ReplicaId, ReplicaInfo};
 
-/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
-/// these come from a recovery or a cleaner, and free more than they take.
-pub(crate) const FRAMES_KEPT: u32 = 2;
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of
 /// open replicas have priority.
 const WAL_OPEN_PERCENT: u64 = 75;

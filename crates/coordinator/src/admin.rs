@@ -4,7 +4,7 @@
 //! - A1: a peer has [`PATIENCE`] to send its request, of which at most [`HEAD_BYTES_MAX`] are read;
 //!   one write waits as long at most; more than [`AT_ONCE`] peers at a time are turned away.
 
-use crate::driver::{News, Report, ask_report};
+use crate::news::{News, Report, ask_report};
 use crate::{Error, Role};
 use duramen_net::Handle;
 use std::io::{Read as _, Write as _};
