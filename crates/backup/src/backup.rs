@@ -39,11 +39,9 @@ use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
 use crate::staging::Batch;
-use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
-
-/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
-/// these come from a recovery or a cleaner, and free more than they take.
-const FRAMES_KEPT: u32 = 2;
+use crate::types::{
+    Chunk, Committed, Damaged, FRAMES_KEPT, Geometry, Identity, Options, ReplicaId, Stats,
+};
 
 /// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {

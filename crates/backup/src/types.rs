@@ -5,6 +5,10 @@ use duramen_base::units::{KIB, MIB};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
+/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
+/// these come from a recovery or a cleaner, and free more than they take.
+pub(crate) const FRAMES_KEPT: u32 = 2;
+
 /// The write mode of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
