@@ -39,9 +39,7 @@ use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
 use crate::staging::Batch;
-use crate::types::{
-    Chunk, Committed, Damaged, FRAMES_KEPT, Geometry, Identity, Options, ReplicaId, Stats,
-};
+use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
 /// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {
@@ -289,8 +287,7 @@ impl Backup {
         self.working(&state)?;
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
-            let kept = if chunk.close { 0 } else { FRAMES_KEPT };
-            self.has_room(&state, id.log, kept)?;
+            self.has_room(&state, id.log, chunk.frames_kept())?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(id, replica);

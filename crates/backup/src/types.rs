@@ -5,10 +5,6 @@ use duramen_base::units::{KIB, MIB};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
-/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
-/// these come from a recovery or a cleaner, and free more than they take.
-pub(crate) const FRAMES_KEPT: u32 = 2;
-
 /// The write mode of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -127,6 +123,14 @@ pub struct Chunk<'a> {
     pub open: bool,
     /// No chunk follows; needs a certificate, here or before, over all bytes.
     pub close: bool,
+}
+
+impl Chunk<'_> {
+    /// Frames that its opening leaves free; none if the whole segment arrives in one piece: most
+    /// such segments come from a recovery or a cleaner, and free more than they take.
+    pub(crate) fn frames_kept(&self) -> u32 {
+        if self.close { 0 } else { 2 }
+    }
 }
 
 /// The result of a commit.
