@@ -649,8 +649,8 @@ impl Master {
     /// O7: begins a control segment with a snapshot of the state.
     fn begin_control(&mut self, id: SegmentId) {
         (self.control_wanted, self.control_owes) = (false, false);
-        // A segment that is to be noted and is not yet may end before all its replicas are whole: the
-        // next one takes its place.
+        // A segment that is to be noted and is not yet may end before all its replicas are whole:
+        // the next one takes its place.
         if std::mem::take(&mut self.floor_due) || self.unnoted().is_some() {
             self.floor_wanted = id;
         }

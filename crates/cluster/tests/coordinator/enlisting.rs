@@ -180,8 +180,8 @@ fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     assert!(matches!(answer, Some(CoordinatorAnswer::Enlisted(_))));
 }
 
-/// A whole cluster came back with other addresses, and there was no route to the old ones: no server
-/// answered, so the leader could not judge, and no member was let in.
+/// A whole cluster came back with other addresses, and there was no route to the old ones: no
+/// server answered, so the leader could not judge, and no member was let in.
 #[test]
 fn servers_that_all_have_moved_replace_lives_that_cannot_be_reached() {
     let mut rig = Rig::new();
