@@ -2,8 +2,8 @@
 //! other servers for signs of life, to find out whether it can reach any.
 //!
 //! **Invariants** verdict::V1 to verdict::V3, and
-//! - U1: a server is declared crashed if there is enough evidence and either the leader may judge or
-//!   another server has its disk, and for no other reason (apart from being replaced, and from an
+//! - U1: a server is declared crashed if there is enough evidence and either the leader may judge
+//!   or another server has its disk, and for no other reason (apart from being replaced, and from an
 //!   operator's command).
 //! - U2: a missing answer does not count if the coordinator itself was late and did not wait long
 //!   enough.
