@@ -3,8 +3,8 @@
 //!
 //! **Invariants** verdict::V1 to verdict::V3, and
 //! - U1: a server is declared crashed if there is enough evidence and either the leader may judge
-//!   or another server has its disk, and for no other reason (apart from being replaced, and from an
-//!   operator's command).
+//!   or another server has its disk, and for no other reason (apart from being replaced, and from
+//!   an operator's command).
 //! - U2: a missing answer does not count if the coordinator itself was late and did not wait long
 //!   enough.
 //! - U3: the right to judge depends on a roll call that is no older than a check takes: the servers
