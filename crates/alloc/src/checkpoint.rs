@@ -317,7 +317,8 @@ mod tests {
     use super::*;
     use crate::heap::Budget;
     use crate::pager::{Faults, Pager};
-    use duramen_flash::{Device, ObjectStore};
+    use duramen_disk::Device;
+    use duramen_flash::ObjectStore;
     use std::io;
 
     const FLASH: u64 = 64 << 20;
@@ -347,7 +348,7 @@ mod tests {
     fn heap() -> Heap {
         let pager = Pager::reserve(Faults::Protect, 0x3000_0000_0000, 1 << 30, true).unwrap();
         let options = duramen_flash::Options {
-            device: Box::new(Nothing),
+            device: Arc::new(Nothing),
         };
         let store = ObjectStore::create(options).unwrap();
         let budget = Budget::new(6 << 20, 0, FLASH, pager.pages_max()).unwrap();

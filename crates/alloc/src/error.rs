@@ -68,7 +68,10 @@ pub enum Error {
     /// A forked child has no flash memory: allocate in the parent, or initialize anew after exec.
     #[error("this process was forked from the one that initialized it")]
     Forked,
-    /// The flash file or the object store on it.
+    /// The flash file.
+    #[error(transparent)]
+    Disk(#[from] duramen_disk::Error),
+    /// The object store on it.
     #[error(transparent)]
     Flash(#[from] duramen_flash::Error),
 }
@@ -80,6 +83,7 @@ impl Error {
 
     /// The number in `duramen_alloc.h`.
     pub fn code(&self) -> i32 {
+        use duramen_disk::Error as Disk;
         use duramen_flash::Error as Flash;
         match self {
             Error::NotInitialized | Error::State(_) => -1,
@@ -99,15 +103,15 @@ impl Error {
             ) => -9,
             Error::Version { .. } | Error::Flash(Flash::Newer { .. } | Flash::Older { .. }) => -10,
             Error::Forked => -11,
-            Error::Flash(Flash::InUse { .. }) => -12,
-            Error::Flash(
-                Flash::TooSmall { .. }
-                | Flash::TooLargeDevice { .. }
-                | Flash::Alignment { .. }
-                | Flash::OfStore { .. }
-                | Flash::Occupied { .. },
-            ) => -2,
-            Error::Flash(_) => -13,
+            Error::Disk(Disk::InUse { .. }) => -12,
+            Error::Disk(
+                Disk::TooSmall { .. }
+                | Disk::TooLargeDevice { .. }
+                | Disk::Alignment { .. }
+                | Disk::OfStore { .. },
+            )
+            | Error::Flash(Flash::Occupied { .. }) => -2,
+            Error::Disk(_) | Error::Flash(_) => -13,
         }
     }
 }

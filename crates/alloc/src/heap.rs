@@ -24,6 +24,7 @@ use crate::pager::lift::Lift;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::pool::Pools;
 use crate::regions;
+use duramen_disk::Error as DiskError;
 use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -82,7 +83,7 @@ impl Budget {
             });
         }
         if blocks < BLOCKS_LEAST {
-            return Err(Error::Flash(FlashError::TooSmall {
+            return Err(Error::Disk(DiskError::TooSmall {
                 bytes: device,
                 least: BLOCKS_LEAST * BLOCK_BYTES as u64,
             }));

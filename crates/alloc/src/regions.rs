@@ -20,7 +20,7 @@
 use crate::chunk::GRANULE_PAGES;
 use crate::mapping::Counters;
 use crate::pager::REGION_PAGES;
-use duramen_flash::quietly;
+use duramen_disk::quietly;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};

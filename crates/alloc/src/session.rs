@@ -10,11 +10,12 @@ use crate::heap::{Budget, Heap, ROOTS};
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::pool::OBJECT_BYTES_MAX;
 use crate::signal;
-use duramen_flash::{Device, FileDevice, ObjectStore};
+use duramen_disk::{Device, FileDevice};
+use duramen_flash::ObjectStore;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Preferred beginning of the arena: far from the addresses that the system hands out, from
 /// programs and from sanitizers.
@@ -253,7 +254,7 @@ fn heap() -> Result<&'static Heap, Error> {
         State::Ready(ready) => {
             let budget = ready.budget()?;
             let store = ObjectStore::create(duramen_flash::Options {
-                device: Box::new(ready.device),
+                device: Arc::new(ready.device),
             })?;
             let kind = ready.pager.kind();
             let heap = Heap::new(ready.pager, store, budget)?;
@@ -408,7 +409,7 @@ pub fn restore(path: &Path) -> Result<(), Error> {
     };
     let budget = ready.budget()?;
     let options = duramen_flash::Options {
-        device: Box::new(ready.device),
+        device: Arc::new(ready.device),
     };
     let restored = ObjectStore::restore(options, path)?;
     let frame = Frame::of(&restored.blob, path)?;

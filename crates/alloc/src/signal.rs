@@ -15,7 +15,7 @@
 use crate::error::Error;
 use crate::heap::{Fault, Heap};
 use crate::pager::Faults;
-use duramen_flash::foreign_signals;
+use duramen_disk::foreign_signals;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::panic::AssertUnwindSafe;

@@ -33,19 +33,17 @@
 //!
 //! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own.
 
-use crate::device::Device;
 use crate::error::Error;
 use crate::layout::{
     BLOCK_BYTES, FORMAT, OBJECT_BYTES_MAX, SECTORS_PER_BLOCK, SUPERBLOCK_BYTES, Superblock,
     block_of,
 };
-use crate::memory::Aligned;
 use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
 use crate::place::{self, beside};
-use crate::quiet::quietly;
 use crate::space::{Kept, Space};
 use crate::store::{Core, ObjectStore, Options, drawn};
 use crate::table::{NOWHERE, Table, Tables};
+use duramen_disk::{Aligned, Device, quietly};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};

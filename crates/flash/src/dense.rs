@@ -16,8 +16,8 @@
 use crate::error::Error;
 use crate::flusher::RESERVE;
 use crate::layout::BLOCK_BYTES;
-use crate::memory::Aligned;
 use crate::store::Core;
+use duramen_disk::Aligned;
 use std::sync::PoisonError;
 
 /// Blocks that writers and the collector fill and keep beside the live ones.

@@ -23,14 +23,6 @@ pub enum Error {
         doing: &'static str,
         source: io::Error,
     },
-    /// The flash file cannot be used: correct the path, its permissions, or the room on its file
-    /// system.
-    #[error("{doing} {path}: {source}")]
-    Open {
-        doing: &'static str,
-        path: String,
-        source: io::Error,
-    },
     /// The bytes on flash differ from the written ones. The object is lost; others may be read.
     #[error("{owner} is damaged on flash (sector {sector})")]
     Damaged { owner: Owner, sector: u32 },
@@ -41,26 +33,6 @@ pub enum Error {
     TableExists { table: u32 },
     #[error("an object of {bytes} bytes; at most {limit} are allowed here")]
     TooLarge { bytes: usize, limit: usize },
-    /// Configure more bytes, or another device.
-    #[error("{bytes} bytes of flash are too few: {least} is the least")]
-    TooSmall { bytes: u64, least: u64 },
-    #[error("{bytes} bytes of flash are more than sectors can be numbered: {most} is the most")]
-    TooLargeDevice { bytes: u64, most: u64 },
-    /// Use a device with smaller sectors.
-    #[error(
-        "{path} is read and written past the page cache in units of {bytes} bytes; at most {most} can be used: choose a device or file system with smaller sectors"
-    )]
-    Alignment {
-        path: String,
-        bytes: usize,
-        most: usize,
-    },
-    /// Another process uses it now.
-    #[error("{path} is in use by another process")]
-    InUse { path: String },
-    /// Name another file: nothing was changed.
-    #[error("{path} is {what}, and all that it holds would be lost")]
-    OfStore { path: String, what: String },
     /// Name another path for the checkpoint, or remove what is there: nothing was changed.
     #[error("a checkpoint would replace {path}, and {why}: name another path")]
     Occupied { path: String, why: &'static str },

@@ -18,8 +18,8 @@ use crate::layout::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Owner, SECTORS_PER_BLOCK, footprint, location,
     object_at,
 };
-use crate::memory::Aligned;
 use crate::store::Core;
+use duramen_disk::Aligned;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -9,7 +9,7 @@
 //! under its own.
 
 use crate::layout::{BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Owner, footprint, put_object};
-use crate::memory::Aligned;
+use duramen_disk::Aligned;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Content of an image.

@@ -30,18 +30,13 @@
 //! Paper: [Badam11 §3.3]; differs: no offset in each sector, which would cut every object that
 //! crosses a boundary into pieces.
 
+pub(crate) use duramen_disk::{ALIGNMENT_MAX, SECTOR_BYTES};
 use std::fmt;
 
-/// Unit of a location, in bytes.
-pub const SECTOR_BYTES: usize = 512;
 /// Unit of writing and of collecting, in bytes [Badam11 §3.5].
-pub const BLOCK_BYTES: usize = 128 << 10;
+pub const BLOCK_BYTES: usize = duramen_disk::UNIT_BYTES;
 /// Longest object, in bytes: several fit into a block, so that few bytes at its end are lost.
 pub const OBJECT_BYTES_MAX: usize = 32 << 10;
-
-/// Largest supported alignment of a device's reads and writes, in bytes: the copies of the
-/// superblock are written one by one.
-pub(crate) const ALIGNMENT_MAX: usize = SUPERBLOCK_BYTES;
 
 pub(crate) const SECTORS_PER_BLOCK: u32 = (BLOCK_BYTES / SECTOR_BYTES) as u32;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 32;
@@ -49,11 +44,10 @@ pub(crate) const OBJECT_HEADER_BYTES: usize = 16;
 const ALIGN: usize = 8;
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"DFBK");
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"DURAFLSH";
-pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
+/// The copies of the superblock are written one by one.
+pub(crate) const SUPERBLOCK_BYTES: usize = ALIGNMENT_MAX;
 /// Format 1 had no number of the next checkpoint: it was the last one's plus 1.
 pub(crate) const FORMAT: u16 = 2;
-/// Most blocks that sector numbers of 32 bits can address: 2 TiB.
-pub(crate) const BLOCKS_MAX: u64 = (1 << 32) / SECTORS_PER_BLOCK as u64;
 
 /// Names an object: a table, and an index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,27 +80,6 @@ pub(crate) fn block_of(location: u32) -> u32 {
 /// The sector of the byte at `at` of a block.
 pub(crate) fn location(block: u32, at: usize) -> u32 {
     block * SECTORS_PER_BLOCK + (at / SECTOR_BYTES) as u32
-}
-
-/// A span widened to the units of a device: its start, its length, and the offset of the span in
-/// it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub at: u64,
-    pub bytes: usize,
-    pub skip: usize,
-}
-
-impl Cut {
-    /// Whole units of `alignment` bytes, a power of two, around `bytes` bytes from byte `at` on.
-    pub fn new(at: u64, bytes: usize, alignment: usize) -> Cut {
-        let skip = (at % alignment as u64) as usize;
-        Cut {
-            at: at - skip as u64,
-            bytes: (skip + bytes).next_multiple_of(alignment),
-            skip,
-        }
-    }
 }
 
 /// Memory for whole units around any object of at most this many bytes, for every alignment of the
@@ -303,6 +276,7 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_disk::Cut;
 
     const OWNER: Owner = Owner { table: 3, index: 9 };
 

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `store` | [`ObjectStore`]: write, read, free |
 //! | `layout` | every byte on flash and in a checkpoint |
-//! | `device` | a file or partition, without the page cache |
+//! | `memory` | memory for reads of objects |
 //! | `table` | object tables |
 //! | `image` | blocks that are being filled or written |
 //! | `space` | free, live and held blocks |
@@ -19,10 +19,7 @@
 //! | `checkpoint` | the state from which a later process continues |
 //! | `place` | the path of its file, and files that are never replaced |
 //! | `pieces` | its file, which is read and verified piece by piece |
-//! | `pool` | threads that read if there is no io_uring |
 //! | `reader` | many reads of objects at once, without waiting for each |
-//! | `spans` | the same for spans of a device |
-//! | `quiet` | threads that do not receive the program's signals |
 //!
 //! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found
 //! by their owner instead of by an offset in each sector; a block that a checkpoint needs is not
@@ -30,7 +27,6 @@
 
 mod checkpoint;
 mod dense;
-mod device;
 mod error;
 mod flusher;
 mod image;
@@ -38,20 +34,14 @@ mod layout;
 mod memory;
 mod pieces;
 mod place;
-mod pool;
-mod quiet;
 mod reader;
 mod space;
-mod spans;
 mod store;
 mod table;
 
 pub use checkpoint::Restored;
-pub use device::{Device, FileDevice, read_any};
 pub use error::Error;
-pub use layout::{BLOCK_BYTES, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES};
+pub use layout::{BLOCK_BYTES, OBJECT_BYTES_MAX, Owner};
 pub use memory::Scratch;
-pub use quiet::{foreign_signals, quietly};
 pub use reader::{Completed, Reader};
-pub use spans::{Span, SpanReader};
 pub use store::{ObjectStore, Options, Stats};

@@ -26,10 +26,9 @@
 //!
 //! Paper: [Badam11 §3.6].
 
-use crate::device::direct_alignment;
 use crate::error::Error;
 use crate::layout::ALIGNMENT_MAX;
-use crate::memory::Aligned;
+use duramen_disk::{Aligned, direct_alignment};
 use rustix::fs::{Mode, OFlags};
 use std::cmp::Ordering;
 use std::fs::File;

@@ -5,9 +5,9 @@
 //!   it is empty, a checkpoint, or, beside, an unfinished checkpoint. It is never the flash file,
 //!   whatever its name, and no link is followed.
 
-use crate::device::Device;
 use crate::error::Error;
 use crate::pieces::{HEADER_BYTES, MAGIC};
+use duramen_disk::Device;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,25 +1,20 @@
-//! Many reads of objects at once, without waiting for each: by io_uring into registered memory, or
-//! by a few threads if the kernel has no io_uring.
+//! Many reads of objects at once, without waiting for each.
 //!
 //! **Invariants**
-//! - R1: memory that was handed to the kernel or to a thread belongs to it until it answers: a slot
-//!   is free or in flight, and a dropped reader waits for all slots in flight.
+//! - R1: every read that was begun is reported exactly once: a place is free, in flight, or has an
+//!   answer that is not reported yet.
 //!
 //! **Concurrency** a reader belongs to one thread. Its [`descriptor`](Reader::descriptor) becomes
-//! readable when a read is done.
+//! readable when a read of the device is done.
 //!
 //! Paper: [Badam11 §4, Figure 2]: flash reaches its full rate only with many requests at once.
 
 use crate::error::Error;
 use crate::layout::{Owner, room_max};
-use crate::memory::Aligned;
-use crate::pool::Pool;
 use crate::store::{Core, Look, ObjectStore, Place};
 use crate::table::Table;
-use io_uring::{IoUring, opcode, types};
-use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use duramen_disk::{Aligned, SpanReader};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Result of a read.
@@ -32,49 +27,29 @@ pub struct Completed<'r> {
     pub result: Result<Option<&'r [u8]>, Error>,
 }
 
-/// A read in flight.
-struct Under {
+/// An object that is being read.
+struct Request {
     tag: u64,
     owner: Owner,
     table: Arc<Table>,
-    look: Look,
+    /// Reads that found unexpected bytes.
     missed: u32,
 }
 
-/// An answer without a read: the range of the slot's bytes, if the object exists.
-struct AtOnce {
-    tag: u64,
-    owner: Owner,
-    number: u32,
-    place: Option<(usize, usize)>,
-}
-
-struct Slot {
-    /// `None`: a thread has it.
-    buffer: Option<Aligned>,
-    under: Option<Under>,
-}
+/// A request without a read of the device: the object's bytes, if it exists.
+type Answered = (Request, Option<Box<[u8]>>);
 
 /// See the file's head.
 pub struct Reader {
     core: Arc<Core>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    /// Slots whose reads have ended, with results.
-    done: VecDeque<(u32, io::Result<()>)>,
-    /// Answers without a read.
-    at_once: VecDeque<AtOnce>,
-    way: Way,
+    spans: SpanReader,
+    /// Requests in flight, by the tags of their spans.
+    in_flight: Vec<Option<(Request, Look)>>,
+    free: Vec<usize>,
+    answered: Vec<Answered>,
+    /// Memory for objects that are not on flash yet.
+    copy: Aligned,
     object_bytes_max: usize,
-}
-
-enum Way {
-    Ring {
-        ring: Box<IoUring>,
-        /// The slots' memory is registered with the kernel.
-        registered: bool,
-    },
-    Threads(Pool),
 }
 
 impl Reader {
@@ -82,65 +57,42 @@ impl Reader {
     /// `ring`: by io_uring, if the kernel has it.
     ///
     /// # Errors
-    /// [`Error::Device`]: no thread can be started.
+    /// No thread can be started.
     pub fn new(
         store: &ObjectStore,
         depth: u32,
         object_bytes_max: usize,
         ring: bool,
-    ) -> Result<Reader, Error> {
+    ) -> Result<Reader, duramen_disk::Error> {
+        let depth = depth.max(1);
         let core = Arc::clone(&store.core);
-        let mut slots: Vec<Slot> = (0..depth.max(1))
-            .map(|_| Slot {
-                buffer: Some(Aligned::zeroed(room_max(object_bytes_max))),
-                under: None,
-            })
-            .collect();
-        let made = ring && core.device.descriptor().is_some();
-        let made = made
-            .then(|| IoUring::new(depth.max(1)).ok())
-            .flatten()
-            .map(Box::new);
-        let way = match made {
-            Some(ring) => {
-                let registered = register(&ring, &mut slots);
-                Way::Ring { ring, registered }
-            }
-            None => Way::Threads({
-                let core = Arc::clone(&core);
-                Pool::new(move |at, bytes: &mut [u8]| core.device.read(at, bytes))?
-            }),
-        };
         Ok(Reader {
-            free: (0..slots.len() as u32).rev().collect(),
-            core,
-            slots,
-            done: VecDeque::new(),
-            at_once: VecDeque::new(),
-            way,
+            spans: SpanReader::new(Arc::clone(&core.device), depth, ring)?,
+            in_flight: (0..depth).map(|_| None).collect(),
+            free: (0..depth as usize).rev().collect(),
+            answered: Vec::new(),
+            copy: Aligned::zeroed(room_max(object_bytes_max)),
             object_bytes_max,
+            core,
         })
     }
 
-    /// Becomes readable when [`poll`](Self::poll) has a result.
-    pub fn descriptor(&self) -> RawFd {
-        match &self.way {
-            Way::Ring { ring, .. } => ring.as_raw_fd(),
-            Way::Threads(pool) => pool.bell.as_raw_fd(),
-        }
+    /// Becomes readable when [`poll`](Self::poll) has a result of the device.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.spans.descriptor()
     }
 
     /// Whether another read can be begun.
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty()
+        self.under_way() < self.in_flight.len()
     }
 
     /// Reads that were begun and not reported yet.
     pub fn under_way(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.in_flight.len() - self.free.len() + self.answered.len()
     }
 
-    /// Begins to read an object; [`start`](Self::start) passes it to the device. False: no slot is
+    /// Begins to read an object; [`start`](Self::start) passes it to the device. False: no place is
     /// free.
     ///
     /// # Errors
@@ -153,74 +105,37 @@ impl Reader {
                 limit: self.object_bytes_max,
             });
         }
-        let Some(number) = self.free.pop() else {
+        if !self.has_room() {
             return Ok(false);
-        };
-        self.begin(number, owner, tag, table, 0);
+        }
+        self.begin(Request {
+            tag,
+            owner,
+            table,
+            missed: 0,
+        });
         Ok(true)
     }
 
-    fn begin(&mut self, number: u32, owner: Owner, tag: u64, table: Arc<Table>, missed: u32) {
-        let slot = &mut self.slots[number as usize];
-        let buffer = slot
-            .buffer
-            .as_mut()
-            .expect("a free slot has its memory (R1)");
+    /// There is a free place.
+    fn begin(&mut self, request: Request) {
         loop {
-            match self.core.look(&table, owner, buffer.bytes_mut()) {
-                place @ (Place::Nowhere | Place::Here(_)) => {
-                    let place = match place {
-                        Place::Here(found) => Some((found.from, found.to)),
-                        _ => None,
-                    };
-                    let known = AtOnce {
-                        tag,
-                        owner,
-                        number,
-                        place,
-                    };
-                    return self.at_once.push_back(known);
-                }
+            let copy = self.copy.bytes_mut();
+            match self.core.look(&request.table, request.owner, copy) {
                 Place::Again => std::hint::spin_loop(),
-                Place::Flash(look) => {
-                    slot.under = Some(Under {
-                        tag,
-                        owner,
-                        table,
-                        look,
-                        missed,
-                    });
-                    return self.push(number, look);
+                Place::Nowhere => return self.answered.push((request, None)),
+                Place::Here(found) => {
+                    let bytes = copy[found.from..found.to].into();
+                    return self.answered.push((request, Some(bytes)));
                 }
-            }
-        }
-    }
-
-    fn push(&mut self, number: u32, look: Look) {
-        let slot = &mut self.slots[number as usize];
-        match &mut self.way {
-            Way::Threads(pool) => {
-                let buffer = slot.buffer.take().expect("it was just looked at (R1)");
-                pool.give(number, look.cut.at, look.cut.bytes, buffer);
-            }
-            Way::Ring { ring, registered } => {
-                let buffer = slot.buffer.as_mut().expect("it was just looked at (R1)");
-                let start = buffer.bytes_mut().as_mut_ptr();
-                let fd = types::Fd(self.core.device.descriptor().expect("a ring has a file"));
-                let (at, bytes) = (look.cut.at, look.cut.bytes as u32);
-                let entry = if *registered {
-                    opcode::ReadFixed::new(fd, start, bytes, number as u16)
-                        .offset(at)
-                        .build()
-                } else {
-                    opcode::Read::new(fd, start, bytes).offset(at).build()
-                };
-                let entry = entry.user_data(u64::from(number));
-                // SAFETY: the memory belongs to the slot, which is neither free nor dropped before
-                // the kernel has answered (R1); the device lives as long as `core`. There are as
-                // many places in the ring as slots.
-                let pushed = unsafe { ring.submission().push(&entry) };
-                assert!(pushed.is_ok(), "the ring has as many places as slots");
+                Place::Flash(look) => {
+                    let number = self.free.pop().expect("the caller has looked (R1)");
+                    let (at, bytes) = (look.cut.at, look.cut.bytes);
+                    let begun = self.spans.submit(at, bytes, number as u64);
+                    assert!(begun, "there are as many spans as places (R1)");
+                    self.in_flight[number] = Some((request, look));
+                    return;
+                }
             }
         }
     }
@@ -228,174 +143,60 @@ impl Reader {
     /// Passes submitted reads to the device.
     ///
     /// # Errors
-    /// [`Error::Device`].
-    pub fn start(&mut self) -> Result<(), Error> {
-        self.enter(0)
+    /// As [`SpanReader::start`].
+    pub fn start(&mut self) -> Result<(), duramen_disk::Error> {
+        self.spans.start()
     }
 
     /// As [`start`](Self::start), and waits until a read is done, if any is in flight.
     ///
     /// # Errors
-    /// [`Error::Device`].
-    pub fn wait(&mut self) -> Result<(), Error> {
-        let nothing = self.at_once.is_empty() && self.done.is_empty();
-        self.enter(usize::from(nothing && self.under_way() > 0))
-    }
-
-    fn enter(&mut self, wanted: usize) -> Result<(), Error> {
-        match &mut self.way {
-            Way::Threads(pool) => {
-                if wanted > 0 {
-                    let (number, buffer, result) = pool.wait()?;
-                    self.slots[number as usize].buffer = Some(buffer);
-                    self.done.push_back((number, result));
-                }
-                Ok(())
-            }
-            Way::Ring { ring, .. } => loop {
-                match ring.submit_and_wait(wanted) {
-                    Ok(_) => return Ok(()),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(Error::device("reading from flash")(error)),
-                }
-            },
+    /// As [`SpanReader::wait`].
+    pub fn wait(&mut self) -> Result<(), duramen_disk::Error> {
+        if self.answered.is_empty() {
+            self.spans.wait()
+        } else {
+            self.spans.start()
         }
     }
 
     /// Reports all finished reads to `tell`; returns their number. Reads that found their object
     /// moved are begun again: call [`start`](Self::start) afterwards.
     pub fn poll(&mut self, mut tell: impl FnMut(Completed<'_>)) -> usize {
-        self.gather();
-        let mut told = 0;
-        while let Some(known) = self.at_once.pop_front() {
-            let AtOnce {
-                tag,
-                owner,
-                number,
-                place,
-            } = known;
-            let buffer = self.slots[number as usize].buffer.as_ref();
-            let bytes = place.zip(buffer);
-            let bytes = bytes.and_then(|((from, to), buffer)| buffer.bytes().get(from..to));
-            tell(Completed {
-                tag,
-                owner,
-                result: Ok(bytes),
-            });
-            self.free.push(number);
-            told += 1;
+        let mut told = self.answered.len();
+        for (Request { tag, owner, .. }, bytes) in self.answered.drain(..) {
+            let result = Ok(bytes.as_deref());
+            tell(Completed { tag, owner, result });
         }
-        while let Some((number, result)) = self.done.pop_front() {
-            told += usize::from(self.settle(number, result, &mut tell));
+        let (core, in_flight, free) = (&self.core, &mut self.in_flight, &mut self.free);
+        let mut again = Vec::new();
+        self.spans.poll(|span| {
+            let number = span.tag as usize;
+            let ended = in_flight[number].take();
+            let (mut request, look) = ended.expect("what has ended was in flight (R1)");
+            free.push(number);
+            let Request { tag, owner, .. } = request;
+            let result = match span.result {
+                Err(error) => Err(Error::device("reading an object from flash")(error)),
+                Ok(bytes) => match core.check(&request.table, owner, &look, bytes) {
+                    Some(found) => Ok(bytes.get(found.from..found.to)),
+                    None => {
+                        let is_still = core.is_still(&request.table, owner, &look);
+                        request.missed += u32::from(is_still);
+                        if request.missed < crate::store::ATTEMPTS {
+                            return again.push(request);
+                        }
+                        let sector = look.location;
+                        Err(Error::Damaged { owner, sector })
+                    }
+                },
+            };
+            tell(Completed { tag, owner, result });
+            told += 1;
+        });
+        for request in again {
+            self.begin(request);
         }
         told
     }
-
-    /// Ends one read. False: it was begun again.
-    fn settle(
-        &mut self,
-        number: u32,
-        result: io::Result<()>,
-        tell: &mut impl FnMut(Completed<'_>),
-    ) -> bool {
-        let slot = &mut self.slots[number as usize];
-        let Under {
-            tag,
-            owner,
-            table,
-            look,
-            mut missed,
-        } = slot
-            .under
-            .take()
-            .expect("what has ended was under way (R1)");
-        let buffer = slot.buffer.as_ref().expect("it came back (R1)");
-        let bytes = &buffer.bytes()[..look.cut.bytes];
-        let result = match result {
-            Err(error) => Err(Error::device("reading an object from flash")(error)),
-            Ok(()) => match self.core.check(&table, owner, &look, bytes) {
-                Some(found) => Ok(bytes.get(found.from..found.to)),
-                None => {
-                    missed += u32::from(self.core.is_still(&table, owner, &look));
-                    if missed < crate::store::ATTEMPTS {
-                        self.begin(number, owner, tag, table, missed);
-                        return false;
-                    }
-                    Err(Error::Damaged {
-                        owner,
-                        sector: look.location,
-                    })
-                }
-            },
-        };
-        tell(Completed { tag, owner, result });
-        self.free.push(number);
-        true
-    }
-
-    /// Collects the reads that the kernel or the threads have ended.
-    fn gather(&mut self) {
-        match &mut self.way {
-            Way::Ring { ring, .. } => {
-                for entry in ring.completion() {
-                    let number = entry.user_data() as u32;
-                    let wanted = self.slots[number as usize].under.as_ref();
-                    let wanted = wanted.map_or(0, |under| under.look.cut.bytes);
-                    let result = match entry.result() {
-                        error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
-                        bytes if bytes as usize == wanted => Ok(()),
-                        _ => Err(io::ErrorKind::UnexpectedEof.into()),
-                    };
-                    self.done.push_back((number, result));
-                }
-            }
-            Way::Threads(pool) => {
-                while let Some((number, buffer, result)) = pool.take() {
-                    self.slots[number as usize].buffer = Some(buffer);
-                    self.done.push_back((number, result));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        // R1: the kernel may still write into our memory.
-        if let Way::Ring { ring, .. } = &mut self.way {
-            let mut under = self
-                .slots
-                .iter()
-                .filter(|slot| slot.under.is_some())
-                .count();
-            under -= self.done.len().min(under);
-            while under > 0 {
-                match ring.submit_and_wait(1) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // Requests that cannot be waited for may still write: leak the memory.
-                    Err(_) => return std::mem::forget(std::mem::take(&mut self.slots)),
-                }
-                under -= ring.completion().count().min(under);
-            }
-        }
-    }
-}
-
-/// Registers the slots' memory with the kernel, which then need not look it up for each read.
-fn register(ring: &IoUring, slots: &mut [Slot]) -> bool {
-    let vectors: Vec<libc::iovec> = slots
-        .iter_mut()
-        .filter_map(|slot| slot.buffer.as_mut())
-        .map(|buffer| {
-            let bytes = buffer.bytes_mut();
-            libc::iovec {
-                iov_base: bytes.as_mut_ptr().cast(),
-                iov_len: bytes.len(),
-            }
-        })
-        .collect();
-    // SAFETY: the memory belongs to the slots, whose buffers are never replaced while the ring
-    // exists: with a ring they are never given away.
-    unsafe { ring.submitter().register_buffers(&vectors) }.is_ok()
 }

@@ -17,18 +17,17 @@
 
 use crate::checkpoint::Unsettled;
 use crate::dense::Dense;
-use crate::device::Device;
 use crate::error::Error;
 use crate::flusher::{RESERVE, Work};
 use crate::image::{Image, Images};
 use crate::layout::{
-    BLOCK_BYTES, Cut, Found, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES, SECTORS_PER_BLOCK, Superblock,
+    BLOCK_BYTES, Found, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES, SECTORS_PER_BLOCK, Superblock,
     block_of, find, location, room_max, span_max,
 };
-use crate::memory::{Aligned, Scratch};
-use crate::quiet::quietly;
+use crate::memory::Scratch;
 use crate::space::{Space, State};
 use crate::table::{NOWHERE, Old, Table, Tables};
+use duramen_disk::{Aligned, Cut, Device, quietly};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +44,7 @@ pub(crate) const ATTEMPTS: u32 = 64;
 
 /// Configuration of a store.
 pub struct Options {
-    pub device: Box<dyn Device>,
+    pub device: Arc<dyn Device>,
 }
 
 /// Counts since the store was opened; sizes in bytes.
@@ -119,7 +118,7 @@ pub(crate) struct Filling {
 
 /// State that the store and its thread share.
 pub(crate) struct Core {
-    pub device: Box<dyn Device>,
+    pub device: Arc<dyn Device>,
     pub tables: Tables,
     pub images: Images,
     pub space: Space,

@@ -353,9 +353,9 @@ fn version(index: u32, round: u32) -> u32 {
 /// The child until it is killed: rounds of overwrites, each closed by a checkpoint, and more
 /// overwrites after it.
 fn live_until_killed(dir: &Path) -> ! {
-    let device = duramen_flash::FileDevice::open(&dir.join("flash"), 3 << 20).unwrap();
+    let device = duramen_disk::FileDevice::open(&dir.join("flash"), 3 << 20).unwrap();
     let options = duramen_flash::Options {
-        device: Box::new(device),
+        device: std::sync::Arc::new(device),
     };
     let store = ObjectStore::create(options).unwrap();
     store.add_table(TABLE, OBJECTS, LONGEST).unwrap();
@@ -407,9 +407,9 @@ fn kill_9_leaves_the_last_checkpoint() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(said >= 3, "the child made no checkpoint");
-        let device = duramen_flash::FileDevice::open(&dir.path().join("flash"), 0).unwrap();
+        let device = duramen_disk::FileDevice::open(&dir.path().join("flash"), 0).unwrap();
         let options = duramen_flash::Options {
-            device: Box::new(device),
+            device: std::sync::Arc::new(device),
         };
         let restored = ObjectStore::restore(options, &dir.path().join("checkpoint")).unwrap();
         let round = u32::from_le_bytes(restored.blob[..].try_into().unwrap());

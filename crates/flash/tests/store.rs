@@ -334,9 +334,9 @@ fn what_cannot_be_read_is_an_error_and_nothing_else_is() {
 fn a_device_that_became_shorter_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flash");
-    let device = duramen_flash::FileDevice::open(&path, 4 << 20).unwrap();
+    let device = duramen_disk::FileDevice::open(&path, 4 << 20).unwrap();
     let options = duramen_flash::Options {
-        device: Box::new(device),
+        device: Arc::new(device),
     };
     let store = ObjectStore::create(options).unwrap();
     store.add_table(TABLE, 100, 500).unwrap();
@@ -396,16 +396,16 @@ fn no_flipped_bit_makes_a_wrong_object() {
 fn a_file_serves_many_reads_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flash");
-    let device = duramen_flash::FileDevice::open(&path, 8 << 20).unwrap();
-    let again = duramen_flash::FileDevice::open(&path, 8 << 20);
+    let device = duramen_disk::FileDevice::open(&path, 8 << 20).unwrap();
+    let again = duramen_disk::FileDevice::open(&path, 8 << 20);
     assert!(
-        matches!(again, Err(Error::InUse { .. })),
+        matches!(again, Err(duramen_disk::Error::InUse { .. })),
         "two processes on one file"
     );
-    let small = duramen_flash::FileDevice::open(&dir.path().join("small"), 1 << 19);
-    assert!(matches!(small, Err(Error::TooSmall { .. })));
+    let small = duramen_disk::FileDevice::open(&dir.path().join("small"), 1 << 19);
+    assert!(matches!(small, Err(duramen_disk::Error::TooSmall { .. })));
     let options = duramen_flash::Options {
-        device: Box::new(device),
+        device: Arc::new(device),
     };
     let store = ObjectStore::create(options).unwrap();
     store.add_table(TABLE, 10_000, 500).unwrap();

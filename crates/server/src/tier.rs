@@ -14,8 +14,8 @@
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES, read_any};
 use duramen_engine::flash::{FlashOptions, FlashStats};
-use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader, read_any};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Tier {
             path: path.clone(),
             source,
         })?;
-        if device.bytes() + (BLOCK_BYTES as u64) <= config.flash_bytes {
+        if device.bytes() + (UNIT_BYTES as u64) <= config.flash_bytes {
             return Err(ServerError::Config(format!(
                 "flash-size is {} bytes, but the partition {} has {} only",
                 config.flash_bytes,

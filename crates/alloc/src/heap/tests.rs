@@ -1,7 +1,7 @@
 //! Unit tests of the heap: its counts, and its limits.
 
 use super::*;
-use duramen_flash::Device;
+use duramen_disk::Device;
 use std::io;
 use std::path::Path;
 use std::sync::MutexGuard;
@@ -57,7 +57,7 @@ const START: usize = 0x3100_0000_0000;
 
 fn heap_of(device: &Ram, pager: Pager) -> Heap {
     let options = duramen_flash::Options {
-        device: Box::new(device.clone()),
+        device: Arc::new(device.clone()),
     };
     let store = ObjectStore::create(options).unwrap();
     let budget = Budget::new(6 << 20, 0, FLASH, pager.pages_max()).unwrap();

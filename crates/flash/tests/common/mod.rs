@@ -2,7 +2,8 @@
 //! flipped.
 #![allow(dead_code)] // each test file uses a part
 
-use duramen_flash::{BLOCK_BYTES, Device, ObjectStore, Options};
+use duramen_disk::Device;
+use duramen_flash::{BLOCK_BYTES, ObjectStore, Options};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,7 +57,7 @@ impl Ram {
 
     pub fn options(&self) -> Options {
         Options {
-            device: Box::new(self.clone()),
+            device: Arc::new(self.clone()),
         }
     }
 

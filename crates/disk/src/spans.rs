@@ -13,8 +13,7 @@
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::layout::Cut;
-use crate::memory::Aligned;
+use crate::memory::{Aligned, Cut};
 use crate::pool::Pool;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;

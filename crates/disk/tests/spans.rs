@@ -1,7 +1,7 @@
 //! Reads of spans: all bytes, for any begin and end, by both ways; errors of the device; a reader
 //! that is dropped with reads in flight.
 
-use duramen_flash::{Device, FileDevice, SpanReader};
+use duramen_disk::{Device, FileDevice, SpanReader};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

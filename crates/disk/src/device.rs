@@ -8,9 +8,7 @@
 //!   (its name, its first blocks); nor is a heap's checkpoint.
 
 use crate::error::Error;
-use crate::layout::{ALIGNMENT_MAX, BLOCK_BYTES, BLOCKS_MAX, Cut, SECTOR_BYTES};
-use crate::memory::Aligned;
-use crate::pieces::MAGIC;
+use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
 use duramen_base::lock::{file_of_store, lock_alone};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, Metadata, TryLockError};
@@ -85,9 +83,6 @@ pub struct FileDevice {
     alignment: usize,
 }
 
-/// Smallest useful device: the superblock's block, two that are filled, one that is collected.
-const BLOCKS_MIN: u64 = 8;
-
 impl FileDevice {
     /// Opens the file, or creates it with `bytes` bytes if it does not exist; 0 = its present
     /// length. A partition has its own length.
@@ -137,8 +132,8 @@ impl FileDevice {
         }
         let found = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(io::Error::from);
         let found = found.map_err(failed("looking how long it is:"))?;
-        let block = BLOCK_BYTES as u64;
-        let wanted = bytes - bytes % block;
+        let unit = UNIT_BYTES as u64;
+        let wanted = bytes - bytes % unit;
         let has = if wanted > found && is_file(&file) {
             check_length(wanted)?;
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)
@@ -149,7 +144,7 @@ impl FileDevice {
         } else {
             found
         };
-        let has = has - has % block;
+        let has = has - has % unit;
         check_length(has)?;
         let alignment = if past_cache {
             direct_alignment(&file).map_err(failed("asking for the alignment of"))?
@@ -192,7 +187,7 @@ fn store_part(path: &Path) -> Option<&'static str> {
         (b"DURAMEN\0", "a store", [0, 64 << 10]),
         (b"DWAL", "the write-ahead log of a store", [0, 4 << 10]),
         (b"DFRM", "the frames of a store", [0, 8 << 10]),
-        (&MAGIC, "a checkpoint of an SSD heap", [0, 0]),
+        (b"DURACKPT", "a checkpoint of an SSD heap", [0, 0]),
     ];
     let file = File::open(path).ok()?;
     let begins = |magic: &[u8], at| {
@@ -208,14 +203,12 @@ fn store_part(path: &Path) -> Option<&'static str> {
 }
 
 fn check_length(bytes: u64) -> Result<(), Error> {
-    let (least, most) = (
-        BLOCKS_MIN * BLOCK_BYTES as u64,
-        BLOCKS_MAX * BLOCK_BYTES as u64,
-    );
-    if bytes < least {
+    if bytes < BYTES_MIN {
+        let least = BYTES_MIN;
         return Err(Error::TooSmall { bytes, least });
     }
-    if bytes > most {
+    if bytes > BYTES_MAX {
+        let most = BYTES_MAX;
         return Err(Error::TooLargeDevice { bytes, most });
     }
     Ok(())
@@ -225,7 +218,7 @@ fn check_length(bytes: u64) -> Result<(), Error> {
 const DIRECT_ALIGNMENT: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 
 /// Alignment of reads and writes that bypass the page cache, at least a sector.
-pub(crate) fn direct_alignment(file: &File) -> io::Result<usize> {
+pub fn direct_alignment(file: &File) -> io::Result<usize> {
     let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIRECT_ALIGNMENT);
     if let Ok(told) = told
         && told.stx_mask & DIRECT_ALIGNMENT.bits() != 0

@@ -1,0 +1,22 @@
+//! Asynchronous disk I/O past the page cache: files and partitions, and many reads of them at once.
+//!
+//! | file | content |
+//! |---|---|
+//! | `device` | a file or partition, without the page cache |
+//! | `memory` | aligned memory, and spans widened to the alignment |
+//! | `pool` | threads that read if there is no io_uring |
+//! | `spans` | many reads of spans of a device at once, without waiting for each |
+//! | `quiet` | threads that do not receive the program's signals |
+
+mod device;
+mod error;
+mod memory;
+mod pool;
+mod quiet;
+mod spans;
+
+pub use device::{Device, FileDevice, direct_alignment, read_any};
+pub use error::Error;
+pub use memory::{ALIGNMENT_MAX, Aligned, Cut, SECTOR_BYTES, UNIT_BYTES};
+pub use quiet::{foreign_signals, quietly};
+pub use spans::{Span, SpanReader};
