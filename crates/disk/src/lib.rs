@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `device` | a file or partition, without the page cache |
 //! | `memory` | aligned memory, and spans widened to the alignment |
+//! | `parallel` | one large read or write in several parts at once |
 //! | `pool` | threads that read if there is no io_uring |
 //! | `spans` | many reads of spans of a device at once, without waiting for each |
 //! | `quiet` | threads that do not receive the program's signals |
@@ -11,6 +12,7 @@
 mod device;
 mod error;
 mod memory;
+mod parallel;
 mod pool;
 mod quiet;
 mod spans;
@@ -18,5 +20,6 @@ mod spans;
 pub use device::{Device, FileDevice, direct_alignment, read_any};
 pub use error::Error;
 pub use memory::{ALIGNMENT_MAX, Aligned, Cut, SECTOR_BYTES, UNIT_BYTES};
+pub use parallel::Parallel;
 pub use quiet::{foreign_signals, quietly};
 pub use spans::{Span, SpanReader};

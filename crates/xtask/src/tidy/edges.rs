@@ -14,7 +14,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-alloc", &["duramen-flash"]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
-    ("duramen-backup", &["duramen-format"]),
+    ("duramen-backup", &["duramen-format", "duramen-disk"]),
     ("duramen-cluster", &["duramen-wire"]),
     ("duramen-metastore", &["duramen-cluster"]),
     (

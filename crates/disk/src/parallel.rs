@@ -24,7 +24,7 @@ const DEPTH: usize = 16;
 const THREADS: usize = 4;
 
 /// Reads and writes in parts; see the module.
-pub(crate) struct Parallel {
+pub struct Parallel {
     /// Rings that are not in use now.
     rings: Mutex<Vec<IoUring>>,
     /// Q2: the locked files.
@@ -74,7 +74,7 @@ fn split(parts: &mut Vec<Part>, at: u64, start: *mut u8, length: usize) {
 
 impl Parallel {
     /// `uring`: use it if the kernel offers it.
-    pub(crate) fn new(uring: bool) -> Parallel {
+    pub fn new(uring: bool) -> Parallel {
         let ring = if uring {
             IoUring::new(DEPTH as u32).ok()
         } else {
@@ -92,7 +92,7 @@ impl Parallel {
     ///
     /// # Errors
     /// The kernel does not support it.
-    pub(crate) fn hold(&self, locked: Vec<File>) -> io::Result<()> {
+    pub fn hold(&self, locked: Vec<File>) -> io::Result<()> {
         for ring in &*lock(&self.rings) {
             refer(ring, &locked)?;
         }
@@ -106,13 +106,13 @@ impl Parallel {
         Ok(ring)
     }
 
-    #[cfg(test)]
-    pub(crate) fn is_uring(&self) -> bool {
+    /// Whether it uses io_uring.
+    pub fn is_uring(&self) -> bool {
         self.uring
     }
 
     /// Whether a transfer of so many bytes is worth splitting.
-    pub(crate) fn pays(bytes: usize) -> bool {
+    pub fn pays(bytes: usize) -> bool {
         bytes > PART_BYTES
     }
 
@@ -120,7 +120,7 @@ impl Parallel {
     ///
     /// # Errors
     /// The first part's that failed.
-    pub(crate) fn read(&self, file: &File, at: u64, into: &mut [u8]) -> io::Result<()> {
+    pub fn read(&self, file: &File, at: u64, into: &mut [u8]) -> io::Result<()> {
         if !self.uring {
             return read_by_threads(file, at, into);
         }
@@ -133,7 +133,7 @@ impl Parallel {
     ///
     /// # Errors
     /// The first part's that failed.
-    pub(crate) fn write(&self, file: &File, mut at: u64, slices: &[&[u8]]) -> io::Result<()> {
+    pub fn write(&self, file: &File, mut at: u64, slices: &[&[u8]]) -> io::Result<()> {
         let mut waiting = Vec::new();
         for bytes in slices {
             if self.uring {
