@@ -6,6 +6,7 @@
 //! | `memory` | aligned memory, and spans widened to the alignment |
 //! | `parallel` | one large read or write in several parts at once |
 //! | `pool` | threads that read if there is no io_uring |
+//! | `ring` | io_uring |
 //! | `spans` | many reads of spans of a device at once, without waiting for each |
 //! | `quiet` | threads that do not receive the program's signals |
 
@@ -15,6 +16,7 @@ mod memory;
 mod parallel;
 mod pool;
 mod quiet;
+mod ring;
 mod spans;
 
 pub use device::{Device, FileDevice, direct_alignment, read_any};

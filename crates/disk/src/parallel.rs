@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use io_uring::{IoUring, opcode, types};
+use crate::ring::{Direction, Request, Ring};
 
 /// Bytes of a part: large enough for full bandwidth, small enough that a segment has several.
 const PART_BYTES: usize = 512 << 10;
@@ -26,34 +26,19 @@ const THREADS: usize = 4;
 /// Reads and writes in parts; see the module.
 pub struct Parallel {
     /// Rings that are not in use now.
-    rings: Mutex<Vec<IoUring>>,
+    rings: Mutex<Vec<Ring>>,
     /// Q2: the locked files.
     locked: Mutex<Vec<File>>,
     uring: bool,
 }
 
-/// The direction of a transfer.
-#[derive(Clone, Copy)]
-enum Direction {
-    Read,
-    Write,
-}
-
-/// Some bytes in memory and their place in the file.
-#[derive(Clone, Copy)]
-struct Part {
-    at: u64,
-    start: *mut u8,
-    bytes: u32,
-}
-
-impl Part {
-    /// The rest of the part after `done` bytes, fewer than it has, have been transferred.
-    fn after(self, done: u32) -> Part {
+impl Request {
+    /// The rest of the request after `done` bytes, fewer than it has, have been transferred.
+    fn after(self, done: u32) -> Request {
         assert!(done < self.bytes, "something is left");
-        Part {
+        Request {
             at: self.at + u64::from(done),
-            // `done < bytes`: it stays within the part.
+            // `done < bytes`: it stays within the memory.
             start: self.start.wrapping_add(done as usize),
             bytes: self.bytes - done,
         }
@@ -61,9 +46,9 @@ impl Part {
 }
 
 /// Adds the parts of the memory at `start`, of `length` bytes.
-fn split(parts: &mut Vec<Part>, at: u64, start: *mut u8, length: usize) {
+fn split(parts: &mut Vec<Request>, at: u64, start: *mut u8, length: usize) {
     for from in (0..length).step_by(PART_BYTES) {
-        parts.push(Part {
+        parts.push(Request {
             at: at + from as u64,
             // `from < length`: it stays within the memory.
             start: start.wrapping_add(from),
@@ -76,7 +61,7 @@ impl Parallel {
     /// `uring`: use it if the kernel offers it.
     pub fn new(uring: bool) -> Parallel {
         let ring = if uring {
-            IoUring::new(DEPTH as u32).ok()
+            Ring::plain(DEPTH as u32).ok()
         } else {
             None // the caller wants threads
         };
@@ -94,15 +79,15 @@ impl Parallel {
     /// The kernel does not support it.
     pub fn hold(&self, locked: Vec<File>) -> io::Result<()> {
         for ring in &*lock(&self.rings) {
-            refer(ring, &locked)?;
+            ring.refer(&locked)?;
         }
         *lock(&self.locked) = locked;
         Ok(())
     }
 
-    fn make_ring(&self) -> io::Result<IoUring> {
-        let ring = IoUring::new(DEPTH as u32)?;
-        refer(&ring, &lock(&self.locked))?;
+    fn make_ring(&self) -> io::Result<Ring> {
+        let ring = Ring::plain(DEPTH as u32)?;
+        ring.refer(&lock(&self.locked))?;
         Ok(ring)
     }
 
@@ -148,7 +133,12 @@ impl Parallel {
 
     /// Transfers all waiting parts. A write only reads from the memory. The caller borrows the
     /// memory of all parts until this returns.
-    fn by_ring(&self, file: &File, mut waiting: Vec<Part>, direction: Direction) -> io::Result<()> {
+    fn by_ring(
+        &self,
+        file: &File,
+        mut waiting: Vec<Request>,
+        direction: Direction,
+    ) -> io::Result<()> {
         if waiting.is_empty() {
             return Ok(());
         }
@@ -158,8 +148,7 @@ impl Parallel {
             Some(ring) => ring,
             None => self.make_ring()?,
         };
-        let fd = types::Fd(file.as_raw_fd());
-        let mut under_way: [Option<Part>; DEPTH] = [None; DEPTH];
+        let mut under_way: [Option<Request>; DEPTH] = [None; DEPTH];
         let mut count = 0;
         let mut failure: Option<io::Error> = None;
         while count > 0 || failure.is_none() && !waiting.is_empty() {
@@ -170,50 +159,34 @@ impl Parallel {
                 let Some(part) = waiting.pop() else {
                     break;
                 };
-                let Part { at, start, bytes } = part;
-                let entry = match direction {
-                    Direction::Read => opcode::Read::new(fd, start, bytes).offset(at).build(),
-                    Direction::Write => opcode::Write::new(fd, start, bytes).offset(at).build(),
-                }
-                .user_data(number as u64);
                 // SAFETY: the parts lie in slices that are borrowed until we return, and we return
-                // after all completions (Q1); the file is borrowed as well. There are no more
-                // entries than the ring has places.
-                let pushed = unsafe { ring.submission().push(&entry) };
-                assert!(pushed.is_ok(), "the ring has as many places as parts");
+                // after all answers (Q1); the file is borrowed as well.
+                unsafe { ring.push(direction, file.as_raw_fd(), part, number as u32) };
                 *place = Some(part);
                 count += 1;
             }
-            match ring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            match ring.enter(1) {
+                Ok(()) => {}
                 // The kernel is short of memory for the moment: parts that it accepted complete,
                 // the rest is submitted again.
-                Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.0) => {}
-                Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.1) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(EBUSY | EAGAIN)) => {}
                 Err(error) => panic!("io_uring can't be waited on: {error}"), // Q1 could not be kept
             }
-            for done in ring.completion() {
-                let Some(part) = under_way[done.user_data() as usize].take() else {
+            for (number, result) in ring.answers() {
+                let Some(part) = under_way[number as usize].take() else {
                     continue;
                 };
                 count -= 1;
-                match done.result() {
-                    error if error < 0 => {
-                        let error = io::Error::from_raw_os_error(-error);
-                        if error.kind() == io::ErrorKind::Interrupted {
-                            waiting.push(part);
-                        } else {
-                            failure.get_or_insert(error);
-                        }
+                match result {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => waiting.push(part),
+                    Err(error) => {
+                        failure.get_or_insert(error);
                     }
-                    0 => {
+                    Ok(0) => {
                         failure.get_or_insert(io::ErrorKind::UnexpectedEof.into());
                     }
-                    done if (done as u32) < part.bytes => {
-                        waiting.push(part.after(done as u32));
-                    }
-                    _ => {}
+                    Ok(done) if done < part.bytes => waiting.push(part.after(done)),
+                    Ok(_) => {}
                 }
             }
         }
@@ -226,18 +199,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers the files with the ring, in place of the previous ones.
-fn refer(ring: &IoUring, files: &[File]) -> io::Result<()> {
-    let _ = ring.submitter().unregister_files(); // an error if there were none
-    let files: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
-    if files.is_empty() {
-        return Ok(());
-    }
-    ring.submitter().register_files(&files)
-}
-
-/// `EBUSY` and `EAGAIN`.
-const EBUSY_OR_AGAIN: (i32, i32) = (16, 11);
+const EBUSY: i32 = 16;
+const EAGAIN: i32 = 11;
 
 fn write_by_threads(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     let share = bytes.len().div_ceil(THREADS).next_multiple_of(PART_BYTES);

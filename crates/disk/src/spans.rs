@@ -15,10 +15,10 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::memory::{Aligned, Cut};
 use crate::pool::Pool;
-use io_uring::{IoUring, opcode, squeue, types};
+use crate::ring::{Direction, Request, Ring};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Memory that a place keeps between reads, in bytes; more is released.
@@ -55,34 +55,10 @@ pub struct SpanReader {
     /// Places whose reads have ended, with results.
     done: VecDeque<(u32, io::Result<()>)>,
     way: Way,
-    /// Two reads are submitted together with a no-op whose completion the kernel does not report.
-    pads: bool,
 }
-
-/// A ring whose thread is not interrupted by completions, but finds them when it next enters the
-/// kernel [Linux 5.19].
-fn cooperative(depth: u32) -> Option<IoUring> {
-    IoUring::builder()
-        .setup_coop_taskrun()
-        .build(depth + PADS)
-        .ok()
-}
-
-fn plain(depth: u32) -> Option<IoUring> {
-    IoUring::new(depth + PADS).ok()
-}
-
-/// Largest batch that the kernel passes to the device request by request; it passes larger batches
-/// at once. Passing each of two requests alone takes longer than all other work on one request, so
-/// a batch of two gets a third request that does nothing.
-const ONE_BY_ONE: usize = 2;
-/// Ring entries for that no-op.
-const PADS: u32 = 1;
-/// Tag of a no-op, if its completion is reported after all.
-const PAD: u64 = u64::MAX;
 
 enum Way {
-    Ring(Box<IoUring>),
+    Ring(Ring),
     Threads(Pool),
 }
 
@@ -93,7 +69,7 @@ impl SpanReader {
     /// [`Error::Device`]: no thread can be started.
     pub fn new(device: Arc<dyn Device>, depth: u32, ring: bool) -> Result<SpanReader, Error> {
         let depth = depth.max(1);
-        let made = ring.then(|| cooperative(depth).or_else(|| plain(depth)));
+        let made = ring.then(|| Ring::cooperative(depth).ok());
         SpanReader::by(device, depth, made.flatten())
     }
 
@@ -103,18 +79,13 @@ impl SpanReader {
     /// As [`new`](Self::new).
     pub fn by_plain_ring(device: Arc<dyn Device>, depth: u32) -> Result<SpanReader, Error> {
         let depth = depth.max(1);
-        let mut reader = SpanReader::by(device, depth, plain(depth))?;
-        reader.pads = false;
-        Ok(reader)
+        SpanReader::by(device, depth, Ring::plain(depth).ok())
     }
 
-    fn by(device: Arc<dyn Device>, depth: u32, made: Option<IoUring>) -> Result<SpanReader, Error> {
+    fn by(device: Arc<dyn Device>, depth: u32, made: Option<Ring>) -> Result<SpanReader, Error> {
         let made = made.filter(|_| device.descriptor().is_some());
-        let pads = made
-            .as_ref()
-            .is_some_and(|ring| ring.params().is_feature_skip_cqe_on_success());
         let way = match made {
-            Some(ring) => Way::Ring(Box::new(ring)),
+            Some(ring) => Way::Ring(ring),
             None => Way::Threads({
                 let device = Arc::clone(&device);
                 Pool::new(move |at, bytes: &mut [u8]| device.read(at, bytes))?
@@ -130,16 +101,13 @@ impl SpanReader {
             free: (0..depth).rev().collect(),
             done: VecDeque::new(),
             way,
-            pads,
         })
     }
 
     /// Becomes readable when [`poll`](Self::poll) has a result.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.way {
-            // SAFETY: the ring keeps its descriptor open as long as it lives, and so as long as
-            // this borrow.
-            Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
+            Way::Ring(ring) => ring.as_fd(),
             Way::Threads(pool) => pool.bell.as_fd(),
         }
     }
@@ -189,17 +157,16 @@ impl SpanReader {
             }
             Way::Ring(ring) => {
                 let buffer = place.buffer.as_mut().expect("it was just made (P1)");
-                let start = buffer.bytes_mut().as_mut_ptr();
-                let fd = types::Fd(self.device.descriptor().expect("a ring has a file"));
-                let entry = opcode::Read::new(fd, start, cut.bytes as u32)
-                    .offset(cut.at)
-                    .build()
-                    .user_data(u64::from(number));
+                let fd = self.device.descriptor().expect("a ring has a file");
+                let request = Request {
+                    at: cut.at,
+                    start: buffer.bytes_mut().as_mut_ptr(),
+                    bytes: cut.bytes as u32,
+                };
                 // SAFETY: the memory belongs to the place, which is neither free nor dropped before
                 // the kernel has answered (P1), and has at least `cut.bytes` bytes; the device
-                // lives as long as the reader. There are as many entries in the ring as places.
-                let pushed = unsafe { ring.submission().push(&entry) };
-                assert!(pushed.is_ok(), "the ring has as many entries as places");
+                // lives as long as the reader.
+                unsafe { ring.push(Direction::Read, fd, request, number) };
             }
         }
     }
@@ -230,23 +197,9 @@ impl SpanReader {
                 }
                 Ok(())
             }
-            Way::Ring(ring) => loop {
-                if wanted == 0 && ring.submission().is_empty() {
-                    return Ok(());
-                }
-                if self.pads && ring.submission().len() == ONE_BY_ONE {
-                    let nothing = opcode::Nop::new().build().user_data(PAD);
-                    let nothing = nothing.flags(squeue::Flags::SKIP_SUCCESS);
-                    // SAFETY: it reads and writes nothing. If there is no place for it, it is not
-                    // needed.
-                    let _ = unsafe { ring.submission().push(&nothing) };
-                }
-                match ring.submit_and_wait(wanted) {
-                    Ok(_) => return Ok(()),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(Error::device("reading from flash")(error)),
-                }
-            },
+            Way::Ring(ring) => ring
+                .enter(wanted)
+                .map_err(Error::device("reading from flash")),
         }
     }
 
@@ -289,17 +242,13 @@ impl SpanReader {
     fn gather(&mut self) {
         match &mut self.way {
             Way::Ring(ring) => {
-                for entry in ring.completion() {
-                    if entry.user_data() == PAD {
-                        continue;
-                    }
-                    let number = entry.user_data() as u32;
+                for (number, result) in ring.answers() {
                     let under = self.places[number as usize].under;
                     let whole = under.map_or(0, |under| under.cut.bytes);
-                    let result = match entry.result() {
-                        error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
-                        bytes if bytes as usize == whole => Ok(()),
-                        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+                    let result = match result {
+                        Ok(bytes) if bytes as usize == whole => Ok(()),
+                        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+                        Err(error) => Err(error),
                     };
                     self.done.push_back((number, result));
                 }
@@ -342,14 +291,11 @@ impl Drop for SpanReader {
         if let Way::Ring(ring) = &mut self.way {
             let mut under = self.places.len() - self.free.len() - self.done.len();
             while under > 0 {
-                match ring.submit_and_wait(1) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                if ring.enter(1).is_err() {
                     // Requests that cannot be waited for may still write: leak the memory.
-                    Err(_) => return std::mem::forget(std::mem::take(&mut self.places)),
+                    return std::mem::forget(std::mem::take(&mut self.places));
                 }
-                let told = ring.completion().filter(|entry| entry.user_data() != PAD);
-                under -= told.count().min(under);
+                under -= ring.answers().count().min(under);
             }
         }
     }
