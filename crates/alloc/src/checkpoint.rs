@@ -327,12 +327,12 @@ mod tests {
     struct Nothing;
 
     impl Device for Nothing {
-        fn read(&self, _: u64, into: &mut [u8]) -> io::Result<()> {
+        fn read_at(&self, _: u64, into: &mut [u8]) -> io::Result<()> {
             into.fill(0);
             Ok(())
         }
 
-        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
             Ok(())
         }
 

@@ -109,12 +109,12 @@ impl Drop for Locked {
 }
 
 impl Device for Locked {
-    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read(at, into)
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(at, into)
     }
 
-    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write(at, bytes)
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(at, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -23,13 +23,13 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// Of the device.
-    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `bytes` from byte `at` on.
     ///
     /// # Errors
     /// Of the device: some, all or none of the bytes may be written.
-    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes all writes durable.
     ///
@@ -52,27 +52,27 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// For io_uring; `None`: the device is read by [`read`](Self::read) alone.
+    /// For io_uring; `None`: the device is read by [`read_at`](Self::read_at) alone.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
-}
 
-/// Reads all of `into` from byte `at` on, for any offset and any memory: reads outside of the
-/// device's alignment are widened, and copied.
-///
-/// # Errors
-/// Of the device.
-pub fn read_any(device: &dyn Device, at: u64, into: &mut [u8]) -> io::Result<()> {
-    let cut = Cut::new(at, into.len(), device.alignment());
-    let is_aligned = into.as_ptr().addr().is_multiple_of(device.alignment());
-    if cut.bytes == into.len() && is_aligned {
-        return device.read(at, into);
+    /// Reads all of `into` from byte `at` on, for any offset and any memory: reads outside of the
+    /// device's alignment are widened, and copied.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn read_any(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let cut = Cut::new(at, into.len(), self.alignment());
+        let is_aligned = into.as_ptr().addr().is_multiple_of(self.alignment());
+        if cut.bytes == into.len() && is_aligned {
+            return self.read_at(at, into);
+        }
+        let mut around = Aligned::zeroed(cut.bytes);
+        self.read_at(cut.at, around.bytes_mut())?;
+        into.copy_from_slice(&around.bytes()[cut.skip..cut.skip + into.len()]);
+        Ok(())
     }
-    let mut around = Aligned::zeroed(cut.bytes);
-    device.read(cut.at, around.bytes_mut())?;
-    into.copy_from_slice(&around.bytes()[cut.skip..cut.skip + into.len()]);
-    Ok(())
 }
 
 /// A file or partition of the system, locked for this process.
@@ -167,7 +167,7 @@ impl FileDevice {
         // The reported alignment may be too small: detect this now, not at the first object.
         let mut probe = Aligned::zeroed(alignment);
         device
-            .read(alignment as u64, probe.bytes_mut())
+            .read_at(alignment as u64, probe.bytes_mut())
             .map_err(failed("reading a sector past the page cache of"))?;
         Ok(device)
     }
@@ -239,11 +239,11 @@ fn is_file(file: &File) -> bool {
 }
 
 impl Device for FileDevice {
-    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, at)
     }
 
-    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 

@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `device` | a file or partition, without the page cache |
+//! | `many` | several reads at once, for a caller that waits for all of them |
 //! | `memory` | aligned memory, and spans widened to the alignment |
 //! | `parallel` | one large read or write in several parts at once |
 //! | `pool` | threads that read if there is no io_uring |
@@ -12,6 +13,7 @@
 
 mod device;
 mod error;
+mod many;
 mod memory;
 mod parallel;
 mod pool;
@@ -19,8 +21,9 @@ mod quiet;
 mod ring;
 mod spans;
 
-pub use device::{Device, FileDevice, direct_alignment, read_any};
+pub use device::{Device, FileDevice, direct_alignment};
 pub use error::Error;
+pub use many::ManyReads;
 pub use memory::{ALIGNMENT_MAX, Aligned, Cut, SECTOR_BYTES, UNIT_BYTES};
 pub use parallel::Parallel;
 pub use quiet::{foreign_signals, quietly};

@@ -88,7 +88,7 @@ impl SpanReader {
             Some(ring) => Way::Ring(ring),
             None => Way::Threads({
                 let device = Arc::clone(&device);
-                Pool::new(move |at, bytes: &mut [u8]| device.read(at, bytes))?
+                Pool::new(move |at, bytes: &mut [u8]| device.read_at(at, bytes))?
             }),
         };
         let none = || Place {

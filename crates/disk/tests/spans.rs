@@ -22,7 +22,7 @@ fn device(dir: &tempfile::TempDir) -> Arc<dyn Device> {
     let start = storage.as_ptr().align_offset(4096);
     storage[start..start + BYTES].copy_from_slice(&bytes);
     device
-        .write(0, &storage[start..start + BYTES])
+        .write_at(0, &storage[start..start + BYTES])
         .expect("written");
     Arc::new(device)
 }
@@ -133,7 +133,7 @@ struct Failing {
 }
 
 impl Device for Failing {
-    fn read(&self, _at: u64, into: &mut [u8]) -> io::Result<()> {
+    fn read_at(&self, _at: u64, into: &mut [u8]) -> io::Result<()> {
         match self.reads.fetch_add(1, Ordering::SeqCst) {
             0 => Err(io::ErrorKind::Interrupted.into()),
             n if n % 2 == 0 => Err(io::Error::from_raw_os_error(libc::EIO)),
@@ -143,7 +143,7 @@ impl Device for Failing {
             }
         }
     }
-    fn write(&self, _at: u64, _bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, _at: u64, _bytes: &[u8]) -> io::Result<()> {
         Ok(())
     }
     fn sync(&self) -> io::Result<()> {

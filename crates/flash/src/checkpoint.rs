@@ -71,7 +71,7 @@ pub struct Restored {
 pub(crate) fn superblock_of(device: &dyn Device) -> Result<Option<Superblock>, Error> {
     let mut both = Aligned::zeroed(2 * SUPERBLOCK_BYTES);
     device
-        .read(0, both.bytes_mut())
+        .read_at(0, both.bytes_mut())
         .map_err(Error::device("reading the superblock"))?;
     let mut newest: Option<Superblock> = None;
     for copy in both.bytes().chunks(SUPERBLOCK_BYTES) {
@@ -221,7 +221,7 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &Superblock) -> 
     copy.bytes_mut().copy_from_slice(&superblock.encode());
     let at = superblock.version % 2 * SUPERBLOCK_BYTES as u64;
     device
-        .write(at, copy.bytes())
+        .write_at(at, copy.bytes())
         .and_then(|()| device.sync())
         .map_err(Error::device("writing the superblock"))
 }

@@ -54,7 +54,7 @@ impl Core {
         {
             let content = image.read();
             self.device
-                .write(at, content.bytes())
+                .write_at(at, content.bytes())
                 .map_err(Error::device("writing a block to flash"))?;
         }
         self.counters
@@ -89,7 +89,7 @@ impl Core {
     pub(crate) fn move_out(&self, number: u32, buffer: &mut Aligned) -> Result<bool, Error> {
         let sequence = self.space.block(number).sequence();
         let at = u64::from(number) * BLOCK_BYTES as u64;
-        if self.device.read(at, buffer.bytes_mut()).is_err() {
+        if self.device.read_at(at, buffer.bytes_mut()).is_err() {
             // Its objects stay in their place: a read of one of them reports the error.
             self.space.block(number).set_damaged();
             return Ok(true);

@@ -708,7 +708,7 @@ impl Core {
                 Place::Flash(look) => look,
             };
             let bytes = &mut into[..look.cut.bytes];
-            match self.device.read(look.cut.at, bytes) {
+            match self.device.read_at(look.cut.at, bytes) {
                 Ok(()) => {}
                 Err(error) if self.is_still(&table, owner, &look) => {
                     return Err(Error::device("reading an object from flash")(error));

@@ -23,13 +23,13 @@ impl Ram {
 }
 
 impl Device for Ram {
-    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let bytes = self.0.0.lock().unwrap();
         into.copy_from_slice(&bytes[at as usize..][..into.len()]);
         Ok(())
     }
 
-    fn write(&self, at: u64, from: &[u8]) -> io::Result<()> {
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
         if self.0.1.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::Other.into());
         }

@@ -50,7 +50,7 @@ mod promoted;
 mod warmth;
 
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use device::{Aligned, BLOCK_BYTES};
+pub(crate) use device::BLOCK_BYTES;
 pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within};
 pub(crate) use fetch::{Here, Holding, locate_now};
 pub use heat::{Heat, HotKey, Refill, Refilled};
@@ -61,6 +61,7 @@ use warmth::Warmth;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
+use duramen_disk::ManyReads;
 pub(crate) use leisure::Expiries;
 use leisure::Leisure;
 use mask::{Mask, Masks};
@@ -116,6 +117,8 @@ pub(crate) struct Figures {
 
 pub(crate) struct Tier {
     device: Arc<dyn Device>,
+    /// Reads of the device, many at once.
+    reads: ManyReads,
     windows: Box<[Window]>,
     segment_bytes: usize,
     slots: u32,
@@ -170,6 +173,7 @@ impl Tier {
     ) -> Tier {
         Tier {
             device: options.device.clone(),
+            reads: ManyReads::new(options.device.clone()),
             windows: (0..windows).map(|_| Window::default()).collect(),
             segment_bytes,
             slots,

@@ -71,7 +71,7 @@ fn refused() -> io::Error {
 }
 
 impl Device for Ram {
-    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let unit = self.alignment();
         assert!(
             at.is_multiple_of(unit as u64) && into.len().is_multiple_of(unit),
@@ -88,7 +88,7 @@ impl Device for Ram {
         Ok(())
     }
 
-    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         assert!(
             at.is_multiple_of(4096) && bytes.len().is_multiple_of(4096),
             "whole units of the coarsest device"

@@ -13,7 +13,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-flash", &["duramen-disk"]),
     ("duramen-alloc", &["duramen-flash"]),
     ("duramen-format", &["duramen-base"]),
-    ("duramen-engine", &["duramen-format"]),
+    ("duramen-engine", &["duramen-format", "duramen-disk"]),
     ("duramen-backup", &["duramen-format", "duramen-disk"]),
     ("duramen-cluster", &["duramen-wire"]),
     ("duramen-metastore", &["duramen-cluster"]),
