@@ -27,6 +27,13 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// A cargo command in the heap's workspace, with the build directory of the store's.
+pub(crate) fn heap(command: &str) -> Command {
+    let mut cargo = cargo(&[command, "--manifest-path", "heap/Cargo.toml"]);
+    cargo.arg("--target-dir").arg(target());
+    cargo
+}
+
 /// Runs `work` under a heading and prints its time.
 pub(crate) fn section<T>(
     title: &str,

@@ -211,7 +211,7 @@ fn installed_and_found_by_pkg_config() {
         return;
     }
     let prefix = tempfile::tempdir().unwrap();
-    let top = crate_dir().join("../..");
+    let top = crate_dir().join("../../..");
     let installed = Command::new(top.join("scripts/install-alloc"))
         .arg("--from")
         .arg(libraries())
