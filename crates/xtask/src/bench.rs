@@ -15,7 +15,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     ];
     process::run(&mut process::cargo(&server))?;
     if arguments.first().is_some_and(|figure| figure == "flash") {
-        process::run(process::heap("build").args(["--release", "--package", "duramen-alloc"]))?;
+        let mut library = process::within(process::HEAP, "build");
+        process::run(library.args(["--release", "--package", "duramen-alloc"]))?;
     }
     let mut command = process::cargo(&[
         "run",

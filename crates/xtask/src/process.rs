@@ -27,10 +27,14 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// A cargo command in the heap's workspace, with the build directory of the store's.
-pub(crate) fn heap(command: &str) -> Command {
-    let mut cargo = cargo(&[command, "--manifest-path", "heap/Cargo.toml"]);
-    cargo.arg("--target-dir").arg(target());
+/// The workspaces of the store and of the SSD heap.
+pub(crate) const STORE: &str = "Cargo.toml";
+pub(crate) const HEAP: &str = "heap/Cargo.toml";
+
+/// A cargo command in one of these workspaces; both have one build directory.
+pub(crate) fn within(workspace: &str, command: &str) -> Command {
+    let mut cargo = cargo(&[command, "--manifest-path", workspace, "--target-dir"]);
+    cargo.arg(target());
     cargo
 }
 
