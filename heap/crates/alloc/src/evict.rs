@@ -11,61 +11,14 @@
 //! Paper: [Badam11 §3.2]. A separate thread that frees pages ahead was tried: with two processors
 //! waking it costs more than the waiting that it saves (0.9 of the rate, a tenth longer p99).
 
-use crate::buffer::{Try, Unit};
+use crate::batch::{AT_ONCE, Batch, Taken};
+use crate::buffer::Try;
 use crate::chunk::Place;
 use crate::error::Error;
 use crate::heap::{Heap, Worker};
-use crate::pager::{PAGE_BYTES, lift};
-use crate::regions;
+use crate::pager::PAGE_BYTES;
 use std::io;
 use std::sync::atomic::Ordering;
-
-/// Pages that one system call evicts.
-pub(crate) const AT_ONCE: usize = lift::PAGES;
-
-/// Pages that are about to be evicted.
-#[derive(Default)]
-pub(crate) struct Batch {
-    pages: Vec<u64>,
-    /// The units of the pages.
-    units: Vec<Taken>,
-    dirty: Vec<(u64, Place)>,
-    /// Regions without pages, whose page tables are freed by the same call.
-    pub regions: Vec<u64>,
-    /// The reason why some pages stay.
-    failed: Option<Error>,
-}
-
-/// A unit, with its pages that are about to be evicted.
-struct Taken {
-    name: u64,
-    unit: Unit,
-    pages: u32,
-}
-
-impl Batch {
-    pub fn new() -> Batch {
-        Batch {
-            pages: Vec::with_capacity(AT_ONCE),
-            units: Vec::with_capacity(AT_ONCE),
-            dirty: Vec::with_capacity(AT_ONCE),
-            regions: Vec::with_capacity(regions::AT_ONCE),
-            failed: None,
-        }
-    }
-
-    /// Keeps a page after all.
-    fn stays(&mut self, page: u64, place: &Place) {
-        self.pages.retain(|other| *other != page);
-        for taken in self
-            .units
-            .iter_mut()
-            .filter(|taken| taken.name == place.unit)
-        {
-            taken.pages &= !(1 << place.nth);
-        }
-    }
-}
 
 impl Heap {
     /// Evicts the oldest pages; returns their number.

@@ -14,11 +14,11 @@
 //! Paper: [Badam11 §3.2, Figure 1].
 
 use crate::atm::Atm;
+use crate::batch::{self, Batch};
 use crate::buffer::{self, Buffer, Claim, Unit};
 use crate::cache::{self, Cache};
 use crate::chunk::{Chunk, Kind, Place};
 use crate::error::Error;
-use crate::evict::{self, Batch};
 use crate::memory::Memory;
 use crate::pager::lift::Lift;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
@@ -68,8 +68,8 @@ impl Budget {
         let pages = pages.min(pages_max.unwrap_or(usize::MAX));
         // A shown page may need a page of the page table of its own; other page tables are freed
         // several at once.
-        let tables = pages + evict::AT_ONCE + regions::AT_ONCE;
-        let shown = (pages + evict::AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
+        let tables = pages + batch::AT_ONCE + regions::AT_ONCE;
+        let shown = (pages + batch::AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
         let queue = (pages * buffer::QUEUE_BYTES) as u64;
         let images = 11 * BLOCK_BYTES as u64;
         let blocks = device / BLOCK_BYTES as u64;

@@ -23,12 +23,13 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `heap`, `evict` | arrival of a page; eviction of a page |
+//! | `heap`, `evict`, `batch` | arrival of a page; eviction of many pages at once |
 //! | `buffer` | the shown pages, and the owners of units |
 //! | `regions` | the existing page tables |
 //! | `cache` | objects in RAM |
 //! | `chunk`, `atm` | from an address to an object's name |
-//! | `pool`, `memory` | `oalloc`; `malloc` |
+//! | `oalloc`, `pool` | objects on pages of their own |
+//! | `malloc`, `memory` | blocks of any length |
 //! | `pager` | userfaultfd, `mprotect` |
 //! | `signal` | the fault handler |
 //! | `checkpoint` | the heap's state for a later life |
@@ -40,6 +41,7 @@
 //! Paper: [Badam11 §3, §4]; differs: see each file.
 
 mod atm;
+mod batch;
 mod buffer;
 mod c;
 mod cache;
@@ -48,8 +50,10 @@ mod chunk;
 mod error;
 mod evict;
 mod heap;
+mod malloc;
 mod mapping;
 mod memory;
+mod oalloc;
 mod pager;
 mod pool;
 mod regions;

@@ -7,8 +7,8 @@
 use crate::checkpoint::Frame;
 use crate::error::Error;
 use crate::heap::{Budget, Heap, ROOTS};
+use crate::oalloc::OBJECT_BYTES_MAX;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
-use crate::pool::OBJECT_BYTES_MAX;
 use crate::signal;
 use duramen_disk::{Device, FileDevice};
 use duramen_flash::ObjectStore;

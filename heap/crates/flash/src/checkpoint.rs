@@ -33,17 +33,16 @@
 //!
 //! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own.
 
+use crate::core::Core;
 use crate::error::Error;
-use crate::layout::{
-    BLOCK_BYTES, FORMAT, OBJECT_BYTES_MAX, SECTORS_PER_BLOCK, SUPERBLOCK_BYTES, Superblock,
-    block_of,
-};
+use crate::layout::{BLOCK_BYTES, OBJECT_BYTES_MAX, SECTORS_PER_BLOCK, Superblock, block_of};
 use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
 use crate::place::{self, beside};
 use crate::space::{Kept, Space};
-use crate::store::{Core, ObjectStore, Options, drawn};
+use crate::store::{ObjectStore, Options};
+use crate::superblock::{Unsettled, drawn, superblock_of, write_superblock};
 use crate::table::{NOWHERE, Table, Tables};
-use duramen_disk::{Aligned, Device, quietly};
+use duramen_disk::{Device, quietly};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,38 +64,6 @@ pub struct Restored {
     pub store: ObjectStore,
     /// The blob that was given to [`ObjectStore::checkpoint`].
     pub blob: Vec<u8>,
-}
-
-/// The newest superblock; `None`: there is none.
-pub(crate) fn superblock_of(device: &dyn Device) -> Result<Option<Superblock>, Error> {
-    let mut both = Aligned::zeroed(2 * SUPERBLOCK_BYTES);
-    device
-        .read_at(0, both.bytes_mut())
-        .map_err(Error::device("reading the superblock"))?;
-    let mut newest: Option<Superblock> = None;
-    for copy in both.bytes().chunks(SUPERBLOCK_BYTES) {
-        let found = Superblock::decode(copy).map_err(|found| Error::Newer {
-            what: "the flash file".to_owned(),
-            found,
-            known: FORMAT,
-        })?;
-        newest = newest.max_by_version(found);
-    }
-    Ok(newest)
-}
-
-/// Work that is left over before another checkpoint can be made.
-#[derive(Default)]
-pub(crate) enum Unsettled {
-    #[default]
-    No,
-    /// A file of the next checkpoint's number was given up: the number must not be used again. If a
-    /// path is named, the last checkpoint's file at that path was moved away for a moment; its
-    /// return must become durable first.
-    Void(Option<PathBuf>),
-    /// The next checkpoint's file is in place, so it becomes the last one. If a path is named, the
-    /// replacement must become durable first.
-    Replaced(Option<PathBuf>),
 }
 
 /// The reason why the next checkpoint's file did not replace the last one's.
@@ -199,31 +166,6 @@ impl Core {
         *superblock = new;
         Ok(())
     }
-}
-
-trait Newest {
-    fn max_by_version(self, other: Self) -> Self;
-}
-
-impl Newest for Option<Superblock> {
-    fn max_by_version(self, other: Self) -> Self {
-        match (self, other) {
-            (Some(one), Some(two)) if two.version > one.version => Some(two),
-            (None, other) => other,
-            (one, _) => one,
-        }
-    }
-}
-
-/// Writes one of the two copies, the older one, and syncs.
-pub(crate) fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<(), Error> {
-    let mut copy = Aligned::zeroed(SUPERBLOCK_BYTES);
-    copy.bytes_mut().copy_from_slice(&superblock.encode());
-    let at = superblock.version % 2 * SUPERBLOCK_BYTES as u64;
-    device
-        .write_at(at, copy.bytes())
-        .and_then(|()| device.sync())
-        .map_err(Error::device("writing the superblock"))
 }
 
 impl ObjectStore {

@@ -5,18 +5,17 @@
 //! - N1: a checkpoint holds at most half of the blocks, less a few, as long as live objects fill at
 //!   most nine tenths of these. So the other half has room for all live data once more, and a
 //!   writer finds room however much it writes until the next checkpoint.
-//! - N2: meanwhile writers get one block for each [`TURNS`] emptied ones: they continue, and the
-//!   work ends.
+//! - N2: meanwhile writers get one block for each [`TURNS`](crate::core::TURNS) emptied ones: they
+//!   continue, and the work ends.
 //! - N3: a block that a checkpoint holds is emptied only while there are free blocks beside the
 //!   collector's reserve, because emptying it frees nothing.
 //!
 //! **Concurrency** the flusher empties blocks, so that there is one collector; the thread that
 //! makes the checkpoint waits without a lock.
 
+use crate::core::{Core, Dense, RESERVE};
 use crate::error::Error;
-use crate::flusher::RESERVE;
 use crate::layout::BLOCK_BYTES;
-use crate::store::Core;
 use duramen_disk::Aligned;
 use std::sync::PoisonError;
 
@@ -25,31 +24,10 @@ const APART: usize = 8;
 /// Target for the live part of a checkpoint's blocks, on average, in percent, if it would otherwise
 /// need more than half of all blocks.
 const DENSE_PERCENT: u64 = 90;
-/// Blocks that are emptied before a writer gets one: unless they are very dense, that makes at
-/// least one more free block.
-const TURNS: u32 = 8;
 /// Blocks that may become sparse between the end of this work and a checkpoint.
 const LATE: usize = 4;
 /// Plans that are made, each for the rest of the previous one.
 const PLANS: u32 = 8;
-
-/// The blocks to be emptied.
-pub(crate) struct Dense {
-    pub victims: Vec<u32>,
-    /// Blocks emptied since a writer last got a block.
-    emptied: u32,
-}
-
-impl Dense {
-    /// N2.
-    pub fn lets_writers(&self) -> bool {
-        self.emptied >= TURNS
-    }
-
-    pub fn let_writer(&mut self) {
-        self.emptied = 0;
-    }
-}
 
 impl Core {
     /// Blocks that a checkpoint may hold (N1).

@@ -5,26 +5,24 @@
 //!   checked and changed under the lock of the filled blocks.
 //! - F2: objects of a victim are relocated from its end to its beginning: of two objects of one
 //!   owner in one sector only the last one is relocated.
-//! - F3: collecting continues with the last [`RESERVE`] free blocks, which no writer gets. Writers
-//!   do not share the collector's block either: their objects would take the room that a victim
-//!   needs, and without a free block nothing could be collected any more, however much is dead.
+//! - F3: collecting continues with the last [`RESERVE`](crate::core::RESERVE) free blocks, which no
+//!   writer gets. Writers do not share the collector's block either: their objects would take the
+//!   room that a victim needs, and without a free block nothing could be collected any more, however
+//!   much is dead.
 //!
 //! Paper: [Badam11 §3.5]; differs: of the next blocks the emptiest is taken; empty ones are not
 //! read at all.
 
+use crate::core::{Core, Work};
 use crate::error::Error;
 use crate::image::Image;
 use crate::layout::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Owner, SECTORS_PER_BLOCK, footprint, location,
     object_at,
 };
-use crate::store::Core;
 use duramen_disk::Aligned;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Free blocks for relocated objects alone.
-pub(crate) const RESERVE: usize = 2;
 
 impl Core {
     /// Main loop of the thread.
@@ -173,14 +171,6 @@ impl Core {
         }
         Ok(true)
     }
-}
-
-/// Next work of the thread.
-pub(crate) enum Work {
-    Write(Arc<Image>),
-    Collect,
-    /// For a checkpoint.
-    Empty(u32),
 }
 
 /// Objects of a block with valid checksums: owner, offset, and payload. Behind a damaged one the

@@ -9,6 +9,7 @@
 //! | file | content |
 //! |---|---|
 //! | `store` | [`ObjectStore`]: write, read, free |
+//! | `core` | the state that its callers, its thread and its checkpoints share |
 //! | `layout` | every byte on flash and in a checkpoint |
 //! | `memory` | memory for reads of objects |
 //! | `table` | object tables |
@@ -16,6 +17,7 @@
 //! | `space` | free, live and held blocks |
 //! | `flusher` | the thread that writes blocks and collects garbage |
 //! | `dense` | before a checkpoint: live objects leave sparse blocks |
+//! | `superblock` | the owner of a device, and its valid checkpoints |
 //! | `checkpoint` | the state from which a later process continues |
 //! | `place` | the path of its file, and files that are never replaced |
 //! | `pieces` | its file, which is read and verified piece by piece |
@@ -26,6 +28,7 @@
 //! reused before the next one; reads verify a checksum.
 
 mod checkpoint;
+mod core;
 mod dense;
 mod error;
 mod flusher;
@@ -37,6 +40,7 @@ mod place;
 mod reader;
 mod space;
 mod store;
+mod superblock;
 mod table;
 
 pub use checkpoint::Restored;

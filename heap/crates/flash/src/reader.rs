@@ -9,9 +9,10 @@
 //!
 //! Paper: [Badam11 §4, Figure 2]: flash reaches its full rate only with many requests at once.
 
+use crate::core::{ATTEMPTS, Core, Look, Place};
 use crate::error::Error;
 use crate::layout::{Owner, room_max};
-use crate::store::{Core, Look, ObjectStore, Place};
+use crate::store::ObjectStore;
 use crate::table::Table;
 use duramen_disk::{Aligned, SpanReader};
 use std::os::fd::BorrowedFd;
@@ -183,7 +184,7 @@ impl Reader {
                     None => {
                         let is_still = core.is_still(&request.table, owner, &look);
                         request.missed += u32::from(is_still);
-                        if request.missed < crate::store::ATTEMPTS {
+                        if request.missed < ATTEMPTS {
                             return again.push(request);
                         }
                         let sector = look.location;

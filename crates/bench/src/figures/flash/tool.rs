@@ -187,7 +187,8 @@ fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, P
     let beside = beside.with_file_name("libduramen_alloc.a");
     let library = library.unwrap_or(&beside);
     if !library.exists() {
-        let how = "it is not there; build it first (in heap/: cargo build --release -p duramen-alloc)";
+        let how =
+            "it is not there; build it first (in heap/: cargo build --release -p duramen-alloc)";
         return Err(Failure::new(library.display().to_string(), how));
     }
     let mut built = BTreeMap::new();
