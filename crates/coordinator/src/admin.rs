@@ -4,7 +4,7 @@
 //! - A1: a peer has [`PATIENCE`] to send its request, of which at most [`HEAD_BYTES_MAX`] are read;
 //!   one write waits as long at most; more than [`AT_ONCE`] peers at a time are turned away.
 
-use crate::driver::{News, Report, ask_report};
+use crate::news::{News, Report, ask_report};
 use crate::{Error, Role};
 use duramen_net::Handle;
 use std::io::{Read as _, Write as _};
@@ -74,7 +74,7 @@ fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
     stream.write_all(body.as_bytes())
 }
 
-/// The request's head, cut off at [`HEAD_BYTES_MAX`]. An error if it takes longer than [`PATIENCE`].
+/// The request's head, cut off at [`HEAD_BYTES_MAX`]. Longer than [`PATIENCE`]: an error.
 fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();

@@ -5,9 +5,9 @@
 //! point to are dead from then on. But a segment's live bytes must be exact (a segment without live
 //! entries is dropped unread), and the length of an entry is only in the entry. So the buckets are
 //! kept as a list of entries to count. A cleaner thread walks through them: entries in memory are
-//! counted at once; segments on flash are read one by one in the background (leisure::F8), or
-//! without a rest while flash is short or writes wait for it. A cleaner that meets such an entry
-//! first counts it itself.
+//! counted at once; segments on flash are read one by one in the background
+//! (background_reads::F8), or without a rest while flash is short or writes wait for it. A cleaner
+//! that meets such an entry first counts it itself.
 //!
 //! None of this is durable: the log has the clear itself, and a restart loads no entry that is
 //! older.

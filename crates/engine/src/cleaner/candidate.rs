@@ -22,7 +22,7 @@ pub struct Candidate<'a> {
 }
 
 /// Why an entry could not be locked.
-pub enum Gone {
+pub enum NotLocked {
     /// The index points elsewhere by now.
     Dead,
     /// A transaction holds the bucket.
@@ -76,14 +76,14 @@ impl<'a> Candidate<'a> {
         mut view: View<'a>,
         mut place: &'a AtomicU64,
         me: u16,
-    ) -> Result<(View<'a>, usize, &'a AtomicU64, Locking), Gone> {
+    ) -> Result<(View<'a>, usize, &'a AtomicU64, Locking), NotLocked> {
         loop {
             let home = view.home(self.tag);
             match view.try_lock(home, me) {
-                Locking::Busy => return Err(Gone::Busy),
+                Locking::Busy => return Err(NotLocked::Busy),
                 Locking::Moved => {
                     self.partition.wait_for_move(view);
-                    (view, place, _) = self.find().ok_or(Gone::Dead)?;
+                    (view, place, _) = self.find().ok_or(NotLocked::Dead)?;
                 }
                 locking => {
                     let slot = Slot(place.load(duramen_base::sync::Ordering::Relaxed));
@@ -93,7 +93,7 @@ impl<'a> Candidate<'a> {
                     if locking == Locking::Taken {
                         view.unlock(home);
                     }
-                    return Err(Gone::Dead);
+                    return Err(NotLocked::Dead);
                 }
             }
         }
@@ -121,8 +121,8 @@ impl<'a> Candidate<'a> {
                 }
                 Some(true)
             }
-            Err(Gone::Dead) => None,
-            Err(Gone::Busy) => Some(false),
+            Err(NotLocked::Dead) => None,
+            Err(NotLocked::Busy) => Some(false),
         }
     }
 }

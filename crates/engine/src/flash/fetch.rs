@@ -86,7 +86,7 @@ pub(super) enum Read {
 
 /// The bytes of an entry.
 #[derive(Clone, Copy)]
-pub(crate) struct Here {
+pub(crate) struct InMemory {
     pub(crate) at: *const u8,
     /// True: a copy, not the entry in its own window.
     pub(crate) is_copy: bool,
@@ -202,15 +202,21 @@ impl Tier {
     /// As [`locate`]. Not inlined: otherwise it would be part of every loop over slots, also in
     /// stores without a tier.
     #[inline(never)]
-    fn locate(&self, space: &Space, stamp: u64, holding: &Holding, location: u64) -> Option<Here> {
+    fn locate(
+        &self,
+        space: &Space,
+        stamp: u64,
+        holding: &Holding,
+        location: u64,
+    ) -> Option<InMemory> {
         if self.is_in_memory(space.window_of(location), stamp) {
-            return Some(Here {
+            return Some(InMemory {
                 at: space.at(location),
                 is_copy: false,
             });
         }
         let at = self.copy_of(space, holding, location)?;
-        Some(Here { at, is_copy: true })
+        Some(InMemory { at, is_copy: true })
     }
 
     /// Probable address of an entry, to be prefetched; `None`: on the device alone. Not inlined, as
@@ -243,9 +249,9 @@ pub(crate) fn locate(
     stamp: impl FnOnce() -> u64,
     holding: &Holding,
     location: u64,
-) -> Option<Here> {
+) -> Option<InMemory> {
     match &space.tier {
-        None => Some(Here {
+        None => Some(InMemory {
             at: space.at(location),
             is_copy: false,
         }),
@@ -275,7 +281,7 @@ pub(crate) fn locate_now(
 impl Guard<'_> {
     /// The bytes of an entry that the index points to under this pin.
     #[inline(always)]
-    pub(crate) fn memory_of(&self, location: u64) -> Option<Here> {
+    pub(crate) fn memory_of(&self, location: u64) -> Option<InMemory> {
         let stamp = || self.core.epochs.stamp_of(self.slot);
         locate(&self.core.space, stamp, &self.carried.holding, location)
     }
@@ -313,7 +319,7 @@ impl Guard<'_> {
     /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
     /// for the first time.
     #[cold]
-    pub(crate) fn served_copy(&self, slot: Slot, here: Here) {
+    pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
         let Some(tier) = &self.core.space.tier else {
             return;
         };

@@ -107,7 +107,7 @@ impl Store {
         let half = refill_bytes(self.core().space.budget.limit()) as usize / 2;
         let tier_figures = &tier.figures;
         Ok(Some(Refill {
-            keys_max: half / (size_of::<Wanted>() + size_of::<HotKey>()),
+            keys_max: half / (size_of::<ToCopy>() + size_of::<HotKey>()),
             memory: Aligned::zeroed(half),
             memory_bytes: half,
             asked: tier_figures.asked.load(Ordering::Relaxed),
@@ -244,7 +244,7 @@ pub struct Refilled {
 }
 
 /// An entry to copy.
-struct Wanted {
+struct ToCopy {
     cold: Cold,
     key: HotKey,
 }
@@ -278,7 +278,7 @@ impl Refill {
     }
 
     /// The entries, in the order of the device (W1).
-    fn find(&mut self, keys: &[HotKey]) -> Vec<Wanted> {
+    fn find(&mut self, keys: &[HotKey]) -> Vec<ToCopy> {
         let guess = self.guess;
         let guard = self.session.pin();
         let core = guard.core;
@@ -302,7 +302,7 @@ impl Refill {
                     && wanted.len() < keys.len()
                 {
                     let cold = tier.cold(space, location, guess);
-                    wanted.push(Wanted { cold, key: *key });
+                    wanted.push(ToCopy { cold, key: *key });
                 }
                 false // another entry may have the same tag
             });
@@ -315,7 +315,7 @@ impl Refill {
     fn copy_found(
         &mut self,
         heat: u8,
-        wanted: &[Wanted],
+        wanted: &[ToCopy],
         done: &mut Refilled,
         stop: &dyn Fn() -> bool,
     ) {
@@ -356,7 +356,7 @@ impl Refill {
     }
 
     /// The spans to read at once, from `next` on.
-    fn plan(&self, wanted: &[Wanted], next: usize) -> Vec<Span> {
+    fn plan(&self, wanted: &[ToCopy], next: usize) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
         let mut used = 0;
         for (n, wanted) in wanted.iter().enumerate().skip(next) {
@@ -409,7 +409,7 @@ impl Refill {
     fn take(
         &mut self,
         heat: u8,
-        wanted: &Wanted,
+        wanted: &ToCopy,
         span: &Span,
         done: &mut Refilled,
         stop: &dyn Fn() -> bool,

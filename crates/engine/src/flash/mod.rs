@@ -39,12 +39,12 @@
 //! differs: one log over memory and flash, and no object tables, as the index slots that exist
 //! anyway are the owners.
 
+mod background_reads;
 mod bulk;
 mod demote;
 mod device;
 mod fetch;
 mod heat;
-mod leisure;
 mod mask;
 mod promoted;
 mod warmth;
@@ -52,7 +52,7 @@ mod warmth;
 pub(crate) use bulk::{Gather, Image};
 pub(crate) use device::BLOCK_BYTES;
 pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within};
-pub(crate) use fetch::{Here, Holding, locate_now};
+pub(crate) use fetch::{Holding, InMemory, locate_now};
 pub use heat::{Heat, HotKey, Refill, Refilled};
 #[cfg(any(loom, shuttle))]
 pub use warmth::Warmth;
@@ -61,9 +61,9 @@ use warmth::Warmth;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
+use background_reads::BackgroundReads;
+pub(crate) use background_reads::Expiries;
 use duramen_disk::ManyReads;
-pub(crate) use leisure::Expiries;
-use leisure::Leisure;
 use mask::{Mask, Masks};
 use promoted::Promoted;
 use std::collections::VecDeque;
@@ -154,7 +154,7 @@ pub(crate) struct Tier {
     may_leave: AtomicUsize,
     may_gain: AtomicUsize,
     masks: Masks,
-    leisure: Leisure,
+    background_reads: BackgroundReads,
     pub(crate) promoted: Promoted,
     pub(crate) figures: Figures,
 }
@@ -199,7 +199,7 @@ impl Tier {
             may_leave: AtomicUsize::new(0),
             may_gain: AtomicUsize::new(0),
             masks: Masks::new(),
-            leisure: Leisure::default(),
+            background_reads: BackgroundReads::default(),
             promoted: Promoted::new(memory_bytes, segment_bytes),
             figures: Figures::default(),
         }

@@ -9,7 +9,7 @@ use crate::flash::{Holding, locate_now};
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
-use crate::log::{Bug, Needs};
+use crate::log::{Bug, Required};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
 use duramen_base::sync::AtomicU64;
@@ -37,7 +37,7 @@ impl<'a> Arrival<'a> {
         core: &'a Core,
         entry: Entry<'a>,
         location: u64,
-        needs: &Needs<'_>,
+        needs: &Required<'_>,
         careless: bool,
     ) -> Arrival<'a> {
         // An entry from before the table was created or cleared does not belong to this table.

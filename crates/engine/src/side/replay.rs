@@ -51,7 +51,7 @@ type Rival<'v> = Option<(&'v AtomicU64, Slot, Entry<'v>)>;
 
 /// The effect of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Action {
     Put,
     /// A tombstone, or an object that has expired.
     Kill,
@@ -66,7 +66,7 @@ struct Arrival<'a, 'b> {
     table: TableId,
     hash: KeyHash,
     index: &'a Index,
-    what: What,
+    action: Action,
 }
 
 /// One call of [`SideLog::replay`].
@@ -219,7 +219,7 @@ impl Replay<'_> {
         for (n, arrival) in arrivals.iter().enumerate().skip(first) {
             let Some(arrival) = arrival
                 .as_ref()
-                .filter(|other| other.what != What::Complete)
+                .filter(|other| other.action != Action::Complete)
             else {
                 continue;
             };
@@ -261,17 +261,17 @@ impl Replay<'_> {
             table,
             hash,
             index,
-            what: match entry.kind {
-                Kind::Completion => What::Complete,
-                Kind::Object if !expired => What::Put,
-                Kind::Object | Kind::Tombstone => What::Kill,
+            action: match entry.kind {
+                Kind::Completion => Action::Complete,
+                Kind::Object if !expired => Action::Put,
+                Kind::Object | Kind::Tombstone => Action::Kill,
             },
         })
     }
 
     /// side::S1; the arrival is the `n`th of its group. `Some`: the entry was not settled yet.
     fn settle(&mut self, counters: &Counters, n: usize, arrival: &Arrival<'_, '_>) -> Option<Need> {
-        if arrival.what == What::Complete {
+        if arrival.action == Action::Complete {
             return self.complete(counters, arrival);
         }
         let (partition, tag) = (
@@ -292,7 +292,7 @@ impl Replay<'_> {
             };
             let settled = match self.rival(n, arrival, view) {
                 Err(need) => Settled::Needs(need),
-                Ok(rival) if arrival.what == What::Kill => self.kill(arrival, change, rival),
+                Ok(rival) if arrival.action == Action::Kill => self.kill(arrival, change, rival),
                 Ok(rival) => self.put(arrival, change, rival),
             };
             view.unlock(home);

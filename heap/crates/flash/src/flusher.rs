@@ -7,8 +7,8 @@
 //!   owner in one sector only the last one is relocated.
 //! - F3: collecting continues with the last [`RESERVE`](crate::core::RESERVE) free blocks, which no
 //!   writer gets. Writers do not share the collector's block either: their objects would take the
-//!   room that a victim needs, and without a free block nothing could be collected any more, however
-//!   much is dead.
+//!   room that a victim needs, and without a free block nothing could be collected any more,
+//!   however much is dead.
 //!
 //! Paper: [Badam11 §3.5]; differs: of the next blocks the emptiest is taken; empty ones are not
 //! read at all.

@@ -30,7 +30,7 @@ const HOLLOW_PART: u64 = 16;
 const OCTAVES: usize = 64;
 const STEPS: usize = 4;
 
-pub(super) struct Leisure {
+pub(super) struct BackgroundReads {
     began: Instant,
     /// Nanoseconds from `began` until background reads may go on.
     rests_until: AtomicU64,
@@ -38,9 +38,9 @@ pub(super) struct Leisure {
     hollow: AtomicBool,
 }
 
-impl Default for Leisure {
-    fn default() -> Leisure {
-        Leisure {
+impl Default for BackgroundReads {
+    fn default() -> BackgroundReads {
+        BackgroundReads {
             began: Instant::now(),
             rests_until: AtomicU64::new(0),
             hollow: AtomicBool::new(false),
@@ -48,7 +48,7 @@ impl Default for Leisure {
     }
 }
 
-impl Leisure {
+impl BackgroundReads {
     fn is_rested(&self, now: Instant) -> bool {
         let now = now.duration_since(self.began).as_nanos() as u64;
         now >= self.rests_until.load(Ordering::Relaxed)
@@ -78,23 +78,26 @@ impl Leisure {
 impl Tier {
     /// True if background reads may begin (F8).
     pub(crate) fn is_rested(&self) -> bool {
-        self.leisure.is_rested(Instant::now())
+        self.background_reads.is_rested(Instant::now())
     }
 
     /// True if background reads that began after a rest may go on.
     pub(crate) fn is_in_burst(&self) -> bool {
-        self.leisure.is_in_burst(Instant::now())
+        self.background_reads.is_in_burst(Instant::now())
     }
 
     /// Records that `bytes` of a segment were read since `started`.
     pub(super) fn was_read(&self, bytes: usize, started: Instant) {
         let spent = started.elapsed();
-        self.leisure.spent(bytes as u64, spent, Instant::now());
+        self.background_reads
+            .spent(bytes as u64, spent, Instant::now());
     }
 
     /// True if hollow segments may be cleaned now.
     pub(crate) fn wants_hollow(&self) -> bool {
-        self.leisure.hollow.load(Ordering::Relaxed) && self.is_rested() && !self.has_failed()
+        self.background_reads.hollow.load(Ordering::Relaxed)
+            && self.is_rested()
+            && !self.has_failed()
     }
 
     /// Time when the expiry pass has to read a cold window.
@@ -110,7 +113,7 @@ impl Tier {
     }
 
     pub(crate) fn note_hollow(&self, any: bool) {
-        self.leisure.hollow.store(any, Ordering::Relaxed);
+        self.background_reads.hollow.store(any, Ordering::Relaxed);
     }
 }
 
@@ -225,19 +228,19 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_time_is_spent_reading_at_most() {
-        let leisure = Leisure::default();
-        let at = |ms| leisure.began + Duration::from_millis(ms);
-        assert!(leisure.is_rested(at(0)));
+        let background_reads = BackgroundReads::default();
+        let at = |ms| background_reads.began + Duration::from_millis(ms);
+        assert!(background_reads.is_rested(at(0)));
         // A burst of four reads.
         for n in 1..=4 {
-            leisure.spent(1 << 20, Duration::from_millis(5), at(5 * n));
-            assert!(leisure.is_in_burst(at(5 * n)));
+            background_reads.spent(1 << 20, Duration::from_millis(5), at(5 * n));
+            assert!(background_reads.is_in_burst(at(5 * n)));
         }
-        assert!(!leisure.is_rested(at(64)) && leisure.is_rested(at(65)));
-        leisure.spent(8 << 20, Duration::from_millis(30), at(100));
-        assert!(!leisure.is_in_burst(at(100)) && leisure.is_in_burst(at(120)));
+        assert!(!background_reads.is_rested(at(64)) && background_reads.is_rested(at(65)));
+        background_reads.spent(8 << 20, Duration::from_millis(30), at(100));
+        assert!(!background_reads.is_in_burst(at(100)) && background_reads.is_in_burst(at(120)));
         // A machine that stood still during a read.
-        leisure.spent(1 << 20, Duration::from_secs(60), at(70_000));
-        assert!(!leisure.is_rested(at(70_158)) && leisure.is_rested(at(70_160)));
+        background_reads.spent(1 << 20, Duration::from_secs(60), at(70_000));
+        assert!(!background_reads.is_rested(at(70_158)) && background_reads.is_rested(at(70_160)));
     }
 }

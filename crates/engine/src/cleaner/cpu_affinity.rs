@@ -34,7 +34,7 @@ impl Processor {
 }
 
 /// One cleaner thread's view of the writers' processors.
-pub struct Apart {
+pub struct CpuAffinity {
     /// Processors that the thread may use; `None`: the system does not report them, so the thread
     /// is never moved.
     allowed: Option<CpuSet>,
@@ -47,10 +47,10 @@ pub struct Apart {
     confined: bool,
 }
 
-impl Apart {
+impl CpuAffinity {
     /// To be called on the cleaner's own thread.
-    pub fn new(heads: usize) -> Apart {
-        Apart {
+    pub fn new(heads: usize) -> CpuAffinity {
+        CpuAffinity {
             allowed: sched_getaffinity(None).ok(),
             appended: vec![0; heads],
             looked: None,
@@ -124,7 +124,7 @@ mod tests {
         };
         let store = Store::new(options).unwrap();
         let core = store.core();
-        let mut apart = Apart::new(1);
+        let mut affinity = CpuAffinity::new(1);
         // This thread is writer and cleaner in one, so it finds the writer on its own processor.
         let mut session = store.session().unwrap();
         for key in 0..200u32 {
@@ -136,20 +136,20 @@ mod tests {
         }
         core.heads[0].processor.note();
         let writer = core.heads[0].processor.last().unwrap();
-        apart.keep(core);
+        affinity.keep(core);
         let now = sched_getaffinity(None).unwrap();
-        if apart.busy.is_set(sched_getcpu()) {
+        if affinity.busy.is_set(sched_getcpu()) {
             // It was moved between the note and the look, to a processor where it may stay.
-            assert!(apart.confined);
+            assert!(affinity.confined);
         }
-        if apart.confined {
+        if affinity.confined {
             assert!(!now.is_set(writer) && now.count() == allowed.count() - 1);
             assert_ne!(sched_getcpu(), writer);
         }
         // No writer has appended since: after a while the cleaner may use every processor again.
-        apart.looked = None;
-        apart.keep(core);
-        assert!(!apart.confined);
+        affinity.looked = None;
+        affinity.keep(core);
+        assert!(!affinity.confined);
         assert_eq!(sched_getaffinity(None).unwrap().count(), allowed.count());
     }
 
