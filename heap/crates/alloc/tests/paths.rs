@@ -150,7 +150,7 @@ fn a_checkpoint_is_no_flash_file() {
     swapped.flash_file = good.clone();
     let error = duramen_alloc::init(&swapped).unwrap_err();
     assert!(
-        matches!(error, Error::Flash(_)) && error.code() == EINVAL,
+        matches!(error, Error::Disk(_)) && error.code() == EINVAL,
         "{error}"
     );
     assert!(error.to_string().contains("a checkpoint"), "{error}");
