@@ -41,10 +41,6 @@ use crate::ring::Ring;
 use crate::staging::Batch;
 use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
-/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
-/// these come from a recovery or a cleaner, and free more than they take.
-const FRAMES_KEPT: u32 = 2;
-
 /// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {
     pub(crate) disk: Arc<dyn Disk>,
@@ -291,8 +287,7 @@ impl Backup {
         self.working(&state)?;
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
-            let kept = if chunk.close { 0 } else { FRAMES_KEPT };
-            self.has_room(&state, id.log, kept)?;
+            self.has_room(&state, id.log, chunk.frames_kept())?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(id, replica);
