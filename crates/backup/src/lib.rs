@@ -26,7 +26,6 @@ pub mod inspect;
 mod many;
 mod open;
 pub mod os;
-mod parallel;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod read;

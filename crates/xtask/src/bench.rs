@@ -15,8 +15,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     ];
     process::run(&mut process::cargo(&server))?;
     if arguments.first().is_some_and(|figure| figure == "flash") {
-        let library = ["build", "--release", "--package", "duramen-alloc"];
-        process::run(&mut process::cargo(&library))?;
+        let mut library = process::within(process::HEAP, "build");
+        process::run(library.args(["--release", "--package", "duramen-alloc"]))?;
     }
     let mut command = process::cargo(&[
         "run",

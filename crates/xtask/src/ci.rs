@@ -8,25 +8,34 @@ const FUZZ_SECONDS: u64 = 60;
 
 pub(crate) fn run() -> Result<(), String> {
     section("whole CI", || {
-        section("format", || {
-            process::run(&mut process::cargo(&["fmt", "--all", "--check"]))
-        })?;
         section("tidy", tidy::run)?;
-        section("clippy", || {
-            process::run(&mut process::cargo(&[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--quiet",
-                "--",
-                "-D",
-                "warnings",
-            ]))
-        })?;
-        section("docs", || {
-            process::run(
-                process::cargo(&[
-                    "doc",
+        section("store", || build(process::STORE))?;
+        section("heap", || build(process::HEAP))?;
+        section("fuzz", || fuzz::all(FUZZ_SECONDS))?;
+        test::run(&[])
+    })
+}
+
+/// Format, clippy and docs of a workspace.
+fn build(workspace: &str) -> Result<(), String> {
+    section("format", || {
+        let check = ["fmt", "--all", "--check", "--manifest-path", workspace];
+        process::run(&mut process::cargo(&check))
+    })?;
+    section("clippy", || {
+        process::run(process::within(workspace, "clippy").args([
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    })?;
+    section("docs", || {
+        process::run(
+            process::within(workspace, "doc")
+                .args([
                     "--workspace",
                     "--no-deps",
                     "--document-private-items",
@@ -37,9 +46,6 @@ pub(crate) fn run() -> Result<(), String> {
                     "RUSTDOCFLAGS",
                     "-D warnings -A rustdoc::private-intra-doc-links",
                 ),
-            )
-        })?;
-        section("fuzz", || fuzz::all(FUZZ_SECONDS))?;
-        test::run(&[])
+        )
     })
 }

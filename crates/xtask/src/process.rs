@@ -27,6 +27,17 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The workspaces of the store and of the SSD heap.
+pub(crate) const STORE: &str = "Cargo.toml";
+pub(crate) const HEAP: &str = "heap/Cargo.toml";
+
+/// A cargo command in one of these workspaces; both have one build directory.
+pub(crate) fn within(workspace: &str, command: &str) -> Command {
+    let mut cargo = cargo(&[command, "--manifest-path", workspace, "--target-dir"]);
+    cargo.arg(target());
+    cargo
+}
+
 /// Runs `work` under a heading and prints its time.
 pub(crate) fn section<T>(
     title: &str,

@@ -2,12 +2,13 @@
 //! cleaned.
 
 use super::mask::Mask;
-use super::{Aligned, BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
+use super::{BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
 use crate::Mode;
 use crate::cleaner::FLASH_LIVE_PART_MAX;
 use crate::core::Core;
 use crate::space::segment::Segment;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Entry};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -410,7 +411,7 @@ impl Core {
         // its memory has left (asserted): this is the only reference until `cool`.
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
         let started = Instant::now();
-        let read = tier.device.read_at(place, bytes).is_ok();
+        let read = tier.device.read_any(place, bytes).is_ok();
         tier.was_read(length, started);
         if read {
             mask.remove(place, bytes);
@@ -436,9 +437,9 @@ impl Core {
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
-        let mut memory = Aligned::new(length);
-        let bytes = memory.bytes_mut(length);
-        if tier.device.read_at(place, bytes).is_err() {
+        let mut memory = Aligned::zeroed(length);
+        let bytes = memory.bytes_mut();
+        if tier.device.read_any(place, bytes).is_err() {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -463,10 +464,10 @@ impl Core {
 impl Tier {
     /// Writes a segment's bytes to a slot, under a mask of their own (mask::F7).
     fn write_masked(&self, slot: u32, mask: Mask, bytes: &[u8]) -> std::io::Result<()> {
-        let mut memory = Aligned::new(bytes.len().min(WRITE_BYTES));
+        let mut memory = Aligned::zeroed(bytes.len().min(WRITE_BYTES));
         let mut at = self.slot_at(slot);
         for some in bytes.chunks(WRITE_BYTES) {
-            let masked = memory.bytes_mut(some.len());
+            let masked = &mut memory.bytes_mut()[..some.len()];
             mask.copy(at, some, masked);
             self.device.write_at(at, masked)?;
             at += some.len() as u64;

@@ -1,12 +1,13 @@
 //! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
-use super::{Aligned, Cold, Fetched, Tier};
+use super::{Cold, Fetched, Tier};
 use crate::core::Core;
 use crate::index::bucket::Slot;
 use crate::session::{Guard, Session};
 use crate::space::Space;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{self, Resource};
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Damage};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -180,9 +181,9 @@ impl Tier {
     fn fetch(&self, space: &Space, holding: &Holding, mut cold: Cold) -> Result<(), Error> {
         loop {
             let (offset, length) = cold.span();
-            let mut memory = Aligned::new(length);
-            let into = memory.bytes_mut(length);
-            if self.device.read_at(offset, into).is_err() {
+            let mut memory = Aligned::zeroed(length);
+            let into = memory.bytes_mut();
+            if self.device.read_any(offset, into).is_err() {
                 self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 return Err(Error::FlashFailed);
             }

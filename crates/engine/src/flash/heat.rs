@@ -27,12 +27,13 @@
 
 use super::fetch::{Read, bytes_of};
 use super::promoted::{HEAT_MAX, Put};
-use super::{Aligned, Cold, Tier};
+use super::{Cold, Tier};
 use crate::core::Core;
 use crate::session::Session;
 use crate::space::segment::State;
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Kind};
 use duramen_format::hash::HASH_BITS;
 use std::ops::Range;
@@ -107,7 +108,7 @@ impl Store {
         let tier_figures = &tier.figures;
         Ok(Some(Refill {
             keys_max: half / (size_of::<ToCopy>() + size_of::<HotKey>()),
-            memory: Aligned::new(half),
+            memory: Aligned::zeroed(half),
             memory_bytes: half,
             asked: tier_figures.asked.load(Ordering::Relaxed),
             guess: GUESS_BYTES,
@@ -390,14 +391,14 @@ impl Refill {
     /// Reads the spans. False: the device fails.
     fn read(&mut self, spans: &[Span]) -> bool {
         let tier = Heat::tier(self.session.store().core());
-        let mut memory = self.memory.bytes_mut(self.memory_bytes);
+        let mut memory = self.memory.bytes_mut();
         let mut reads = Vec::with_capacity(spans.len());
         for span in spans {
             let (into, rest) = memory.split_at_mut(span.bytes); // one after the other, as planned
             reads.push((span.offset, into));
             memory = rest;
         }
-        let read = tier.device.read_many(&mut reads).is_ok();
+        let read = tier.reads.read(&mut reads).is_ok();
         if !read {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
         }
@@ -416,7 +417,7 @@ impl Refill {
         let store = self.session.store().clone();
         let (core, tier) = (store.core(), Heat::tier(store.core()));
         let (offset, bytes) = wanted.cold.span();
-        let memory = self.memory.bytes_mut(self.memory_bytes);
+        let memory = self.memory.bytes_mut();
         let at = span.at + (offset - span.offset) as usize;
         let read = tier.verify(&core.space, &wanted.cold, &memory[at..][..bytes]);
         let words = match read {
@@ -455,9 +456,9 @@ impl Refill {
 fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> Option<Vec<u64>> {
     loop {
         let (offset, length) = cold.span();
-        let mut memory = Aligned::new(length);
-        let into = memory.bytes_mut(length);
-        if tier.device.read_at(offset, into).is_err() {
+        let mut memory = Aligned::zeroed(length);
+        let into = memory.bytes_mut();
+        if tier.device.read_any(offset, into).is_err() {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
             return None;
         }

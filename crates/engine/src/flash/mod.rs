@@ -50,7 +50,7 @@ mod promoted;
 mod warmth;
 
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use device::{Aligned, BLOCK_BYTES};
+pub(crate) use device::BLOCK_BYTES;
 pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within};
 pub(crate) use fetch::{Holding, InMemory, locate_now};
 pub use heat::{Heat, HotKey, Refill, Refilled};
@@ -63,6 +63,7 @@ use crate::epoch::Epochs;
 use crate::space::Space;
 use background_reads::BackgroundReads;
 pub(crate) use background_reads::Expiries;
+use duramen_disk::ManyReads;
 use mask::{Mask, Masks};
 use promoted::Promoted;
 use std::collections::VecDeque;
@@ -116,6 +117,8 @@ pub(crate) struct Figures {
 
 pub(crate) struct Tier {
     device: Arc<dyn Device>,
+    /// Reads of the device, many at once.
+    reads: ManyReads,
     windows: Box<[Window]>,
     segment_bytes: usize,
     slots: u32,
@@ -170,6 +173,7 @@ impl Tier {
     ) -> Tier {
         Tier {
             device: options.device.clone(),
+            reads: ManyReads::new(options.device.clone()),
             windows: (0..windows).map(|_| Window::default()).collect(),
             segment_bytes,
             slots,

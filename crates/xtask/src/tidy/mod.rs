@@ -24,7 +24,7 @@ struct House {
     /// Paths below `root`, sorted; build output and downloads left out.
     files: Vec<PathBuf>,
     architecture: String,
-    /// `cargo metadata` of the workspace, and of `fuzz/` where it exists.
+    /// `cargo metadata` of each workspace.
     metadata: Vec<serde_json::Value>,
 }
 
@@ -63,9 +63,9 @@ impl House {
         let mut files = Vec::new();
         walk(&root, &root, &mut files)?;
         files.sort();
-        let mut metadata = vec![read_metadata("Cargo.toml")?];
-        if root.join("fuzz/Cargo.toml").exists() {
-            metadata.push(read_metadata("fuzz/Cargo.toml")?);
+        let mut metadata = Vec::new();
+        for workspace in ["Cargo.toml", "fuzz/Cargo.toml", "heap/Cargo.toml"] {
+            metadata.push(read_metadata(workspace)?);
         }
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
         Ok(House {
