@@ -40,6 +40,10 @@
 //!
 //! Paper: [Badam11 §3, §4]; differs: see each file.
 
+// A thread that is cancelled at any moment unwinds through these functions (signal::H2).
+#[cfg(panic = "abort")]
+compile_error!("the library needs panics that unwind: a cancelled thread unwinds through it");
+
 mod atm;
 mod batch;
 mod buffer;

@@ -194,25 +194,54 @@ pub(crate) unsafe fn uninstall() -> Option<Box<Heap>> {
 }
 
 const CANCEL_DISABLE: libc::c_int = 1;
+const CANCEL_DEFERRED: libc::c_int = 0;
+const CANCEL_ASYNCHRONOUS: libc::c_int = 1;
 
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+    fn pthread_setcanceltype(kind: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Forbids cancellation of the calling thread (H2); returns the former state.
-pub(crate) fn forbid_cancel() -> libc::c_int {
-    let mut before = 0;
+/// The conditions under which a thread can be cancelled.
+#[derive(Clone, Copy)]
+pub(crate) struct Cancel {
+    state: libc::c_int,
+    kind: libc::c_int,
+}
+
+/// Forbids cancellation of the calling thread (H2); returns the former conditions. The state does
+/// not suffice: a cancellation that was sent just before looks at the type alone when it arrives.
+pub(crate) fn forbid_cancel() -> Cancel {
+    let mut before = Cancel { state: 0, kind: 0 };
     // SAFETY: stores to the thread's own state, and to `before`.
-    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+    unsafe {
+        pthread_setcanceltype(CANCEL_DEFERRED, &mut before.kind);
+        pthread_setcancelstate(CANCEL_DISABLE, &mut before.state);
+    }
     before
 }
 
-/// Restores the former state. A thread that can be cancelled at any moment may end here: the
+/// As [`forbid_cancel`], in a handler that blocks the signal of cancellations. With the deferred
+/// type, a system call of glibc would wait for that signal.
+fn forbid_cancel_in_handler() -> Cancel {
+    let mut before = Cancel { state: 0, kind: 0 };
+    // SAFETY: stores to the thread's own state, and to `before`.
+    unsafe {
+        pthread_setcancelstate(CANCEL_DISABLE, &mut before.state);
+        pthread_setcanceltype(CANCEL_ASYNCHRONOUS, &mut before.kind);
+    }
+    before
+}
+
+/// Restores the former conditions. A thread that can be cancelled at any moment may end here: the
 /// caller, and its callers, have nothing to be dropped.
-pub(crate) fn restore_cancel(before: libc::c_int) {
-    // SAFETY: a former state of the thread. The frames that it may leave have nothing to be
+pub(crate) fn restore_cancel(before: Cancel) {
+    // SAFETY: former conditions of the thread. The frames that it may leave have nothing to be
     // dropped.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    unsafe {
+        pthread_setcanceltype(before.kind, std::ptr::null_mut());
+        pthread_setcancelstate(before.state, std::ptr::null_mut());
+    }
 }
 
 extern "C-unwind" fn on_fault(
@@ -220,7 +249,7 @@ extern "C-unwind" fn on_fault(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    let cancel = forbid_cancel();
+    let cancel = forbid_cancel_in_handler();
     // SAFETY: the thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
