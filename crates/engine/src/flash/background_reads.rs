@@ -49,6 +49,11 @@ impl Default for BackgroundReads {
 }
 
 impl BackgroundReads {
+    /// Milliseconds since the tier was opened.
+    pub fn elapsed_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
     fn is_rested(&self, now: Instant) -> bool {
         let now = now.duration_since(self.began).as_nanos() as u64;
         now >= self.rests_until.load(Ordering::Relaxed)

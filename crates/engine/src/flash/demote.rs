@@ -117,9 +117,10 @@ impl Core {
         }
     }
 
-    /// Sums the live bytes of cold windows.
+    /// Sums the live bytes of cold windows, and allows another try of those that could not be read.
     pub fn watch_flash(&self) {
         if let Some(tier) = &self.space.tier {
+            tier.try_bad_again();
             let windows = 0..self.space.segments.len() as u32;
             let cold = windows.filter(|window| tier.is_cold(*window as usize));
             let live = cold.map(|window| (window, self.live_in(window)));
@@ -415,16 +416,13 @@ impl Core {
         tier.was_read(length, started);
         if read {
             mask.remove(place, bytes);
-            if is_whole(&bytes[..end]) {
-                return true;
-            }
         }
-        tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
-        tier.windows[window as usize]
-            .bad
-            .store(true, Ordering::Relaxed);
-        self.space.decommit(window);
-        false
+        let is_readable = read && is_whole(&bytes[..end]);
+        tier.was_readable(window, is_readable);
+        if !is_readable {
+            self.space.decommit(window);
+        }
+        is_readable
     }
 
     /// Shows every entry of a cold segment with its location, read into memory of its own. If the

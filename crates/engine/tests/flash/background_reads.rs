@@ -70,6 +70,26 @@ fn what_expires_on_flash_leaves_index_and_device_by_itself() {
     }
 }
 
+/// A segment that could not be read once was never cleaned again: after half a minute in which reads
+/// failed, most of the device was lost to data that had long expired, and every write waited 5 s.
+#[test]
+fn what_expires_while_flash_cannot_be_read_gives_its_room_back_afterwards() {
+    let flash = Flash::new(64 * MIB);
+    let (store, mut session, now_ms) = with_clock(&flash);
+    for n in 0..20_000 {
+        write_until(&mut session, n, START_MS + 1000 + n % 500);
+    }
+    flash.reads_fail.store(true, Ordering::Relaxed);
+    now_ms.fetch_add(10_000, Ordering::Relaxed);
+    wait_for("segments could not be read", || {
+        store.stats().flash.read_errors > 10
+    });
+    flash.reads_fail.store(false, Ordering::Relaxed);
+    wait_for("its slots of the device come free", || few_slots(&store));
+    wait_for("nothing lives", || store.stats().live_bytes == 0);
+    assert_eq!(store.objects(TABLE), 0);
+}
+
 #[test]
 fn what_does_not_expire_stays_where_others_do() {
     let flash = Flash::new(64 * MIB);

@@ -81,10 +81,18 @@ impl Failure {
                 Error::OutOfMemory {
                     live_bytes,
                     limit_bytes,
-                } => format!(
-                    "OOM command not allowed when used memory > 'maxmemory'. \
-                     ({live_bytes} of {limit_bytes} bytes are live data: delete some, raise the budget, or use cache mode)"
-                ),
+                } => {
+                    let advice = match live_bytes / 4 > limit_bytes / 5 {
+                        true => "delete some, raise the budget, or use cache mode",
+                        false => {
+                            "no more became free in time: flash or disk is slow, or large values fragment it"
+                        }
+                    };
+                    format!(
+                        "OOM command not allowed when used memory > 'maxmemory'. \
+                         ({live_bytes} of {limit_bytes} bytes are live data: {advice})"
+                    )
+                }
                 Error::ValueTooLarge { bytes, limit } => format!(
                     "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
                 ),
