@@ -325,3 +325,25 @@ def test_reset_ends_monitor_at_once(start):
             while wire.reply() != b"RESET":
                 pass
             assert wire.call("GET", "absent") is None
+
+
+def test_strangers_fill_no_memory(start):
+    """A client without the password that read no replies took 1.15 MB: 500 of them 590 MB."""
+    server = start("--requirepass", "secret", memory="64mb", threads=2)
+    before = server.resident_bytes()
+    strangers = [server.connect() for _ in range(200)]
+    requests = encode("GET", "k") * 2000
+    deadline = time.monotonic() + 5
+    for stranger in strangers:
+        stranger.socket.setblocking(False)
+    while time.monotonic() < deadline:
+        for stranger in strangers:
+            try:
+                stranger.socket.send(requests)
+            except (BlockingIOError, ConnectionError):
+                pass
+    assert server.resident_bytes() - before < 40_000_000
+    with server.connect() as wire:
+        assert wire.call("AUTH", "secret") == b"OK"
+    for stranger in strangers:
+        stranger.close()

@@ -179,6 +179,14 @@ impl<'a> Context<'a> {
         self.local.level_of_table(self.shared, self.table)
     }
 
+    /// The strictest level of some tables.
+    pub(crate) fn strictest(&mut self, tables: &[TableId]) -> Level {
+        let levels = tables
+            .iter()
+            .map(|table| self.local.level_of_table(self.shared, *table));
+        levels.max().unwrap_or(Level::Memory)
+    }
+
     /// Adds the position of the command's own guard to the replies' wait. Not used within EXEC,
     /// which does this for all its commands.
     pub(crate) fn settle(&mut self, guard: &mut Guard<'_>) {
