@@ -1,12 +1,10 @@
 //! The papers' tables and figures, with peers side by side; `docs/benchmarks.md` shows the results.
 //!
-//! One file per figure is in `figures`; shared code is in `harness`; the load generator for servers
-//! is in `load`. The binary `duramen-bench` and the subcommand `duramen bench` both use
-//! [`BenchArgs`].
+//! One file per figure is in `figures`; shared code is in `harness`; the load generator is the
+//! crate `duramen-load`.
 
 pub mod figures;
 pub mod harness;
-pub mod load;
 pub mod servers;
 
 use clap::Parser;
@@ -66,8 +64,6 @@ enum Figure {
     /// A program's heap on flash: by objects, by pages, by a mapped file, by swap; programs,
     /// restarts (needs root and cc)
     Flash(figures::flash::FlashArgs),
-    /// Load on any server that speaks RESP
-    Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
     #[command(hide = true)]
     EchoServer,
@@ -153,11 +149,7 @@ impl Figure {
                     .into_iter()
                     .try_for_each(|report| finish(&args.options, report))
             }
-            Figure::Load(mut args) => {
-                args.options.note_command();
-                finish(&args.options, load::run(&args)?)
-            }
-            Figure::EchoServer => servers::echo::run(),
+            Figure::EchoServer => duramen_load::echo::run(),
             Figure::Render { from, into } => {
                 let figures = harness::render::render_into(&into, &from)?;
                 println!("rendered {} into {}", figures.join(", "), into.display());

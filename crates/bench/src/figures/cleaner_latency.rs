@@ -5,7 +5,7 @@
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{
     Bound, Chart, Chooser, Distribution, Doing, Latencies, Options, Report, Result, Row, Scale,
-    Series, median, progress, ticks,
+    Series, clock, median, progress,
 };
 use duramen_base::units::MIB;
 use duramen_engine::{Session, Store};
@@ -180,15 +180,15 @@ fn measure(side: &mut Side, rate: f64, window: Duration) -> Result<()> {
     let mut value = store::value(VALUE_BYTES);
     let mut latencies = Latencies::default();
     let relocated = side.store.stats().cleaner.bytes_relocated;
-    let interval = 1e9 / ticks::ns_per_tick() / rate;
-    let start = ticks::now();
+    let interval = 1e9 / clock::ns_per_tick() / rate;
+    let start = clock::now();
     for n in 0..(rate * window.as_secs_f64()) as u64 {
         let due = start + (n as f64 * interval) as u64;
-        while ticks::now() < due {
+        while clock::now() < due {
             std::hint::spin_loop();
         }
         write_one(&mut session, side.chooser.next_key(), &mut value)?;
-        latencies.record_ns(ticks::to_ns(ticks::now().saturating_sub(due)));
+        latencies.record_ns(clock::to_ns(clock::now().saturating_sub(due)));
     }
     side.relocated_bytes += side.store.stats().cleaner.bytes_relocated - relocated;
     side.p50_us.push(latencies.at_us(0.50));

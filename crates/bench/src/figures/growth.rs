@@ -3,7 +3,7 @@
 
 use crate::harness::store::{self, TABLE, key};
 use crate::harness::{
-    Bound, Chart, Doing, Latencies, Options, Report, Result, Row, Scale, Series, progress, ticks,
+    Bound, Chart, Doing, Latencies, Options, Report, Result, Row, Scale, Series, clock, progress,
 };
 use duramen_engine::Store;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ fn insert(keys: u64) -> Result<Pass> {
     let store = store::open(budget_bytes, 1)?;
     let mut session = store.session().doing("opening a session")?;
     let mut value = store::value(VALUE_BYTES);
-    ticks::ns_per_tick();
+    clock::ns_per_tick();
     let begun = Instant::now();
     let (mut all, mut slices) = (Latencies::default(), Vec::new());
     for slice in 0..SLICES {
@@ -106,14 +106,14 @@ fn insert(keys: u64) -> Result<Pass> {
         for id in from..to {
             let key = key::<8>(id);
             value[..8].copy_from_slice(&key);
-            let start = ticks::now();
+            let start = clock::now();
             let mut guard = session.pin();
             let hash = guard.hash(&key);
             let written = guard.write(TABLE, hash, &key, &value, None);
             drop(guard);
-            let end = ticks::now();
+            let end = clock::now();
             written.doing(format!("inserting key {id}"))?;
-            latencies.record_ns(ticks::to_ns(end.saturating_sub(start)));
+            latencies.record_ns(clock::to_ns(end.saturating_sub(start)));
         }
         slices.push(Slice {
             keys: to,

@@ -9,7 +9,7 @@
 use crate::harness::store::{self, BATCH, Shape, TABLE, key};
 use crate::harness::{
     Bound, Chart, Chooser, Contender, Distribution, Doing, Latencies, Options, Report, Result, Rng,
-    Row, alternate, fresh_seed, machine, progress, ticks,
+    Row, alternate, clock, fresh_seed, machine, progress,
 };
 use duramen_engine::{Decision, Session, Store};
 use serde_json::Value;
@@ -286,7 +286,7 @@ fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
 
 /// Latency of single operations, every one timed, with all workers busy.
 fn latency(load: &Load, workers: Vec<impl Worker>) -> Latencies {
-    ticks::ns_per_tick();
+    clock::ns_per_tick();
     let (stop, start) = (AtomicBool::new(false), Barrier::new(workers.len() + 1));
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
@@ -302,11 +302,11 @@ fn latency(load: &Load, workers: Vec<impl Worker>) -> Latencies {
                     start.wait();
                     while !stop.load(Ordering::Relaxed) {
                         let operation = load.draw(&mut chooser, &mut rng);
-                        let begun = ticks::now();
+                        let begun = clock::now();
                         worker.run_one(operation, &mut value, &mut out);
-                        let ended = ticks::now();
+                        let ended = clock::now();
                         black_box(&out);
-                        latencies.record_ns(ticks::to_ns(ended.saturating_sub(begun)));
+                        latencies.record_ns(clock::to_ns(ended.saturating_sub(begun)));
                     }
                     latencies
                 })

@@ -1,7 +1,7 @@
 //! Facts about this machine, the date, and the resources of a process.
 
+use super::Doing;
 use super::Result;
-use super::error::Doing;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 

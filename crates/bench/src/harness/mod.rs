@@ -1,25 +1,20 @@
-//! Code shared by all figures: key choosers, clocks, machine facts, alternation of peers, reports,
-//! plots.
+//! Code shared by all figures: machine facts, alternation of peers, reports, plots.
 
 pub mod alternate;
 pub mod cgroup;
-pub mod error;
 pub mod interrupt;
-pub mod keys;
-pub mod latency;
 pub mod machine;
 pub mod plot;
 pub mod render;
 pub mod report;
 pub mod store;
-pub mod ticks;
 
 pub use alternate::{Contender, alternate, median};
 pub use cgroup::Group;
-pub use error::{Doing, Failure, Result};
+pub use duramen_load::{
+    Chooser, Distribution, Doing, Failure, Latencies, Result, Rng, Zipf, clock, fresh_seed,
+};
 pub use interrupt::Undo;
-pub use keys::{Chooser, Distribution, Rng, Zipf, fresh_seed};
-pub use latency::Latencies;
 pub use plot::{Chart, Scale, Series};
 pub use report::{Bound, Report, Row};
 

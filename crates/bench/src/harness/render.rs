@@ -1,6 +1,6 @@
 //! Reports as text: for the terminal, and as sections of `docs/benchmarks.md`.
 
-use super::error::Doing;
+use super::Doing;
 use super::report::{Report, Table};
 use super::{Failure, Result};
 use serde_json::Value;

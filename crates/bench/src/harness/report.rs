@@ -1,8 +1,8 @@
 //! Reports of figures: rows, targets and plots in one JSON file, from which `docs/benchmarks.md` is
 //! rendered.
 
+use super::Doing;
 use super::Result;
-use super::error::Doing;
 use super::machine::{Machine, date_utc};
 use super::plot::Chart;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Stores of the engine under test, filled to a wanted utilization.
 
-use super::error::Doing;
+use super::Doing;
 use super::{Result, progress};
 use duramen_base::units::MIB;
 use duramen_engine as engine;

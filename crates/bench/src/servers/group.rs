@@ -1,8 +1,7 @@
 //! Groups of servers with replicas: a cluster of Duramen servers, a Redis master with its replicas.
 
-use super::{Redis, Scratch, Server};
+use super::{Redis, Scratch, Server, client};
 use crate::harness::{Doing, Failure, Result};
-use crate::load::client;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,11 @@
 //! Server processes under test: started on a free loopback port, stopped by their own handle.
 
-pub mod echo;
+pub mod client;
 mod group;
 
 pub use group::{Cluster, RedisGroup, Up};
 
 use crate::harness::{Doing, Failure, Result, Undo, machine};
-use crate::load::client;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;

@@ -3,10 +3,10 @@
 
 use super::Programs;
 use crate::harness::{Bound, Doing, Failure, Latencies, Options, Report, Result, Row, progress};
-use crate::load::{Command, Load};
 use crate::servers::{Cluster, Up};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_client::{Client, Options as ClientOptions, Table};
+use duramen_load::{Command, Load};
 use duramen_wire::native::message::{Admin, AdminAnswer, MigrationStatus, Status};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -8,8 +8,8 @@ use super::Programs;
 use crate::harness::{
     Bound, Contender, Failure, Latencies, Options, Report, Result, Row, alternate, progress,
 };
-use crate::load::{Command, Limit, Load, Native};
 use crate::servers::{Cluster, Duramen, Server, Up};
+use duramen_load::{Command, Limit, Load, Native};
 use std::cell::RefCell;
 use std::time::Duration;
 

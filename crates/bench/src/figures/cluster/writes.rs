@@ -9,8 +9,8 @@ use super::Programs;
 use crate::harness::{
     Bound, Contender, Latencies, Options, Report, Result, Row, alternate, progress,
 };
-use crate::load::{Command, Limit, Load};
 use crate::servers::{Cluster, Redis, RedisGroup, Up};
+use duramen_load::{Command, Limit, Load};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -3,9 +3,9 @@
 
 use super::{Level, Programs};
 use crate::harness::{Bound, Latencies, Options, Report, Result, Row, median, progress};
-use crate::load::{Command, Limit, Load, Outcome};
 use crate::servers::{Scratch, Server};
 use duramen_base::units::MIB;
+use duramen_load::{Command, Limit, Load, Outcome};
 use std::time::Duration;
 
 const KEYS: u64 = 200_000;

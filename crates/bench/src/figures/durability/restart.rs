@@ -4,10 +4,10 @@ use super::disk::{forget_pages, read_rate};
 use super::{Level, Programs};
 use crate::harness::machine::touch_free_memory;
 use crate::harness::{Bound, Options, Report, Result, Row, median, progress};
-use crate::load::client::{ask, info_number};
-use crate::load::{Command, Load};
+use crate::servers::client::{ask, info_number};
 use crate::servers::{Redis, Scratch, Server};
 use duramen_base::units::MIB;
+use duramen_load::{Command, Load};
 use std::time::{Duration, Instant};
 
 /// One store that is loaded, ended and started again.

@@ -3,10 +3,10 @@
 
 use super::{Level, Programs};
 use crate::harness::{Bound, Latencies, Options, Report, Result, Row, progress};
-use crate::load::client::{ask, info_number};
-use crate::load::{Command, Limit, Load};
+use crate::servers::client::{ask, info_number};
 use crate::servers::{Redis, Scratch, Server};
 use duramen_base::units::MIB;
+use duramen_load::{Command, Limit, Load};
 use std::time::{Duration, Instant};
 
 /// Writes offered per second: both servers can handle them while they save.

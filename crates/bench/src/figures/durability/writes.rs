@@ -5,10 +5,10 @@ use super::{Level, Programs};
 use crate::harness::{
     Bound, Contender, Latencies, Options, Report, Result, Row, alternate, progress,
 };
-use crate::load::client::info_number;
-use crate::load::{Command, Limit, Load};
+use crate::servers::client::info_number;
 use crate::servers::{Redis, Scratch, Server};
 use duramen_base::units::MIB;
+use duramen_load::{Command, Limit, Load};
 use std::cell::RefCell;
 use std::time::Duration;
 

@@ -6,10 +6,10 @@ mod watch;
 
 use crate::harness::machine::{cpu_ns, touch_free_memory};
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, median, progress};
-use crate::load::client;
-use crate::load::{Command, Load};
+use crate::servers::client;
 use crate::servers::{Cluster, Up, find_duramen};
 use duramen_base::units::MIB;
+use duramen_load::{Command, Load};
 use duramen_wire::resp::Reply;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -168,7 +168,7 @@ fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -
     };
     progress!("{value_bytes} B: starting {} servers", args.servers);
     let cluster = Cluster::start(&up, &dir)?;
-    let owner = cluster.owner(&crate::load::key(0))?;
+    let owner = cluster.owner(&duramen_load::key(0))?;
     let address = cluster.resp[owner];
     let begun = Instant::now();
     let load = Load {

@@ -30,7 +30,7 @@ impl Probe {
     /// Connects: this does not belong to the measured time.
     pub(super) fn new(survivors: &[SocketAddr], keys: u64, value_bytes: usize) -> Result<Probe> {
         let step = (keys / SAMPLE).max(1);
-        let sample = (0..keys).step_by(step as usize).map(crate::load::key);
+        let sample = (0..keys).step_by(step as usize).map(duramen_load::key);
         let mut sample: Vec<String> = sample.collect();
         // In the order of slots: requests for one server come together.
         sample.sort_by_key(|key| KeyHasher::new(0).route(key.as_bytes()).slot());
@@ -38,7 +38,7 @@ impl Probe {
             survivors: survivors.to_vec(),
             connections: HashMap::new(),
             keys: sample,
-            value: crate::load::value(value_bytes),
+            value: duramen_load::value(value_bytes),
         };
         for address in survivors {
             probe.connection(*address)?;

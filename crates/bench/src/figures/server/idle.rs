@@ -2,9 +2,9 @@
 
 use super::{ADAPTIVE, OFF, Programs, REDIS};
 use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
-use crate::load::{Command, Limit, Load};
 use crate::servers::Server;
 use duramen_base::units::{GIB, MIB};
+use duramen_load::{Command, Limit, Load};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 

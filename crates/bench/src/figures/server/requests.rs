@@ -6,9 +6,9 @@ use crate::harness::{
     Bound, Chart, Contender, Doing, Failure, Options, Report, Result, Row, alternate, median,
     progress,
 };
-use crate::load::{Access, Command, Limit, Load};
 use crate::servers::{Server, find_program};
 use duramen_base::units::MIB;
+use duramen_load::{Access, Command, Limit, Load};
 use std::cell::RefCell;
 use std::time::Duration;
 

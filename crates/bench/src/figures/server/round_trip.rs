@@ -4,8 +4,8 @@ use super::{ADAPTIVE, OFF, Programs, REDIS};
 use crate::harness::{
     Bound, Contender, Latencies, Options, Report, Result, Row, alternate, progress,
 };
-use crate::load::{Command, Limit, Load};
 use duramen_base::units::MIB;
+use duramen_load::{Command, Limit, Load};
 use std::cell::RefCell;
 use std::time::Duration;
 

@@ -5,8 +5,8 @@ use super::{ADAPTIVE, Programs};
 use crate::harness::{
     Bound, Chart, Failure, Options, Report, Result, Row, Series, median, progress,
 };
-use crate::load::client::info_number;
 use crate::servers::Server;
+use crate::servers::client::info_number;
 use duramen_base::units::MIB;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
 }
 
 /// Runs the load and finds the longest time without an answered request, to 20 ms.
-fn watched(load: &crate::load::Load) -> Result<(crate::load::Outcome, Duration)> {
+fn watched(load: &duramen_load::Load) -> Result<(duramen_load::Outcome, Duration)> {
     let (progress, over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {

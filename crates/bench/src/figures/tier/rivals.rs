@@ -3,7 +3,7 @@
 use super::reads::Protocol;
 use super::{MIB, Sizes};
 use crate::harness::{Doing, Failure, Group, Result, machine};
-use crate::load::client;
+use crate::servers::client;
 use crate::servers::{Duramen, Scratch, Server};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

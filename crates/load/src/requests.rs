@@ -1,7 +1,7 @@
 //! The requests of the load, as bytes.
 
 use super::native::Native;
-use crate::harness::{Chooser, Distribution, Rng, fresh_seed};
+use crate::{Chooser, Distribution, Rng, fresh_seed};
 use duramen_wire::resp::RequestEncoder;
 
 /// The command of the requests.

@@ -2,7 +2,7 @@
 //! bytes and every SET with `+OK`; its cost per request is that of epoll, TCP and parsing, which
 //! every server of this shape has.
 
-use crate::harness::{Doing, Failure, Result};
+use crate::{Doing, Failure, Result};
 use duramen_wire::resp::{Encoder, Limits, ParseState, Protocol, Requests, parse_requests};
 use rustix::event::epoll;
 use std::collections::HashMap;

@@ -1,85 +1,29 @@
-//! A load generator for any server that speaks RESP: `duramen bench load`; the figure `server` uses
-//! it too.
+//! A load generator for servers: the command `duramen bench load`, and the figures of `bench/`.
 //!
 //! Each thread drives its share of the connections from one epoll instance. Closed loop: a
 //! connection sends its pipeline of requests, waits for all replies, and sends the next. Open loop
-//! (`--rate`): pipelines are due at fixed times; they wait if no connection is free, and their
+//! (`Load::rate`): pipelines are due at fixed times; they wait if no connection is free, and their
 //! latency counts from the due time.
 
-pub mod client;
+pub mod clock;
 mod connection;
+pub mod echo;
+mod error;
+mod keys;
+mod latency;
 mod native;
 mod requests;
 mod worker;
 
+pub use error::{Doing, Failure, Result};
+pub use keys::{Chooser, Distribution, Rng, Zipf, fresh_seed};
+pub use latency::{Latencies, Summary};
 pub use native::Native;
 pub use requests::{Access, Command, key, value};
 
-use crate::harness::{Distribution, Doing, Failure, Latencies, Options, Report, Result, Row};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-
-/// Arguments of `duramen bench load`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct LoadArgs {
-    #[command(flatten)]
-    pub options: Options,
-    /// The server
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
-    pub server: String,
-    /// get, set, mget, mset or mixed
-    #[arg(long, value_enum, default_value_t = CommandName::Get)]
-    pub command: CommandName,
-    /// Keys of one MGET or MSET
-    #[arg(long, default_value_t = 70)]
-    pub multi: usize,
-    /// Percent of GET in `mixed`
-    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub reads: u64,
-    #[arg(long, default_value_t = 50)]
-    pub connections: usize,
-    /// Requests that a connection sends before it waits for their replies
-    #[arg(long, default_value_t = 16)]
-    pub pipeline: usize,
-    /// Number of different keys
-    #[arg(long, default_value_t = 1_000_000)]
-    pub keys: u64,
-    /// Value size in bytes
-    #[arg(long, default_value_t = 100)]
-    pub value: usize,
-    /// Draw keys by YCSB's Zipfian distribution with this exponent instead of uniformly
-    #[arg(long, value_name = "EXPONENT")]
-    pub zipfian: Option<f64>,
-    /// Seconds to run
-    #[arg(long, default_value_t = 10.0)]
-    pub seconds: f64,
-    /// Requests per second to offer (open loop); without it, as many as the server answers
-    #[arg(long)]
-    pub rate: Option<f64>,
-    /// Threads of the generator
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
-    /// End each pipeline with a WAIT for so many replicas
-    #[arg(long, value_name = "REPLICAS", default_value_t = 0)]
-    pub wait_replicas: u32,
-    /// Spin for replies instead of sleeping: shows the server's latency without the generator's
-    /// wake-up
-    #[arg(long)]
-    pub spin: bool,
-    /// Write every key once before measuring
-    #[arg(long)]
-    pub preload: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum CommandName {
-    Get,
-    Set,
-    Mget,
-    Mset,
-    Mixed,
-}
 
 /// One run against one server.
 #[derive(Clone, Debug)]
@@ -210,79 +154,9 @@ impl Load {
     }
 }
 
-/// The address of `host:port`.
-fn resolve(server: &str) -> Result<SocketAddr> {
-    let mut found = server
-        .to_socket_addrs()
-        .doing(format!("resolving `{server}` (give HOST:PORT)"))?;
-    found
-        .next()
-        .ok_or("it has no address")
-        .doing(format!("resolving `{server}`"))
-}
-
-/// Runs `duramen bench load`.
-pub fn run(args: &LoadArgs) -> Result<Report> {
-    let about = "Load offered to one server by this program's own generator.";
-    let mut report = Report::new("load", "Load on one server", about, &args.options);
-    let load = Load {
-        server: resolve(&args.server)?,
-        command: match args.command {
-            CommandName::Get => Command::Get,
-            CommandName::Set => Command::Set,
-            CommandName::Mget => Command::Mget(args.multi),
-            CommandName::Mset => Command::Mset(args.multi),
-            CommandName::Mixed => Command::Mixed {
-                reads_percent: args.reads,
-            },
-        },
-        access: Access::Random(
-            args.zipfian
-                .map_or(Distribution::Uniform, Distribution::Zipfian),
-        ),
-        keys: args.keys,
-        value_bytes: args.value,
-        connections: args.connections,
-        pipeline: args.pipeline,
-        threads: args.threads,
-        spin: args.spin,
-        wait_replicas: args.wait_replicas,
-        limit: Limit::Time(Duration::from_secs_f64(args.seconds)),
-        rate: args.rate,
-        native: None,
-    };
-    if args.preload {
-        load.preload(0)?;
-    }
-    let outcome = load.run()?;
-    let summary = outcome.latencies.summary();
-    let row = Row::new()
-        .with("command", format!("{:?}", args.command).to_lowercase())
-        .with("connections", args.connections)
-        .with("pipeline", args.pipeline)
-        .with("requests", outcome.requests)
-        .with("errors", outcome.errors)
-        .with("not found", outcome.nulls)
-        .number("requests/s", outcome.requests_per_second(), 4)
-        .number("p50 µs", summary.p50_us, 3)
-        .number("p99 µs", summary.p99_us, 3)
-        .number("p99.9 µs", summary.p99_9_us, 3)
-        .number("p99.99 µs", summary.p99_99_us, 3)
-        .number("longest µs", summary.max_us, 3);
-    report.table("Load", vec![row]);
-    report.note(match args.rate {
-        Some(rate) => format!(
-            "Open loop, {rate:.0} requests/s offered: latency counts from when a request was due."
-        ),
-        None => "Closed loop: latency counts from sending a pipeline to its last reply.".to_owned(),
-    });
-    Ok(report)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::servers::echo;
     use std::net::{Ipv4Addr, TcpListener};
 
     /// An echo server on a thread that ends with the test process.

@@ -1,7 +1,7 @@
 //! One non-blocking connection with at most one pipeline of requests in flight.
 
 use super::native;
-use crate::harness::{Doing, Failure, Result};
+use crate::{Doing, Failure, Result};
 use duramen_wire::resp::{ReplySkipper, RequestEncoder};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,6 +1,6 @@
 //! The same load in the native protocol: frames to one server that owns every key.
 
-use crate::harness::{Doing, Failure, Result};
+use crate::{Doing, Failure, Result};
 use duramen_base::ids::{ClusterId, MapVersion, ServerId, TableId};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Credentials, Envelope, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Reply,

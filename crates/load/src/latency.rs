@@ -1,7 +1,6 @@
 //! Latencies as percentiles, never as means.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
 
 /// Nanoseconds, recorded with three significant digits.
 #[derive(Clone, Debug)]
@@ -72,7 +71,7 @@ impl Latencies {
 }
 
 /// The percentiles of every row, in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Summary {
     pub operations: u64,
     pub p50_us: f64,

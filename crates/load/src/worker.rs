@@ -2,8 +2,8 @@
 
 use super::connection::Connection;
 use super::requests::Source;
+use super::{Doing, Failure, Result, clock};
 use super::{Limit, Load, Outcome};
-use crate::harness::{Doing, Failure, Result, ticks};
 use rustix::event::epoll;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ struct Schedule {
 
 /// Runs thread `n` of `threads`.
 pub(super) fn run(load: &Load, n: usize, threads: usize, progress: &AtomicU64) -> Result<Outcome> {
-    ticks::ns_per_tick();
+    clock::ns_per_tick();
     let mut worker = Worker::new(load, n, threads, progress)?;
     let begun = Instant::now();
     let end = match load.limit {
@@ -100,8 +100,8 @@ impl<'a> Worker<'a> {
         )
         .speaking(load.native);
         let schedule = load.rate.map(|rate| Schedule {
-            next: ticks::now() as f64,
-            interval: 1e9 / ticks::ns_per_tick() / (rate / threads as f64) * load.pipeline as f64,
+            next: clock::now() as f64,
+            interval: 1e9 / clock::ns_per_tick() / (rate / threads as f64) * load.pipeline as f64,
             late: VecDeque::new(),
         });
         Ok(Worker {
@@ -126,7 +126,7 @@ impl<'a> Worker<'a> {
     fn start(&mut self) -> Result<()> {
         if self.schedule.is_none() {
             while let Some(token) = self.idle.pop() {
-                self.send(token, ticks::now())?;
+                self.send(token, clock::now())?;
             }
         }
         Ok(())
@@ -191,8 +191,8 @@ impl<'a> Worker<'a> {
         if !arrived.complete {
             return Ok(());
         }
-        let now = ticks::now();
-        let ns = ticks::to_ns(now.saturating_sub(connection.since));
+        let now = clock::now();
+        let ns = clock::to_ns(now.saturating_sub(connection.since));
         let pipelined = connection.pipelined;
         self.outcome.latencies.record_many_ns(ns, pipelined);
         self.outcome.requests += pipelined;
@@ -214,7 +214,7 @@ impl<'a> Worker<'a> {
             let Some(schedule) = &mut self.schedule else {
                 return Ok(());
             };
-            if (ticks::now() as f64) < schedule.next {
+            if (clock::now() as f64) < schedule.next {
                 return Ok(());
             }
             let due = schedule.next as u64;
