@@ -1,10 +1,9 @@
-//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, with peers linked in, from a release
-//! build.
+//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, from a release build of `bench/`.
 
 use crate::process;
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
-    // The figure `server` starts the binary beside the benchmark's own.
+    // Figures start the server beside their own program.
     let server = [
         "build",
         "--release",
@@ -18,16 +17,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         let library = ["build", "--release", "--package", "duramen-alloc"];
         process::run(&mut process::cargo(&library))?;
     }
-    let mut command = process::cargo(&[
-        "run",
-        "--release",
-        "--package",
-        "duramen-bench",
-        "--features",
-        "peers",
-        "--bin",
-        "duramen-bench",
-        "--",
-    ]);
+    let mut command = process::cargo_of("bench/Cargo.toml", &["run", "--release", "--quiet", "--"]);
     process::run(command.args(arguments))
 }

@@ -38,7 +38,10 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         });
     }
     if everything || named("cargo") {
-        part(&mut tally, "cargo tests", cargo_tests);
+        for manifest in process::WORKSPACES {
+            let title = format!("cargo tests of {manifest}");
+            part(&mut tally, &title, |tally| cargo_tests(manifest, tally));
+        }
     }
     if everything || named("interleavings") {
         part(&mut tally, "interleavings", interleavings);
@@ -89,11 +92,12 @@ fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<
     tally.add(own);
 }
 
-/// Unit, property, model and documentation tests of every crate.
-fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
+/// Unit, property, model and documentation tests of every crate of a workspace.
+fn cargo_tests(manifest: &str, tally: &mut Tally) -> Result<(), String> {
     let mut failures = CargoFailures::default();
     let ok = process::follow(
-        &mut process::cargo(&["test", "--workspace", "--no-fail-fast", "--color", "never"]),
+        process::cargo_of(manifest, &["test", "--workspace", "--no-fail-fast"])
+            .args(["--color", "never"]),
         |line| {
             tally.cargo_line(line);
             for failure in failures.line(line) {
@@ -111,7 +115,7 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
         let mut once = Tally::default();
         // With the package alone (`-p NAME`, the first two words) cargo would build its
         // dependencies again, with other features.
-        let mut command = process::cargo(&["test", "--workspace", "--color", "never"]);
+        let mut command = process::cargo_of(manifest, &["test", "--workspace", "--color", "never"]);
         command
             .args(failure.place.split(' ').skip(2))
             .args(["--", "--exact", &failure.name]);
@@ -197,6 +201,11 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-workload",
         "--quiet",
     ]))?;
+    // A figure that is interrupted.
+    process::run(&mut process::cargo_of(
+        "bench/Cargo.toml",
+        &["build", "--quiet"],
+    ))?;
     // The page about the allocator installs it and compiles programs with it.
     process::run(&mut process::cargo(&[
         "build",
@@ -239,6 +248,10 @@ fn pytest(python: &Path) -> Command {
         .env(
             "DURAMEN_TEST_WORKLOAD",
             process::target().join("debug/duramen-workload"),
+        )
+        .env(
+            "DURAMEN_TEST_BENCH",
+            process::target().join("debug/duramen-bench"),
         )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
