@@ -28,7 +28,7 @@ cargo xtask COMMAND
   torture [--release] [--minutes N] [--seed S] [ARGS…]
                     real servers under clients of all kinds, pauses and kills, every reply watched;
                     `--help` lists the arguments of `duramen-workload torture`
-  bench [ARGS…]     `duramen-bench ARGS…` from a release build, peers linked in
+  bench [ARGS…]     a figure of docs/benchmarks.md from a release build; `--help` lists them
 ";
 
 fn main() -> ExitCode {

@@ -27,15 +27,21 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The workspaces of the store and of the SSD heap.
+/// The workspaces whose crates are formatted, linted, documented and tested.
+pub(crate) const WORKSPACES: [&str; 3] = [STORE, HEAP, FIGURES];
 pub(crate) const STORE: &str = "Cargo.toml";
 pub(crate) const HEAP: &str = "heap/Cargo.toml";
+pub(crate) const FIGURES: &str = "bench/Cargo.toml";
 
-/// A cargo command in one of these workspaces; both have one build directory.
-pub(crate) fn within(workspace: &str, command: &str) -> Command {
-    let mut cargo = cargo(&[command, "--manifest-path", workspace, "--target-dir"]);
-    cargo.arg(target());
-    cargo
+/// A cargo command for the workspace of `manifest`; all of them build into the same directory.
+pub(crate) fn cargo_of(manifest: &str, arguments: &[&str]) -> Command {
+    let (command, rest) = arguments.split_at(1);
+    let mut command = cargo(command);
+    command
+        .args(["--manifest-path", manifest, "--target-dir"])
+        .arg(target())
+        .args(rest);
+    command
 }
 
 /// Runs `work` under a heading and prints its time.

@@ -38,9 +38,10 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         });
     }
     if everything || named("cargo") {
-        part(&mut tally, "cargo tests", |tally| {
-            cargo_tests(tally, process::STORE)
-        });
+        for manifest in [process::STORE, process::FIGURES] {
+            let title = format!("cargo tests of {manifest}");
+            part(&mut tally, &title, |tally| cargo_tests(tally, manifest));
+        }
     }
     if everything || named("heap") {
         part(&mut tally, "heap tests", |tally| {
@@ -99,9 +100,8 @@ fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<
 /// Unit, property, model and documentation tests of every crate of a workspace.
 fn cargo_tests(tally: &mut Tally, workspace: &str) -> Result<(), String> {
     let test = || {
-        let mut command = process::within(workspace, "test");
-        command.args(["--workspace", "--color", "never"]);
-        command
+        let arguments = ["test", "--workspace", "--color", "never"];
+        process::cargo_of(workspace, &arguments)
     };
     let mut failures = CargoFailures::default();
     let ok = process::follow(test().arg("--no-fail-fast"), |line| {
@@ -206,9 +206,12 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-workload",
         "--quiet",
     ]))?;
+    // A figure that is interrupted.
+    let figures = ["build", "--quiet"];
+    process::run(&mut process::cargo_of(process::FIGURES, &figures))?;
     // The page about the allocator installs it and compiles programs with it.
-    let mut library = process::within(process::HEAP, "build");
-    process::run(library.args(["--package", "duramen-alloc", "--quiet"]))?;
+    let library = ["build", "--package", "duramen-alloc", "--quiet"];
+    process::run(&mut process::cargo_of(process::HEAP, &library))?;
     // Histories of simulated clusters, for the checker of real ones.
     process::run(&mut process::cargo(&[
         "build",
@@ -244,6 +247,10 @@ fn pytest(python: &Path) -> Command {
         .env(
             "DURAMEN_TEST_WORKLOAD",
             process::target().join("debug/duramen-workload"),
+        )
+        .env(
+            "DURAMEN_TEST_BENCH",
+            process::target().join("debug/duramen-bench"),
         )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")

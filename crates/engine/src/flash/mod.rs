@@ -26,8 +26,8 @@
 //!   entry for as long as the index points to its location in the same incarnation of the window.
 //!   Copies are never part of the log.
 //! - F5: a device that fails a write is not written to any more; its segments are read for as long
-//!   as possible. A segment that cannot be read is not cleaned, and is tried again later: after 1 s,
-//!   then after twice as long each time, up to 16 s. Keys that cannot be read return
+//!   as possible. A segment that cannot be read is not cleaned, and is tried again later: after
+//!   1 s, then after twice as long each time, up to 16 s. Keys that cannot be read return
 //!   [`Error::FlashFailed`](crate::Error::FlashFailed).
 //! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold
 //!   victim back, the buffers of a refill) is part of the budget.
@@ -97,7 +97,8 @@ struct Window {
     mask: AtomicU64,
     /// It could not be read back, and it is not yet time to try again (F5).
     bad: AtomicBool,
-    /// The time to try again, in ms since the tier was opened, and how often it could not be read in succession.
+    /// The time to try again, in ms since the tier was opened, and the number of failures in
+    /// succession.
     bad_until_ms: AtomicU64,
     failures: AtomicU32,
     /// Advice: it was in memory before a restart, so it goes to the device after those that were

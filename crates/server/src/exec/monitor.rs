@@ -8,8 +8,8 @@ use duramen_wire::resp::Args;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of a line and of an argument after which the rest of the request is not shown. A line is at
-/// most five times as long.
+/// Bytes of a line and of an argument after which the rest of the request is not shown. A line is
+/// at most five times as long.
 const LINE_BYTES_MAX: usize = 256 << 10;
 
 pub(super) fn monitor(ctx: &mut Context<'_>) -> Done {

@@ -4,9 +4,8 @@ use super::House;
 
 /// The crates directly below each crate; it may use those and all that they may use. The map in
 /// ARCHITECTURE.md has the direction `base ← format ← engine ← server ← cli`, `base ← wire ←
-/// {cluster, client, server}`, `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists
-/// for `duramen bench`. sim, workload, xtask and fuzz are programs around the product: no crate
-/// uses them.
+/// {cluster, client, server}`, `{engine, backup, cluster} ← duramen ← server`. bench, sim,
+/// workload, xtask and fuzz are programs around the product: no crate uses them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-disk", &["duramen-base"]),
@@ -24,6 +23,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-wire", &["duramen-format"]),
     ("duramen-net", &["duramen-wire"]),
     ("duramen-client", &["duramen-wire"]),
+    ("duramen-load", &["duramen-wire"]),
     (
         "duramen-coordinator",
         &["duramen-metastore", "duramen-net", "duramen-client"],
@@ -41,11 +41,11 @@ const BELOW: &[(&str, &[&str])] = &[
     ),
     (
         "duramen-bench",
-        &["duramen-server", "duramen-client", "duramen-alloc"],
+        &["duramen", "duramen-load", "duramen-client", "duramen-alloc"],
     ),
     (
         "duramen-cli",
-        &["duramen-bench", "duramen-client", "duramen-coordinator"],
+        &["duramen-server", "duramen-load", "duramen-coordinator"],
     ),
     ("duramen-sim", &["duramen-server"]),
     ("xtask", &[]),

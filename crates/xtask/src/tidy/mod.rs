@@ -63,10 +63,8 @@ impl House {
         let mut files = Vec::new();
         walk(&root, &root, &mut files)?;
         files.sort();
-        let mut metadata = Vec::new();
-        for workspace in ["Cargo.toml", "fuzz/Cargo.toml", "heap/Cargo.toml"] {
-            metadata.push(read_metadata(workspace)?);
-        }
+        let workspaces = process::WORKSPACES.into_iter().chain(["fuzz/Cargo.toml"]);
+        let metadata = workspaces.map(read_metadata).collect::<Result<_, _>>()?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
         Ok(House {
             root,
