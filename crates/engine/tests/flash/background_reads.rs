@@ -71,7 +71,8 @@ fn what_expires_on_flash_leaves_index_and_device_by_itself() {
 }
 
 /// A segment that could not be read once was never cleaned again: after half a minute in which
-/// reads failed, most of the device was lost to data that had long expired, and every write waited 5 s.
+/// reads failed, most of the device was lost to data that had long expired, and every write waited
+/// 5 s.
 #[test]
 fn what_expires_while_flash_cannot_be_read_gives_its_room_back_afterwards() {
     let flash = Flash::new(64 * MIB);
