@@ -536,7 +536,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "16kb",
         size!(preauth_limit_bytes as usize),
-        "Largest request of a client that is not authenticated yet.",
+        "Largest request of a client that is not authenticated yet, and its unsent replies at which its requests are not read any more.",
     ),
     row(
         "slowlog-log-slower-than",
