@@ -21,6 +21,7 @@ import time
 import pytest
 
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
+BENCH = os.path.abspath(os.environ.get("DURAMEN_TEST_BENCH", "../target/debug/duramen-bench"))
 BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
 

@@ -128,7 +128,7 @@ def test_a_damaged_snapshot_is_not_restored(snapshot, tmp_path):
     assert "never completed" in refused
     data[at] ^= 1
     frames.write_bytes(data)
-    assert "begun anew" in duramen("restore", snapshot, tmp_path / "new")
+    assert "now starts again" in duramen("restore", snapshot, tmp_path / "new")
     (snapshot / "wal").unlink()
     assert "the file `wal` is damaged: it is gone" in duramen("restore", snapshot, tmp_path / "other", code=1)
     assert not (tmp_path / "other").exists()
@@ -148,7 +148,7 @@ def test_a_restore_that_was_cut_off_is_refused_and_begun_anew(snapshot, start, t
     assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), killed
     refused = duramen("serve", "--port", 0, "--admin=no", "--dir", new, code=5)
     assert "never completed" in refused and "Restore into it again" in refused
-    assert "begun anew" in duramen("restore", snapshot, new)
+    assert "now starts again" in duramen("restore", snapshot, new)
     holds_all(start(dir=new, level=None, memory="64mb"))
 
 

@@ -140,7 +140,8 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
     """It left its files, and a running cluster."""
     scratch = tmp_path / "scratch"
     bench = subprocess.Popen(
-        [harness.BINARY, "bench", "recovery", "--quick", "--dir", str(scratch), "--out", str(tmp_path / "out")],
+        [harness.BENCH, "recovery", "--quick", "--duramen", harness.BINARY]
+        + ["--dir", str(scratch), "--out", str(tmp_path / "out")],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

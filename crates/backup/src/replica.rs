@@ -157,7 +157,7 @@ impl Replica {
         if self.lent.back().is_some_and(|(begins, _)| *begins == from) {
             self.lent.pop_back();
         }
-        let mut buffer = Arc::into_inner(given).expect("nobody else writes it");
+        let mut buffer = Arc::into_inner(given).expect("the buffer has one owner");
         buffer.truncate(length);
         buffer.extend(self.unlent());
         self.data = Data::Growing(buffer);

@@ -139,7 +139,7 @@ fn check_order(wants: Resource, holding: &[Resource]) {
             .map(Wait::to_string)
             .collect();
         panic!(
-            "W3: a wait for {wants} by who holds {}, but {} wait for each other already; waits now: {table:?}",
+            "W3: a thread that holds {} waits for {wants}, but {} wait for each other already; waits now: {table:?}",
             circle.last().map_or("", String::as_str),
             circle.join(" -> "),
         );

@@ -34,6 +34,9 @@ pub(crate) enum Failure {
         tried: String,
         advice: &'static str,
     },
+    /// `duramen bench` could not measure.
+    #[error("{0}")]
+    Unmeasured(String),
     #[error("the connection to {address} broke: {reason}")]
     Broken { address: String, reason: io::Error },
     #[error("{address}: {reason}")]
@@ -60,7 +63,7 @@ impl Failure {
             Failure::Output { reason, .. } if reason.kind() == io::ErrorKind::BrokenPipe => {
                 return ExitCode::SUCCESS;
             }
-            Failure::NotFound(_) => 1,
+            Failure::NotFound(_) | Failure::Unmeasured(_) => 1,
             Failure::Usage(_) | Failure::Input { .. } | Failure::Output { .. } => 2,
             Failure::Server(_) | Failure::Coordinator(_) => 3,
             Failure::Unreachable { .. }

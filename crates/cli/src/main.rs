@@ -8,6 +8,7 @@
 mod say;
 
 mod arguments;
+mod bench;
 mod client;
 mod cluster;
 mod config;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use bench::BenchCommand;
 use client::{ClientCommand, ConnectArgs};
 use cluster::{ClusterArgs, ClusterCommand, coordinator, up};
 use failure::{EXIT_CODES, Failure};
@@ -87,8 +89,9 @@ enum Command {
     /// Show the log of a data directory that no server uses.
     #[command(subcommand)]
     Log(offline::LogCommand),
-    /// Measure Duramen: one subcommand per figure, and a load generator.
-    Bench(duramen_bench::BenchArgs),
+    /// Measure a running server.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Print the completion script for a shell.
     #[command(after_help = documents::COMPLETIONS_HELP)]
     Completions(documents::CompletionsArgs),
@@ -188,7 +191,7 @@ fn main() -> ExitCode {
         Command::Fsck(args) => return offline::fsck(&args),
         Command::Restore(args) => return offline::restore(&args),
         Command::Log(command) => return offline::log(&command),
-        Command::Bench(args) => return args.run(),
+        Command::Bench(command) => bench::run(&command),
         Command::Completions(args) => documents::completions(&args, command()),
         Command::Man(args) => documents::man(&args, command()),
         Command::Top(args) => connect().and_then(|connect| top::run(&args, &connect)),

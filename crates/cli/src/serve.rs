@@ -186,7 +186,7 @@ fn serve(
         if watcher.is_stopping() {
             break Ok(());
         }
-        tracing::info!("this member enlists anew");
+        tracing::info!("this member enlists again");
         std::thread::sleep(LIFE_PAUSE.saturating_sub(born.elapsed()));
     };
     watcher.end();

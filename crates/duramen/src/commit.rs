@@ -142,7 +142,9 @@ impl Durable {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Commit> {
-        self.commit.lock().expect("nobody panics while committing")
+        self.commit
+            .lock()
+            .expect("no thread panics while it commits")
     }
 
     /// As [`lock`](Self::lock); `None` if another thread commits.
@@ -150,7 +152,7 @@ impl Durable {
         match self.commit.try_lock() {
             Ok(commit) => Some(commit),
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => panic!("nobody panics while committing"),
+            Err(TryLockError::Poisoned(_)) => panic!("no thread panics while it commits"),
         }
     }
 

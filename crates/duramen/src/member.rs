@@ -519,7 +519,7 @@ fn copied(spare: &mut Vec<Arc<Vec<u8>>>, bytes: &[u8]) -> Slice {
         .iter_mut()
         .position(|buffer| Arc::get_mut(buffer).is_some());
     let mut buffer = free.map(|at| spare.swap_remove(at)).unwrap_or_default();
-    let into = Arc::get_mut(&mut buffer).expect("nobody else has it");
+    let into = Arc::get_mut(&mut buffer).expect("the buffer has one owner");
     into.clear();
     into.reserve_exact(bytes.len().next_multiple_of(SPARE_UNIT));
     into.extend_from_slice(bytes);

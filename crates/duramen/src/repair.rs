@@ -91,7 +91,7 @@ impl Repairs {
         for known in pending.values() {
             hook(&known.found());
         }
-        *self.hook.lock().expect("who watches repairs") = Some(hook);
+        *self.hook.lock().expect("no thread panics with the hook") = Some(hook);
     }
 
     fn count(&self, pending: &BTreeMap<SegmentId, Pending>) {
@@ -99,7 +99,7 @@ impl Repairs {
     }
 
     fn tell(&self, event: &Repair) {
-        if let Some(hook) = &*self.hook.lock().expect("who watches repairs") {
+        if let Some(hook) = &*self.hook.lock().expect("no thread panics with the hook") {
             hook(event);
         }
     }

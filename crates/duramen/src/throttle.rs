@@ -244,7 +244,7 @@ mod tests {
         let meter = Arc::new(Meter::default());
         let disk = duramen_backup::os::OsDisk::new(&folder, crate::DiskMode::Buffered);
         let pace = Pace::new(meter.clone());
-        assert!(!pace.wait(1), "nobody commits");
+        assert!(!pace.wait(1), "no commit runs");
         meter.synced(Duration::from_micros(100));
         let pace = Pace {
             meter,

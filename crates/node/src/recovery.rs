@@ -574,7 +574,7 @@ impl Run {
             if part.failed >= alive.len().max(1) * ROUNDS_MAX {
                 let outcome = PartitionOutcome::Failed {
                     retry_elsewhere: false,
-                    reason: format!("nobody has segment {}", wanted.segment),
+                    reason: format!("no backup has segment {}", wanted.segment),
                 };
                 return self.give_up(Some(outcome));
             }

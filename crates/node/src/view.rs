@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(at(49), Route::Serve);
         assert_eq!(at(50), Route::TryAgain, "the map says that it is ours");
         assert!(matches!(at(100), Route::Moved(owner) if owner.server == OTHER));
-        assert_eq!(at(200), Route::TryAgain, "nobody serves it");
+        assert_eq!(at(200), Route::TryAgain, "no server serves it");
         assert_eq!(at(300), Route::TryAgain, "its owner has no address");
         assert_eq!(at(400), Route::TryAgain, "ours, and not served yet");
         assert_eq!(view.route(TableId(4), RouteHash(0)), Route::NoTable);
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(new.routes(TABLE), whole.routes(TABLE));
         assert!(
             new.servers().eq(whole.servers()),
-            "whoever owns nothing any more is gone"
+            "a server without tablets is gone"
         );
         step.tablets.push(route(290, 400, ME, true));
         assert!(old.step(&step).is_err());

@@ -249,7 +249,7 @@ impl ServerConfig {
             .collect();
         if !open.is_empty() && !self.insecure_bind {
             return refuse(format!(
-                "refusing to listen on {}: connections are not encrypted (TLS comes later), so anybody who can see \
+                "refusing to listen on {}: connections are not encrypted (TLS comes later), so anyone with access to \
                  the network reads passwords and data; bind to 127.0.0.1, or accept the risk with `--insecure-bind`{}",
                 open.join(", "),
                 if self.requirepass.is_empty() {
@@ -261,7 +261,7 @@ impl ServerConfig {
         }
         if !open.is_empty() && self.requirepass.is_empty() {
             return refuse(format!(
-                "refusing to listen on {} without a password: anybody who reaches the port owns the data; set `--requirepass`",
+                "refusing to listen on {} without a password: every client that reaches the port has full access; set `--requirepass`",
                 open.join(", ")
             ));
         }

@@ -1,10 +1,9 @@
-//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, with peers linked in, from a release
-//! build.
+//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, from a release build of `bench/`.
 
 use crate::process;
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
-    // The figure `server` starts the binary beside the benchmark's own.
+    // Figures start the server beside their own program.
     let server = [
         "build",
         "--release",
@@ -16,18 +15,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     process::run(&mut process::cargo(&server))?;
     if arguments.first().is_some_and(|figure| figure == "flash") {
         let library = ["build", "--release", "--package", "duramen-alloc"];
-        process::run(&mut process::cargo(&library))?;
+        process::run(&mut process::cargo_of(process::HEAP, &library))?;
     }
-    let mut command = process::cargo(&[
-        "run",
-        "--release",
-        "--package",
-        "duramen-bench",
-        "--features",
-        "peers",
-        "--bin",
-        "duramen-bench",
-        "--",
-    ]);
+    let mut command = process::cargo_of(process::FIGURES, &["run", "--release", "--quiet", "--"]);
     process::run(command.args(arguments))
 }

@@ -27,6 +27,23 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The workspaces whose crates are formatted, linted, documented and tested.
+pub(crate) const WORKSPACES: [&str; 3] = [STORE, HEAP, FIGURES];
+pub(crate) const STORE: &str = "Cargo.toml";
+pub(crate) const HEAP: &str = "heap/Cargo.toml";
+pub(crate) const FIGURES: &str = "bench/Cargo.toml";
+
+/// A cargo command for the workspace of `manifest`; all of them build into the same directory.
+pub(crate) fn cargo_of(manifest: &str, arguments: &[&str]) -> Command {
+    let (command, rest) = arguments.split_at(1);
+    let mut command = cargo(command);
+    command
+        .args(["--manifest-path", manifest, "--target-dir"])
+        .arg(target())
+        .args(rest);
+    command
+}
+
 /// Runs `work` under a heading and prints its time.
 pub(crate) fn section<T>(
     title: &str,

@@ -19,7 +19,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         .filter(|filter| {
             !matches!(
                 *filter,
-                "tidy" | "cargo" | "interleavings" | "clients" | "checker"
+                "tidy" | "cargo" | "heap" | "interleavings" | "clients" | "checker"
             )
         })
         .collect();
@@ -38,7 +38,15 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         });
     }
     if everything || named("cargo") {
-        part(&mut tally, "cargo tests", cargo_tests);
+        for manifest in [process::STORE, process::FIGURES] {
+            let title = format!("cargo tests of {manifest}");
+            part(&mut tally, &title, |tally| cargo_tests(tally, manifest));
+        }
+    }
+    if everything || named("heap") {
+        part(&mut tally, "heap tests", |tally| {
+            cargo_tests(tally, process::HEAP)
+        });
     }
     if everything || named("interleavings") {
         part(&mut tally, "interleavings", interleavings);
@@ -89,21 +97,22 @@ fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<
     tally.add(own);
 }
 
-/// Unit, property, model and documentation tests of every crate.
-fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
+/// Unit, property, model and documentation tests of every crate of a workspace.
+fn cargo_tests(tally: &mut Tally, workspace: &str) -> Result<(), String> {
+    let test = || {
+        let arguments = ["test", "--workspace", "--color", "never"];
+        process::cargo_of(workspace, &arguments)
+    };
     let mut failures = CargoFailures::default();
-    let ok = process::follow(
-        &mut process::cargo(&["test", "--workspace", "--no-fail-fast", "--color", "never"]),
-        |line| {
-            tally.cargo_line(line);
-            for failure in failures.line(line) {
-                if failure.broke_off() {
-                    tally.broken(&failure.place);
-                }
-                tally.repeatable.push(failure);
+    let ok = process::follow(test().arg("--no-fail-fast"), |line| {
+        tally.cargo_line(line);
+        for failure in failures.line(line) {
+            if failure.broke_off() {
+                tally.broken(&failure.place);
             }
-        },
-    )?;
+            tally.repeatable.push(failure);
+        }
+    })?;
     if !ok && tally.failed == 0 {
         return Err("cargo test failed before or outside of a test".to_owned());
     }
@@ -111,7 +120,7 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
         let mut once = Tally::default();
         // With the package alone (`-p NAME`, the first two words) cargo would build its
         // dependencies again, with other features.
-        let mut command = process::cargo(&["test", "--workspace", "--color", "never"]);
+        let mut command = test();
         command
             .args(failure.place.split(' ').skip(2))
             .args(["--", "--exact", &failure.name]);
@@ -187,13 +196,12 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-workload",
         "--quiet",
     ]))?;
+    // A figure that is interrupted.
+    let figures = ["build", "--quiet"];
+    process::run(&mut process::cargo_of(process::FIGURES, &figures))?;
     // The page about the allocator installs it and compiles programs with it.
-    process::run(&mut process::cargo(&[
-        "build",
-        "--package",
-        "duramen-alloc",
-        "--quiet",
-    ]))?;
+    let library = ["build", "--package", "duramen-alloc", "--quiet"];
+    process::run(&mut process::cargo_of(process::HEAP, &library))?;
     // Histories of simulated clusters, for the checker of real ones.
     process::run(&mut process::cargo(&[
         "build",
@@ -229,6 +237,10 @@ fn pytest(python: &Path) -> Command {
         .env(
             "DURAMEN_TEST_WORKLOAD",
             process::target().join("debug/duramen-workload"),
+        )
+        .env(
+            "DURAMEN_TEST_BENCH",
+            process::target().join("debug/duramen-bench"),
         )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -81,7 +81,7 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     };
     if restore.is_resumed() {
         eprintln!(
-            "duramen: `{}` holds the beginning of a restore or a snapshot: it is begun anew",
+            "duramen: `{}` holds an unfinished restore or snapshot, which now starts again",
             args.dir.display()
         );
     }

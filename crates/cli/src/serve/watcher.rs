@@ -157,7 +157,7 @@ impl Watcher {
                     (name, Order::Report) => {
                         let table = watched.current().map(|shared| shared.table_of_waits());
                         let table = table.unwrap_or_default();
-                        tracing::info!("{name}: who waits, and for how long\n{table}");
+                        tracing::info!("{name}: waiting threads and their times\n{table}");
                     }
                     (name, Order::Ignore) => tracing::info!("{name} is ignored"),
                 }

@@ -77,7 +77,7 @@ impl Coordinators {
     /// Notes that the coordinator at this address does not lead; it may name the leader.
     pub fn redirected(&mut self, address: &str, leader: Option<&str>) {
         let Some(leader) = leader.filter(|leader| *leader != address) else {
-            self.failed(address, "does not lead, and does not know who does");
+            self.failed(address, "does not lead, and knows no leader");
             return;
         };
         self.note(address, &format!("{leader} leads"));
@@ -129,7 +129,7 @@ mod tests {
         all.redirected("d", None);
         assert_eq!(&*all.current(), "a");
         let troubles =
-            "a: c leads; b: not asked; c: d leads; d: does not lead, and does not know who does";
+            "a: c leads; b: not asked; c: d leads; d: does not lead, and knows no leader";
         assert_eq!(all.troubles(), troubles);
     }
 }

@@ -152,7 +152,7 @@ impl Figures {
         line(
             "tablets_unserved",
             "gauge",
-            "Tablets that nobody serves: being recovered, or not yet confirmed by their owners.",
+            "Tablets that no server serves: being recovered, or not yet confirmed by their owners.",
             &overview.tablets_unserved,
         );
         let under_way = status

@@ -110,7 +110,7 @@ impl Lifeline {
         let is_open = config.bind.iter().any(|ip| !ip.is_loopback());
         if is_open && token.is_empty() {
             tracing::warn!(
-                "whoever reaches the native port reads and writes everything: keep it behind a firewall, or give the cluster a token (cluster-token-file)"
+                "every process that reaches the native port can read and write everything: keep the port behind a firewall, or give the cluster a token (cluster-token-file)"
             );
         }
         let options = Options {
@@ -453,7 +453,7 @@ fn open_tier(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
     loop {
         match Tier::open(config) {
             Err(ServerError::Flash {
-                source: duramen_flash::Error::InUse { .. },
+                source: duramen_disk::Error::InUse { .. },
                 ..
             }) if since.elapsed() < LET_GO => std::thread::sleep(LET_GO / 100),
             opened => return opened,

@@ -187,7 +187,7 @@ impl NodeThread {
             self.give_up_old(now_us);
             if self.membership.is_some() && !can_read {
                 let log = self.parts.node.describe_log().unwrap_or_default();
-                tracing::debug!(log, "this member has no lease and answers nobody");
+                tracing::debug!(log, "this member has no lease and answers no requests");
             }
         }
     }
@@ -338,7 +338,7 @@ impl NodeThread {
                 payload: message.payload().to_vec(),
             },
             _ => {
-                let reason = "nobody of this role is asked that here";
+                let reason = "this server does not have the role that answers this request";
                 return self.trouble(request, &Trouble::NotServing { reason });
             }
         };
@@ -441,7 +441,7 @@ impl NodeThread {
             self.foreign = Some(Instant::now());
             tracing::warn!(
                 address,
-                "this is not this member's coordinator, it goes on as if nobody answered: {}",
+                "this is not this member's coordinator; the answer is ignored: {}",
                 advised(reason)
             );
         }

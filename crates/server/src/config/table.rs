@@ -170,7 +170,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "store",
         choice!(mode: Mode::Store => "store", Mode::Cache => "cache"),
-        "At the memory limit: `store` answers writes with an error and loses nothing, `cache` evicts what was not read recently or often.",
+        "Behaviour at the memory limit: `store` refuses writes and loses nothing; `cache` evicts objects that are rarely used.",
     ),
     row(
         "level",
@@ -195,7 +195,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "buffered",
         choice!(disk_mode: DiskMode::Buffered => "buffered", DiskMode::Direct => "direct", DiskMode::Raw => "raw"),
-        "How data is written: through the page cache, past it (O_DIRECT), or straight to a partition or one file.",
+        "Path of writes to disk: through the page cache, around it (O_DIRECT), or directly to a partition or one file.",
     ),
     row(
         "wal-size",
@@ -211,7 +211,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "0",
         size!(disk_bytes as u64),
-        "Most disk space for the log; 0 = memory and flash-size times disk-expansion.",
+        "Maximum disk space of the log; 0 = memory and flash-size times disk-expansion.",
     ),
     row(
         "disk-expansion",
@@ -219,7 +219,7 @@ pub static SETTINGS: &[Setting] = &[
         "percent",
         "200",
         number!(disk_expansion_percent as u64),
-        "Disk space for the log in percent of memory and flash-size: more makes cleaning on disk cheaper.",
+        "Disk space of the log in percent of memory and flash-size. More space makes cleaning on disk cheaper.",
     ),
     row(
         "flash-file",
@@ -227,7 +227,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "",
         text!(flash_file),
-        "File or partition that takes what memory has no room for and is not read often: then data may be larger than memory. Its content is not kept. Empty = none.",
+        "File or partition for data that is rarely read and does not fit in memory: data may then be larger than memory. Its content does not survive a restart (the log has the data). Empty = none.",
     ),
     row(
         "flash-size",
@@ -235,7 +235,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "0",
         size!(flash_bytes as u64),
-        "How much of flash-file is used; a file is made so long at the start.",
+        "Bytes of flash-file that are used; a file gets this length at the start.",
     ),
     row(
         "snapshot-dir",
@@ -243,7 +243,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "",
         text!(snapshot_dir),
-        "Where SAVE and BGSAVE put their copy, `dump`; empty = `snapshots` in the data directory.",
+        "Directory in which SAVE and BGSAVE write their copy, `dump`; empty = `snapshots` in the data directory.",
     )
     .runtime(),
     row(
@@ -252,7 +252,7 @@ pub static SETTINGS: &[Setting] = &[
         "ms",
         "1000",
         number!(scrub_interval_ms as u64),
-        "One frame on disk is read again and verified in this time, so that damage is found and repaired while memory still has the data; 0 = only by DURAMEN.SCRUB.",
+        "Interval at which the server reads and verifies one frame on disk, to find and repair damage while memory still has the data; 0 = only by DURAMEN.SCRUB.",
     )
     .runtime(),
     row(
@@ -308,7 +308,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "",
         text!(cluster_token_file),
-        "File whose first line members, coordinators, native clients and tools of the cluster show each other; empty: whoever reaches a native port may speak.",
+        "File whose first line is the cluster's secret: members, coordinators, native clients and tools prove that they know it; empty: every process that reaches a native port is accepted.",
     ),
     row(
         "rack",
@@ -316,7 +316,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "",
         text!(rack),
-        "Servers of one rack may fail together: replicas go to different racks. Empty: a rack of its own.",
+        "Servers of one rack may fail together; replicas go to different racks if they can. Empty: this server has a rack of its own.",
     ),
     row(
         "announce",
@@ -365,7 +365,7 @@ pub static SETTINGS: &[Setting] = &[
                 }
             },
         ),
-        "IP address of admin HTTP.",
+        "IP address that admin HTTP listens on.",
     ),
     row(
         "admin-port",
@@ -389,7 +389,7 @@ pub static SETTINGS: &[Setting] = &[
         "threads",
         "0",
         number!(restart_threads as usize),
-        "Threads that read the data back at a start; 0 = two per core.",
+        "Threads that load the data at a start; 0 = two per core.",
     ),
     row(
         "cleaners",
@@ -431,7 +431,7 @@ pub static SETTINGS: &[Setting] = &[
         "clients",
         "10000",
         number!(maxclients as usize),
-        "Connections at once; one more gets an error and is closed.",
+        "Maximum number of connections; a further one gets an error and is closed.",
     )
     .runtime(),
     row(
@@ -440,7 +440,7 @@ pub static SETTINGS: &[Setting] = &[
         "seconds",
         "0",
         number!(timeout_s as u64),
-        "Close a client that has been idle for this long; 0 = never.",
+        "Idle time after which a client's connection is closed; 0 = never.",
     )
     .runtime(),
     row(
@@ -449,7 +449,7 @@ pub static SETTINGS: &[Setting] = &[
         "seconds",
         "300",
         number!(tcp_keepalive_s as u64),
-        "Probe silent connections after this long, so that dead peers are noticed; 0 = never.",
+        "Idle time after which TCP probes a connection, to find dead peers; 0 = never.",
     ),
     row(
         "tcp-backlog",
@@ -475,7 +475,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "no",
         flag!(insecure_bind),
-        "Allow addresses other than loopback although connections are not encrypted: whoever sees the network reads passwords and data.",
+        "Allow addresses other than loopback although connections are not encrypted: passwords and data can be read on the network.",
     ),
     row(
         "output-pause",
@@ -483,7 +483,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "1mb",
         size!(output_pause_bytes as usize),
-        "A client with more unsent replies than this is not read from until it takes some.",
+        "Unsent output of a connection at which the server stops to read its requests until the client takes replies.",
     )
     .runtime(),
     row(
@@ -492,7 +492,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "256mb",
         size!(output_limit_bytes as usize),
-        "A client with more unsent replies than this is closed.",
+        "Maximum unsent output per connection; beyond it the connection is closed.",
     )
     .runtime(),
     row(
@@ -501,7 +501,7 @@ pub static SETTINGS: &[Setting] = &[
         "seconds",
         "60",
         number!(output_stall_s as u64),
-        "A client that takes none of its replies for this long is closed; 0 = never.",
+        "Longest time that a client may take none of its replies; then its connection is closed; 0 = no limit.",
     )
     .runtime(),
     row(
@@ -510,7 +510,7 @@ pub static SETTINGS: &[Setting] = &[
         "seconds",
         "10",
         number!(reply_timeout_s as u64),
-        "In a cluster: a client gets an error when its request has waited this long for the backups; 0 = it waits for ever.",
+        "In a cluster: longest time that a request waits for the backups; then the client gets an error; 0 = no limit.",
     )
     .runtime(),
     row(
@@ -519,7 +519,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "64mb",
         size!(request_limit_bytes as usize),
-        "Largest request, and largest argument of one. A value may have 1 MiB whatever this says.",
+        "Largest request, and largest argument of one. Values have at most 1 MiB in any case.",
     )
     .redis("proto-max-bulk-len"),
     row(
@@ -528,7 +528,7 @@ pub static SETTINGS: &[Setting] = &[
         "arguments",
         "1048576",
         number!(args_limit as usize),
-        "Most arguments of one request.",
+        "Maximum number of arguments of one request.",
     ),
     row(
         "preauth-limit",
@@ -536,7 +536,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "16kb",
         size!(preauth_limit_bytes as usize),
-        "Largest request of a client that has not given the password yet.",
+        "Largest request of a client that is not authenticated yet, and its unsent replies at which its requests are not read any more.",
     ),
     row(
         "slowlog-log-slower-than",
@@ -544,7 +544,7 @@ pub static SETTINGS: &[Setting] = &[
         "microseconds",
         "10000",
         number!(slowlog_slower_than_us as i64),
-        "Commands slower than this are kept for SLOWLOG; 0 = all, -1 = none.",
+        "Execution time above which a command is recorded in SLOWLOG; 0 = all, -1 = none.",
     )
     .runtime(),
     row(
@@ -553,7 +553,7 @@ pub static SETTINGS: &[Setting] = &[
         "entries",
         "128",
         number!(slowlog_max_len as usize),
-        "Entries the slow log keeps.",
+        "Maximum number of entries in the slow log.",
     )
     .runtime(),
     row(
@@ -571,7 +571,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "text",
         choice!(log_format: LogFormat::Text => "text", LogFormat::Json => "json"),
-        "Form of the log.",
+        "Format of the log.",
     ),
     row(
         "log-level",

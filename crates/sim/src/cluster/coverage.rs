@@ -53,7 +53,7 @@ classes! {
     Misdirected = "misdirected or lost write",
     CoordinatorCrash = "coordinator crash and failover",
     CoordinatorPause = "coordinator paused and deposed",
-    CoordinatorBlind = "coordinator reaches nobody by its own fault",
+    CoordinatorBlind = "coordinator reaches no server by its own fault",
     StoreFailure = "failure of the coordinator's store",
     CrashesAtOnce = "several servers down at once",
     Busy = "backup full or busy",

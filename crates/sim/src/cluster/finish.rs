@@ -341,7 +341,7 @@ impl World {
             ));
         }
         let Some(status) = self.status() else {
-            return Some("nobody leads".to_owned());
+            return Some("no coordinator leads".to_owned());
         };
         let mut recoveries = status.recoveries.iter();
         if let Some(recovery) = recoveries.find(|r| r.phase != RecoveryPhase::Done) {

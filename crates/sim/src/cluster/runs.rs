@@ -69,12 +69,12 @@ pub fn many(budget: Budget, first: u64, plan: impl Fn(u64) -> Plan + Sync) -> Su
                         println!("begins {}", first + number);
                     }
                     let outcome = finish::run(plan(first + number));
-                    let mut all = summary.lock().expect("nobody panics with it");
+                    let mut all = summary.lock().expect("no thread panics with it");
                     all.add(outcome);
                     if all.failures.len() >= 3 {
                         enough.store(true, Ordering::Relaxed);
                     }
-                    let mut said = said.lock().expect("nobody panics with it");
+                    let mut said = said.lock().expect("no thread panics with it");
                     if said.elapsed() > LINE {
                         *said = Instant::now();
                         println!(
@@ -89,7 +89,7 @@ pub fn many(budget: Budget, first: u64, plan: impl Fn(u64) -> Plan + Sync) -> Su
             });
         }
     });
-    summary.into_inner().expect("nobody panics with it")
+    summary.into_inner().expect("no thread panics with it")
 }
 
 /// Runs a profile's plans.

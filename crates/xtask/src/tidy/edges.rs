@@ -4,16 +4,16 @@ use super::House;
 
 /// The crates directly below each crate; it may use those and all that they may use. The map in
 /// ARCHITECTURE.md has the direction `base ← format ← engine ← server ← cli`, `base ← wire ←
-/// {cluster, client, server}`, `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists
-/// for `duramen bench`. sim, workload, xtask and fuzz are programs around the product: no crate
-/// uses them.
+/// {cluster, client, server}`, `{engine, backup, cluster} ← duramen ← server`. bench, sim,
+/// workload, xtask and fuzz are programs around the product: no crate uses them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
-    ("duramen-flash", &["duramen-base"]),
+    ("duramen-disk", &["duramen-base"]),
+    ("duramen-flash", &["duramen-disk"]),
     ("duramen-alloc", &["duramen-flash"]),
     ("duramen-format", &["duramen-base"]),
-    ("duramen-engine", &["duramen-format"]),
-    ("duramen-backup", &["duramen-format"]),
+    ("duramen-engine", &["duramen-format", "duramen-disk"]),
+    ("duramen-backup", &["duramen-format", "duramen-disk"]),
     ("duramen-cluster", &["duramen-wire"]),
     ("duramen-metastore", &["duramen-cluster"]),
     (
@@ -23,6 +23,7 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-wire", &["duramen-format"]),
     ("duramen-net", &["duramen-wire"]),
     ("duramen-client", &["duramen-wire"]),
+    ("duramen-load", &["duramen-wire"]),
     (
         "duramen-coordinator",
         &["duramen-metastore", "duramen-net", "duramen-client"],
@@ -35,16 +36,16 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-metastore",
             "duramen-net",
             "duramen-client",
-            "duramen-flash",
+            "duramen-disk",
         ],
     ),
     (
         "duramen-bench",
-        &["duramen-server", "duramen-client", "duramen-alloc"],
+        &["duramen", "duramen-load", "duramen-client", "duramen-alloc"],
     ),
     (
         "duramen-cli",
-        &["duramen-bench", "duramen-client", "duramen-coordinator"],
+        &["duramen-server", "duramen-load", "duramen-coordinator"],
     ),
     ("duramen-sim", &["duramen-server"]),
     ("xtask", &[]),

@@ -24,7 +24,7 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
 }
 
 /// Folders of our source, as pages name them.
-const SOURCES: [&str; 3] = ["crates/", "tests/", "fuzz/"];
+const SOURCES: [&str; 5] = ["crates/", "heap/", "bench/", "tests/", "fuzz/"];
 
 /// Paths in backquotes that do not exist, and items that are missing in the file of `name` in
 /// `path`.

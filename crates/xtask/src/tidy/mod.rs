@@ -25,7 +25,7 @@ struct House {
     /// Paths below `root`, sorted; build output and downloads left out.
     files: Vec<PathBuf>,
     architecture: String,
-    /// `cargo metadata` of the workspace, and of `fuzz/` where it exists.
+    /// `cargo metadata` of each workspace.
     metadata: Vec<serde_json::Value>,
 }
 
@@ -65,10 +65,8 @@ impl House {
         let mut files = Vec::new();
         walk(&root, &root, &mut files)?;
         files.sort();
-        let mut metadata = vec![read_metadata("Cargo.toml")?];
-        if root.join("fuzz/Cargo.toml").exists() {
-            metadata.push(read_metadata("fuzz/Cargo.toml")?);
-        }
+        let workspaces = process::WORKSPACES.into_iter().chain(["fuzz/Cargo.toml"]);
+        let metadata = workspaces.map(read_metadata).collect::<Result<_, _>>()?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
         Ok(House {
             root,

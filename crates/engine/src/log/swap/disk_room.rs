@@ -100,7 +100,7 @@ impl Swaps {
     /// Gives room back: the segment is listed by now, or is not needed (swap::D9).
     pub fn give_back_room(&self) {
         let before = self.aside.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "room that nobody took (D9)");
+        debug_assert!(before > 0, "room is given back only once (swap::D9)");
     }
 
     /// Segments that stay free when one is opened for this purpose.

@@ -37,3 +37,11 @@ pub struct Turn<'a> {
     /// `Paused` or `Cold`).
     pub executed: usize,
 }
+
+impl Turn<'_> {
+    /// Takes back the reply of a silent request, which begins at `start`.
+    fn silence(&mut self, start: usize) {
+        self.out.truncate(start);
+        self.client.wait.make_silent();
+    }
+}

@@ -77,7 +77,8 @@ fn flush(
             // keys::K1: SWAPDB may have run while this waited for exclusive access.
             ctx.table = ctx.client.table(ctx.shared);
             let done = clear(ctx, &guard);
-            ctx.settle(&mut guard);
+            let level = ctx.strictest(&tables(ctx));
+            ctx.client.settle(&mut guard, level);
             done
         }
         Access::Guarded(guard) => clear(ctx, guard),
@@ -108,7 +109,9 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
             }
             let mut guard = session.pin_exclusive();
             databases::exchange(ctx, &mut guard, first, second)?;
-            ctx.settle(&mut guard);
+            let swapped = [first, second].map(|db| ctx.shared.commands.table(db));
+            let level = ctx.strictest(&swapped.map(|table| table.unwrap_or(ctx.table)));
+            ctx.client.settle(&mut guard, level);
         }
         // EXEC is exclusive in the store.
         Access::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,
@@ -158,7 +161,7 @@ fn flush_served(
     }
     if begun.is_some() {
         // No reply covers the deletions of earlier rounds yet.
-        let level = ctx.local.level_of(ctx.shared, ctx.client);
+        let level = ctx.strictest(tables);
         let log = ctx.shared.store().log();
         if let Some(appended) = log.map(|log| log.appended()) {
             ctx.client.settle_position(&appended, level);

@@ -1,0 +1,126 @@
+//! Reads of a cluster's member beside those of a single server.
+//!
+//! All keys are on one member, so that both sides have as many threads; the generator offers both
+//! the same load. The additional work of a member: it checks the owner of the key, the version of
+//! the client's map, and its right to answer (its read lease).
+
+use super::Programs;
+use crate::harness::{
+    Bound, Contender, Failure, Latencies, Options, Report, Result, Row, alternate, progress,
+};
+use crate::servers::{Cluster, Duramen, Server, Up};
+use duramen_load::{Command, Limit, Load, Native};
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// Connections, and requests that each sends before it waits.
+const SHAPES: [(usize, usize); 2] = [(50, 1), (50, 16)];
+const KEYS: u64 = 500_000;
+const MEMORY: &str = "512mb";
+/// Least part of the single server's rate: 90-quality's "within 10 %".
+const LEAST: f64 = 0.9;
+
+/// Runs the part.
+pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
+    let up = Up {
+        program: programs.duramen.clone(),
+        servers: 3,
+        replicas: 2,
+        spread: 1,
+        memory: MEMORY.to_owned(),
+        threads: programs.threads,
+        level: "buffered",
+        more: Vec::new(),
+    };
+    let cluster = Cluster::start(&up, &programs.dir)?;
+    let owner = cluster.owner("key:000000000000")?;
+    let native = Native::of_database(&cluster.coordinator)?;
+    let how = Duramen {
+        program: programs.duramen.clone(),
+        memory: MEMORY.to_owned(),
+        threads: programs.threads,
+        poll: "adaptive",
+        dir: None,
+        level: "memory",
+        more: Vec::new(),
+    };
+    let single = Server::duramen("single server", &how)?;
+    let usual = |address, native| Load {
+        keys: KEYS,
+        native,
+        ..Load::usual(address, Command::Get, 1)
+    };
+    let sides = [
+        ("single server, RESP", usual(single.address, None)),
+        ("member, native", usual(cluster.native[owner], Some(native))),
+        ("member, RESP", usual(cluster.resp[owner], None)),
+    ];
+    for (_, load) in &sides[..2] {
+        load.preload(0)?;
+    }
+    let mut rows = Vec::new();
+    for shape in SHAPES {
+        let rates = measure(options, &sides, shape, &mut rows)?;
+        let (connections, pipeline) = shape;
+        for (at, name) in [(1, "native client"), (2, "RESP")] {
+            report.target(
+                format!("{connections} x {pipeline}, reads of a member, {name} / single server ≥ {LEAST}"),
+                rates[at] / rates[0],
+                Bound::AtLeast(LEAST),
+            );
+        }
+    }
+    report.table("GET, 100-byte values, all keys on one server", rows);
+    Ok(())
+}
+
+fn measure(
+    options: &Options,
+    sides: &[(&'static str, Load)],
+    (connections, pipeline): (usize, usize),
+    rows: &mut Vec<Row>,
+) -> Result<Vec<f64>> {
+    let window = Duration::from_millis(options.size(1500, 400));
+    let all: Vec<RefCell<Latencies>> = sides.iter().map(|_| RefCell::default()).collect();
+    let mut contenders: Vec<_> = sides
+        .iter()
+        .zip(&all)
+        .map(|((name, load), latencies)| {
+            Contender::new(*name, move || {
+                let load = Load {
+                    connections,
+                    pipeline,
+                    limit: Limit::Time(window),
+                    ..load.clone()
+                };
+                let outcome = load.run()?;
+                if outcome.errors + outcome.nulls > 0 {
+                    return Err(Failure::new(
+                        format!("reading from {name}"),
+                        format!("{} errors, {} not found", outcome.errors, outcome.nulls),
+                    ));
+                }
+                latencies.borrow_mut().add(&outcome.latencies);
+                Ok(outcome.requests_per_second())
+            })
+        })
+        .collect();
+    let medians = alternate(options.rounds(), &mut contenders)?;
+    drop(contenders);
+    for (((name, _), rate), latencies) in sides.iter().zip(&medians).zip(&all) {
+        let summary = latencies.borrow().summary();
+        progress!("{connections} x {pipeline}: {name}: {rate:.0} GET/s");
+        rows.push(
+            Row::new()
+                .with(
+                    "connections x pipeline",
+                    format!("{connections} x {pipeline}"),
+                )
+                .with("server", *name)
+                .number("requests/s", *rate, 4)
+                .number("p50 µs", summary.p50_us, 3)
+                .number("p99 µs", summary.p99_us, 3),
+        );
+    }
+    Ok(medians)
+}

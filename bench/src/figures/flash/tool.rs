@@ -1,0 +1,213 @@
+//! The C programs: built here, run within a limit of RAM, with their output as lines of JSON.
+
+use super::FlashArgs;
+use super::swap::Swap;
+use crate::harness::{Doing, Failure, Group, Result, Row, progress};
+use crate::servers::Scratch;
+use duramen_base::units::MIB;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// RAM of a program beside the library's budget: its code, stacks, and page tables, for which the
+/// library leaves up to 8 MiB.
+pub const BESIDE_BYTES: u64 = 12 * MIB;
+/// The same for a program without the library: RAM that it does not need is left for its data.
+const PLAIN_BESIDE_BYTES: u64 = 4 * MIB;
+/// Programs that are built.
+const PROGRAMS: [&str; 5] = ["array", "btree", "packets", "hashcache", "pairs"];
+
+/// The state shared by all parts.
+pub struct Bench {
+    pub scratch: Scratch,
+    /// Size of a swap file; `None`: none can be used here.
+    swap_bytes: Option<u64>,
+    built: BTreeMap<&'static str, PathBuf>,
+}
+
+/// The output of one run of a program.
+#[derive(Clone, Debug)]
+pub struct Run(Value);
+
+impl Run {
+    /// A number of the output; NaN if it is missing.
+    pub fn number(&self, name: &str) -> f64 {
+        self.0.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
+    }
+
+    /// Per operation.
+    pub fn each(&self, name: &str) -> f64 {
+        self.number(name) / self.number("operations")
+    }
+
+    /// Per operation that wrote; NaN without any.
+    pub fn per_write(&self, name: &str) -> f64 {
+        let writes = self.number("writes");
+        if writes == 0.0 {
+            return f64::NAN;
+        }
+        self.number(name) / writes
+    }
+
+    /// Rate and response times.
+    pub fn times(&self, row: Row) -> Row {
+        row.number("k/s", self.number("per_second") / 1e3, 3)
+            .number("mean µs", self.number("mean_us"), 3)
+            .number("deviation µs", self.number("deviation_us"), 3)
+            .number("p50 µs", self.number("p50_us"), 3)
+            .number("p99 µs", self.number("p99_us"), 3)
+            .number("CPU µs", 1e6 * self.each("cpu_seconds"), 3)
+    }
+}
+
+impl Bench {
+    pub fn new(args: &FlashArgs) -> Result<Bench> {
+        let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let scratch =
+            Scratch::new(&dir).doing(format!("making a directory in {}", dir.display()))?;
+        let built = build(args.library.as_deref(), scratch.path())?;
+        let swap_bytes = match Swap::new(scratch.path(), MIB) {
+            Ok(_) => Some((2 * data_bytes(args) + 64 * MIB).next_multiple_of(MIB)),
+            Err(failure) => {
+                progress!("no swap file can be used here: {failure}");
+                None
+            }
+        };
+        Ok(Bench {
+            scratch,
+            swap_bytes,
+            built,
+        })
+    }
+
+    pub fn can_swap(&self) -> bool {
+        self.swap_bytes.is_some()
+    }
+
+    /// A swap file, which is removed when this is dropped: other runs must not swap during their
+    /// measurement.
+    pub fn swap(&self) -> Result<Option<Swap>> {
+        let swap = |bytes| Swap::new(self.scratch.path(), bytes);
+        self.swap_bytes.map(swap).transpose()
+    }
+
+    /// The flash file.
+    pub fn flash(&self) -> PathBuf {
+        self.scratch.path().join("flash")
+    }
+
+    /// Removes the flash file: the next run begins without data of an earlier one.
+    pub fn clear(&self) {
+        // It need not exist.
+        let _ = std::fs::remove_file(self.flash());
+    }
+
+    pub fn program(&self, name: &str) -> Result<&Path> {
+        let found = self.built.get(name);
+        found
+            .map(PathBuf::as_path)
+            .ok_or_else(|| Failure::new(name, "no such program"))
+    }
+
+    /// Runs a program with RAM of `ram_bytes` for its objects; returns each line of its output.
+    pub fn run(
+        &self,
+        name: &str,
+        memory: &str,
+        ram_bytes: u64,
+        arguments: &[String],
+    ) -> Result<Vec<Run>> {
+        let _swap = if memory == "malloc" {
+            self.swap()?
+        } else {
+            None
+        };
+        let by_library = matches!(memory, "opp" | "mp");
+        let beside = if by_library {
+            BESIDE_BYTES
+        } else {
+            PLAIN_BESIDE_BYTES
+        };
+        let limit =
+            Group::new(ram_bytes + beside).doing("making a memory cgroup (are you root?)")?;
+        // A program that swaps has no flash file: the counted device is that of the swap file.
+        let flash = if memory == "malloc" {
+            self.scratch.path().to_path_buf()
+        } else {
+            self.flash()
+        };
+        let mut command = limit.command(self.program(name)?);
+        command.arg("--flash").arg(&flash);
+        command.args(["--memory", memory]);
+        command.args(["--ram-mb", &(ram_bytes / MIB).to_string()]);
+        let about = format!("{name} by {memory}, {}", arguments.join(" "));
+        said(&about, command.args(arguments))
+    }
+}
+
+/// Runs a program to its end; returns each line of JSON that it printed.
+pub fn said(about: &str, command: &mut Command) -> Result<Vec<Run>> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.doing(format!("running {about}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let how = format!("{}: {}{said}", output.status, error.trim());
+        return Err(Failure::new(about, how));
+    }
+    let lines = said.lines().map(|line| {
+        let value: Value = serde_json::from_str(line).doing(format!("{about} said {line}"))?;
+        Ok(Run(value))
+    });
+    let lines: Vec<Run> = lines.collect::<Result<_>>()?;
+    if let Some(last) = lines.last() {
+        progress!("{about}: {:.0}/s", last.number("per_second"));
+    }
+    Ok(lines)
+}
+
+/// Bytes of data of the array and the programs.
+pub fn data_bytes(args: &FlashArgs) -> u64 {
+    args.data_mb.unwrap_or(args.options.size(384, 96)) * MIB
+}
+
+/// Arguments in the form of the programs.
+pub fn arguments(pairs: &[(&str, u64)]) -> Vec<String> {
+    let each = pairs
+        .iter()
+        .flat_map(|(name, value)| [format!("--{name}"), value.to_string()]);
+    each.collect()
+}
+
+/// Builds the programs against the library.
+fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, PathBuf>> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/crates/alloc");
+    let beside = std::env::current_exe().doing("finding this program")?;
+    let beside = beside.with_file_name("libduramen_alloc.a");
+    let library = library.unwrap_or(&beside);
+    if !library.exists() {
+        let how =
+            "it is not there; build it first (in heap/: cargo build --release -p duramen-alloc)";
+        return Err(Failure::new(library.display().to_string(), how));
+    }
+    let mut built = BTreeMap::new();
+    for name in PROGRAMS {
+        let program = into.join(name);
+        let output = Command::new("cc")
+            .args(["-O2", "-std=gnu11", "-I"])
+            .arg(sources.join("include"))
+            .arg(sources.join(format!("examples/{name}.c")))
+            .arg(library)
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(&program)
+            .output()
+            .doing("running the C compiler, cc")?;
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Failure::new(format!("building {name}.c"), error));
+        }
+        built.insert(name, program);
+    }
+    Ok(built)
+}

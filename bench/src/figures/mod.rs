@@ -1,0 +1,69 @@
+//! One module per figure of `docs/benchmarks.md`, and their table.
+
+mod cleaner_latency;
+mod cluster;
+mod durability;
+mod flash;
+mod growth;
+mod logging;
+mod memory;
+mod memory_cell;
+mod recovery;
+mod replay;
+mod scale;
+mod server;
+mod tier;
+mod two_levels;
+mod utilization;
+mod ycsb;
+
+use crate::figure::{Entry, Figure, entry};
+use crate::harness::{Options, Report, Result, render::Render};
+
+/// All figures, in the order of the help; then helpers of them.
+pub static FIGURES: [Entry; 18] = [
+    entry::<ycsb::YcsbFigure>(),
+    entry::<utilization::UtilizationFigure>(),
+    entry::<cleaner_latency::CleanerLatencyFigure>(),
+    entry::<growth::GrowthFigure>(),
+    entry::<memory::MemoryFigure>(),
+    entry::<server::ServerFigure>(),
+    entry::<durability::DurabilityFigure>(),
+    entry::<logging::LoggingFigure>(),
+    entry::<two_levels::TwoLevelsFigure>(),
+    entry::<replay::ReplayFigure>(),
+    entry::<cluster::ClusterFigure>(),
+    entry::<scale::ScaleFigure>(),
+    entry::<recovery::RecoveryFigure>(),
+    entry::<tier::TierFigure>(),
+    entry::<flash::FlashArgs>(),
+    entry::<Render>(),
+    entry::<memory_cell::CellArgs>(),
+    entry::<EchoServer>(),
+];
+
+impl Figure for flash::FlashArgs {
+    const NAME: &'static str = "flash";
+
+    fn run(&self, options: &Options) -> Result<Vec<Report>> {
+        let options = options.clone();
+        flash::run(&flash::FlashArgs {
+            options,
+            ..self.clone()
+        })
+    }
+}
+
+/// The floor of `server`: a server with no store behind it
+#[derive(Clone, Debug, clap::Args)]
+#[command(hide = true)]
+struct EchoServer;
+
+impl Figure for EchoServer {
+    const NAME: &'static str = "echo-server";
+
+    fn run(&self, _: &Options) -> Result<Vec<Report>> {
+        duramen_load::echo::run()?;
+        Ok(Vec::new())
+    }
+}

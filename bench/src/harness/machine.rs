@@ -1,0 +1,157 @@
+//! Facts about this machine, the date, and the resources of a process.
+
+use super::Doing;
+use super::Result;
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Facts printed beside every figure: absolute numbers mean nothing without them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub cpu: String,
+    pub cores: usize,
+    pub memory_bytes: u64,
+    pub kernel: String,
+    pub transparent_huge_pages: String,
+}
+
+impl Machine {
+    pub fn detect() -> Machine {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let value = line.and_then(|line| line.split_once(':'));
+            value.map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal");
+        let memory_kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+        let pages = read("/sys/kernel/mm/transparent_hugepage/enabled");
+        Machine {
+            cpu: field(&read("/proc/cpuinfo"), "model name"),
+            cores: cores(),
+            memory_bytes: memory_kib * 1024,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            transparent_huge_pages: between(&pages, '[', ']').unwrap_or("unknown").to_owned(),
+        }
+    }
+}
+
+fn between(text: &str, open: char, close: char) -> Option<&str> {
+    text.split_once(open)?
+        .1
+        .split_once(close)
+        .map(|(inner, _)| inner)
+}
+
+/// Touches free memory, up to half of it, and gives it back. On a hypervisor that takes free pages
+/// from its guests, the next touch of a page costs ten times as much: this function pays that cost
+/// before the measurement.
+pub fn touch_free_memory(bytes: u64) {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free_kib = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemFree:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    let bytes = bytes.min(free_kib.unwrap_or(0) * 1024 / 2);
+    std::hint::black_box(vec![1u8; bytes as usize]);
+}
+
+/// Cores this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Resident set size of a process (`None` = this one), in bytes.
+pub fn rss_bytes(pid: Option<u32>) -> Result<u64> {
+    let path = pid.map_or("/proc/self/statm".to_owned(), |pid| {
+        format!("/proc/{pid}/statm")
+    });
+    let text = std::fs::read_to_string(&path).doing(format!("reading {path}"))?;
+    let pages: Option<u64> = text.split_whitespace().nth(1).and_then(|n| n.parse().ok());
+    let pages = pages
+        .ok_or("no second number")
+        .doing(format!("reading {path}"))?;
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+/// Processor time of a process since its start (user + system, all threads), in nanoseconds. From
+/// the scheduler's own statistics where the kernel has them, else in clock ticks of usually 10 ms.
+pub fn cpu_ns(pid: u32) -> Result<u64> {
+    let tasks = format!("/proc/{pid}/task");
+    let mut sum_ns = 0u64;
+    let mut seen = false;
+    for task in std::fs::read_dir(&tasks)
+        .doing(format!("reading {tasks}"))?
+        .flatten()
+    {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        let ns: Option<u64> = text.split_whitespace().next().and_then(|n| n.parse().ok());
+        seen |= ns.is_some_and(|ns| ns > 0);
+        sum_ns += ns.unwrap_or(0);
+    }
+    if seen {
+        return Ok(sum_ns);
+    }
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).doing(format!("reading {path}"))?;
+    // The command in brackets may contain blanks: count fields after it.
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|n| n.parse::<u64>().ok())
+        .sum();
+    Ok(ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+/// Now, as `2026-11-21T10:59:00Z`.
+pub fn date_utc() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    format_utc(since.map_or(0, |since| since.as_secs()))
+}
+
+/// Civil date from days since 1970: H. Hinnant's `civil_from_days`.
+fn format_utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_civil_dates() {
+        assert_eq!(format_utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(format_utc(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(format_utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(format_utc(1_795_257_540), "2026-11-21T10:39:00Z");
+    }
+
+    #[test]
+    fn this_process_uses_memory_and_time() {
+        assert!(rss_bytes(None).unwrap() > 100_000);
+        let before = cpu_ns(std::process::id()).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while cpu_ns(std::process::id()).unwrap() == before {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "no processor time was counted"
+            );
+        }
+    }
+}

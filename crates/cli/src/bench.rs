@@ -1,0 +1,160 @@
+//! `duramen bench load`: load on any server that speaks RESP, with latencies.
+
+use crate::failure::Failure;
+use duramen_load::{Access, Command, Distribution, Limit, Load, Outcome};
+use serde_json::{Map, Value};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Load any server that speaks RESP, and print its throughput and latencies
+    Load(LoadArgs),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct LoadArgs {
+    /// The server
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
+    server: String,
+    /// get, set, mget, mset or mixed
+    #[arg(long, value_enum, default_value_t = CommandName::Get)]
+    command: CommandName,
+    /// Keys of one MGET or MSET
+    #[arg(long, default_value_t = 70)]
+    multi: usize,
+    /// Percent of GET in `mixed`
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(0..=100))]
+    reads: u64,
+    #[arg(long, default_value_t = 50)]
+    connections: usize,
+    /// Requests that a connection sends before it waits for their replies
+    #[arg(long, default_value_t = 16)]
+    pipeline: usize,
+    /// Number of different keys
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Value size in bytes
+    #[arg(long, default_value_t = 100)]
+    value: usize,
+    /// Draw keys by YCSB's Zipfian distribution with this exponent instead of uniformly
+    #[arg(long, value_name = "EXPONENT")]
+    zipfian: Option<f64>,
+    /// Seconds to run
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Requests per second to offer (open loop); without it, as many as the server answers
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Threads of the generator
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// End each pipeline with a WAIT for so many replicas
+    #[arg(long, value_name = "REPLICAS", default_value_t = 0)]
+    wait_replicas: u32,
+    /// Spin for replies instead of sleeping: shows the server's latency without the generator's
+    /// wake-up
+    #[arg(long)]
+    spin: bool,
+    /// Write every key once before measuring
+    #[arg(long)]
+    preload: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Without --rate, latency counts from sending a pipeline to its last reply; with it, from when a request was due.
+
+Exit codes: 0 measured, 1 could not measure, 2 wrong usage.";
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum CommandName {
+    Get,
+    Set,
+    Mget,
+    Mset,
+    Mixed,
+}
+
+pub(crate) fn run(BenchCommand::Load(args): &BenchCommand) -> Result<(), Failure> {
+    let unmeasured = |error: duramen_load::Failure| Failure::Unmeasured(error.to_string());
+    let load = load(args)?;
+    if args.preload {
+        load.preload(0).map_err(unmeasured)?;
+    }
+    let outcome = load.run().map_err(unmeasured)?;
+    if args.json {
+        let object: Map<String, Value> = figures(&outcome)
+            .map(|(name, figure)| (name.replace(' ', "_"), figure))
+            .into_iter()
+            .collect();
+        println!("{}", Value::Object(object));
+    } else {
+        for (name, figure) in figures(&outcome) {
+            println!("{name:<20} {figure}");
+        }
+    }
+    Ok(())
+}
+
+fn load(args: &LoadArgs) -> Result<Load, Failure> {
+    Ok(Load {
+        server: resolve(&args.server)?,
+        command: match args.command {
+            CommandName::Get => Command::Get,
+            CommandName::Set => Command::Set,
+            CommandName::Mget => Command::Mget(args.multi),
+            CommandName::Mset => Command::Mset(args.multi),
+            CommandName::Mixed => Command::Mixed {
+                reads_percent: args.reads,
+            },
+        },
+        access: Access::Random(
+            args.zipfian
+                .map_or(Distribution::Uniform, Distribution::Zipfian),
+        ),
+        keys: args.keys,
+        value_bytes: args.value,
+        connections: args.connections,
+        pipeline: args.pipeline,
+        threads: args.threads,
+        spin: args.spin,
+        wait_replicas: args.wait_replicas,
+        limit: Limit::Time(Duration::from_secs_f64(args.seconds)),
+        rate: args.rate,
+        native: None,
+    })
+}
+
+fn resolve(server: &str) -> Result<SocketAddr, Failure> {
+    let failed = |reason: String| {
+        Failure::Unmeasured(format!("resolving `{server}` (give HOST:PORT): {reason}"))
+    };
+    let mut found = server
+        .to_socket_addrs()
+        .map_err(|error| failed(error.to_string()))?;
+    found
+        .next()
+        .ok_or_else(|| failed("it has no address".to_owned()))
+}
+
+/// The result, by names with their units.
+fn figures(outcome: &Outcome) -> [(&'static str, Value); 10] {
+    let summary = outcome.latencies.summary();
+    let tenths = |number: f64| Value::from((number * 10.0).round() / 10.0);
+    [
+        ("requests", outcome.requests.into()),
+        ("errors", outcome.errors.into()),
+        ("not found", outcome.nulls.into()),
+        ("seconds", tenths(outcome.seconds)),
+        ("requests per second", tenths(outcome.requests_per_second())),
+        ("p50 us", tenths(summary.p50_us)),
+        ("p99 us", tenths(summary.p99_us)),
+        ("p99.9 us", tenths(summary.p99_9_us)),
+        ("p99.99 us", tenths(summary.p99_99_us)),
+        ("longest us", tenths(summary.max_us)),
+    ]
+}
