@@ -54,8 +54,8 @@ impl Footprint {
         self.total_bytes() - idle - self.program_bytes
     }
 
-    /// The parts with their names: `NAME_bytes` of `/memory`, `duramen.NAME-bytes` of `MEMORY STATS`
-    /// where Redis has no name for it.
+    /// The parts with their names: `NAME_bytes` of `/memory`, and `duramen.NAME-bytes` of `MEMORY
+    /// STATS` where Redis has no name for it.
     pub fn parts(&self) -> [(&'static str, u64); 11] {
         let report = &self.report;
         [

@@ -12,8 +12,8 @@
 //! - I2: a held connection is not received from; it holds at most one turn. Epoll continues to
 //!   watch it for input until some arrives: most clients send nothing before they have their reply,
 //!   and that saves two system calls.
-//! - I3: every held connection is in [`HeldConnections::tokens`] and is checked after every commit; none is
-//!   forgotten while the thread sleeps (`shared::Commits`).
+//! - I3: every held connection is in [`HeldConnections::tokens`] and is checked after every commit;
+//!   none is forgotten while the thread sleeps (`shared::Commits`).
 //! - I4: if the log fails, held replies become errors, because their content may not be true. But
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
 //!   and the client asks other members.
