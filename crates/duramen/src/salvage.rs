@@ -295,9 +295,10 @@ impl<'a> Repair<'a> {
         };
         let segment = winner.place.segment;
         let head = head_of(segment);
-        self.done.lost.iter().all(|lost| {
-            head.is_some() && head_of(lost.segment) == head && lost.segment < segment
-        })
+        self.done
+            .lost
+            .iter()
+            .all(|lost| head.is_some() && head_of(lost.segment) == head && lost.segment < segment)
     }
 
     fn table_name(&self, table: u32) -> String {

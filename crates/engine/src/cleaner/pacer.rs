@@ -159,7 +159,7 @@ pub struct Pacer {
     /// Number of times that a cleaner thread looked for work and found none.
     idle_looks: AtomicU64,
     /// 1 while a cache must evict although little is live, because fragments of large objects fill
-    /// its memory.
+    /// its memory, or because its disk is full.
     forced_eviction: AtomicU64,
     /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
@@ -406,8 +406,11 @@ impl Core {
         loop {
             long.look();
             let waited = whole.look(Instant::now());
+            let disk_has_room = self.disk_has_room(purpose);
             if waited > waiting.most(purpose) {
-                return Err(self.out_of_memory());
+                // A guard that waits briefly waits again outside if it gets this error.
+                let is_brief = matches!(waiting, Waiting::Briefly(_));
+                return Err(self.no_room(disk_has_room || is_brief));
             }
             if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
                 self.epochs.pin(slot);
@@ -417,7 +420,8 @@ impl Core {
                 } else {
                     let waited = oldest.1.look(Instant::now());
                     // It cannot demote as it can clean: with a tier it depends on a cleaner thread
-                    // and the device.
+                    // and the device. Also with a full disk this error: it makes the caller unlock
+                    // its keys, and try again.
                     if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
                         return Err(self.out_of_memory());
                     }
@@ -432,6 +436,10 @@ impl Core {
             }
             if purpose != Purpose::Promoted && self.refuses(purpose) {
                 return Err(self.out_of_memory());
+            }
+            if self.mode == Mode::Cache && !disk_has_room {
+                // Cleaning alone may free no segment, and no client of a cache deletes.
+                self.pacer.forced_eviction.store(1, Ordering::Relaxed);
             }
             if !disk_has_room && waited > self.disk_patience(purpose) {
                 return Err(self.disk_full());
@@ -556,13 +564,18 @@ impl Core {
     /// Cleaning alone frees nothing: a store is full, a cache must evict.
     fn give_up_cleaning(&self, disk_has_room: bool) -> Result<(), Error> {
         if self.mode == Mode::Store {
-            return Err(match disk_has_room {
-                true => self.out_of_memory(),
-                false => self.disk_full(),
-            });
+            return Err(self.no_room(disk_has_room));
         }
         self.pacer.forced_eviction.store(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The error of a writer that gets no window.
+    fn no_room(&self, disk_has_room: bool) -> Error {
+        match disk_has_room {
+            true => self.out_of_memory(),
+            false => self.disk_full(),
+        }
     }
 
     /// Decides whether to give memory back. Called by the first cleaner thread now and then.
