@@ -416,8 +416,8 @@ fn make_empty(to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what an interrupted repair made in `part`, and what it had moved up to `to` by then. With
-/// a superblock in `to` the store there is whole, and stays.
+/// Removes what an interrupted repair made in `part`, and what it had moved up to `to` by then. A
+/// store in `to` that has its superblock is whole, and stays.
 fn remove_unfinished(part: &Path, to: &Path) -> std::io::Result<()> {
     if !to.join(SUPERBLOCK).exists() {
         for name in STORE_FILES {
