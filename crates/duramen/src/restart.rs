@@ -166,6 +166,26 @@ pub(crate) fn check_length(
     })
 }
 
+/// Fewest segments of a log with which each head can write: a segment for each, the reserves of
+/// `swap::disk_room`, which have one for each head too, and a few to clean.
+fn segments_min(options: &Options) -> u64 {
+    let heads = match options.engine.heads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        heads => heads,
+    };
+    let heads = heads as u64;
+    (12 + 2 * heads + heads / 4).max(16)
+}
+
+/// The setting `disk-size` and the bytes that the log gets instead, if it is too short for each
+/// head to write.
+pub(crate) fn raised_disk(here: &Geometry, options: &Options) -> Option<(u64, u64)> {
+    let raised = segments_min(options) * u64::from(here.segment_bytes);
+    (1..raised)
+        .contains(&options.disk_bytes)
+        .then_some((options.disk_bytes, raised))
+}
+
 /// Segments that the log may have on disk.
 pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
     let bytes = if options.disk_bytes > 0 {
@@ -175,7 +195,7 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
         let data = options.engine.memory_bytes + flash.map_or(0, |flash| flash.device.bytes());
         (data as f64 * options.disk_expansion.max(1.0)) as u64
     };
-    bytes.div_ceil(segment_bytes).max(16)
+    bytes.div_ceil(segment_bytes).max(segments_min(options))
 }
 
 /// Largest number of frames of a small store in a directory: a frame costs 16 KiB before it is
@@ -582,7 +602,7 @@ mod tests {
             let options = Options {
                 disk_bytes: segments * MIB,
                 mode: Mode::Raw,
-                ..Options::new("/nowhere", 1 << 30)
+                ..Options::new("/nowhere", 1 << 30).heads(1)
             };
             let geometry = Geometry {
                 segment_bytes: MIB as u32,

@@ -5,11 +5,16 @@
 //!   completely, every segment on the disk counts: then deleted or replaced objects may be back.
 //! - An entry counts if its own checksum matches. Per key the highest version wins, tombstones
 //!   included.
+//! - A damaged entry is one gap if its header is plausible and the next entry, or the end, lies
+//!   where the header says. So its value, which a client chose, is not searched for entries.
+//! - Behind another gap, entries are *found again* by searching for several consecutive ones, each
+//!   with its checksum. A client may have put them into a value. So they lose against any entry of
+//!   their key that was not found again.
+//! - An entry behind a gap counts as damage if its version takes up half of the versions that are
+//!   left above the entries in front of all gaps: no client can use up the versions.
 //! - Missing bytes may have held a newer version of any key, or its deletion. A key is *proved* if
-//!   no missing byte can have held one: its entry lies behind all missing bytes of the same head's
-//!   segments, and no bytes of other heads are missing.
-//! - Behind a gap, entries are found again by searching for several consecutive ones, each with its
-//!   checksum.
+//!   no missing byte can have held one: nothing of its entry's segment is lost, and all that is
+//!   lost lies in earlier segments of the same head.
 //! - The new store is made in a separate folder within the new directory, and moved up when it is
 //!   whole: no server opens a part of it.
 //! - Versions in the new store are all above those of the old one, so that no condition on an old
@@ -21,9 +26,10 @@ use duramen_backup::disk::Disk;
 use duramen_backup::os::{SUPERBLOCK, is_store};
 use duramen_backup::salvage::{Remains, Salvage};
 use duramen_base::ids::SegmentId;
+use duramen_base::lock::STORE_FILES;
 use duramen_cluster::control::{Listed, State, each_record};
 use duramen_engine::TableId;
-use duramen_format::entry::{self, Entry, Kind as EntryKind};
+use duramen_format::entry::{self, Entry, Kind as EntryKind, VERSION_MAX};
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -68,8 +74,23 @@ const PART: &str = ".duramen-repair-unfinished";
 struct Winner {
     version: u64,
     is_object: bool,
+    place: Place,
+}
+
+impl Winner {
+    /// Of two entries of a key, the greater one wins.
+    fn rank(&self) -> (bool, u64, bool) {
+        (!self.place.found_again, self.version, !self.is_object)
+    }
+}
+
+/// The place of an entry.
+#[derive(Clone, Copy)]
+struct Place {
     segment: SegmentId,
     at: usize,
+    /// The search found it: it may be part of a value.
+    found_again: bool,
 }
 
 type Winners = HashMap<(u32, Box<[u8]>), Winner>;
@@ -89,8 +110,15 @@ pub fn salvage(
     let salvage = Salvage::new(from).map_err(Error::Disk)?;
     let mut repair = Repair::new(&salvage);
     let listed: Vec<(SegmentId, Option<Listed>)> = repair.listed();
+    let mut gaps = Vec::new();
     for (segment, listed) in &listed {
-        repair.take(*segment, listed.as_ref());
+        if let Some(first) = repair.take(*segment, listed.as_ref()) {
+            gaps.push((*segment, listed.as_ref(), first));
+        }
+    }
+    let limit = version_limit(repair.version_max.max(repair.state.safe_version));
+    for (segment, listed, first) in gaps {
+        repair.take_behind(segment, listed, first, limit);
     }
     repair.write(to, unproved)
 }
@@ -158,41 +186,78 @@ impl<'a> Repair<'a> {
         all.into_iter().collect()
     }
 
-    /// Passes a segment's entries to the winners, and records its lost parts.
-    fn take(&mut self, segment: SegmentId, listed: Option<&Listed>) {
+    /// The readable bytes of a segment.
+    fn read(&self, segment: SegmentId, listed: Option<&Listed>) -> Remains {
         let closed = listed.and_then(|listed| listed.closed);
-        let Remains { bytes, missing } = self
-            .salvage
-            .read(segment, closed.map(|certificate| certificate.length));
+        self.salvage
+            .read(segment, closed.map(|certificate| certificate.length))
+    }
+
+    /// Passes a segment's entries in front of its first gap to the winners; returns where the gap
+    /// begins.
+    fn take(&mut self, segment: SegmentId, listed: Option<&Listed>) -> Option<usize> {
+        let Remains { bytes, missing } = self.read(segment, listed);
+        self.bytes += bytes.len() as u64;
+        let mut place = Place {
+            segment,
+            at: HEADER_BYTES,
+            found_again: false,
+        };
+        while let Some(Ok(entry)) = rest(&bytes, place.at).map(entry::parse) {
+            self.meet(place, &entry);
+            place.at += entry.padded_bytes;
+        }
+        // An open segment may have continued in lost commits.
+        let is_open = listed.is_none_or(|listed| listed.closed.is_none());
+        if is_open && (self.done.wal_damage.is_some() || !missing.is_empty()) {
+            self.lose(segment, listed, None);
+        }
+        (place.at < bytes.len()).then_some(place.at)
+    }
+
+    /// The same from the first gap on, which begins at `first`. Versions from `limit` on are
+    /// damage.
+    fn take_behind(
+        &mut self,
+        segment: SegmentId,
+        listed: Option<&Listed>,
+        first: usize,
+        limit: u64,
+    ) {
+        let Remains { bytes, .. } = self.read(segment, listed);
+        let mut place = Place {
+            segment,
+            at: first,
+            found_again: false,
+        };
+        while let Some(here) = rest(&bytes, place.at) {
+            let next = match entry::parse(here) {
+                Ok(entry) if entry.version < limit => {
+                    self.meet(place, &entry);
+                    place.at += entry.padded_bytes;
+                    continue;
+                }
+                Ok(entry) => place.at + entry.padded_bytes,
+                Err(_) => end_by_header(&bytes, place.at).unwrap_or_else(|| {
+                    place.found_again = true;
+                    find_again(&bytes, place.at).unwrap_or(bytes.len())
+                }),
+            };
+            self.lose(segment, listed, Some(place.at..next));
+            place.at = next;
+        }
+    }
+
+    fn lose(&mut self, segment: SegmentId, listed: Option<&Listed>, bytes: Option<Range<usize>>) {
         let kind = listed.map_or(Kind::Head, |listed| listed.kind);
-        let lose = |bytes| Lost {
+        self.done.lost.push(Lost {
             segment,
             kind,
             bytes,
-        };
-        let mut at = HEADER_BYTES;
-        while at < bytes.len() {
-            match entry::parse(&bytes[at..]) {
-                Ok(entry) => {
-                    self.meet(segment, at, &entry);
-                    at += entry.padded_bytes;
-                }
-                Err(_) => {
-                    let next = find_again(&bytes, at).unwrap_or(bytes.len());
-                    self.done.lost.push(lose(Some(at..next)));
-                    at = next;
-                }
-            }
-        }
-        // An open segment may have continued in lost commits.
-        let is_open = closed.is_none();
-        if is_open && (self.done.wal_damage.is_some() || !missing.is_empty()) {
-            self.done.lost.push(lose(None));
-        }
-        self.bytes += bytes.len() as u64;
+        });
     }
 
-    fn meet(&mut self, segment: SegmentId, at: usize, entry: &Entry<'_>) {
+    fn meet(&mut self, place: Place, entry: &Entry<'_>) {
         self.version_max = self.version_max.max(entry.version);
         if entry.kind == EntryKind::Completion {
             return; // no client of a single server can request one again
@@ -208,14 +273,13 @@ impl<'a> Repair<'a> {
         let winner = Winner {
             version: entry.version,
             is_object: entry.kind == EntryKind::Object,
-            segment,
-            at,
+            place,
         };
         let known = self
             .winners
             .entry((entry.table, entry.key.into()))
             .or_insert(winner);
-        if (winner.version, !winner.is_object) > (known.version, !known.is_object) {
+        if winner.rank() > known.rank() {
             *known = winner;
         }
     }
@@ -229,16 +293,12 @@ impl<'a> Repair<'a> {
             let listed = self.state.segments.get(&segment)?;
             (listed.kind == Kind::Head).then_some(listed.head)
         };
-        let head = head_of(winner.segment);
-        self.done.lost.iter().all(|lost| {
-            if lost.segment == winner.segment {
-                return lost
-                    .bytes
-                    .as_ref()
-                    .is_some_and(|bytes| bytes.end <= winner.at);
-            }
-            head.is_some() && head_of(lost.segment) == head && lost.segment < winner.segment
-        })
+        let segment = winner.place.segment;
+        let head = head_of(segment);
+        self.done
+            .lost
+            .iter()
+            .all(|lost| head.is_some() && head_of(lost.segment) == head && lost.segment < segment)
     }
 
     fn table_name(&self, table: u32) -> String {
@@ -270,7 +330,8 @@ impl<'a> Repair<'a> {
             if !winner.is_object {
                 continue;
             }
-            places.entry(winner.segment).or_default().push(winner.at);
+            let Place { segment, at, .. } = winner.place;
+            places.entry(segment).or_default().push(at);
             if !self.is_proved(winner) {
                 self.done.unproved += 1;
                 unproved(&self.table_name(*table), key);
@@ -337,7 +398,7 @@ fn make_empty(to: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(to).map_err(failed("make the directory"))?;
     let part = to.join(PART);
     if part.exists() {
-        std::fs::remove_dir_all(&part).map_err(failed("remove an unfinished repair"))?;
+        remove_unfinished(&part, to).map_err(failed("remove an unfinished repair"))?;
     }
     for entry in std::fs::read_dir(to).map_err(failed("list the directory"))? {
         let name = entry.map_err(failed("list the directory"))?.file_name();
@@ -353,6 +414,20 @@ fn make_empty(to: &Path) -> Result<(), Error> {
         }));
     }
     Ok(())
+}
+
+/// Removes what an interrupted repair made in `part`, and what it had moved up to `to` by then. A
+/// store in `to` that has its superblock is whole, and stays.
+fn remove_unfinished(part: &Path, to: &Path) -> std::io::Result<()> {
+    if !to.join(SUPERBLOCK).exists() {
+        for name in STORE_FILES {
+            match std::fs::remove_file(to.join(name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    std::fs::remove_dir_all(part)
 }
 
 /// Moves the files of a store to the directory above, the superblock last: with it the directory
@@ -376,6 +451,26 @@ fn move_up(part: &Path, to: &Path) -> Result<(), Error> {
     std::fs::remove_dir(part)
         .and_then(|()| sync())
         .map_err(failed)
+}
+
+/// Versions from this one on are damage behind a gap, if `known` is the highest one in front of all
+/// gaps.
+fn version_limit(known: u64) -> u64 {
+    known + VERSION_MAX.saturating_sub(known).div_ceil(2)
+}
+
+/// The bytes from `at` on; `None` at the end.
+fn rest(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    bytes.get(at..).filter(|rest| !rest.is_empty())
+}
+
+/// The end of a damaged entry according to its own header, if an entry or the end of the segment is
+/// there.
+fn end_by_header(bytes: &[u8], at: usize) -> Option<usize> {
+    let shape = entry::parse_again(rest(bytes, at)?).ok()?;
+    let next = at + shape.padded_bytes;
+    let is_end = rest(bytes, next).is_none_or(|rest| entry::parse(rest).is_ok());
+    is_end.then_some(next)
 }
 
 /// The place behind `from` at which entries begin again.

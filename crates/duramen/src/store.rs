@@ -463,6 +463,15 @@ impl Store {
         restart::lacking_room(durable.backup().geometry(), &durable.options)
     }
 
+    /// Bytes of log that the options ask for, and the fewest with which all heads can write, which
+    /// it gets instead, if they are more.
+    #[doc(hidden)]
+    pub fn raised_disk(&self) -> Option<(u64, u64)> {
+        let durable = &self.durable.as_ref()?.log.durable;
+        let backup = durable.backup.as_ref()?;
+        restart::raised_disk(backup.geometry(), &durable.options)
+    }
+
     /// The options with which the store was opened; `None` without a directory.
     #[doc(hidden)]
     pub fn options(&self) -> Option<&Options> {

@@ -563,3 +563,34 @@ fn a_step_with_room_is_done_whatever_others_remove_and_the_disk_says() {
         assert!(get(&guard, first).is_some() && get(&guard, second).is_some());
     }
 }
+
+/// A removal that found no segment for its tombstone on a full disk waited as long as any writer
+/// may, and then said that memory was full.
+#[test]
+fn a_removal_without_room_on_disk_names_the_disk() {
+    let mut options = Options::new(64 * MIB);
+    options.heads = 1;
+    options.cleaners = 0;
+    let mut log = LogOptions::new(7);
+    (log.disk_segments_max, log.disk_segments_room) = (16, 16);
+    options.log = Some(log);
+    let store = Store::new(options).unwrap(); // nothing of its log becomes durable
+    let mut session = store.session().unwrap();
+    let key = |n: u32| format!("{n:060000}").into_bytes(); // its tombstone is long
+    let mut written = 0;
+    let refused = loop {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(written));
+        match guard.write(TABLE, hash, &key(written), b"value", None) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, Error::DiskFull);
+    let refused = (0..written).find_map(|n| {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(n));
+        guard.remove(TABLE, hash, &key(n)).err()
+    });
+    assert_eq!(refused, Some(Error::DiskFull));
+}

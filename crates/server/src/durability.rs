@@ -189,6 +189,13 @@ impl Durability {
                 "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"
             );
         }
+        if let Some((asked, raised)) = store.raised_disk() {
+            tracing::warn!(
+                "`disk-size` is {} MiB, and with so many threads the log needs {} MiB: it gets these",
+                asked >> 20,
+                raised >> 20
+            );
+        }
         if let Some((room, wanted)) = store.lacking_room() {
             tracing::warn!(
                 "the directory was made for {} MiB of log, and the settings ask for {}: writes are refused when that is full; a snapshot \

@@ -163,7 +163,7 @@ pub struct Pacer {
     /// Number of times that a cleaner thread looked for work and found none.
     idle_looks: AtomicU64,
     /// 1 while a cache must evict although little is live, because fragments of large objects fill
-    /// its memory.
+    /// its memory, or because its disk is full.
     forced_eviction: AtomicU64,
     /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
@@ -413,8 +413,14 @@ impl Core {
         loop {
             long.look();
             let waited = whole.look(Instant::now());
+            let disk_has_room = self.disk_has_room(purpose);
             if waited > waiting.most(purpose).min(self.flash_patience(purpose)) {
-                return Err(self.starved(waiting, purpose));
+                // A guard that waits briefly waits again outside if it gets this error.
+                let is_brief = matches!(waiting, Waiting::Briefly(_));
+                if !is_brief {
+                    self.note_stuck_flash();
+                }
+                return Err(self.no_room(disk_has_room || is_brief));
             }
             if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
                 self.epochs.pin(slot);
@@ -424,9 +430,11 @@ impl Core {
                 } else {
                     let waited = oldest.1.look(Instant::now());
                     // It cannot demote as it can clean: with a tier it depends on a cleaner thread
-                    // and the device.
+                    // and the device. Also with a full disk this error: it makes the caller unlock
+                    // its keys, and try again.
                     if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
-                        return Err(self.starved(waiting, purpose));
+                        self.note_stuck_flash();
+                        return Err(self.out_of_memory());
                     }
                 }
             }
@@ -440,6 +448,10 @@ impl Core {
             }
             if purpose != Purpose::Promoted && self.refuses(purpose) {
                 return Err(self.out_of_memory());
+            }
+            if self.mode == Mode::Cache && !disk_has_room {
+                // Cleaning alone may free no segment, and no client of a cache deletes.
+                self.pacer.forced_eviction.store(1, Ordering::Relaxed);
             }
             if !disk_has_room && waited > self.disk_patience(purpose) {
                 return Err(self.disk_full());
@@ -508,11 +520,8 @@ impl Core {
         }
     }
 
-    /// The error for a writer that waited for memory as long as it may.
-    fn starved(&self, waiting: Waiting, purpose: Purpose) -> Error {
-        if matches!(waiting, Waiting::Briefly(_)) {
-            return self.out_of_memory(); // it waits outside now
-        }
+    /// A writer waited in vain: if it was for flash, the next ones do not wait as long.
+    fn note_stuck_flash(&self) {
         if let Some(tier) = self
             .space
             .tier
@@ -521,10 +530,6 @@ impl Core {
         {
             let now = tier.progress() + 1;
             self.pacer.flash_stuck_at.store(now, Ordering::Relaxed);
-        }
-        match self.disk_has_room(purpose) {
-            true => self.out_of_memory(),
-            false => self.disk_full(),
         }
     }
 
@@ -596,13 +601,18 @@ impl Core {
     /// Cleaning alone frees nothing: a store is full, a cache must evict.
     fn give_up_cleaning(&self, disk_has_room: bool) -> Result<(), Error> {
         if self.mode == Mode::Store {
-            return Err(match disk_has_room {
-                true => self.out_of_memory(),
-                false => self.disk_full(),
-            });
+            return Err(self.no_room(disk_has_room));
         }
         self.pacer.forced_eviction.store(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The error of a writer that gets no window.
+    fn no_room(&self, disk_has_room: bool) -> Error {
+        match disk_has_room {
+            true => self.out_of_memory(),
+            false => self.disk_full(),
+        }
     }
 
     /// Decides whether to give memory back. Called by the first cleaner thread now and then.

@@ -60,6 +60,7 @@ impl SnapshotPaths {
         };
         let folder = then.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder).map_err(says("make", folder))?;
+        finish_putting(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
         is_store(then).map_err(says("replace", then))?;
         let report = write(&self.fresh).inspect_err(|_| {
@@ -73,9 +74,11 @@ impl SnapshotPaths {
 
     /// Removes the remains of a snapshot whose process was killed.
     pub(crate) fn clear(&self) -> std::io::Result<()> {
-        self.then
-            .as_ref()
-            .map_or(Ok(()), |_| remove_store(&self.fresh))
+        let Some(then) = &self.then else {
+            return Ok(());
+        };
+        finish_putting(&self.fresh, then)?;
+        remove_store(&self.fresh)
     }
 }
 
@@ -89,16 +92,72 @@ fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
             // The file system cannot exchange names: for a moment there is no snapshot.
-            let old = then.with_extension("old");
-            remove_store(&old)?;
-            std::fs::rename(then, &old)?;
-            std::fs::rename(fresh, then)?;
-            remove_store(&old)
+            remove_store(&old_of(then))?;
+            std::fs::rename(then, old_of(then))?;
+            finish_putting(fresh, then)
         }
         Err(error) => Err(error.into()),
     }
 }
 
+/// The name of a replaced snapshot on a file system that cannot exchange names.
+fn old_of(then: &Path) -> PathBuf {
+    then.with_extension("old")
+}
+
+/// Puts a snapshot in place of one that was moved away; does nothing if none was. Only a complete
+/// snapshot lets another one be moved away, so `fresh` is complete if there is nothing at `then`.
+fn finish_putting(fresh: &Path, then: &Path) -> std::io::Result<()> {
+    let old = old_of(then);
+    if !old.exists() {
+        return Ok(());
+    }
+    if !then.exists() && fresh.exists() {
+        std::fs::rename(fresh, then)?;
+    } else if !then.exists() {
+        return std::fs::rename(&old, then);
+    }
+    remove_store(&old)
+}
+
 fn sync_dir(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a file system that cannot exchange names, a kill between the two moves left `dump.old`
+    /// and the complete `dump.new`. The next start removed `dump.new`, and there was no `dump`.
+    #[test]
+    fn a_snapshot_that_was_being_put_in_place_is_there_after_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let [then, fresh, old] =
+            ["dump", "dump.new", "dump.old"].map(|name| folder.path().join(name));
+        let make = |dir: &Path, content: &str| {
+            std::fs::create_dir(dir).unwrap();
+            std::fs::write(dir.join("LOCK"), content).unwrap();
+        };
+        let place = SnapshotPaths {
+            fresh: fresh.clone(),
+            then: Some(then.clone()),
+        };
+        let held = || std::fs::read_to_string(then.join("LOCK")).ok();
+        make(&old, "old");
+        make(&fresh, "new");
+        place.clear().unwrap();
+        assert_eq!(held().as_deref(), Some("new"));
+        assert!(!fresh.exists() && !old.exists());
+        // The kill came before the first move: what is at `dump.new` may be a part.
+        make(&fresh, "part");
+        place.clear().unwrap();
+        assert_eq!(held().as_deref(), Some("new"));
+        assert!(!fresh.exists());
+        // Or behind the second one.
+        make(&old, "old");
+        place.clear().unwrap();
+        assert_eq!(held().as_deref(), Some("new"));
+        assert!(!old.exists());
+    }
 }
