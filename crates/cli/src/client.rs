@@ -14,7 +14,8 @@ use clap::{Args, Subcommand};
 pub(crate) use connection::{ConnectArgs, Connection};
 use router::Servers;
 
-use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable};
+use crate::arguments::Duration;
+use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable, TableCommand};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Keys and values are bytes: arguments of the shell arrive unchanged.
@@ -240,27 +241,6 @@ pub(crate) struct TableArgs {
     command: TableCommand,
 }
 
-#[derive(Subcommand)]
-pub(crate) enum TableCommand {
-    /// Print the names, ids, sizes and levels of all tables.
-    List,
-    /// Create a table; prints its id.
-    Create {
-        name: OsString,
-        /// Level at which writes to it are acknowledged: memory, buffered or synced; without, the
-        /// server's setting.
-        #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
-        level: Option<String>,
-        /// In a cluster: spread over this many servers; without, over all that are up.
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
-        servers: Option<u32>,
-    },
-    /// Print the id of a table.
-    Id { name: OsString },
-    /// Remove a table and all objects in it.
-    Drop { name: OsString },
-}
-
 impl TableArgs {
     fn ask_cluster(&self, connect: &ConnectArgs) -> Result<(), Failure> {
         let args = ClusterArgs {
@@ -281,44 +261,6 @@ impl TableArgs {
             json: connect.json,
         };
         cluster::run_table(&asked, &Cluster::open(&args)?)
-    }
-}
-
-/// A time span in the usual notation, kept in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Duration {
-    pub(crate) ms: u64,
-}
-
-impl std::str::FromStr for Duration {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Duration, String> {
-        let digits = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let unit_ms = match unit {
-            "ms" => 1,
-            "" | "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => {
-                return Err(format!(
-                    "`{unit}` is no unit of time: write ms, s, m, h or d, as in 90s"
-                ));
-            }
-        };
-        let number: u64 = number
-            .parse()
-            .map_err(|_| "write a whole number and a unit, as in 90s".to_owned())?;
-        let ms = number
-            .checked_mul(unit_ms)
-            .filter(|&ms| ms > 0 && ms < 1 << 53);
-        Ok(Duration {
-            ms: ms.ok_or("is not between 1ms and 100 million days")?,
-        })
     }
 }
 
@@ -399,35 +341,4 @@ pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), 
         }
     }
     ask::run(command, &mut Servers::open(connect)?, connect.json)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Duration;
-
-    #[test]
-    fn durations() {
-        for (text, ms) in [
-            ("1", 1000),
-            ("500ms", 500),
-            ("30s", 30_000),
-            ("2m", 120_000),
-            ("1h", 3_600_000),
-            ("7d", 604_800_000),
-        ] {
-            assert_eq!(text.parse(), Ok(Duration { ms }), "{text}");
-        }
-        for text in [
-            "",
-            "s",
-            "-1s",
-            "1w",
-            "1.5s",
-            "0",
-            "99999999999999999999s",
-            "18446744073709551615d",
-        ] {
-            assert!(text.parse::<Duration>().is_err(), "{text}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ mod table;
 mod tablet;
 pub(crate) mod up;
 
-use crate::client::Duration;
+use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-pub(crate) use table::{ClusterTable, run as run_table};
+pub(crate) use table::{ClusterTable, TableCommand, run as run_table};
 
 /// Attempts to fetch all tablets, if they change meanwhile.
 const WHOLE_ATTEMPTS: u32 = 5;

@@ -218,14 +218,12 @@ pub(crate) fn to_stderr(words: &[u8]) -> bool {
     true
 }
 
-/// Writes the last message of a process to standard error and to the log's file, where people look
-/// for it.
-pub(crate) fn last_words(words: &str) {
+/// Writes the last message of a process to the log's file, if the log is one.
+pub(crate) fn to_file(words: &[u8]) {
     if let Some(log) = LOG.get().filter(|log| log.file.is_some()) {
-        let line = words.as_bytes().to_owned();
-        log.state.hand_over(&log.queue, Message::Line(line));
+        log.state
+            .hand_over(&log.queue, Message::Line(words.to_owned()));
     }
-    crate::say::error(format_args!("{words}"));
 }
 
 fn open(path: &Path) -> io::Result<File> {

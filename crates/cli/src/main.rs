@@ -7,6 +7,7 @@
 #[macro_use]
 mod say;
 
+mod arguments;
 mod bench;
 mod client;
 mod cluster;
@@ -122,7 +123,7 @@ fn die_of_panics() {
             BacktraceStatus::Captured => format!("stack backtrace:\n{trace}"),
             _ => "note: run with `RUST_BACKTRACE=1` to display a backtrace\n".to_owned(),
         };
-        log::last_words(&format!("\nthread '{name}' {panic}\n{trace}"));
+        say::last_words(&format!("\nthread '{name}' {panic}\n{trace}"));
         std::process::abort();
     }));
 }

@@ -83,7 +83,7 @@ pub(crate) struct DumpArgs {
     path: PathBuf,
     /// Only this part.
     #[arg(long, value_enum)]
-    part: Option<Part>,
+    part: Option<StorePart>,
     /// Only this segment.
     #[arg(long, value_name = "ID")]
     segment: Option<u64>,
@@ -94,7 +94,7 @@ pub(crate) struct DumpArgs {
 
 /// A part of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum StorePart {
     Superblock,
     /// Commits of the write-ahead log and their records.
     Wal,
@@ -105,7 +105,7 @@ enum Part {
 }
 
 pub(crate) fn fsck(args: &FsckArgs) -> ExitCode {
-    match Place::open(&args.dir) {
+    match StoreDirectory::open(&args.dir) {
         Ok((place, _)) => match &args.out {
             Some(out) => repair::run(&place, out, args.json),
             None => fsck::run(&place, args.json),
@@ -116,7 +116,7 @@ pub(crate) fn fsck(args: &FsckArgs) -> ExitCode {
 
 pub(crate) fn log(command: &LogCommand) -> ExitCode {
     let LogCommand::Dump(args) = command;
-    match Place::open(&args.path) {
+    match StoreDirectory::open(&args.path) {
         Ok((place, part)) => {
             let part = args.part.or(part);
             dump::run(&place, part, args.segment, args.json)
@@ -138,40 +138,40 @@ fn cannot_look(why: &str) -> ExitCode {
 }
 
 /// The place of a store.
-struct Place {
+struct StoreDirectory {
     path: PathBuf,
     disk: Arc<dyn Disk>,
     /// Keeps servers away; None: the store has no lock file, so no server has ever used it.
     _lock: Option<File>,
 }
 
-impl Place {
+impl StoreDirectory {
     /// The store at `path`, and the part of it that `path` names.
-    fn open(path: &Path) -> Result<(Place, Option<Part>), String> {
+    fn open(path: &Path) -> Result<(StoreDirectory, Option<StorePart>), String> {
         let kind =
             std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
         if kind.is_dir() {
             let lock = lock(&path.join("LOCK"), path)?;
-            return Ok((Place::new(path, Mode::Buffered, lock), None));
+            return Ok((StoreDirectory::new(path, Mode::Buffered, lock), None));
         }
         let part = match path.file_name().and_then(|name| name.to_str()) {
-            Some("superblock") => Some(Part::Superblock),
-            Some("wal") => Some(Part::Wal),
-            Some("frames") => Some(Part::Frames),
+            Some("superblock") => Some(StorePart::Superblock),
+            Some("wal") => Some(StorePart::Wal),
+            Some("frames") => Some(StorePart::Frames),
             _ => None,
         };
         if let (Some(part), Some(dir)) = (part, path.parent())
             && dir.join("superblock").exists()
         {
             let lock = lock(&dir.join("LOCK"), dir)?;
-            return Ok((Place::new(dir, Mode::Buffered, lock), Some(part)));
+            return Ok((StoreDirectory::new(dir, Mode::Buffered, lock), Some(part)));
         }
         let lock = lock(path, path)?;
-        Ok((Place::new(path, Mode::Raw, lock), None))
+        Ok((StoreDirectory::new(path, Mode::Raw, lock), None))
     }
 
-    fn new(path: &Path, mode: Mode, lock: Option<File>) -> Place {
-        Place {
+    fn new(path: &Path, mode: Mode, lock: Option<File>) -> StoreDirectory {
+        StoreDirectory {
             path: path.to_owned(),
             disk: Arc::new(OsDisk::new(path, mode)),
             _lock: lock,

@@ -32,6 +32,13 @@ pub(crate) fn error(text: Arguments<'_>) {
     }
 }
 
+/// The last message of a process: to standard error and to the log's file, where people look for
+/// it.
+pub(crate) fn last_words(words: &str) {
+    log::to_file(words.as_bytes());
+    error(format_args!("{words}"));
+}
+
 /// To standard output of a tool (N1).
 pub(crate) fn out(text: Arguments<'_>) {
     let mut stdout = std::io::stdout();

@@ -5,6 +5,7 @@ mod dir;
 mod watcher;
 
 use crate::config::{self, Given, Loaded};
+use crate::failure::EXIT_FAILED;
 use crate::{log, signals};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
@@ -21,8 +22,6 @@ use watcher::{Sources, Watcher};
 const EXIT_REFUSED: u8 = 3;
 /// A thread did not end when the server was stopped.
 const EXIT_STUCK: u8 = 6;
-/// The server could not start, or broke.
-pub(crate) const EXIT_FAILED: u8 = 5;
 
 const AFTER_HELP: &str = "\
 Settings come from flags, then DURAMEN_* variables, then the configuration file, then defaults; `duramen config print
@@ -134,7 +133,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::last_words(&format!("duramen: {error}\n"));
+            crate::say::last_words(&format!("duramen: {error}\n"));
             match error {
                 ServerError::Config(_) => ExitCode::from(2),
                 ServerError::Foreign { .. } => ExitCode::from(EXIT_REFUSED),

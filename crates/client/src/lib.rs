@@ -24,12 +24,14 @@ mod client;
 pub mod core;
 mod error;
 mod net;
+mod options;
 mod outcome;
 mod scan;
 
-pub use client::{Client, Options, Table, Write};
+pub use client::{Client, Table, Write};
 pub use duramen_base::ids::{Level, TableId};
 pub use duramen_wire::native::message::{Admin, AdminAnswer, Amount, Condition, Expiry};
 pub use error::Error;
+pub use options::Options;
 pub use outcome::{Object, Outcome};
 pub use scan::Scan;

@@ -1,27 +1,29 @@
 //! A scan: all objects of a table, one after another.
 
-use crate::client::Table;
 use crate::core::{Settled, Work};
 use crate::error::Error;
+use crate::net::Shared;
 use crate::outcome::Object;
-use duramen_base::ids::KeyRange;
+use duramen_base::ids::{KeyRange, TableId};
 use std::vec::IntoIter;
 
 /// Maximum bytes of one request's objects.
 const PIECE_BYTES: u32 = 256 << 10;
 
-/// See [`Table::scan`].
+/// See [`Table::scan`](crate::Table::scan).
 #[derive(Debug)]
 pub struct Scan<'t> {
-    table: &'t Table,
+    shared: &'t Shared,
+    table: TableId,
     /// The ranges that are still to be requested, each with its cursor; the next one is last.
     rest: Vec<(KeyRange, u64)>,
     piece: IntoIter<(Vec<u8>, Object)>,
 }
 
 impl<'t> Scan<'t> {
-    pub(crate) fn new(table: &'t Table) -> Scan<'t> {
+    pub(crate) fn new(shared: &'t Shared, table: TableId) -> Scan<'t> {
         Scan {
+            shared,
             table,
             rest: vec![(KeyRange::ALL, 0)],
             piece: Vec::new().into_iter(),
@@ -34,12 +36,12 @@ impl<'t> Scan<'t> {
             return Ok(false);
         };
         let work = Work::Enumerate {
-            table: self.table.id(),
+            table: self.table,
             range,
             cursor,
             bytes_max: PIECE_BYTES,
         };
-        let shared = &self.table.shared;
+        let shared = self.shared;
         let mut results = shared.run(shared.batch([work]));
         let Some(Settled::Objects(objects)) = results.next().transpose()? else {
             return Err(Error::Refused(

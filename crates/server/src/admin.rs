@@ -9,7 +9,7 @@
 mod exposition;
 mod http;
 mod metrics;
-mod process;
+mod process_metrics;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;

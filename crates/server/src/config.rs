@@ -8,7 +8,6 @@
 //! - I2: a value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
-use crate::tier::Tier;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
@@ -222,11 +221,12 @@ impl ServerConfig {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    /// The engine's part of `memory`. The rest is for entries fetched from flash, and for the part
+    /// The engine's part of `memory`; `fetch_bytes`: those that each reactor thread may fetch from
+    /// flash at once. The rest is for entries fetched from flash, and for the part
     /// of the log buffer and the heap of a server with a directory that exceeds a tenth of
     /// `memory`. So the process stays within 1.1 times `memory` and 10 MB.
-    pub(crate) fn engine_bytes(&self, tier: Option<&Tier>) -> u64 {
-        let fetched = tier.map_or(0, |tier| tier.fetch_bytes() * self.reactor_threads());
+    pub(crate) fn engine_bytes(&self, fetch_bytes: usize) -> u64 {
+        let fetched = fetch_bytes * self.reactor_threads();
         let beside = match self.data_dir() {
             Some(_) => duramen_backup::Options::copies_of(self.memory_bytes) + HEAP_BYTES,
             None => 0,

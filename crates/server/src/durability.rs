@@ -4,11 +4,13 @@
 //! **Concurrency.** Every method may be called from any thread. [`Durability::wait`] and table
 //! changes wait for the disk; reactor threads use them only in rare cases.
 
-use crate::config::{DiskMode, ServerConfig};
+mod place;
+
+pub(crate) use place::SnapshotPaths;
+
+use crate::config::ServerConfig;
 use crate::error::ServerError;
-use crate::exec::databases;
-use crate::shared::{Message, Shared, Stop};
-use duramen::internals::{Copies, LogWriter, Repair, RepairStep, is_store, remove_store};
+use duramen::internals::{Copies, LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
@@ -107,6 +109,10 @@ impl Job {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+
+    pub(crate) fn end(&self, result: Result<(), String>) {
+        *lock(&self.result) = Some(result);
+    }
 }
 
 /// A stop that waits until all data is on disk.
@@ -121,54 +127,9 @@ impl Stopping {
     pub fn result(&self) -> Option<Result<(), String>> {
         lock(&self.result).clone()
     }
-}
 
-impl Shared {
-    /// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
-    /// be lost. `anyway`: if they cannot be written, stop nevertheless. Returns at once; `None`:
-    /// the server stops now, as there is nothing to write.
-    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Stopping>> {
-        // A member's log is on other servers; and a write that was answered after it was on disk
-        // cannot be lost.
-        let alone = self.membership().is_none() && self.commands.answered_early();
-        let durability = self.durability().filter(|_| alone);
-        let Some(durability) = durability.filter(|durability| durability.has_unwritten()) else {
-            self.stop(how);
-            return None;
-        };
-        let stopping = Arc::new(Stopping::default());
-        let (durability, shared) = (Arc::clone(durability), self.this());
-        let told = Arc::clone(&stopping);
-        self.ending.ask(true);
-        let write = move || {
-            let written = durability.store.flush();
-            let Some(shared) = shared else { return };
-            let result = match written {
-                Ok(()) => Ok(how),
-                Err(why) if anyway => {
-                    tracing::error!("stopping, and giving up what is not on disk: {why}");
-                    Ok(Stop::AtOnce)
-                }
-                Err(why) => {
-                    tracing::error!(
-                        "not stopping: {why}; what was acknowledged and is not on disk would be lost. Make room, or give it up with SHUTDOWN NOSAVE"
-                    );
-                    shared.ending.ask(false);
-                    Err(why.to_string())
-                }
-            };
-            *lock(&told.result) = Some(result.clone().map(|_| ()));
-            if let Ok(how) = result {
-                shared.stop(how);
-            }
-            wake(&shared);
-        };
-        let thread = std::thread::Builder::new().name("stop".to_owned());
-        if let Err(error) = thread.spawn(write) {
-            self.ending.ask(false);
-            *lock(&stopping.result) = Some(Err(format!("cannot start a thread: {error}")));
-        }
-        Some(stopping)
+    pub(crate) fn end(&self, result: Result<(), String>) {
+        *lock(&self.result) = Some(result);
     }
 }
 
@@ -217,7 +178,7 @@ impl Durability {
             restart_threads: config.restart_threads,
             ..defaults
         };
-        if let Ok(place) = Place::new(config, Target::Dump)
+        if let Ok(place) = SnapshotPaths::new(config, Target::Dump)
             && let Err(error) = place.clear()
         {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
@@ -262,37 +223,10 @@ impl Durability {
         &self.store
     }
 
-    fn log(&self) -> &LogWriter {
+    pub(crate) fn log(&self) -> &LogWriter {
         self.store
             .log()
             .expect("a store with a directory has a log")
-    }
-
-    /// From now on every commit wakes the reactor threads that wait for one.
-    pub(crate) fn watch(&self, shared: &Arc<Shared>) {
-        let shared = Arc::downgrade(shared);
-        self.log().watch(Arc::new(move || {
-            if let Some(shared) = shared.upgrade() {
-                wake(&shared);
-            }
-        }));
-    }
-
-    /// Restores the levels of the tables, and the databases.
-    ///
-    /// # Errors
-    /// [`ServerError::Engine`].
-    pub(crate) fn restore(
-        &self,
-        shared: &Shared,
-        engine: &Arc<duramen_engine::Store>,
-    ) -> Result<(), ServerError> {
-        shared.commands.note_level(self.store.default_level());
-        for table in engine.tables() {
-            let level = engine.table_level(table.id)?;
-            shared.commands.set_level(table.id, level);
-        }
-        Ok(databases::restore(shared, engine)?)
     }
 
     /// The level that a position has reached. Cheap.
@@ -376,7 +310,7 @@ impl Durability {
     }
 
     /// Whether written data is not on disk yet.
-    fn has_unwritten(&self) -> bool {
+    pub(crate) fn has_unwritten(&self) -> bool {
         let log = self.store.engine().log();
         log.is_some_and(|log| !log.appended().is_none())
     }
@@ -414,12 +348,15 @@ impl Durability {
     pub fn snapshot_after(&self, target: Target) {
         lock(&self.snapshots).next = Some(target);
     }
-
-    /// Starts a snapshot on its own thread.
+    /// Reserves a snapshot, which [`make_snapshot`](Self::make_snapshot) makes.
     ///
     /// # Errors
-    /// A text, if another snapshot is in progress or the target exists already.
-    pub fn snapshot(&self, shared: &Shared, target: Target) -> Result<Arc<Job>, String> {
+    /// A text, if another snapshot is in progress or there is no place for one.
+    pub(crate) fn begin_snapshot(
+        &self,
+        config: &ServerConfig,
+        target: Target,
+    ) -> Result<(SnapshotPaths, Arc<Job>), String> {
         let mut snapshots = lock(&self.snapshots);
         if let Some(job) = &snapshots.latest
             && job.result().is_none()
@@ -429,31 +366,14 @@ impl Durability {
                 job.dir().display()
             ));
         }
-        let config = shared.config();
-        let place = Place::new(&config, target)?;
+        let place = SnapshotPaths::new(config, target)?;
         let job = Arc::new(Job::new(place.shown().to_owned()));
         snapshots.latest = Some(Arc::clone(&job));
-        drop(snapshots);
-        let made = Arc::clone(&job);
-        let shared = shared.this();
-        std::thread::Builder::new()
-            .name("snapshot".to_owned())
-            .spawn(move || {
-                if let Some(shared) = shared
-                    && let Some(durability) = shared.durability()
-                {
-                    durability.make(&shared, &place, &made);
-                }
-            })
-            .map_err(|error| {
-                let text = format!("ERR cannot start a thread: {error}");
-                *lock(&job.result) = Some(Err(text.clone()));
-                text
-            })?;
-        Ok(job)
+        Ok((place, job))
     }
 
-    fn make(&self, shared: &Arc<Shared>, place: &Place, job: &Arc<Job>) {
+    /// Makes a snapshot on this thread; returns the target of the one that was scheduled after it.
+    pub(crate) fn make_snapshot(&self, place: &SnapshotPaths, job: &Job) -> Option<Target> {
         tracing::info!(dir = %job.dir().display(), "making a snapshot");
         let result = place.make(|dir| {
             let report = self.store.snapshot_with_progress(dir, |progress| {
@@ -473,138 +393,14 @@ impl Durability {
             ),
             Err(why) => tracing::error!(dir = %job.dir().display(), "the snapshot failed: {why}"),
         }
-        let next = {
-            let mut snapshots = lock(&self.snapshots);
-            if result.is_ok() {
-                snapshots.saved_s = now_s();
-                snapshots.saves += 1;
-            }
-            *lock(&job.result) = Some(result.map(|_| ()));
-            snapshots.next.take()
-        };
-        wake(shared);
-        if let Some(target) = next
-            && let Err(why) = self.snapshot(shared, target)
-        {
-            tracing::error!("the scheduled snapshot failed: {why}");
+        let mut snapshots = lock(&self.snapshots);
+        if result.is_ok() {
+            snapshots.saved_s = now_s();
+            snapshots.saves += 1;
         }
+        job.end(result.map(|_| ()));
+        snapshots.next.take()
     }
-}
-
-/// Paths of a snapshot in progress.
-struct Place {
-    /// The path to which it is written.
-    fresh: PathBuf,
-    /// The path that it gets when it is complete; it replaces an older snapshot there.
-    then: Option<PathBuf>,
-}
-
-impl Place {
-    fn new(config: &ServerConfig, target: Target) -> Result<Place, String> {
-        match target {
-            Target::Directory(dir) => Ok(Place {
-                fresh: dir,
-                then: None,
-            }),
-            Target::Dump => {
-                let folder = if config.snapshot_dir.is_empty() {
-                    if config.disk_mode == DiskMode::Raw {
-                        return Err(
-                            "ERR disk-mode raw has no place for a snapshot: set snapshot-dir"
-                                .to_owned(),
-                        );
-                    }
-                    config.data_dir().unwrap_or_default().join("snapshots")
-                } else {
-                    PathBuf::from(&config.snapshot_dir)
-                };
-                Ok(Place {
-                    fresh: folder.join("dump.new"),
-                    then: Some(folder.join("dump")),
-                })
-            }
-        }
-    }
-
-    fn shown(&self) -> &Path {
-        self.then.as_deref().unwrap_or(&self.fresh)
-    }
-
-    /// Writes the snapshot, and lets it replace the last one only when it is complete. So once
-    /// there was a snapshot, `dump` is a complete one at any moment. The remains of a failed
-    /// snapshot are removed; they would keep space that the log needs.
-    fn make<T>(&self, write: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
-        let Some(then) = &self.then else {
-            return write(&self.fresh);
-        };
-        let says = |what: &str, path: &Path| {
-            let text = format!("cannot {what} {}", path.display());
-            move |error: std::io::Error| format!("{text}: {error}")
-        };
-        let folder = then.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(folder).map_err(says("make", folder))?;
-        finish_putting(&self.fresh, then).map_err(says("rename", &self.fresh))?;
-        remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
-        is_store(then).map_err(says("replace", then))?;
-        let report = write(&self.fresh).inspect_err(|_| {
-            let _ = remove_store(&self.fresh); // the next snapshot tries again
-        })?;
-        put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
-        sync_dir(folder).map_err(says("sync", folder))?;
-        remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
-        Ok(report)
-    }
-
-    /// Removes the remains of a snapshot whose process was killed.
-    fn clear(&self) -> std::io::Result<()> {
-        let Some(then) = &self.then else {
-            return Ok(());
-        };
-        finish_putting(&self.fresh, then)?;
-        remove_store(&self.fresh)
-    }
-}
-
-/// Gives `fresh` the name `then`; a file that had that name gets the name of `fresh`.
-fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    if !then.exists() {
-        return std::fs::rename(fresh, then);
-    }
-    match renameat_with(CWD, fresh, CWD, then, RenameFlags::EXCHANGE) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            // The file system cannot exchange names: for a moment there is no snapshot.
-            remove_store(&old_of(then))?;
-            std::fs::rename(then, old_of(then))?;
-            finish_putting(fresh, then)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The name of a replaced snapshot on a file system that cannot exchange names.
-fn old_of(then: &Path) -> PathBuf {
-    then.with_extension("old")
-}
-
-/// Puts a snapshot in place of one that was moved away; does nothing if none was. Only a complete
-/// snapshot lets another one be moved away, so `fresh` is complete if there is nothing at `then`.
-fn finish_putting(fresh: &Path, then: &Path) -> std::io::Result<()> {
-    let old = old_of(then);
-    if !old.exists() {
-        return Ok(());
-    }
-    if !then.exists() && fresh.exists() {
-        std::fs::rename(fresh, then)?;
-    } else if !then.exists() {
-        return std::fs::rename(&old, then);
-    }
-    remove_store(&old)
-}
-
-fn sync_dir(dir: &Path) -> std::io::Result<()> {
-    std::fs::File::open(dir)?.sync_all()
 }
 
 /// Logs a damage found on disk, and its repair.
@@ -646,15 +442,6 @@ fn log_mended(step: &RepairStep) {
     }
 }
 
-/// Makes every thread that waits for the log, or for a snapshot, check again.
-pub(crate) fn wake(shared: &Shared) {
-    for thread in &shared.threads {
-        if thread.commits.committed() {
-            thread.mailbox.post(Message::Committed);
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -663,42 +450,4 @@ fn now_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// On a file system that cannot exchange names, a kill between the two moves left `dump.old`
-    /// and the complete `dump.new`. The next start removed `dump.new`, and there was no `dump`.
-    #[test]
-    fn a_snapshot_that_was_being_put_in_place_is_there_after_the_next_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let [then, fresh, old] =
-            ["dump", "dump.new", "dump.old"].map(|name| folder.path().join(name));
-        let make = |dir: &Path, content: &str| {
-            std::fs::create_dir(dir).unwrap();
-            std::fs::write(dir.join("LOCK"), content).unwrap();
-        };
-        let place = Place {
-            fresh: fresh.clone(),
-            then: Some(then.clone()),
-        };
-        let held = || std::fs::read_to_string(then.join("LOCK")).ok();
-        make(&old, "old");
-        make(&fresh, "new");
-        place.clear().unwrap();
-        assert_eq!(held().as_deref(), Some("new"));
-        assert!(!fresh.exists() && !old.exists());
-        // The kill came before the first move: what is at `dump.new` may be a part.
-        make(&fresh, "part");
-        place.clear().unwrap();
-        assert_eq!(held().as_deref(), Some("new"));
-        assert!(!fresh.exists());
-        // Or behind the second one.
-        make(&old, "old");
-        place.clear().unwrap();
-        assert_eq!(held().as_deref(), Some("new"));
-        assert!(!old.exists());
-    }
 }

@@ -7,7 +7,8 @@
 //!   although not resident: memory that was allocated and never touched.
 
 use crate::heap;
-use crate::shared::{Shared, ThreadCounters};
+use crate::process;
+use crate::shared::Shared;
 use duramen_engine::{MemoryReport, Store};
 
 pub(crate) struct Footprint {
@@ -29,13 +30,9 @@ pub(crate) struct Footprint {
 impl Footprint {
     pub fn of(shared: &Shared, store: &Store) -> Footprint {
         let report = store.memory_report();
-        let sum = |of: fn(&ThreadCounters) -> u64| -> u64 {
-            let threads = shared.threads.iter();
-            threads.map(|thread| of(&thread.counters)).sum()
-        };
         let copies = shared.copies();
-        let query_bytes = sum(|counters| counters.query_buffer_bytes.get());
-        let output_bytes = sum(|counters| counters.output_buffer_bytes.get());
+        let query_bytes = shared.sum(|counters| &counters.query_buffer_bytes);
+        let output_bytes = shared.sum(|counters| &counters.output_buffer_bytes);
         let heap = heap::figures();
         let known = report.overhead_bytes + copies.reserved_bytes + query_bytes + output_bytes;
         Footprint {
@@ -45,7 +42,7 @@ impl Footprint {
             output_bytes,
             heap_bytes: heap.used_bytes.saturating_sub(known), // Y1
             heap_free_bytes: heap.free_bytes,
-            program_bytes: file_bytes().unwrap_or(0),
+            program_bytes: process::memory().map_or(0, |memory| memory.file_bytes),
             report,
         }
     }
@@ -57,7 +54,8 @@ impl Footprint {
         self.total_bytes() - idle - self.program_bytes
     }
 
-    /// The parts with their names.
+    /// The parts with their names: `NAME_bytes` of `/memory`, and `duramen.NAME-bytes` of `MEMORY
+    /// STATS` where Redis has no name for it.
     pub fn parts(&self) -> [(&'static str, u64); 11] {
         let report = &self.report;
         [
@@ -78,11 +76,4 @@ impl Footprint {
     pub fn total_bytes(&self) -> u64 {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }
-}
-
-/// Resident pages of files; `None` where there is no `/proc`.
-fn file_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = text.split_ascii_whitespace().nth(2)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
 }

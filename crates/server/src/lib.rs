@@ -17,6 +17,7 @@ pub mod exec;
 mod footprint;
 pub mod heap;
 mod native;
+mod process;
 mod reactor;
 mod server;
 pub mod shared;

@@ -1,7 +1,7 @@
 //! Native clients' requests: frames of all connections of a round become batches of the engine.
 //!
 //! [`Servant`] of `node` executes them. Here the requests are decoded in the receive buffer,
-//! hinted, and run in order, like the RESP commands (`exec::group`).
+//! hinted, and run in order, like the RESP commands (`exec::batch::group`).
 //!
 //! **Invariants**
 //! - Y1: everything that a request wrote or saw joins its client's wait before the next request
@@ -11,17 +11,17 @@
 //! - Y3: a read allocates nothing and writes no shared cache line.
 //! - Y4: a request that needs an entry on flash changes nothing. Once the entry is fetched, the
 //!   request is presented again unchanged, with the requests behind it on its connection
-//!   (`exec::cold`, `reactor::flash`). The bytes that it may have fetched are bounded.
+//!   (`exec::request::cold`, `reactor::flash`). The bytes that it may have fetched are bounded.
 //!
 //! **Concurrency**: it belongs to its thread.
 //!
 //! Paper: [Ousterhout15 §3]
 
-use crate::cluster::{Membership, ViewCache};
 use crate::durability::Durability;
-use crate::exec::cold::look_ahead;
+use crate::exec::look_ahead;
 use crate::exec::{Client, OUT_BYTES_PER_TURN, TURN_TIME};
 use crate::shared::Shared;
+use crate::shared::{Membership, ViewCache};
 use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
@@ -83,12 +83,12 @@ enum Decoded<'a> {
 }
 
 /// Provides the member's current view.
-struct Seen<'s> {
+struct CurrentView<'s> {
     cache: &'s mut ViewCache,
     membership: &'s Membership,
 }
 
-impl Views for Seen<'_> {
+impl Views for CurrentView<'_> {
     #[inline]
     fn view(&mut self) -> &View {
         self.cache.get(self.membership)
@@ -144,7 +144,7 @@ impl Executor {
         let servant = self
             .servant
             .get_or_insert_with(|| Servant::new(membership.clients().clone()));
-        let mut seen = Seen {
+        let mut seen = CurrentView {
             cache: &mut self.cache,
             membership,
         };
@@ -231,7 +231,7 @@ fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
 fn serve_cold(
     servant: &mut Servant,
     guard: &mut Guard<'_>,
-    seen: &mut Seen<'_>,
+    seen: &mut CurrentView<'_>,
     (now_us, most): (u64, usize),
     asked: &Asked<'_>,
     turn: &mut Turn<'_>,

@@ -42,14 +42,14 @@ use crate::shared::{ConfigCache, Message, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use flash::Flash;
-use hold::Holds;
+use hold::HeldConnections;
 use input::InputBuffer;
 use output::BufferPool;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 use slots::{Slots, Token};
-use spin::{Spinner, Way};
+use spin::{IdleMode, Spinner};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ pub(crate) struct Reactor {
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
     /// Connections whose replies wait for the log.
-    holds: Holds,
+    holds: HeldConnections,
     /// Connections whose requests wait for flash.
     flash: Flash,
     /// Connections with unsent replies.
@@ -157,7 +157,7 @@ impl Reactor {
             buffers: BufferPool::default(),
             again: Vec::new(),
             paused: Vec::new(),
-            holds: Holds::default(),
+            holds: HeldConnections::default(),
             flash: Flash::default(),
             with_output: 0,
             messages: Vec::new(),
@@ -291,14 +291,14 @@ impl Reactor {
     /// Waits in the better way, and reports the time to the spinner.
     fn spin_or_sleep(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) {
         let since = Instant::now();
-        let mut way = Way::Sleep;
+        let mut way = IdleMode::Sleep;
         if self.spinner.pays(spin_us) && self.shared.begin_spin(self.cores) {
             let found = self.spin(events, spin_us);
             self.shared.end_spin();
             if found {
                 return;
             }
-            way = Way::Spin;
+            way = IdleMode::Spin;
         }
         self.sleep(events);
         if !events.is_empty() {
@@ -333,7 +333,8 @@ impl Reactor {
             if found || waited.as_micros() as u64 >= spin_us {
                 self.me().counters.spin_ns.add(waited.as_nanos() as u64);
                 if found {
-                    self.spinner.work_came_after(waited, Way::Spin, spin_us);
+                    self.spinner
+                        .work_came_after(waited, IdleMode::Spin, spin_us);
                 } else {
                     self.spinner.gave_up();
                 }

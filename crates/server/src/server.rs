@@ -5,6 +5,7 @@ use crate::cluster::{Lifeline, Ports, is_home};
 use crate::config::{ConfigFile, MemoryLimit, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
+use crate::exec::{COMMANDS, restore_databases};
 use crate::reactor::{Listeners, Reactor, bind, raise_file_limit};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
@@ -99,7 +100,7 @@ impl Server {
         } else {
             None
         };
-        let shared = Shared::new(config, file)?;
+        let shared = Shared::new(config, file, COMMANDS.len())?;
         let mut server = Server {
             shared: Arc::clone(&shared),
             addresses: Addresses {
@@ -302,7 +303,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         cleaners: config.cleaners,
         huge_pages: config.huge_pages,
         flash: tier.as_ref().map(|tier| tier.options()),
-        ..Options::new(config.engine_bytes(tier.as_deref()))
+        ..Options::new(config.engine_bytes(tier.as_ref().map_or(0, |tier| tier.fetch_bytes())))
     };
     let Some(dir) = config.data_dir() else {
         shared.serve_with(Store::new(engine)?, None, tier);
@@ -320,9 +321,16 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         });
     })?;
     let durability = Arc::new(durability);
-    durability.watch(shared);
+    shared.watch_commits(&durability);
     let engine = Arc::clone(durability.store().engine());
-    durability.restore(shared, &engine)?;
+    shared
+        .commands
+        .note_level(durability.store().default_level());
+    for table in engine.tables() {
+        let level = engine.table_level(table.id)?;
+        shared.commands.set_level(table.id, level);
+    }
+    restore_databases(shared, &engine)?;
     if let Some(log) = engine.log() {
         // The level may have changed during loading.
         log.set_default_level(shared.config().write_level());

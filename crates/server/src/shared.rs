@@ -13,21 +13,33 @@
 //! configuration file while it writes to disk, and takes the lock of the settings within it.
 
 mod clients;
+pub(crate) mod commands;
 mod commits;
 mod counters;
+pub(crate) mod error_names;
+pub(crate) mod figures;
 mod mailbox;
+mod member_clock;
+mod member_status;
+mod membership;
 mod settings;
+pub(crate) mod slow_log;
+pub(crate) mod totals;
 mod watch;
+mod written;
 
 pub use clients::{ClientRecord, ClientText, Registry};
+pub use commands::CommandState;
 pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub use mailbox::{Mailbox, Message};
+pub use member_clock::Clock;
+pub use member_status::MemberStatus;
+pub use membership::{Membership, ViewCache};
 pub use settings::{Changes, ConfigCache};
 pub use watch::Beat;
 pub(crate) use watch::Ending;
 
-use crate::cluster::Membership;
 use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
@@ -138,7 +150,7 @@ pub struct Shared {
     pub(crate) keeper: Beat,
     pub(crate) node: Beat,
     /// State that the commands share beyond the store.
-    pub commands: crate::exec::State,
+    pub commands: CommandState,
     pub started: Instant,
     pub started_unix_ms: u64,
     /// None: the server was started without a configuration file.
@@ -167,20 +179,22 @@ const STUCK_AFTER_MS: u64 = 5_000;
 const NOT_READY_AFTER_MS: u64 = 3_000;
 
 impl Shared {
-    /// Makes the state without data; [`serve`](Self::serve) adds the data.
+    /// Makes the state without data; [`serve`](Self::serve) adds the data. `commands`: number of
+    /// rows of the command table.
     ///
     /// # Errors
     /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
     pub fn new(
         config: ServerConfig,
         config_file: Option<ConfigFile>,
+        commands: usize,
     ) -> Result<Arc<Shared>, ServerError> {
         let threads = (0..config.reactor_threads())
             .map(|_| ThreadShared::new())
             .collect::<Result<Box<[_]>, ServerError>>()?;
         Ok(Arc::new_cyclic(|this| Shared {
             this: this.clone(),
-            commands: crate::exec::State::new(threads.len()),
+            commands: CommandState::new(threads.len(), commands),
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),
@@ -239,15 +253,17 @@ impl Shared {
     /// Figures of flash: the data there, and the reads by the engine and by the threads for their
     /// clients.
     pub(crate) fn flash_stats(&self, store: &Store) -> FlashStats {
-        let sum = |of: fn(&ThreadCounters) -> &Counter| -> u64 {
-            let threads = self.threads.iter();
-            threads.map(|thread| of(&thread.counters).get()).sum()
-        };
         let mut stats = store.stats().flash;
-        stats.fetches += sum(|counters| &counters.flash_fetches);
-        stats.fetched_bytes += sum(|counters| &counters.flash_fetched_bytes);
-        stats.read_errors += sum(|counters| &counters.flash_read_errors);
+        stats.fetches += self.sum(|counters| &counters.flash_fetches);
+        stats.fetched_bytes += self.sum(|counters| &counters.flash_fetched_bytes);
+        stats.read_errors += self.sum(|counters| &counters.flash_read_errors);
         stats
+    }
+
+    /// A counter's sum over all reactor threads.
+    pub(crate) fn sum(&self, of: fn(&ThreadCounters) -> &Counter) -> u64 {
+        let threads = self.threads.iter();
+        threads.map(|thread| of(&thread.counters).get()).sum()
     }
 
     /// Names the backup that stores replicas for other members. To be called once.
@@ -265,7 +281,7 @@ impl Shared {
 
     /// Makes this server a member of a cluster. To be called once, before [`serve`](Self::serve).
     pub fn join(&self, membership: Arc<Membership>) {
-        crate::exec::databases::adopt(self, &[]);
+        self.commands.adopt_tables(&[]);
         self.membership.get_or_init(|| membership);
     }
 

@@ -1,7 +1,7 @@
 //! The second tier: flash for entries that memory has no room for and that are rarely read.
 //!
 //! The engine decides which entries go there, and reports the place of each entry that it needs.
-//! The thread that runs the request fetches the entry (`exec::cold`, `reactor::flash`).
+//! The thread that runs the request fetches the entry (`exec::request::cold`, `reactor::flash`).
 //!
 //! **Invariants**
 //! - Y1: without the setting `flash-file` there is no tier, and nothing here runs.
@@ -15,7 +15,7 @@ use crate::config::ServerConfig;
 use crate::error::ServerError;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES};
-use duramen_engine::flash::{FlashOptions, FlashStats};
+use duramen_engine::flash::FlashOptions;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -163,30 +163,6 @@ fn advice(error: &Error) -> &'static str {
         _ => "",
     }
 }
-
-/// A figure of the tier: name, meaning, whether it only grows, and its value.
-pub(crate) type Figure = (&'static str, &'static str, bool, fn(&FlashStats) -> u64);
-
-/// The figures of the tier in `INFO`, `/metrics` and `/memory`.
-#[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) const FIGURES: &[Figure] = &[
-    ("bytes", "Bytes of flash that segments can take.", false, |s| s.bytes),
-    ("used_bytes", "Bytes of flash that segments take.", false, |s| s.used_bytes),
-    ("live_bytes", "Bytes of live entries on flash.", false, |s| s.live_bytes),
-    ("segments", "Segments on flash.", false, |s| s.segments),
-    ("promoted_bytes", "Memory that copies of entries on flash take because they are read often.", false, |s| s.promoted_bytes),
-    ("segments_demoted", "Segments that went to flash.", true, |s| s.segments_demoted),
-    ("segments_cleaned", "Segments on flash that were cleaned.", true, |s| s.segments_cleaned),
-    ("fetches", "Entries that were read from flash.", true, |s| s.fetches),
-    ("fetched_bytes", "Bytes that were read from flash for them.", true, |s| s.fetched_bytes),
-    ("promotions", "Entries on flash that were copied to memory.", true, |s| s.promotions),
-    ("promoted_hits", "Reads of entries on flash that were served by such copies.", true, |s| s.promoted_hits),
-    ("refilled", "Entries on flash that were copied to memory after a restart, because they were read often before it.", true, |s| s.refilled),
-    ("refill_left", "Keys that were read often before the restart and may still be copied to memory.", false, |s| s.refill_left),
-    ("read_errors", "Entries that could not be read from flash.", true, |s| s.read_errors),
-    ("write_errors", "Segments that could not be written to flash.", true, |s| s.write_errors),
-    ("ok", "1 while flash takes segments, 0 after it has failed to.", false, |s| u64::from(!s.is_off)),
-];
 
 #[cfg(test)]
 mod tests {

@@ -3,9 +3,9 @@
 
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::cluster::{Clock, Membership};
 use duramen_server::config::Level;
-use duramen_server::{Server, ServerConfig, exec};
+use duramen_server::shared::{Clock, Membership};
+use duramen_server::{Server, ServerConfig};
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -66,7 +66,7 @@ impl Member {
             name: "db0".to_owned(),
             level: None,
         };
-        exec::adopt(shared, &[entry]);
+        shared.commands.adopt_tables(&[entry]);
         let member = Member {
             server,
             membership,

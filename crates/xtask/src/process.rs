@@ -137,3 +137,36 @@ fn show(command: &Command) -> String {
     }
     words.join(" ")
 }
+
+/// The go command in `folder`, with the installed Go.
+pub(crate) fn go(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("go");
+    command
+        .args(arguments)
+        .env("GOTOOLCHAIN", "local")
+        .current_dir(folder);
+    command
+}
+
+/// Does `work` in `folder`, unless it was done there before for the same `sources`.
+pub(crate) fn once(
+    folder: &Path,
+    sources: &[PathBuf],
+    work: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let mut wanted = Vec::new();
+    for source in sources {
+        let text = std::fs::read(source)
+            .map_err(|error| format!("cannot read {}: {error}", source.display()))?;
+        wanted.extend(text);
+    }
+    let stamp = folder.join("built-from");
+    if std::fs::read(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder)
+        .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    work()?;
+    std::fs::write(&stamp, wanted)
+        .map_err(|error| format!("cannot write {}: {error}", stamp.display()))
+}

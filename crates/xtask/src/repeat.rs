@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tally::Tally;
+use crate::tally::{Failure, Tally};
 
 /// Most failures by chance on a busy machine: runs whose failures were all by chance had three.
 const FAILURES_MAX: usize = 4;
@@ -51,17 +51,6 @@ const LEDGER: &str = include_str!("../repeated.txt");
 /// Name of a binary that ended without a result, among its tests.
 const BROKE_OFF: &str = "(broke off)";
 
-/// One failed test: the arguments to run it again, and its output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// Cargo's arguments that name the test's binary (`-p engine --test model`), or the whole id of
-    /// a Python test.
-    pub(crate) place: String,
-    /// The test's name within a binary; nothing for Python.
-    pub(crate) name: String,
-    pub(crate) said: String,
-}
-
 impl Failure {
     pub(crate) fn broke_off(&self) -> bool {
         self.name == BROKE_OFF
@@ -72,16 +61,7 @@ impl Failure {
             return false;
         }
         let is_harmless = MAY_REPEAT.iter().any(|part| self.place.contains(part));
-        is_harmless || [LATE, RATE].iter().any(|mark| self.said.contains(mark))
-    }
-
-    /// Its title in the list at the end.
-    pub(crate) fn title(&self) -> &str {
-        if self.name.is_empty() {
-            &self.place
-        } else {
-            &self.name
-        }
+        is_harmless || [LATE, RATE].iter().any(|mark| self.output.contains(mark))
     }
 }
 
@@ -91,12 +71,12 @@ pub(crate) fn repeat(
     tally: &mut Tally,
     mut again: impl FnMut(&Failure) -> Result<bool, String>,
 ) -> Result<(), String> {
-    let told = std::mem::take(&mut tally.told);
-    if told.len() > FAILURES_MAX {
-        println!("{} tests failed: none is repeated", told.len());
+    let failures = std::mem::take(&mut tally.repeatable);
+    if failures.len() > FAILURES_MAX {
+        println!("{} tests failed: none is repeated", failures.len());
         return Ok(());
     }
-    for failure in told {
+    for failure in failures {
         let title = failure.title();
         if !failure.may_be_repeated() {
             println!("{title} judges data and is not repeated");
@@ -129,7 +109,7 @@ fn is_in(ledger: &str, title: &str) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct CargoFailures {
     /// Tests of the running binary, by name, with their output.
-    said: BTreeMap<String, String>,
+    output: BTreeMap<String, String>,
     /// The test whose output is being printed.
     current: Option<String>,
     /// The binary has given its result; a failed one without a result was ended by a signal.
@@ -143,7 +123,7 @@ impl CargoFailures {
         if let Some(test) = line.strip_prefix("test ")
             && let Some(name) = test.strip_suffix(" ... FAILED")
         {
-            self.said.insert(name.to_owned(), String::new());
+            self.output.insert(name.to_owned(), String::new());
         } else if let Some(name) = heading(line) {
             self.current = Some(name.to_owned());
         } else if line.starts_with("running ") {
@@ -156,22 +136,22 @@ impl CargoFailures {
         } else if let Some(place) = binary_of(line) {
             return std::mem::take(self).failures_of(place);
         } else if let Some(current) = &self.current
-            && let Some(said) = self.said.get_mut(current)
+            && let Some(output) = self.output.get_mut(current)
         {
-            said.push_str(line);
-            said.push('\n');
+            output.push_str(line);
+            output.push('\n');
         }
         Vec::new()
     }
 
     fn failures_of(mut self, place: &str) -> Vec<Failure> {
-        if !self.ended || self.said.is_empty() {
-            self.said.insert(BROKE_OFF.to_owned(), String::new());
+        if !self.ended || self.output.is_empty() {
+            self.output.insert(BROKE_OFF.to_owned(), String::new());
         }
-        let failures = self.said.into_iter().map(|(name, said)| Failure {
+        let failures = self.output.into_iter().map(|(name, output)| Failure {
             place: place.to_owned(),
             name,
-            said,
+            output,
         });
         failures.collect()
     }
@@ -193,11 +173,11 @@ fn binary_of(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn failure(place: &str, said: &str) -> Failure {
+    fn failure(place: &str, output: &str) -> Failure {
         Failure {
             place: place.to_owned(),
             name: String::new(),
-            said: said.to_owned(),
+            output: output.to_owned(),
         }
     }
 
@@ -230,8 +210,8 @@ mod tests {
         };
         assert_eq!(one.place, "-p duramen-engine --test two_levels");
         assert_eq!(one.name, "scenarios::late");
-        assert!(one.said.contains("all of them found room"), "{one:?}");
-        assert!(!one.said.contains("failures"), "{one:?}");
+        assert!(one.output.contains("all of them found room"), "{one:?}");
+        assert!(!one.output.contains("failures"), "{one:?}");
     }
 
     #[test]
@@ -282,7 +262,7 @@ mod tests {
             passed: 5,
             failed: 2,
             failures: vec!["test_admin.py::x".to_owned(), "test_b.py::y".to_owned()],
-            told: vec![
+            repeatable: vec![
                 failure("test_admin.py::x", ""),
                 failure("test_b.py::y", "5 s passed and still not: z"),
             ],
@@ -308,7 +288,7 @@ mod tests {
         let many = vec![failure("test_admin.py::x", ""); FAILURES_MAX + 1];
         let mut tally = Tally {
             failed: many.len() as u64,
-            told: many,
+            repeatable: many,
             ..Tally::default()
         };
         repeat(&mut tally, |_| panic!("repeated")).unwrap();

@@ -5,8 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process;
-use crate::test::{go, once};
+use crate::process::{self, go, once};
 
 /// The program of redis_exporter; its version is in `tests/exporter/go.mod`.
 const EXPORTER: &str = "github.com/oliver006/redis_exporter";

@@ -1,7 +1,28 @@
 //! Adds up the results of several test runners.
 
-use crate::repeat::Failure;
 use crate::slowest::Slowest;
+
+/// One failed test: the arguments to run it again, and its output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Cargo's arguments that name the test's binary (`-p engine --test model`), or the whole id of
+    /// a Python test.
+    pub(crate) place: String,
+    /// The test's name within a binary; nothing for Python.
+    pub(crate) name: String,
+    pub(crate) output: String,
+}
+
+impl Failure {
+    /// Its title in the list at the end.
+    pub(crate) fn title(&self) -> &str {
+        if self.name.is_empty() {
+            &self.place
+        } else {
+            &self.name
+        }
+    }
+}
 
 /// Results so far. `failures` names the failures, for the list at the end.
 #[derive(Debug, Default)]
@@ -11,7 +32,7 @@ pub(crate) struct Tally {
     pub(crate) skipped: u64,
     pub(crate) failures: Vec<String>,
     /// Failures with the arguments to run them again.
-    pub(crate) told: Vec<Failure>,
+    pub(crate) repeatable: Vec<Failure>,
     /// Tests that failed and then passed when repeated.
     pub(crate) repeated: Vec<String>,
     pub(crate) slowest: Slowest,
@@ -29,7 +50,7 @@ impl Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
-        self.told.extend(other.told);
+        self.repeatable.extend(other.repeatable);
         self.repeated.extend(other.repeated);
         self.slowest.add(other.slowest);
     }
@@ -85,14 +106,14 @@ impl Tally {
             .strip_prefix("FAILED ")
             .or_else(|| line.strip_prefix("ERROR "))
         {
-            let (name, said) = failure.split_once(" - ").unwrap_or((failure, ""));
+            let (name, output) = failure.split_once(" - ").unwrap_or((failure, ""));
             let name = name.trim();
             if name.contains("::") || name.ends_with(".py") {
                 self.failures.push(name.to_owned());
-                self.told.push(Failure {
+                self.repeatable.push(Failure {
                     place: name.to_owned(),
                     name: String::new(),
-                    said: said.to_owned(),
+                    output: output.to_owned(),
                 });
             }
             return;

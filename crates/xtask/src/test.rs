@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{self, section};
+use crate::process::{self, go, once, section};
 use crate::repeat::{self, CargoFailures};
 use crate::tally::Tally;
 use crate::{scrapers, tidy, tools};
@@ -110,7 +110,7 @@ fn cargo_tests(tally: &mut Tally, workspace: &str) -> Result<(), String> {
             if failure.broke_off() {
                 tally.broken(&failure.place);
             }
-            tally.told.push(failure);
+            tally.repeatable.push(failure);
         }
     })?;
     if !ok && tally.failed == 0 {
@@ -168,16 +168,6 @@ fn checker_tests(tally: &mut Tally) -> Result<(), String> {
 
 fn checker() -> PathBuf {
     process::root().join("tests/checker")
-}
-
-/// The go command in `folder`, with the installed Go.
-pub(crate) fn go(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new("go");
-    command
-        .args(arguments)
-        .env("GOTOOLCHAIN", "local")
-        .current_dir(folder);
-    command
 }
 
 /// Builds a Go program of ours.
@@ -277,29 +267,6 @@ fn pytest(python: &Path) -> Command {
 /// The folder of built client programs: outside of the source tree.
 fn built() -> PathBuf {
     process::target().join("clients")
-}
-
-/// Does `work` in `folder`, unless it was done there before for the same `sources`.
-pub(crate) fn once(
-    folder: &Path,
-    sources: &[PathBuf],
-    work: impl FnOnce() -> Result<(), String>,
-) -> Result<(), String> {
-    let mut wanted = Vec::new();
-    for source in sources {
-        let text = std::fs::read(source)
-            .map_err(|error| format!("cannot read {}: {error}", source.display()))?;
-        wanted.extend(text);
-    }
-    let stamp = folder.join("built-from");
-    if std::fs::read(&stamp).is_ok_and(|found| found == wanted) {
-        return Ok(());
-    }
-    std::fs::create_dir_all(folder)
-        .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
-    work()?;
-    std::fs::write(&stamp, wanted)
-        .map_err(|error| format!("cannot write {}: {error}", stamp.display()))
 }
 
 /// A Python with the packages of `tests/requirements.txt`, in a separate environment.

@@ -1,8 +1,8 @@
 //! `duramen coordinator`: the process that holds the members and the owners of tablets.
 
 use super::{COORDINATOR_DEFAULT, size, status};
-use crate::client::Duration;
-use crate::serve::EXIT_FAILED;
+use crate::arguments::Duration;
+use crate::failure::EXIT_FAILED;
 use crate::signals::{self, Order};
 use clap::Args;
 use duramen_coordinator::{Error, Options, Role, Running, StoreSpec};
@@ -256,7 +256,7 @@ pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
     match signals.and_then(|signals| serve(options, signals)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::log::last_words(&format!("duramen: {error}\n"));
+            crate::say::last_words(&format!("duramen: {error}\n"));
             ExitCode::from(EXIT_FAILED)
         }
     }

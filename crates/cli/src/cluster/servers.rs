@@ -2,7 +2,7 @@
 
 use super::status::share;
 use super::{Cluster, names, say};
-use crate::client::Duration;
+use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;

@@ -1,14 +1,35 @@
 //! `duramen table … --coordinator`: tables of a cluster.
 
 use super::{Cluster, names, say, unfit};
-use crate::client::TableCommand;
 use crate::failure::Failure;
+use clap::Subcommand;
 use duramen_base::ids::{Level, TableId};
 use duramen_client::{Admin, AdminAnswer};
 use duramen_wire::native::message::{Overview, ServerStatus, Status, TableEntry};
 use serde_json::{Value, json};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+
+#[derive(Subcommand)]
+pub(crate) enum TableCommand {
+    /// Print the names, ids, sizes and levels of all tables.
+    List,
+    /// Create a table; prints its id.
+    Create {
+        name: OsString,
+        /// Level at which writes to it are acknowledged: memory, buffered or synced; without, the
+        /// server's setting.
+        #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
+        level: Option<String>,
+        /// In a cluster: spread over this many servers; without, over all that are up.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+        servers: Option<u32>,
+    },
+    /// Print the id of a table.
+    Id { name: OsString },
+    /// Remove a table and all objects in it.
+    Drop { name: OsString },
+}
 
 /// A command about tables, and its cluster.
 pub(crate) struct ClusterTable<'c> {

@@ -1,7 +1,7 @@
 //! `duramen tablet`: lists, splits and moves tablets.
 
 use super::{Cluster, names, place, say, unfit};
-use crate::client::Duration;
+use crate::arguments::Duration;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, TableId};
@@ -40,7 +40,7 @@ pub(crate) struct SplitArgs {
     #[arg(value_name = "TABLE")]
     name: String,
     #[command(flatten)]
-    at: At,
+    at: SplitPoint,
     /// Refuse unless this server owns the tablet to be cut.
     #[arg(long, value_name = "SERVER")]
     of: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct SplitArgs {
 /// The place of a cut: the second part begins there.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct At {
+struct SplitPoint {
     /// Before this slot of Redis Cluster (0 to 16383).
     #[arg(long, value_parser = place::slot)]
     slot: Option<u16>,
@@ -204,7 +204,7 @@ pub(super) fn as_json(status: &Status, route: &TabletRoute) -> Value {
     })
 }
 
-impl At {
+impl SplitPoint {
     fn hash(&self, status: &Status) -> Result<RouteHash, Failure> {
         match (self.slot, self.hash, &self.key) {
             (Some(slot), _, _) => Ok(RouteHash::first_of_slot(slot)),

@@ -12,8 +12,8 @@ mod ready;
 
 use super::coordinator::{LogArgs, SettingsArgs};
 use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
-use crate::client::Duration;
-use crate::serve::EXIT_FAILED;
+use crate::arguments::Duration;
+use crate::failure::EXIT_FAILED;
 use crate::signals::Order;
 use child::{Child, Ended};
 use clap::Args;

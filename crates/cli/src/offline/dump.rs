@@ -1,6 +1,6 @@
 //! `duramen log dump`: the contents of a data directory, in the order on disk.
 
-use super::{Meter, Part, Place};
+use super::{Meter, StoreDirectory, StorePart};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use duramen_backup::Error;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const VALUE_BYTES_SHOWN: usize = 40;
 
 /// Prints lines, or objects, and records whether anything was damaged.
-struct Out {
+struct DumpOutput {
     out: BufWriter<io::StdoutLock<'static>>,
     json: bool,
     damaged: bool,
@@ -25,7 +25,7 @@ struct Out {
     closed: bool,
 }
 
-impl Out {
+impl DumpOutput {
     fn line(&mut self, text: &str, object: Value) {
         let line = if self.json {
             object.to_string()
@@ -54,30 +54,35 @@ impl Out {
     }
 }
 
-pub(super) fn run(place: &Place, part: Option<Part>, segment: Option<u64>, json: bool) -> ExitCode {
+pub(super) fn run(
+    place: &StoreDirectory,
+    part: Option<StorePart>,
+    segment: Option<u64>,
+    json: bool,
+) -> ExitCode {
     let inspector = match Inspector::new(&*place.disk) {
         Ok(inspector) => inspector,
         Err(error) => return super::cannot_look(&error.to_string()),
     };
-    let mut out = Out {
+    let mut out = DumpOutput {
         out: BufWriter::new(io::stdout().lock()),
         json,
         damaged: false,
         closed: false,
     };
-    let wanted = |one: Part| part.is_none_or(|part| part == one);
-    if wanted(Part::Superblock) && segment.is_none() {
+    let wanted = |one: StorePart| part.is_none_or(|part| part == one);
+    if wanted(StorePart::Superblock) && segment.is_none() {
         superblock(&inspector, &mut out);
     }
-    if wanted(Part::Wal)
+    if wanted(StorePart::Wal)
         && let Err(error) = commits(&inspector, segment, &mut out)
     {
         out.damage(&error.to_string());
     }
-    if wanted(Part::Frames) {
+    if wanted(StorePart::Frames) {
         frames(&inspector, segment, &mut out);
     }
-    if wanted(Part::Segments)
+    if wanted(StorePart::Segments)
         && let Err(error) = segments(place, segment, &mut out)
     {
         out.damage(&error.to_string());
@@ -86,7 +91,7 @@ pub(super) fn run(place: &Place, part: Option<Part>, segment: Option<u64>, json:
     ExitCode::from(u8::from(out.damaged))
 }
 
-fn superblock(inspector: &Inspector, out: &mut Out) {
+fn superblock(inspector: &Inspector, out: &mut DumpOutput) {
     for (n, copy) in inspector.superblock_copies().iter().enumerate() {
         let number = n + 1;
         match copy {
@@ -120,7 +125,7 @@ fn superblock(inspector: &Inspector, out: &mut Out) {
     }
 }
 
-fn commits(inspector: &Inspector, segment: Option<u64>, out: &mut Out) -> Result<(), Error> {
+fn commits(inspector: &Inspector, segment: Option<u64>, out: &mut DumpOutput) -> Result<(), Error> {
     let end = inspector.commits(&mut |view| {
         let commit = &view.commit;
         if segment.is_none() {
@@ -184,7 +189,7 @@ fn commits(inspector: &Inspector, segment: Option<u64>, out: &mut Out) -> Result
     Ok(())
 }
 
-fn frames(inspector: &Inspector, segment: Option<u64>, out: &mut Out) {
+fn frames(inspector: &Inspector, segment: Option<u64>, out: &mut DumpOutput) {
     inspector.slots(&mut |view| {
         if let Some(slot) = &view.slot
             && segment.is_none_or(|segment| segment == slot.segment.0)
@@ -216,7 +221,11 @@ fn frames(inspector: &Inspector, segment: Option<u64>, out: &mut Out) {
     });
 }
 
-fn segments(place: &Place, segment: Option<u64>, out: &mut Out) -> Result<(), Error> {
+fn segments(
+    place: &StoreDirectory,
+    segment: Option<u64>,
+    out: &mut DumpOutput,
+) -> Result<(), Error> {
     let mut meter = Meter::new("reading");
     inspect::check_replicas(
         place.disk.clone(),
@@ -232,7 +241,7 @@ fn segments(place: &Place, segment: Option<u64>, out: &mut Out) -> Result<(), Er
     Ok(())
 }
 
-fn one_segment(check: &ReplicaCheck, bytes: &[u8], out: &mut Out) {
+fn one_segment(check: &ReplicaCheck, bytes: &[u8], out: &mut DumpOutput) {
     let info = &check.info;
     out.line(
         &format!(
@@ -283,7 +292,7 @@ fn one_segment(check: &ReplicaCheck, bytes: &[u8], out: &mut Out) {
     }
 }
 
-fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut Out) {
+fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut DumpOutput) {
     let kind = match entry.kind {
         EntryKind::Object => "object",
         EntryKind::Tombstone => "tombstone",

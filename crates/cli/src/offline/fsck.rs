@@ -3,7 +3,7 @@
 //! A *problem* would make a restart refuse the data, or serve only a part of it. A *note* is about
 //! something that a power cut may leave behind, or that a restart discards.
 
-use super::{Meter, Place};
+use super::{Meter, StoreDirectory};
 use duramen_backup::disk::Disk;
 use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
 use duramen_base::ids::SegmentId;
@@ -32,7 +32,7 @@ struct Report {
     /// Segments of the data that are damaged or missing, and their bytes.
     lost: (u64, u64),
     /// The segments that were found.
-    segments: BTreeMap<SegmentId, Found>,
+    segments: BTreeMap<SegmentId, FoundSegment>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -43,7 +43,7 @@ struct Counts {
 }
 
 /// A segment that was found.
-struct Found {
+struct FoundSegment {
     kind: Kind,
     length: u32,
     crc: u32,
@@ -52,7 +52,7 @@ struct Found {
     counts: Counts,
 }
 
-pub(super) fn run(place: &Place, json: bool) -> ExitCode {
+pub(super) fn run(place: &StoreDirectory, json: bool) -> ExitCode {
     let inspector = match Inspector::new(&*place.disk) {
         Ok(inspector) => inspector,
         Err(error) => return refuse(place, &error, json),
@@ -112,7 +112,7 @@ pub(super) fn check_copy(disk: &Arc<dyn Disk>, meter: &mut Meter) -> Result<Summ
 }
 
 /// Reports a file that is damaged as a whole, or a place without a store.
-fn refuse(place: &Place, error: &duramen_backup::Error, json: bool) -> ExitCode {
+fn refuse(place: &StoreDirectory, error: &duramen_backup::Error, json: bool) -> ExitCode {
     use duramen_backup::Error::{DamagedFile, DamagedSuperblock, TooSmall};
     if !matches!(
         error,
@@ -222,7 +222,7 @@ impl Report {
 
     fn segment(&mut self, check: &ReplicaCheck, bytes: &[u8]) {
         let info = &check.info;
-        let mut found = Found {
+        let mut found = FoundSegment {
             kind: info.kind,
             length: info.length,
             crc: info.crc,
@@ -394,7 +394,7 @@ impl Report {
 }
 
 /// Verifies every entry of a segment.
-fn entries(segment: SegmentId, bytes: &[u8], found: &mut Found) {
+fn entries(segment: SegmentId, bytes: &[u8], found: &mut FoundSegment) {
     match Header::decode(bytes) {
         Ok(header) if header.segment == segment => {}
         Ok(header) => found.problems.push(format!(

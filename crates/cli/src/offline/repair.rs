@@ -1,7 +1,7 @@
 //! `duramen fsck --repair`: copies the provable part of a damaged store into a new directory, and
 //! lists the rest.
 
-use super::Place;
+use super::StoreDirectory;
 use duramen::internals::{Lost, Salvaged};
 use serde_json::json;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Lost parts that are printed; the rest is counted.
 const SHOWN_MAX: usize = 100;
 
-pub(super) fn run(place: &Place, out: &Path, json: bool) -> ExitCode {
+pub(super) fn run(place: &StoreDirectory, out: &Path, json: bool) -> ExitCode {
     let mut list = List::beside(out);
     if list.path.exists() {
         let path = list.path.display();

@@ -1,7 +1,7 @@
 //! `duramen restore`: copies a snapshot into a server's data directory; the snapshot stays
 //! unchanged.
 
-use super::{Meter, Place, RestoreArgs, fsck};
+use super::{Meter, RestoreArgs, StoreDirectory, fsck};
 use duramen_backup::Error::{DamagedFile, DamagedSuperblock};
 use duramen_backup::Mode;
 use duramen_backup::disk::Disk;
@@ -41,19 +41,19 @@ const SEGMENTS_MIN: u64 = 32;
 
 /// A server's needs for the data, if all of it is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Needs {
+struct ServerNeeds {
     memory: u64,
     memory_with_flash: u64,
     flash: u64,
 }
 
-impl Needs {
-    fn of(found: &fsck::Summary) -> Needs {
+impl ServerNeeds {
+    fn of(found: &fsck::Summary) -> ServerNeeds {
         let step = |bytes: u64| bytes.next_multiple_of(STEP_BYTES).max(STEP_BYTES);
         let data = found.bytes * 100 / FULL_PERCENT;
         let index = (found.objects + found.tombstones) * INDEX_BYTES;
         let least = (found.segment_bytes * SEGMENTS_MIN).max(STEP_BYTES);
-        Needs {
+        ServerNeeds {
             memory: step(data + index + BESIDE_BYTES).max(least),
             memory_with_flash: step(index * 2 + BESIDE_BYTES + least),
             flash: step(data),
@@ -64,7 +64,7 @@ impl Needs {
 /// Returns the exit code; an error: the reason why nothing was restored.
 pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
     let began = Instant::now();
-    let (place, part) = Place::open(&args.snapshot)?;
+    let (place, part) = StoreDirectory::open(&args.snapshot)?;
     if part.is_some() {
         return Err(format!(
             "`{}` is a file of a snapshot: name its directory",
@@ -126,7 +126,7 @@ fn damaged(args: &RestoreArgs, problems: &[String], is_begun: bool) -> ExitCode 
 }
 
 fn print(args: &RestoreArgs, found: &fsck::Summary, bytes: u64, seconds: f64) {
-    let needs = Needs::of(found);
+    let needs = ServerNeeds::of(found);
     let dir = args.dir.display();
     if args.json {
         println!(
@@ -177,9 +177,9 @@ mod tests {
             objects,
             tombstones: 0,
         };
-        let small = Needs::of(&found(1000, 10, 2 * MIB));
+        let small = ServerNeeds::of(&found(1000, 10, 2 * MIB));
         assert_eq!((small.memory, small.flash), (64 * MIB, 64 * MIB));
-        let large = Needs::of(&found(1000 * MIB, 1_000_000, 2 * MIB));
+        let large = ServerNeeds::of(&found(1000 * MIB, 1_000_000, 2 * MIB));
         assert!(
             large.memory > 1200 * MIB && large.memory < 1400 * MIB,
             "{large:?}"
@@ -187,6 +187,6 @@ mod tests {
         assert!(large.memory_with_flash < 256 * MIB, "{large:?}");
         assert!(large.flash > 1100 * MIB, "{large:?}");
         // Long segments, from a server with much memory, need room for several of them.
-        assert_eq!(Needs::of(&found(1000, 10, 8 * MIB)).memory, 256 * MIB);
+        assert_eq!(ServerNeeds::of(&found(1000, 10, 8 * MIB)).memory, 256 * MIB);
     }
 }

@@ -55,13 +55,13 @@ impl Sources {
 
 /// Stops the present server: the first signal gracefully, the second at once.
 pub(super) struct Watcher {
-    seen: Arc<Seen>,
+    seen: Arc<LastSeen>,
     handle: signal_hook::iterator::Handle,
     thread: std::thread::JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct LastSeen {
     /// Number of signals so far.
     signals: AtomicUsize,
     /// Number of servers so far.
@@ -74,7 +74,7 @@ struct Seen {
     has_ended: Condvar,
 }
 
-impl Seen {
+impl LastSeen {
     fn shared(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,7 +143,7 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 impl Watcher {
     pub(super) fn start(mut signals: Signals, mut sources: Sources) -> Watcher {
         let handle = signals.handle();
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(LastSeen::default());
         let watched = Arc::clone(&seen);
         let thread = std::thread::spawn(move || {
             for signal in signals.forever() {

@@ -53,7 +53,7 @@ pub(super) enum State {
 
 /// One part of a call.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct CallPart<'a> {
     pub(super) work: Work<'a>,
     pub(super) state: State,
     deadline: Duration,
@@ -71,7 +71,7 @@ pub struct Part<'a> {
 /// The operations of a call.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
-    pub(super) parts: Vec<Part<'a>>,
+    pub(super) parts: Vec<CallPart<'a>>,
     pub(super) begun_us: u64,
     pub(super) deadline_us: u64,
 }
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
         deadline: Duration,
         work: impl IntoIterator<Item = Work<'a>>,
     ) -> Batch<'a> {
-        let parts = work.into_iter().map(|work| Part {
+        let parts = work.into_iter().map(|work| CallPart {
             work,
             state: check(&work).map_or_else(
                 || State::Open {
@@ -148,7 +148,11 @@ impl<'a> Batch<'a> {
         self.fail_open(session, |part| part.too_late(coordinators));
     }
 
-    pub(super) fn fail_open(&mut self, session: &mut Session, error: impl Fn(&Part<'_>) -> Error) {
+    pub(super) fn fail_open(
+        &mut self,
+        session: &mut Session,
+        error: impl Fn(&CallPart<'_>) -> Error,
+    ) {
         for part in &mut self.parts {
             if !matches!(part.state, State::Done(_)) {
                 let error = error(part);
@@ -175,7 +179,7 @@ fn check(work: &Work<'_>) -> Option<Error> {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> CallPart<'a> {
     pub(super) fn mutates(&self) -> bool {
         matches!(self.work, Work::Operation(single) if single.operation.mutates())
     }

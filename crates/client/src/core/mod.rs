@@ -32,7 +32,7 @@ mod coordinators;
 mod routes;
 mod session;
 
-pub use batch::{Batch, Objects, Part, Settled, Work};
+pub use batch::{Batch, CallPart, Objects, Settled, Work};
 pub use coordinators::Coordinators;
 pub use routes::{Route, Routes};
 
@@ -118,7 +118,7 @@ impl Batch<'_> {
         if send.parts.len() > 1 {
             let mut multi = MultiRequest::new(out, &envelope);
             parts
-                .filter_map(Part::single)
+                .filter_map(CallPart::single)
                 .for_each(|single| multi.push(&single));
             multi.finish();
         } else if let Some(part) = parts.next() {
@@ -402,7 +402,7 @@ impl Core {
     fn settle(
         &mut self,
         now_us: u64,
-        part: &mut Part<'_>,
+        part: &mut CallPart<'_>,
         send: &Send,
         outcome: duramen_wire::native::message::Outcome<'_>,
     ) {
@@ -412,7 +412,7 @@ impl Core {
         }
     }
 
-    fn problem(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, problem: Problem<'_>) {
+    fn problem(&mut self, now_us: u64, part: &mut CallPart<'_>, send: &Send, problem: Problem<'_>) {
         let error = match problem {
             Problem::UnknownTablet | Problem::UnknownTable => {
                 let last = format!("{} at {} does not own the key", send.server, send.address);
@@ -487,7 +487,7 @@ impl Core {
     }
 
     /// Retries by a newer map, as soon as that arrives.
-    fn reroute(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, last: &str) {
+    fn reroute(&mut self, now_us: u64, part: &mut CallPart<'_>, send: &Send, last: &str) {
         self.map_wanted |= self.routes.version() == send.map;
         let failures = part.count_failure();
         let pause_us = self.pause_us(failures);
@@ -495,7 +495,7 @@ impl Core {
     }
 
     /// No server serves the key now: retries later.
-    fn later(&mut self, now_us: u64, part: &mut Part<'_>) {
+    fn later(&mut self, now_us: u64, part: &mut CallPart<'_>) {
         self.map_wanted = true;
         let failures = part.count_failure();
         let pause_us = self.pause_us(failures);

@@ -9,9 +9,9 @@
 mod connection;
 mod pool;
 
-use crate::client::Options;
 use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;
+use crate::options::Options;
 use connection::{Connection, Unopened};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,

@@ -1,7 +1,7 @@
 //! The pool of idle connections.
 
 use super::connection::{Connection, Unopened};
-use crate::client::Options;
+use crate::options::Options;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! Connections and routes of admin HTTP, with limits on both.
 
 use super::exposition::Format;
-use super::{metrics, process};
+use super::metrics;
 use crate::footprint::Footprint;
+use crate::process;
+use crate::shared::figures::{self, Member};
 use crate::shared::{Shared, Stop};
-use crate::tier::FIGURES;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -144,14 +145,14 @@ async fn loading(State(shared): State<Arc<Shared>>) -> axum::Json<Value> {
 }
 
 async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
-    let Some(member) = shared.membership() else {
+    let Some(member) = Member::of(&shared) else {
         return (
             StatusCode::NOT_FOUND,
             "this server is no member of a cluster\n",
         )
             .into_response();
     };
-    let (status, view) = (member.status(), member.view());
+    let status = &member.status;
     let recoveries = status.recoveries.iter().map(|part| {
         json!({
             "log": part.log.to_string(),
@@ -169,30 +170,23 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
             "age_ms": hint.age_ms,
         })
     });
-    axum::Json(json!({
+    let mut page = json!({
         "cluster": status.cluster,
         "server": status.server.to_string(),
         "native": status.addresses.native,
         "resp": status.addresses.resp,
         "coordinator": status.coordinator,
-        "list_version": status.list_version.0,
-        "map_version": view.map_version().0,
-        "tablets_version": status.tablets_version.0,
-        "tablets_served": view.served().iter().len(),
-        "replicas": status.replicas,
-        "servers_up": status.servers_up,
-        "servers_crashed": status.servers_crashed,
-        "enough_backups": status.enough_backups,
-        "segments_sharing_rack": status.segments_sharing_rack,
-        "backup_full": status.backup_full,
-        "replies_held_ms": shared.replies_held_ms(),
-        "may_reply": member.may_reply(),
-        "offences": status.offences,
-        "slowest_round_us": status.slowest_round_us,
-        "recoveries": recoveries.collect::<Vec<Value>>(),
-        "hints": hints.collect::<Vec<Value>>(),
-    }))
-    .into_response()
+    });
+    for figure in &figures::MEMBER {
+        if let Some(name) = figure.info.strip_prefix("duramen_") {
+            page[name] = (figure.read)(&member).as_json(figure.info);
+        }
+    }
+    page["tablets_version"] = status.tablets_version.0.into();
+    page["slowest_round_us"] = status.slowest_round_us.into();
+    page["recoveries"] = recoveries.collect();
+    page["hints"] = hints.collect();
+    axum::Json(page).into_response()
 }
 
 async fn memory(
@@ -210,13 +204,6 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
     let footprint = Footprint::of(shared, store);
     let report = &footprint.report;
     let stats = store.stats();
-    let sum = |of: fn(&crate::shared::ThreadCounters) -> u64| -> u64 {
-        shared
-            .threads
-            .iter()
-            .map(|thread| of(&thread.counters))
-            .sum()
-    };
     let mut page = json!({
         "budget_bytes": report.budget_bytes,
         "budget_used_bytes": report.total_bytes,
@@ -234,8 +221,8 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
         "segment_count": report.segments.len(),
         "connections": {
             "clients": shared.connected_clients(),
-            "query_buffer_bytes": sum(|c| c.query_buffer_bytes.get()),
-            "output_buffer_bytes": sum(|c| c.output_buffer_bytes.get()),
+            "query_buffer_bytes": footprint.query_bytes,
+            "output_buffer_bytes": footprint.output_bytes,
         },
         "process": {
             "resident_bytes": process::memory().map(|memory| memory.resident_bytes),
@@ -244,11 +231,14 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
     });
     if shared.tier().is_some() {
         let flash = shared.flash_stats(store);
-        let figures = FIGURES.iter();
-        page["flash"] = figures
-            .map(|(name, _, _, of)| ((*name).to_owned(), Value::from(of(&flash))))
+        page["flash"] = figures::FLASH
+            .iter()
+            .map(|figure| {
+                let name = figure.metric.trim_start_matches("flash_").to_owned();
+                (name, (figure.read)(&flash).as_json(figure.info))
+            })
             .collect();
-        page["flash"]["waiting_clients"] = sum(|c| c.flash_parked.get()).into();
+        page["flash"]["waiting_clients"] = shared.sum(|c| &c.flash_parked).into();
     }
     if list {
         page["segments"] = report

@@ -11,11 +11,11 @@
 //! in order.
 //! in order.
 
-use super::clock::Clock;
 use super::life::{Mail, prefer};
 use super::workers::spawn;
 use crate::clock::now_ms;
 use crate::error::ServerError;
+use crate::shared::Clock;
 use crate::shared::Shared;
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;

@@ -10,14 +10,13 @@
 //! the keeper's (connections for replicas), workers, and the disk's chores. The threads of the
 //! store and of the reactors access the node only through [`Membership`](super::Membership).
 
-use super::clock::Clock;
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
 use super::node_thread::{NodeThread, Parts};
-use super::status::MemberStatus;
 use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
 use crate::error::ServerError;
+use crate::shared::{Clock, MemberStatus};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_base::ids::{ClusterId, Level, ServerId};
@@ -467,7 +466,7 @@ fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options
     let defaults = duramen::Options::memory(config.memory_bytes);
     duramen::Options {
         engine: duramen_engine::Options {
-            memory_bytes: config.engine_bytes(tier),
+            memory_bytes: config.engine_bytes(tier.map_or(0, Tier::fetch_bytes)),
             flash: tier.map(Tier::options),
             mode: config.mode,
             heads: config.threads,

@@ -10,17 +10,14 @@
 //! Paper: [Ousterhout15 §6] a dispatch thread with workers; differs: clients' requests do not pass
 //! through it.
 
-use super::clock::Clock;
 use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::{Mail, SAY_AGAIN, advised};
-use super::membership::Membership;
-use super::status::MemberStatus;
 use super::workers::{Chores, Workers};
 use crate::clock::now_ms;
-use crate::durability::{Durability, wake};
+use crate::durability::Durability;
 use crate::error::ServerError;
-use crate::exec::databases;
+use crate::shared::{Clock, MemberStatus, Membership};
 use crate::shared::{Message, Shared, Stop};
 use crate::tier::Tier;
 use duramen::Store;
@@ -73,7 +70,7 @@ pub(super) struct Parts {
 }
 
 /// A request sent by this member, with its kind of receiver.
-enum Asked {
+enum PendingCall {
     Coordinator(Token),
     Peer(PeerCall),
 }
@@ -90,7 +87,7 @@ struct Waiting {
 pub(super) struct NodeThread {
     parts: Parts,
     membership: Option<Arc<Membership>>,
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, PendingCall>,
     next_ask: u64,
     /// Questions that wait for an answer.
     questions: HashMap<u64, Waiting>,
@@ -179,7 +176,7 @@ impl NodeThread {
         let now_us = self.now_us();
         let can_read = self.parts.node.read_until().may_read(now_us);
         if can_read && !self.could_read {
-            wake(&self.parts.shared);
+            self.parts.shared.wake_for_commit();
         }
         self.could_read = can_read;
         if now_us >= self.look_us {
@@ -387,10 +384,10 @@ impl NodeThread {
             self.hear_cluster_id(answer, cluster_id);
         }
         let input = match (asked, reply) {
-            (Asked::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
+            (PendingCall::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
                 NodeInput::Member(Input::Answered { token, answer })
             }
-            (Asked::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
+            (PendingCall::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
                 call,
                 answer: Some((answer, message.payload_shared())),
             },
@@ -531,7 +528,7 @@ impl NodeThread {
     }
 
     fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
-        let request = self.asks(Asked::Coordinator(token));
+        let request = self.asks(PendingCall::Coordinator(token));
         let envelope = Envelope {
             request,
             target: ServerId::NONE,
@@ -551,7 +548,7 @@ impl NodeThread {
         question: &Peer,
         payload: Slice,
     ) {
-        let request = self.asks(Asked::Peer(call));
+        let request = self.asks(PendingCall::Peer(call));
         let envelope = Envelope {
             request,
             target: to,
@@ -565,7 +562,7 @@ impl NodeThread {
         });
     }
 
-    fn asks(&mut self, asked: Asked) -> u64 {
+    fn asks(&mut self, asked: PendingCall) -> u64 {
         self.next_ask += 1;
         self.asked.insert(self.next_ask, asked);
         self.next_ask
@@ -600,9 +597,9 @@ impl NodeThread {
         // Before any client can request it.
         self.write_status();
         let shared = &self.parts.shared;
-        databases::adopt(shared, &[]);
+        shared.commands.adopt_tables(&[]);
         let durability = Arc::new(Durability::of_member(store));
-        durability.watch(shared);
+        shared.watch_commits(&durability);
         let engine = Arc::clone(durability.store().engine());
         shared.serve_with(engine, Some(durability), self.parts.tier.clone());
         tracing::info!(server = %me, "a member of the cluster");
@@ -620,7 +617,8 @@ impl NodeThread {
             level: store.table_level(table.id).unwrap_or_default(),
             name: table.name,
         });
-        databases::adopt(&self.parts.shared, &tables.collect::<Vec<_>>());
+        let tables = tables.collect::<Vec<_>>();
+        self.parts.shared.commands.adopt_tables(&tables);
     }
 
     fn end(&mut self, again: bool, reason: String) {
@@ -656,10 +654,10 @@ fn role_of(question: &Peer) -> Role {
     }
 }
 
-fn not_answered(asked: &Asked) -> NodeInput {
+fn not_answered(asked: &PendingCall) -> NodeInput {
     match asked {
-        Asked::Coordinator(token) => NodeInput::Member(Input::Unanswered { token: *token }),
-        Asked::Peer(call) => NodeInput::PeerAnswered {
+        PendingCall::Coordinator(token) => NodeInput::Member(Input::Unanswered { token: *token }),
+        PendingCall::Peer(call) => NodeInput::PeerAnswered {
             call: *call,
             answer: None,
         },

@@ -6,6 +6,10 @@
 //! the others. A command that locks several keys gets its own guard; one that changes tables runs
 //! between guards.
 //!
+//! **Rooms**, each of which imports only those after it: [`batch`] runs groups of requests;
+//! [`commands`] has the commands, one file per family, and their table; [`request`] is what they
+//! share about one request; [`state`] is that of a connection and of a thread.
+//!
 //! **Invariants**
 //! - I1: requests of one connection run in the order in which they were sent, and their replies are
 //!   appended in that order.
@@ -14,112 +18,30 @@
 //! - I3: a `GET` or `SET` allocates nothing, takes no lock, and writes to no shared cache line but
 //!   those of the index and the log.
 
-mod admit;
-mod client;
-mod client_command;
-mod client_list;
-mod cluster;
-pub(crate) mod cold;
+mod batch;
 mod commands;
-mod config;
-mod connection;
-mod context;
-pub(crate) mod databases;
-mod docs;
-mod durability;
-mod duramen;
-pub(crate) mod errors;
-mod expire;
-mod float;
-mod glob;
-mod group;
-mod info;
-mod info_memory;
-mod info_persistence;
-mod keys;
-mod latency;
-mod loading;
-mod local;
-mod memory;
-mod meter;
-mod monitor;
-mod multi_key;
-mod ops;
-mod own_part;
-mod process;
-mod room;
-mod routing;
-mod scan;
-mod set_options;
-mod slots;
-mod slowlog;
+mod request;
 mod state;
-mod string;
-mod table;
-mod totals;
-mod transaction;
-mod ttl;
-mod wait;
-mod watches;
 
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, Verdict};
-pub use databases::adopt;
-pub use state::State;
-pub(crate) use totals::Totals;
-pub use wait::{State as WaitState, Wait};
+pub(crate) use commands::table::{COMMANDS, commands_since_start};
+pub(crate) use request::cold::{look_ahead, too_much};
+pub(crate) use request::databases::restore as restore_databases;
+pub use state::client::{Client, Verdict};
+pub(crate) use state::parking::Unfetched;
+pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;
 use crate::shared::Shared;
+pub(crate) use batch::TURN_TIME;
+use batch::{Group, Position};
+pub use batch::{OUT_BYTES_PER_TURN, Turn};
 use duramen_engine::{Session, Store};
-use duramen_wire::resp::Requests;
-use group::{Group, Position};
-use local::Local;
+use state::local::Local;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Keys that one group hints before it runs: enough to overlap many misses, few enough to stay in
-/// the first-level cache (64 keys × two lines).
-const GROUP_KEYS: usize = 64;
-/// Keys whose entries are hinted ahead of the running request: about as many lines as a core can
-/// have in flight, so that memory works while requests run instead of before.
-const ENTRIES_AHEAD: usize = 16;
-/// Maximum requests in one group, for requests without keys.
-const GROUP_REQUESTS: usize = 256;
-
-/// The executor stops a turn after the request that makes `Turn::out` longer than this many bytes.
-/// So a pipeline of large reads cannot pile up replies that the client does not take.
-pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
-
-/// After this time a turn that has had a group ends with that group, and its other requests are
-/// presented again in the next round. Given the limits of a group, one client does not keep its
-/// thread from the others for 10 ms.
-pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
-
-/// The requests of one connection in one round.
-pub struct Turn<'a> {
-    pub client: &'a mut Client,
-    pub requests: &'a Requests,
-    pub input: &'a [u8],
-    /// Replies are appended here.
-    pub out: &'a mut Vec<u8>,
-    /// Number of `requests` that have run, in this round and earlier ones; [`Executor::run`]
-    /// continues from here. If some are left afterwards: flush `out`, then present the rest again
-    /// (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn took longer than `TURN_TIME`, a
-    /// request does one part in each round, or the verdict is [`Verdict::Paused`] or
-    /// [`Verdict::Cold`]).
-    pub executed: usize,
-}
-
-impl Turn<'_> {
-    /// Takes back the reply of a silent request, which begins at `start`.
-    fn silence(&mut self, start: usize) {
-        self.out.truncate(start);
-        self.client.wait.make_silent();
-    }
-}
 
 /// A reactor thread's session of the store: the session itself never waits for flash.
 fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
@@ -190,7 +112,7 @@ impl Executor {
                 Some(store) => {
                     none.insert(session(&self.shared, store).expect("a session per thread"))
                 }
-                None => return loading::run(&self.shared, &mut self.local, turns),
+                None => return batch::run_while_loading(&self.shared, &mut self.local, turns),
             },
         };
         let mut position = Position::default();
@@ -207,7 +129,7 @@ impl Executor {
             }
         }
         for turn in turns {
-            let table = admit::table_of(turn.client, &self.shared);
+            let table = turn.client.table(&self.shared);
             turn.client.end_parking();
             turn.client.publish(table);
         }

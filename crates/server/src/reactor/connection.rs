@@ -2,7 +2,7 @@
 //! commands.
 
 use super::flash::Parked;
-use super::hold::Held;
+use super::hold::HeldReplies;
 use super::native::Native;
 use crate::exec::Client;
 use crate::shared::ClientRecord;
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     pub(super) waits_for: WaitsFor,
     /// Replies that wait for the log; nothing is received meanwhile, even if `waits_for` is
     /// `Input`.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldReplies>,
     /// The connection's replies wait for those of requests that need flash, at most until this
     /// time, in milliseconds of the server's clock; 0 = they do not wait.
     pub(super) corked_until_ms: u64,

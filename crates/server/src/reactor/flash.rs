@@ -1,10 +1,10 @@
 //! Connections whose requests wait for flash: their entries are fetched in parallel, then the
 //! requests continue.
 //!
-//! A request that met entries on flash has not run (`exec::cold`). Its connection is parked: it
-//! requests these entries, and those that the requests behind it will need. Other connections
-//! continue. When all entries have arrived, they are lent to the session, and the requests are
-//! presented again as the connection's next turn. So the order of its replies is kept.
+//! A request that met entries on flash has not run (`exec::request::cold`). Its connection is
+//! parked: it requests these entries, and those that the requests behind it will need. Other
+//! connections continue. When all entries have arrived, they are lent to the session, and the
+//! requests are presented again as the connection's next turn. So the order of its replies is kept.
 //!
 //! **States of a connection** (with `WaitsFor`): queued → fetching → complete → presented again.
 //! Queued (`Flash` and its token in `queue`): the reads in flight leave no room. Fetching (`Flash`,
@@ -37,7 +37,7 @@
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
-use crate::exec::cold::{Unfetched, too_much};
+use crate::exec::{Unfetched, too_much};
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
 use rustix::event::epoll;
@@ -63,14 +63,14 @@ type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
 /// The entries that a connection waits for.
 #[derive(Default)]
 pub(super) struct Parked {
-    wanted: Vec<Want>,
+    wanted: Vec<WantedEntry>,
     /// Its part of F1; 0 = the connection is queued.
     bytes: usize,
     /// Fetches that have not ended.
     missing: usize,
-    fetched: Vec<Come>,
+    fetched: Vec<FetchedEntry>,
     /// Entries that are longer than assumed, and for which there was no room.
-    longer: Vec<Want>,
+    longer: Vec<WantedEntry>,
     /// Keys of the entries above that only later requests need (F6).
     ahead: Vec<(u64, u32)>,
     /// Keys of the entries above that were lent to its first request before.
@@ -81,27 +81,27 @@ pub(super) struct Parked {
 }
 
 #[derive(Clone, Copy)]
-struct Want {
+struct WantedEntry {
     /// The entry as requested.
     asked: Cold,
     /// The part to be read.
     cold: Cold,
 }
 
-impl Want {
+impl WantedEntry {
     fn length(&self) -> usize {
         self.cold.span().1
     }
 }
 
-impl From<Cold> for Want {
-    fn from(asked: Cold) -> Want {
-        Want { asked, cold: asked }
+impl From<Cold> for WantedEntry {
+    fn from(asked: Cold) -> WantedEntry {
+        WantedEntry { asked, cold: asked }
     }
 }
 
 /// A fetched entry.
-pub(super) struct Come {
+pub(super) struct FetchedEntry {
     asked: Cold,
     cold: Cold,
     bytes: Arc<[u8]>,
@@ -190,7 +190,7 @@ impl Flash {
     }
 
     /// Starts a fetch for a connection, or lets the connection join a fetch in flight.
-    fn fetch(&mut self, want: Want, waiter: Token) {
+    fn fetch(&mut self, want: WantedEntry, waiter: Token) {
         let under = self.tags.get(&want.asked.key());
         if let Some(fetch) = under.and_then(|tag| self.fetches.get_mut(tag)) {
             return fetch.waiters.push(waiter);
@@ -220,7 +220,12 @@ impl Reactor {
     /// Parks a connection whose requests met entries on flash: it waits for flash from now on. The
     /// connection is out of its slot. `kept`: the entries lent to its first request, if that made
     /// no progress.
-    pub(super) fn park(&mut self, token: Token, connection: &mut Connection, mut kept: Vec<Come>) {
+    pub(super) fn park(
+        &mut self,
+        token: Token,
+        connection: &mut Connection,
+        mut kept: Vec<FetchedEntry>,
+    ) {
         let (needed, mut ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
@@ -250,7 +255,11 @@ impl Reactor {
                 .filter(|key| !asked.contains_key(key))
                 .collect(),
             order: in_parts.then_some(asked),
-            wanted: needed.into_iter().chain(ahead).map(Want::from).collect(),
+            wanted: needed
+                .into_iter()
+                .chain(ahead)
+                .map(WantedEntry::from)
+                .collect(),
             fetched: kept,
             ..Parked::default()
         }));
@@ -430,7 +439,7 @@ impl Reactor {
         };
         if let Some(parked) = &mut connection.parked {
             match outcome {
-                Ok(Some((cold, bytes))) => parked.fetched.push(Come {
+                Ok(Some((cold, bytes))) => parked.fetched.push(FetchedEntry {
                     asked,
                     cold: *cold,
                     bytes: Arc::clone(bytes),
@@ -465,7 +474,7 @@ impl Reactor {
                     parked.bytes += more;
                     stay.push(token);
                 } else {
-                    parked.longer.push(Want {
+                    parked.longer.push(WantedEntry {
                         asked,
                         cold: longer,
                     });
@@ -495,19 +504,20 @@ impl Reactor {
             return;
         };
         let ahead = std::mem::take(&mut parked.ahead);
-        let is_needed = |want: &Want| !ahead.contains(&want.asked.key());
+        let is_needed = |want: &WantedEntry| !ahead.contains(&want.asked.key());
         let mut longer = std::mem::take(&mut parked.longer);
         longer.retain(is_needed);
         let Some(first) = longer.first().copied() else {
             return self.is_whole(token, connection);
         };
-        let come = parked.fetched.iter().map(|come| Want {
+        let come = parked.fetched.iter().map(|come| WantedEntry {
             asked: come.asked,
             cold: come.cold,
         });
-        let mut wanted: Vec<Want> = come.filter(is_needed).chain(longer).collect();
-        let over = |wanted: &[Want]| wanted.iter().map(Want::length).sum::<usize>() > most;
-        let needed: usize = wanted.iter().map(Want::length).sum();
+        let mut wanted: Vec<WantedEntry> = come.filter(is_needed).chain(longer).collect();
+        let over =
+            |wanted: &[WantedEntry]| wanted.iter().map(WantedEntry::length).sum::<usize>() > most;
+        let needed: usize = wanted.iter().map(WantedEntry::length).sum();
         let mut may_go_on = true;
         if over(&wanted) && !parked.kept.is_empty() {
             may_go_on = connection.client.may_give_up();
@@ -517,7 +527,7 @@ impl Reactor {
             && let Some(order) = &parked.order
         {
             wanted.sort_by_key(|want| order.get(&want.asked.key()));
-            wanted.truncate(first_within(wanted.iter().map(Want::length), most));
+            wanted.truncate(first_within(wanted.iter().map(WantedEntry::length), most));
         }
         if over(&wanted) || !may_go_on {
             let why = too_much(needed, most).into();
@@ -568,7 +578,11 @@ impl Reactor {
 
     /// After the requests of a connection were presented again: returns the entries lent to them,
     /// if the first request needs them once more.
-    pub(super) fn take_back(&mut self, connection: &mut Connection, executed: usize) -> Vec<Come> {
+    pub(super) fn take_back(
+        &mut self,
+        connection: &mut Connection,
+        executed: usize,
+    ) -> Vec<FetchedEntry> {
         match self.unpark(connection) {
             Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
             _ => {

@@ -7,13 +7,13 @@
 //! need not be woken.
 //!
 //! **Invariants**
-//! - I1: no byte at or after [`Held::from`] is sent before its wait is over: see
+//! - I1: no byte at or after [`HeldReplies::from`] is sent before its wait is over: see
 //!   `Connection::sendable_bytes`.
 //! - I2: a held connection is not received from; it holds at most one turn. Epoll continues to
 //!   watch it for input until some arrives: most clients send nothing before they have their reply,
 //!   and that saves two system calls.
-//! - I3: every held connection is in [`Holds::tokens`] and is checked after every commit; none is
-//!   forgotten while the thread sleeps (`shared::Commits`).
+//! - I3: every held connection is in [`HeldConnections::tokens`] and is checked after every commit;
+//!   none is forgotten while the thread sleeps (`shared::Commits`).
 //! - I4: if the log fails, held replies become errors, because their content may not be true. But
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
 //!   and the client asks other members.
@@ -34,7 +34,7 @@ use duramen_base::ids::Level;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 
 /// Held replies of one turn.
-pub(super) struct Held {
+pub(super) struct HeldReplies {
     /// The start of the replies in the connection's output, and their length. Bytes after them were
     /// pushed later.
     pub(super) from: usize,
@@ -45,7 +45,7 @@ pub(super) struct Held {
     deadline_ms: u64,
 }
 
-impl Held {
+impl HeldReplies {
     fn is_late(&self, now_ms: u64) -> bool {
         self.deadline_ms > 0 && now_ms >= self.deadline_ms
     }
@@ -68,7 +68,7 @@ const LEASE_LOOK_MS: u64 = 2;
 
 /// The held connections of a thread.
 #[derive(Default)]
-pub(super) struct Holds {
+pub(super) struct HeldConnections {
     tokens: Vec<Token>,
     /// Requests of native clients wait for the log, and must be finished even if their connections
     /// are gone.
@@ -91,7 +91,7 @@ pub(super) struct Holds {
     may_reply: Option<bool>,
 }
 
-impl Holds {
+impl HeldConnections {
     /// A group has run: the result of the last check of the right to answer is from before.
     pub(super) fn group_ran(&mut self) {
         self.may_reply = None;
@@ -142,7 +142,7 @@ impl Reactor {
         self.holds.look_until(deadline_ms);
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
         connection.client.note_blocked(wait.has_own_end());
-        connection.held = Some(Held {
+        connection.held = Some(HeldReplies {
             from,
             bytes,
             wait,
@@ -382,7 +382,7 @@ mod tests {
         let mut connection = Connection::new(ours.into(), record, 1);
         // Three requests, of which one has no reply; then a line that was pushed.
         connection.output = b"+before\r\n+OK\r\n*2\r\n$1\r\na\r\n:1\r\n+pushed\r\n".to_vec();
-        connection.held = Some(Held {
+        connection.held = Some(HeldReplies {
             from: b"+before\r\n".len(),
             bytes: b"+OK\r\n*2\r\n$1\r\na\r\n:1\r\n".len(),
             wait: Wait::default(),

@@ -43,7 +43,7 @@ const GAP_NS_MAX: u64 = 1_000_000;
 const INTERRUPTED: Duration = Duration::from_micros(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum IdleMode {
     /// Includes a spin in vain that was followed by sleep: the time until the request arrived
     /// counts.
     Spin,
@@ -59,7 +59,7 @@ pub(super) struct Spinner {
     remembered: [u64; REMEMBERED],
     next: usize,
     familiar: u32,
-    preferred: Way,
+    preferred: IdleMode,
     /// Rounds since the last trial began.
     rounds: u32,
     period_rounds: u32,
@@ -78,7 +78,7 @@ impl Default for Spinner {
             remembered: [u64::MAX; REMEMBERED],
             next: 0,
             familiar: 0,
-            preferred: Way::Sleep,
+            preferred: IdleMode::Sleep,
             // The first trial comes soon.
             rounds: PERIOD_ROUNDS_MIN - TRIAL_ROUNDS,
             period_rounds: PERIOD_ROUNDS_MIN,
@@ -106,12 +106,12 @@ impl Spinner {
         } else if self.rounds >= self.period_rounds || self.has_become_slower() {
             self.rounds = 0;
         }
-        (self.preferred == Way::Spin) != (self.rounds < TRIAL_ROUNDS)
+        (self.preferred == IdleMode::Spin) != (self.rounds < TRIAL_ROUNDS)
     }
 
     /// Whether spinning is preferred but has become slower: then the next trial comes early.
     fn has_become_slower(&self) -> bool {
-        self.preferred == Way::Spin
+        self.preferred == IdleMode::Spin
             && self.rounds >= PERIOD_ROUNDS_MIN
             && self.spin_gap_ns > 2 * self.judged_gap_ns
     }
@@ -121,9 +121,9 @@ impl Spinner {
         // Spinning must be clearly better, because it costs CPU. Waking an idle core at least
         // doubles the gap.
         let better = if self.spin_gap_ns <= self.sleep_gap_ns / 8 * 5 {
-            Way::Spin
+            IdleMode::Spin
         } else {
-            Way::Sleep
+            IdleMode::Sleep
         };
         self.period_rounds = if better == self.preferred {
             (self.period_rounds * 2).min(PERIOD_ROUNDS_MAX)
@@ -147,7 +147,7 @@ impl Spinner {
     }
 
     /// Work arrived this long after the end of the last round.
-    pub(super) fn work_came_after(&mut self, waited: Duration, way: Way, spin_us: u64) {
+    pub(super) fn work_came_after(&mut self, waited: Duration, way: IdleMode, spin_us: u64) {
         let gap_ns = (waited.as_nanos() as u64).min(GAP_NS_MAX);
         if gap_ns / 1_000 <= spin_us {
             self.score = (self.score + 1).min(SCORE_MAX);
@@ -158,8 +158,8 @@ impl Spinner {
             return;
         }
         let average = match way {
-            Way::Spin => &mut self.spin_gap_ns,
-            Way::Sleep => &mut self.sleep_gap_ns,
+            IdleMode::Spin => &mut self.spin_gap_ns,
+            IdleMode::Sleep => &mut self.sleep_gap_ns,
         };
         *average = if *average == 0 {
             gap_ns
@@ -171,7 +171,7 @@ impl Spinner {
     /// One look took this long: if other threads ran on the CPU meanwhile, a trial of spinning ends
     /// here.
     pub(super) fn look_took(&mut self, look: Duration) {
-        if look >= INTERRUPTED && self.preferred == Way::Sleep && self.rounds < TRIAL_ROUNDS {
+        if look >= INTERRUPTED && self.preferred == IdleMode::Sleep && self.rounds < TRIAL_ROUNDS {
             self.rounds = TRIAL_ROUNDS;
             self.period_rounds = (self.period_rounds * 2).min(PERIOD_ROUNDS_MAX);
         }
@@ -200,9 +200,9 @@ mod tests {
             spinner.round_had(1, 7);
             if spinner.pays(SPIN_US) {
                 spun += 1;
-                spinner.work_came_after(spinning, Way::Spin, SPIN_US);
+                spinner.work_came_after(spinning, IdleMode::Spin, SPIN_US);
             } else {
-                spinner.work_came_after(sleeping, Way::Sleep, SPIN_US);
+                spinner.work_came_after(sleeping, IdleMode::Sleep, SPIN_US);
             }
         }
         spun
@@ -245,9 +245,9 @@ mod tests {
             if spinner.pays(SPIN_US) {
                 spun += 1;
                 spinner.look_took(us(4_000));
-                spinner.work_came_after(us(4_010), Way::Spin, SPIN_US);
+                spinner.work_came_after(us(4_010), IdleMode::Spin, SPIN_US);
             } else {
-                spinner.work_came_after(us(12), Way::Sleep, SPIN_US);
+                spinner.work_came_after(us(12), IdleMode::Sleep, SPIN_US);
             }
         }
         assert!((1..10).contains(&spun), "{spun}");

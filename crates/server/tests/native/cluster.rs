@@ -6,8 +6,8 @@ use duramen_base::ids::{
 };
 use duramen_client::{Client, Options, Table};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::cluster::{Clock, Membership};
 use duramen_server::config::Level;
+use duramen_server::shared::{Clock, Membership};
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::native::codec::{
     Credentials, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,

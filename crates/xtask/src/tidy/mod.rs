@@ -3,6 +3,7 @@
 //! Each rule takes the [`House`] and adds complaints; a complaint has the place, the fault and the
 //! remedy. Exceptions are rows with a reason, in the table beside the rule or in ARCHITECTURE.md.
 
+mod circles;
 mod dependencies;
 mod edges;
 mod headings;
@@ -36,6 +37,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut complaints = Vec::new();
     edges::check(&house, &mut complaints);
     dependencies::check(&house, &mut complaints);
+    circles::check(&house, &mut complaints)?;
     sources::check(&house, &mut complaints)?;
     links::check(&house, &mut complaints)?;
     proofs::check(&house, &mut complaints)?;

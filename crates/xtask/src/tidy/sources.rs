@@ -82,7 +82,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The text with comments, strings and characters blanked, line breaks kept.
-fn code_only(text: &str) -> String {
+pub(super) fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = String::with_capacity(text.len());
     let mut at = 0;

@@ -2,9 +2,8 @@
 //! refused.
 
 use super::{Server, Session, run};
-use crate::cluster::{Clock, Membership};
 use crate::exec::Verdict;
-use crate::exec::databases::adopt;
+use crate::shared::{Clock, Membership};
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
 use duramen_format::hash::slot;
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
@@ -47,7 +46,7 @@ impl Member {
             name: "db0".to_owned(),
             level: None,
         };
-        adopt(shared, &[entry]);
+        shared.commands.adopt_tables(&[entry]);
         Member {
             session,
             membership,
@@ -242,7 +241,7 @@ fn who_is_no_member_yet_says_so_after_a_while() {
     let session = &mut member.session;
     session.expect("GET a", "");
     session.expect("PING", "+PONG\r\n");
-    adopt(&session.server.shared, &[]);
+    session.server.shared.commands.adopt_tables(&[]);
     member.tell_halves();
     let session = &mut member.session;
     session.expect_error("GET a", "CLUSTERDOWN Hash slot not served");
@@ -416,7 +415,7 @@ fn there_is_one_database_and_tables_are_the_coordinators() {
     assert!(!tables.contains("db1"), "{tables}");
 }
 
-/// own_part::P3: a large flush takes several rounds, other connections have turns between them,
+/// databases::P3: a large flush takes several rounds, other connections have turns between them,
 /// and only the last round replies.
 #[test]
 fn a_large_flush_is_done_in_rounds() {
@@ -448,7 +447,7 @@ fn a_large_flush_is_done_in_rounds() {
 }
 
 #[test]
-fn whole_tables_are_the_own_part_of_them() {
+fn commands_on_whole_tables_run_on_the_served_keys() {
     let mut member = Member::new(1);
     member.tell(
         &[(KeyRange::ALL, ME, true)],

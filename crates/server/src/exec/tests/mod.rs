@@ -45,7 +45,7 @@ impl Server {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Shared::new(config, None).expect("shared state");
+        let shared = Shared::new(config, None, crate::exec::COMMANDS.len()).expect("shared state");
         shared.serve(store, None);
         Server { shared, clock_ms }
     }

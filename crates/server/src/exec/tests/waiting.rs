@@ -3,7 +3,7 @@
 
 use super::{Executor, START_MS};
 use crate::config::{Level, ServerConfig};
-use crate::exec::wait::Until;
+use crate::exec::state::wait::Until;
 use crate::exec::{Client, Turn, Wait, WaitState};
 use crate::shared::{ClientRecord, Shared};
 use duramen_engine::{Collected, LogOptions, Options, Store};
@@ -34,7 +34,7 @@ impl Bench {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Shared::new(config, None).expect("shared state");
+        let shared = Shared::new(config, None, crate::exec::COMMANDS.len()).expect("shared state");
         shared.serve(store, None);
         let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
         Bench { shared, executor }

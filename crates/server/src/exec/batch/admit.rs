@@ -1,0 +1,240 @@
+//! Admission of requests: unknown names, missing passwords, MULTI, pauses, monitors, silent
+//! replies. Only requests off the fast path are checked here.
+
+use crate::clock;
+use crate::exec::commands::lookup::Resolved;
+use crate::exec::commands::monitor;
+use crate::exec::request::routing::NotServed;
+use crate::exec::request::spec::{Run, Spec, flag};
+use crate::exec::state::client::{Client, Verdict, gate};
+use crate::exec::state::local::Local;
+use crate::shared::Shared;
+use crate::shared::commands::global;
+use duramen_wire::resp::{Args, Encoder};
+
+pub(crate) enum Admitted {
+    Run(&'static Spec),
+    /// Queued or refused; the reply is written.
+    Answered,
+    /// The server is paused for it; the client's verdict has the end of the pause.
+    Later,
+}
+
+/// Whether replies are switched off, permanently or for one request.
+pub(crate) fn is_silent(client: &Client) -> bool {
+    client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT) != 0
+}
+
+/// Moves `CLIENT REPLY SKIP` on to its target, the next request; `true` = this request may be
+/// silent.
+pub(crate) fn begin_silence(client: &mut Client) -> bool {
+    if client.gate & gate::REPLY_SKIP_NEXT != 0 {
+        client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;
+    }
+    client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
+}
+
+/// Whether the request is still silent after it ran (`CLIENT REPLY ON` is not).
+pub(crate) fn end_silence(client: &mut Client) -> bool {
+    let silent = client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0;
+    client.gate &= !gate::REPLY_SKIP;
+    silent
+}
+
+/// Decides whether a request runs. `place`: whether this server serves its keys.
+pub(crate) fn admit(
+    resolved: &Resolved,
+    place: Result<(), NotServed>,
+    shared: &Shared,
+    local: &mut Local,
+    client: &mut Client,
+    args: &Args<'_>,
+    out: &mut Vec<u8>,
+) -> Admitted {
+    let spec = match resolved {
+        Resolved::Command(spec) => spec,
+        _ if is_attack(args) => {
+            client.verdict = Verdict::CloseNow;
+            return Admitted::Answered;
+        }
+        resolved => {
+            let text = stranger_text(resolved, args);
+            return refuse(shared, local, client, out, resolved.spec(), &text);
+        }
+    };
+    if !client.is_authenticated() && local.config(shared).requirepass.is_empty() {
+        client.authenticate();
+    }
+    if !client.is_authenticated() && !spec.has(flag::NO_AUTH) {
+        return refuse(
+            shared,
+            local,
+            client,
+            out,
+            Some(spec),
+            "NOAUTH Authentication required.",
+        );
+    }
+    if let Run::Refused(reason) = spec.run {
+        return refuse(
+            shared,
+            local,
+            client,
+            out,
+            Some(spec),
+            &spec.refusal(reason),
+        );
+    }
+    if client.in_multi() && spec.has(flag::NO_MULTI) {
+        let text = "ERR Command not allowed inside a transaction";
+        return refuse(shared, local, client, out, Some(spec), text);
+    }
+    match place {
+        Ok(()) => {}
+        Err(NotServed::Refused(text)) => {
+            return refuse(shared, local, client, out, Some(spec), &text);
+        }
+        // EXEC will check again.
+        Err(NotServed::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
+        Err(NotServed::NotNow(_)) if client.waits_for_owner() => return Admitted::Later,
+        Err(NotServed::NotNow(text)) => {
+            return refuse(shared, local, client, out, Some(spec), text);
+        }
+    }
+    if shared.commands.gate() & global::PAUSED != 0 && must_wait(spec, shared, client) {
+        return Admitted::Later;
+    }
+    if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
+        return enqueue(shared, local, client, args, out, spec);
+    }
+    if shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
+        monitor::feed(shared, client, spec, args);
+    }
+    Admitted::Run(spec)
+}
+
+/// The error text for an unknown or malformed request.
+fn stranger_text(resolved: &Resolved, args: &Args<'_>) -> String {
+    match resolved {
+        Resolved::Command(spec) | Resolved::Arity(spec) => {
+            format!("ERR wrong number of arguments for '{}' command", spec.name)
+        }
+        Resolved::UnknownSubcommand(container) => format!(
+            "ERR unknown subcommand '{}'. Try {} HELP.",
+            shown(args.get(1).unwrap_or_default(), 128),
+            container.name.to_ascii_uppercase()
+        ),
+        Resolved::UnknownCommand => {
+            let mut list = String::new();
+            for arg in args.skip(1) {
+                if list.len() >= 128 {
+                    break;
+                }
+                let room = 128 - list.len();
+                list.push_str(&format!("'{}' ", shown(arg, room)));
+            }
+            format!(
+                "ERR unknown command '{}', with args beginning with: {list}",
+                shown(args.name(), 128)
+            )
+        }
+    }
+}
+
+/// At most `room` bytes of a client's text, up to its first NUL.
+fn shown(text: &[u8], room: usize) -> String {
+    let end = text
+        .iter()
+        .take(room)
+        .position(|b| *b == 0)
+        .unwrap_or(text.len().min(room));
+    String::from_utf8_lossy(&text[..end]).into_owned()
+}
+
+/// Whether these are the first lines of an HTTP request that a web page was tricked into sending.
+fn is_attack(args: &Args<'_>) -> bool {
+    let name = args.name();
+    name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post")
+}
+
+pub(crate) fn refuse(
+    shared: &Shared,
+    local: &Local,
+    client: &mut Client,
+    out: &mut Vec<u8>,
+    spec: Option<&'static Spec>,
+    text: &str,
+) -> Admitted {
+    client.break_transaction();
+    client.forget_kept();
+    let is_exec = spec.is_some_and(|spec| spec.name == "exec");
+    if is_exec {
+        client.end_transaction();
+        let why = text.strip_prefix("ERR ").unwrap_or(text);
+        let text = format!("EXECABORT Transaction discarded because of: {why}");
+        Encoder::new(out, client.protocol).error(text);
+    } else {
+        Encoder::new(out, client.protocol).error(text);
+    }
+    local.note_error(shared, text);
+    if let Some(spec) = spec {
+        local.command(shared, spec.number).rejected.add(1);
+    }
+    Admitted::Answered
+}
+
+/// Whether `CLIENT PAUSE` delays this request; then the verdict has the end of the pause.
+fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
+    let Some((until_ms, writes_only)) = shared.commands.paused(clock::now_ms()) else {
+        return false;
+    };
+    let waits = if spec.name == "client|unpause" {
+        false
+    } else if !writes_only {
+        true
+    } else if spec.name == "exec" {
+        client
+            .transaction
+            .as_ref()
+            .is_some_and(|transaction| transaction.writes)
+    } else {
+        spec.has(flag::WRITE) && !client.in_multi()
+    };
+    if waits {
+        client.verdict = Verdict::Paused { until_ms };
+    }
+    waits
+}
+
+/// Memory of a queued request until EXEC is over: its arguments, and its entries in tables here and
+/// in EXEC's plan.
+fn queued_bytes(args: &Args<'_>) -> usize {
+    /// A request's entry in the queue and its step in the plan, in bytes.
+    const REQUEST_BYTES: usize = 96;
+    /// An argument's range, and the hash and the lock of an argument that is a key, in bytes.
+    const ARGUMENT_BYTES: usize = 40;
+    let arguments: usize = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum();
+    REQUEST_BYTES + arguments
+}
+
+fn enqueue(
+    shared: &Shared,
+    local: &mut Local,
+    client: &mut Client,
+    args: &Args<'_>,
+    out: &mut Vec<u8>,
+    spec: &'static Spec,
+) -> Admitted {
+    let limit = local.config(shared).request_limit_bytes;
+    if let Some(transaction) = &mut client.transaction {
+        let queued_bytes = transaction.queued_bytes.saturating_add(queued_bytes(args));
+        if queued_bytes > limit || !transaction.queue.push(*args) {
+            let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
+            return refuse(shared, local, client, out, Some(spec), &text);
+        }
+        transaction.queued_bytes = queued_bytes;
+        transaction.writes |= spec.has(flag::WRITE);
+    }
+    Encoder::new(out, client.protocol).simple("QUEUED");
+    Admitted::Answered
+}

@@ -1,0 +1,86 @@
+//! Requests that arrive while the data is being loaded: requests that need no data are answered,
+//! all others get an error that asks to wait.
+
+use super::admit::{self, Admitted};
+use super::{OUT_BYTES_PER_TURN, Turn};
+use crate::exec::commands::lookup::{self, Resolved};
+use crate::exec::request::context::Context;
+use crate::exec::request::spec::{Access, Run, Spec, flag};
+use crate::exec::state::client::Verdict;
+use crate::exec::state::local::Local;
+use crate::shared::Shared;
+use std::time::Instant;
+
+/// Runs the requests of all turns, as far as they can run.
+pub(crate) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
+    local.begin_group(shared, Instant::now());
+    for turn in turns {
+        while turn.executed < turn.requests.len() && !turn.client.halted {
+            local.meter.begin_none();
+            run_one(shared, local, turn);
+        }
+    }
+    local.end_group(shared, Instant::now());
+}
+
+fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
+    let start = turn.out.len();
+    let was_silent = admit::begin_silence(turn.client);
+    let args = turn.requests.args(turn.executed, turn.input);
+    let resolved = lookup::resolve(&args);
+    let admitted = match resolved {
+        Resolved::Command(spec) if !runs_without_data(spec) && turn.client.is_authenticated() => {
+            let text = format!(
+                "LOADING Duramen is loading the dataset in memory: {}",
+                shared.progress()
+            );
+            admit::refuse(shared, local, turn.client, turn.out, Some(spec), &text)
+        }
+        _ => admit::admit(
+            &resolved,
+            Ok(()),
+            shared,
+            local,
+            turn.client,
+            &args,
+            turn.out,
+        ),
+    };
+    match admitted {
+        Admitted::Run(spec) if runs_without_data(spec) => {
+            local.counters(shared).commands.add(1);
+            let mut context = Context {
+                args,
+                spec,
+                table: duramen_engine::TableId::DEFAULT,
+                client: turn.client,
+                out: turn.out,
+                shared,
+                local,
+                locked: false,
+            };
+            context.run(Access::NoStore, &[]);
+        }
+        // The client turned out to need no password: next time the request is refused with the
+        // right reason.
+        Admitted::Run(_) => return,
+        Admitted::Answered => {}
+        Admitted::Later => {
+            turn.client.halted = true;
+            return;
+        }
+    }
+    if was_silent && admit::end_silence(turn.client) {
+        turn.silence(start);
+    }
+    turn.executed += 1;
+    if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
+        turn.client.halted = true;
+    }
+}
+
+/// Whether a command works without data.
+fn runs_without_data(spec: &Spec) -> bool {
+    let plain = matches!(spec.run, Run::Plain(_) | Run::Refused(_)) || spec.name == "info";
+    plain && spec.has(flag::LOADING)
+}

@@ -1,0 +1,47 @@
+//! Batches: the requests of one round are planned in groups, admitted, and executed.
+
+mod admit;
+mod group;
+mod loading;
+
+pub(super) use group::{Group, Position};
+pub(super) use loading::run as run_while_loading;
+
+use super::state::client::Client;
+use duramen_wire::resp::Requests;
+use std::time::Duration;
+
+/// Maximum requests in one group, for requests without keys.
+pub(super) const GROUP_REQUESTS: usize = 256;
+
+/// The executor stops a turn after the request that makes `Turn::out` longer than this many bytes.
+/// So a pipeline of large reads cannot pile up replies that the client does not take.
+pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
+
+/// After this time a turn that has had a group ends with that group, and its other requests are
+/// presented again in the next round. Given the limits of a group, one client does not keep its
+/// thread from the others for 10 ms.
+pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
+
+/// The requests of one connection in one round.
+pub struct Turn<'a> {
+    pub client: &'a mut Client,
+    pub requests: &'a Requests,
+    pub input: &'a [u8],
+    /// Replies are appended here.
+    pub out: &'a mut Vec<u8>,
+    /// Number of `requests` that have run, in this round and earlier ones;
+    /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
+    /// flush `out`, then present the rest again (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn
+    /// took longer than `TURN_TIME`, a request does one part in each round, or the verdict is
+    /// `Paused` or `Cold`).
+    pub executed: usize,
+}
+
+impl Turn<'_> {
+    /// Takes back the reply of a silent request, which begins at `start`.
+    fn silence(&mut self, start: usize) {
+        self.out.truncate(start);
+        self.client.wait.make_silent();
+    }
+}

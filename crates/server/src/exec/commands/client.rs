@@ -1,0 +1,213 @@
+//! CLIENT, as far as it affects the connection itself and pauses.
+
+use super::connection::check_name;
+use crate::clock;
+use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::state::client::{gate, shown};
+use crate::shared::Message;
+use duramen_wire::resp::number::parse_integer;
+
+const NO_TRACKING: Failure = Failure::Text(
+    "ERR CLIENT TRACKING is not supported: this server does not remember which client read what, so it cannot send invalidations",
+);
+
+pub(crate) fn id(ctx: &mut Context<'_>) -> Done {
+    ctx.integer(ctx.client.id() as i64)
+}
+
+pub(crate) fn setname(ctx: &mut Context<'_>) -> Done {
+    let name = check_name(ctx.arg(2), "Client names")?;
+    ctx.client.record().change_text(|text| text.name = name);
+    ctx.ok()
+}
+
+pub(crate) fn getname(ctx: &mut Context<'_>) -> Done {
+    let name = ctx.client.record().text().name;
+    if name.is_empty() {
+        ctx.null()
+    } else {
+        ctx.bulk(name.as_bytes())
+    }
+}
+
+pub(crate) fn setinfo(ctx: &mut Context<'_>) -> Done {
+    let (attribute, value) = (ctx.arg(2), ctx.arg(3));
+    if attribute.eq_ignore_ascii_case(b"lib-name") {
+        let name = check_name(value, "lib-name")?;
+        ctx.client.record().change_text(|text| text.lib_name = name);
+    } else if attribute.eq_ignore_ascii_case(b"lib-ver") {
+        let version = check_name(value, "lib-ver")?;
+        ctx.client
+            .record()
+            .change_text(|text| text.lib_version = version);
+    } else {
+        let attribute = String::from_utf8_lossy(attribute);
+        return Err(format!("ERR Unrecognized option '{attribute}'").into());
+    }
+    ctx.ok()
+}
+
+pub(crate) fn reply(ctx: &mut Context<'_>) -> Done {
+    let how = ctx.arg(2);
+    let silence = gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT;
+    if how.eq_ignore_ascii_case(b"on") {
+        ctx.client.gate &= !silence;
+        return ctx.ok();
+    }
+    if how.eq_ignore_ascii_case(b"off") {
+        ctx.client.gate |= gate::REPLY_OFF;
+    } else if how.eq_ignore_ascii_case(b"skip") {
+        if ctx.client.gate & gate::REPLY_OFF == 0 {
+            ctx.client.gate |= gate::REPLY_SKIP_NEXT;
+        }
+    } else {
+        return Err(SYNTAX);
+    }
+    Ok(())
+}
+
+pub(crate) fn no_evict(ctx: &mut Context<'_>) -> Done {
+    switch(ctx, shown::NO_EVICT)
+}
+
+pub(crate) fn no_touch(ctx: &mut Context<'_>) -> Done {
+    switch(ctx, shown::NO_TOUCH)
+}
+
+fn switch(ctx: &mut Context<'_>, flag: u32) -> Done {
+    let how = ctx.arg(2);
+    let on = how.eq_ignore_ascii_case(b"on");
+    if !on && !how.eq_ignore_ascii_case(b"off") {
+        return Err(SYNTAX);
+    }
+    ctx.client.show(flag, on);
+    ctx.ok()
+}
+
+pub(crate) fn pause(ctx: &mut Context<'_>) -> Done {
+    let writes_only = match ctx.args.get(3) {
+        None => false,
+        Some(mode) if mode.eq_ignore_ascii_case(b"all") => false,
+        Some(mode) if mode.eq_ignore_ascii_case(b"write") => true,
+        Some(_) => return Err(Failure::Text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let timeout_ms = parse_integer(ctx.arg(2)).ok_or(Failure::Text(
+        "ERR timeout is not an integer or out of range",
+    ))?;
+    let timeout_ms =
+        u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
+    let until_ms = clock::now_ms().saturating_add(timeout_ms);
+    ctx.shared.commands.pause(until_ms, writes_only);
+    ctx.ok()
+}
+
+pub(crate) fn unpause(ctx: &mut Context<'_>) -> Done {
+    ctx.shared.commands.pause(0, false);
+    ctx.shared.post_all(&Message::Wake);
+    ctx.ok()
+}
+
+/// No command of this server ever blocks its client.
+pub(crate) fn unblock(ctx: &mut Context<'_>) -> Done {
+    let known = match ctx.args.get(3) {
+        None => true,
+        Some(how) => how.eq_ignore_ascii_case(b"timeout") || how.eq_ignore_ascii_case(b"error"),
+    };
+    if !known || ctx.args.len() > 4 {
+        return Err(Failure::Text(
+            "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+        ));
+    }
+    parse_integer(ctx.arg(2)).ok_or(crate::exec::request::context::NOT_AN_INTEGER)?;
+    ctx.integer(0)
+}
+
+pub(crate) fn tracking(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() == 3 && ctx.arg(2).eq_ignore_ascii_case(b"off") {
+        return ctx.ok();
+    }
+    Err(NO_TRACKING)
+}
+
+pub(crate) fn caching(ctx: &mut Context<'_>) -> Done {
+    let how = ctx.arg(2);
+    if how.eq_ignore_ascii_case(b"yes") {
+        return Err(Failure::Text(
+            "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
+        ));
+    }
+    if how.eq_ignore_ascii_case(b"no") {
+        return Err(Failure::Text(
+            "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
+        ));
+    }
+    Err(SYNTAX)
+}
+
+pub(crate) fn trackinginfo(ctx: &mut Context<'_>) -> Done {
+    let mut reply = ctx.reply();
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(1);
+    reply.bulk(b"off");
+    reply.bulk(b"redirect");
+    reply.integer(-1);
+    reply.bulk(b"prefixes");
+    reply.array(0);
+    Ok(())
+}
+
+pub(crate) fn getredir(ctx: &mut Context<'_>) -> Done {
+    ctx.integer(-1)
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "GETNAME",
+        "    Return the name of the current connection.",
+        "ID",
+        "    Return the ID of the current connection.",
+        "INFO",
+        "    Return information about the current client connection.",
+        "KILL <ip:port>",
+        "    Kill connection made from <ip:port>.",
+        "KILL <option> <value> [<option> <value> [...]]",
+        "    Kill connections. Options are:",
+        "    * ADDR (<ip:port>|<unixsocket>:0)",
+        "      Kill connections made from the specified address",
+        "    * LADDR (<ip:port>|<unixsocket>:0)",
+        "      Kill connections made to specified local address",
+        "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+        "      Kill connections by type.",
+        "    * USER <username>",
+        "      Kill connections authenticated by <username>.",
+        "    * SKIPME (YES|NO)",
+        "      Skip killing current connection (default: yes).",
+        "    * ID <client-id>",
+        "      Kill connections by client id.",
+        "    * MAXAGE <maxage>",
+        "      Kill connections older than the specified age.",
+        "LIST [options ...]",
+        "    Return information about client connections. Options:",
+        "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+        "      Return clients of specified type.",
+        "    * ID <client-id> [<client-id> [...]]",
+        "      Return clients of specified IDs only.",
+        "NO-EVICT (ON|OFF)",
+        "    Protect current client connection from eviction.",
+        "NO-TOUCH (ON|OFF)",
+        "    Will not touch LRU/LFU stats when this mode is on.",
+        "PAUSE <timeout> [WRITE|ALL]",
+        "    Suspend all, or just write, clients for <timeout> milliseconds.",
+        "REPLY (ON|OFF|SKIP)",
+        "    Control the replies sent to the current connection.",
+        "SETINFO <option> <value>",
+        "    Set client meta attr. Options are:",
+        "    * LIB-NAME: the client lib name.",
+        "    * LIB-VER: the client lib version.",
+        "SETNAME <name>",
+        "    Assign the name <name> to the current connection.",
+        "UNPAUSE",
+        "    Stop the current client pause, resuming traffic.",
+    ])
+}

@@ -1,0 +1,227 @@
+//! CLIENT LIST, INFO and KILL: the connected clients.
+
+use super::table::COMMANDS;
+use crate::clock;
+use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::state::client::{Verdict, shown};
+use crate::shared::{ClientRecord, Message};
+use duramen_engine::TableId;
+use duramen_wire::resp::number::parse_integer;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A client as one line of `CLIENT LIST`.
+fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
+    let flags = record.flags.load(Relaxed);
+    let mut letters = String::new();
+    for (flag, letter) in [
+        (shown::MONITOR, 'O'),
+        (shown::MULTI, 'x'),
+        (shown::NO_EVICT, 'e'),
+        (shown::NO_TOUCH, 'T'),
+    ] {
+        if flags & flag != 0 {
+            letters.push(letter);
+        }
+    }
+    if record.is_blocked.load(Relaxed) {
+        letters.push('b');
+    }
+    if letters.is_empty() {
+        letters.push('N');
+    }
+    let queued = if flags & shown::MULTI != 0 {
+        i64::from(record.queued.load(Relaxed))
+    } else {
+        -1
+    };
+    let command = COMMANDS
+        .get(record.last_command.load(Relaxed) as usize)
+        .map_or("NULL", |spec| spec.name);
+    let text = record.text();
+    let table = TableId(record.table.load(Relaxed));
+    let db = ctx.shared.commands.db_of(table).map_or(-1, i64::from);
+    let output_bytes = record.output_bytes.load(Relaxed);
+    format!(
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={letters} db={db} sub=0 psub=0 ssub=0 multi={queued} \
+         watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output_bytes} oll=0 omem={output_bytes} \
+         tot-mem={} events=r cmd={command} user=default redir=-1 resp={} lib-name={} lib-ver={} tot-net-in={} tot-net-out={}",
+        record.id,
+        record.peer,
+        record.local,
+        record.fd,
+        text.name,
+        now_ms.saturating_sub(record.connected_at_ms) / 1000,
+        record.idle_ms(now_ms) / 1000,
+        record.watched.load(Relaxed),
+        record.query_bytes.load(Relaxed),
+        record.query_bytes.load(Relaxed) + output_bytes,
+        record.protocol.load(Relaxed),
+        text.lib_name,
+        text.lib_version,
+        record.received_bytes.load(Relaxed),
+        record.sent_bytes.load(Relaxed),
+    )
+}
+
+pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
+    let record = Arc::clone(ctx.client.record());
+    ctx.client.publish(ctx.table);
+    let text = line(ctx, &record, clock::now_ms()) + "\n";
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
+    let mut records = ctx.shared.clients();
+    if let Some(filter) = ctx.args.get(2) {
+        if filter.eq_ignore_ascii_case(b"type") && ctx.args.len() == 4 {
+            if !is_normal(ctx.arg(3))? {
+                records.clear();
+            }
+        } else if filter.eq_ignore_ascii_case(b"id") && ctx.args.len() > 3 {
+            let mut ids = Vec::new();
+            for text in ctx.args.skip(3) {
+                ids.push(parse_integer(text).ok_or(Failure::Text("ERR Invalid client ID"))?);
+            }
+            ids.sort_unstable();
+            records.retain(|record| ids.binary_search(&(record.id as i64)).is_ok());
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    ctx.client.publish(ctx.table);
+    let now_ms = clock::now_ms();
+    let mut text = String::new();
+    for record in records {
+        text.push_str(&line(ctx, &record, now_ms));
+        text.push('\n');
+    }
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+/// Whether a client type is the only one that exists here.
+fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
+    if kind.eq_ignore_ascii_case(b"normal") {
+        return Ok(true);
+    }
+    let others: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
+    if others.iter().any(|other| kind.eq_ignore_ascii_case(other)) {
+        return Ok(false);
+    }
+    Err(format!(
+        "ERR Unknown client type '{}'",
+        String::from_utf8_lossy(kind)
+    )
+    .into())
+}
+
+/// The selection of CLIENT KILL.
+#[derive(Default)]
+struct Filter {
+    id: Option<u64>,
+    peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
+    /// A type, user or address that no client has.
+    no_client: bool,
+    age_s: Option<u64>,
+    spare_me: bool,
+}
+
+impl Filter {
+    fn means(&self, record: &ClientRecord, now_ms: u64) -> bool {
+        !self.no_client
+            && self.id.is_none_or(|id| id == record.id)
+            && self.peer.is_none_or(|peer| peer == record.peer)
+            && self.local.is_none_or(|local| local == record.local)
+            && self
+                .age_s
+                .is_none_or(|age_s| now_ms.saturating_sub(record.connected_at_ms) / 1000 >= age_s)
+    }
+}
+
+pub(crate) fn kill(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() == 3 {
+        let peer = address(&String::from_utf8_lossy(ctx.arg(2)));
+        let filter = Filter {
+            peer,
+            no_client: peer.is_none(),
+            ..Filter::default()
+        };
+        if kill_all(ctx, &filter) == 0 {
+            return Err(Failure::Text("ERR No such client"));
+        }
+        return ctx.ok();
+    }
+    let filter = parse_filter(ctx)?;
+    let killed = kill_all(ctx, &filter);
+    ctx.integer(killed)
+}
+
+/// An address, if it is written as `CLIENT LIST` shows it.
+fn address(text: &str) -> Option<SocketAddr> {
+    let parsed: SocketAddr = text.parse().ok()?;
+    (parsed.to_string() == text).then_some(parsed)
+}
+
+fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
+    let mut filter = Filter {
+        spare_me: true,
+        ..Filter::default()
+    };
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(SYNTAX)?;
+        let text = String::from_utf8_lossy(value).into_owned();
+        match option.to_ascii_lowercase().as_slice() {
+            b"id" => {
+                let id = parse_integer(value).filter(|id| *id > 0);
+                let id = id.ok_or(Failure::Text("ERR client-id should be greater than 0"))?;
+                filter.id = Some(id.unsigned_abs());
+            }
+            b"type" => filter.no_client |= !is_normal(value)?,
+            b"addr" => {
+                filter.peer = address(&text);
+                filter.no_client |= filter.peer.is_none();
+            }
+            b"laddr" => {
+                filter.local = address(&text);
+                filter.no_client |= filter.local.is_none();
+            }
+            b"user" if value == b"default" => {}
+            b"user" => return Err(format!("ERR No such user '{text}'").into()),
+            b"maxage" => {
+                let age = parse_integer(value).filter(|age| *age > 0);
+                let age = age.ok_or(Failure::Text("ERR maxage should be greater than 0"))?;
+                filter.age_s = Some(age.unsigned_abs());
+            }
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.spare_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.spare_me = false,
+            _ => return Err(SYNTAX),
+        }
+    }
+    Ok(filter)
+}
+
+fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
+    let now_ms = clock::now_ms();
+    let mut killed = 0;
+    for record in ctx.shared.clients() {
+        if !filter.means(&record, now_ms) {
+            continue;
+        }
+        if record.id == ctx.client.id() {
+            if filter.spare_me {
+                continue;
+            }
+            ctx.client.verdict = Verdict::CloseAfterReply;
+        } else {
+            ctx.shared
+                .post(&record, Message::Close { client: record.id });
+        }
+        killed += 1;
+    }
+    killed
+}

@@ -1,0 +1,419 @@
+//! COMMAND: describes the commands of the command table.
+
+use super::glob::Pattern;
+use super::lookup::{self, Resolved};
+use super::scan::LONG_PATTERN;
+use super::table::COMMANDS;
+use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::request::spec::{Group, Spec, flag};
+use duramen_wire::resp::Encoder;
+
+/// Commands without subcommands, refused ones excluded.
+fn offered() -> impl Iterator<Item = &'static Spec> {
+    COMMANDS
+        .iter()
+        .filter(|spec| !spec.is_refused() && spec.container().is_none())
+}
+
+fn subcommands(container: &Spec) -> impl Iterator<Item = &'static Spec> {
+    let name = container.name;
+    COMMANDS
+        .iter()
+        .filter(move |spec| spec.container() == Some(name))
+}
+
+/// The command called `name` (`container|sub` for a subcommand), if it is offered.
+fn lookup(name: &[u8]) -> Option<&'static Spec> {
+    lookup::find(name).filter(|spec| !spec.is_refused())
+}
+
+pub(crate) fn command(ctx: &mut Context<'_>) -> Done {
+    let mut reply = ctx.reply();
+    reply.array(offered().count());
+    for spec in offered() {
+        write_info(&mut reply, spec);
+    }
+    Ok(())
+}
+
+pub(crate) fn count(ctx: &mut Context<'_>) -> Done {
+    ctx.integer(offered().count() as i64)
+}
+
+pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() == 2 {
+        return command(ctx);
+    }
+    let names = ctx.args.skip(2);
+    let mut reply = ctx.reply();
+    reply.array(names.len());
+    for name in names {
+        match lookup(name) {
+            Some(spec) => write_info(&mut reply, spec),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// Categories that come after `@fast` and `@slow`.
+const LATE_CATEGORIES: [&str; 4] = ["@blocking", "@dangerous", "@connection", "@transaction"];
+
+fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
+    reply.array(10);
+    reply.bulk(spec.name.as_bytes());
+    reply.integer(spec.arity.into());
+    let flags: Vec<&str> = names(spec, flag::NAMES);
+    reply.set(flags.len());
+    for name in flags {
+        reply.simple(name);
+    }
+    reply.integer(spec.keys.first.into());
+    reply.integer(spec.keys.last.into());
+    reply.integer(spec.keys.step.into());
+    let mut categories: Vec<&str> = names(spec, flag::CATEGORIES);
+    if !spec.has(flag::FAST) {
+        // The position of `@fast`.
+        let after = |name: &&str| !LATE_CATEGORIES.contains(name);
+        let place = categories.iter().take_while(|name| after(name)).count();
+        categories.insert(place, "@slow");
+    }
+    reply.set(categories.len());
+    for name in categories {
+        reply.simple(name);
+    }
+    let tips = tips(spec);
+    reply.set(tips.len());
+    for tip in tips {
+        reply.bulk(tip.as_bytes());
+    }
+    write_key_specs(reply, spec);
+    reply.array(subcommands(spec).count());
+    for sub in subcommands(spec) {
+        write_info(reply, sub);
+    }
+}
+
+fn names(spec: &Spec, table: &[(u32, &'static str)]) -> Vec<&'static str> {
+    table
+        .iter()
+        .filter(|(bit, _)| spec.has(*bit))
+        .map(|(_, name)| *name)
+        .collect()
+}
+
+/// Hints for clients and proxies, in Redis's words.
+fn tips(spec: &Spec) -> &'static [&'static str] {
+    match spec.name {
+        "ping" | "flushdb" | "flushall" | "memory|purge" => {
+            &["request_policy:all_shards", "response_policy:all_succeeded"]
+        }
+        "mget" => &["request_policy:multi_shard"],
+        "mset" => &[
+            "request_policy:multi_shard",
+            "response_policy:all_succeeded",
+        ],
+        "msetnx" => &["request_policy:multi_shard", "response_policy:agg_min"],
+        "del" | "unlink" | "exists" | "touch" => {
+            &["request_policy:multi_shard", "response_policy:agg_sum"]
+        }
+        "ttl" | "pttl" | "object|encoding" | "object|freq" | "object|idletime"
+        | "object|refcount" | "time" | "lastsave" | "client|info" | "client|list" => {
+            &["nondeterministic_output"]
+        }
+        "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
+        "dbsize" => &["request_policy:all_shards", "response_policy:agg_sum"],
+        "scan" => &["nondeterministic_output", "request_policy:special"],
+        "keys" => &["request_policy:all_shards", "nondeterministic_output_order"],
+        "info" | "memory|stats" | "memory|doctor" | "memory|malloc-stats" => &[
+            "nondeterministic_output",
+            "request_policy:all_shards",
+            "response_policy:special",
+        ],
+        "config|set" | "slowlog|reset" | "latency|reset" => {
+            &["request_policy:all_nodes", "response_policy:all_succeeded"]
+        }
+        "wait" => &["request_policy:all_shards", "response_policy:agg_min"],
+        "slowlog|get" => &["request_policy:all_nodes", "nondeterministic_output"],
+        "slowlog|len" => &[
+            "request_policy:all_nodes",
+            "response_policy:agg_sum",
+            "nondeterministic_output",
+        ],
+        "latency|doctor" | "latency|graph" | "latency|history" | "latency|latest"
+        | "latency|histogram" => &[
+            "nondeterministic_output",
+            "request_policy:all_nodes",
+            "response_policy:special",
+        ],
+        "command" | "command|info" | "command|docs" | "command|list" => {
+            &["nondeterministic_output_order"]
+        }
+        "cluster|info"
+        | "cluster|nodes"
+        | "cluster|shards"
+        | "cluster|slots"
+        | "cluster|links"
+        | "cluster|getkeysinslot"
+        | "cluster|count-failure-reports"
+        | "cluster|replicas"
+        | "cluster|slaves"
+        | "cluster|bumpepoch" => &["nondeterministic_output"],
+        _ => &[],
+    }
+}
+
+/// A command's access to a range of its keys, in Redis's words.
+type Access = &'static [&'static str];
+
+const RO: Access = &["RO"];
+const RO_ACCESS: Access = &["RO", "access"];
+const RW_UPDATE: Access = &["RW", "update"];
+const RW_ACCESS_UPDATE: Access = &["RW", "access", "update"];
+const RW_ACCESS_DELETE: Access = &["RW", "access", "delete"];
+const OW_INSERT: Access = &["OW", "insert"];
+const OW_UPDATE: Access = &["OW", "update"];
+
+/// A command's access to its first key, and to the second if that differs.
+fn access(spec: &Spec) -> (Access, Option<Access>) {
+    let first = match spec.name {
+        "rename" => return (RW_ACCESS_DELETE, Some(OW_UPDATE)),
+        "renamenx" => return (RW_ACCESS_DELETE, Some(OW_INSERT)),
+        "copy" => return (RO_ACCESS, Some(OW_UPDATE)),
+        "set" => &["RW", "access", "update", "variable_flags"],
+        "setnx" | "msetnx" => OW_INSERT,
+        "getset"
+        | "getex"
+        | "incr"
+        | "decr"
+        | "incrby"
+        | "decrby"
+        | "incrbyfloat"
+        | "move"
+        | "duramen.incrby"
+        | "duramen.incrbyfloat" => RW_ACCESS_UPDATE,
+        "getdel" => RW_ACCESS_DELETE,
+        "append" => &["RW", "insert"],
+        "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" => RW_UPDATE,
+        "del" | "unlink" | "duramen.remove" | "duramen.mremove" => &["RM", "delete"],
+        "strlen" | "exists" | "touch" | "type" | "watch" => RO,
+        name if name.contains('|') => RO,
+        _ if spec.has(flag::READONLY) => RO_ACCESS,
+        _ => OW_UPDATE,
+    };
+    (first, None)
+}
+
+fn write_access(reply: &mut Encoder<'_>, access: Access) {
+    reply.set(access.len());
+    for name in access {
+        reply.simple(name);
+    }
+}
+
+fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
+    let (first, last) = (i64::from(spec.keys.first), i64::from(spec.keys.last));
+    match access(spec) {
+        _ if first == 0 => reply.set(0),
+        (access, None) => {
+            reply.set(1);
+            // Counted from the first key, or from the end.
+            let last = if last < 0 { last } else { last - first };
+            write_key_spec(reply, access, first, last, spec.keys.step);
+        }
+        (one, Some(other)) => {
+            reply.set(2);
+            write_key_spec(reply, one, first, 0, 1);
+            write_key_spec(reply, other, last, 0, 1);
+        }
+    }
+}
+
+fn write_key_spec(reply: &mut Encoder<'_>, access: Access, first: i64, last: i64, step: u8) {
+    reply.map(3);
+    reply.bulk(b"flags");
+    write_access(reply, access);
+    reply.bulk(b"begin_search");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"index");
+    reply.bulk(b"spec");
+    reply.map(1);
+    reply.bulk(b"index");
+    reply.integer(first);
+    reply.bulk(b"find_keys");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"range");
+    reply.bulk(b"spec");
+    reply.map(3);
+    reply.bulk(b"lastkey");
+    reply.integer(last);
+    reply.bulk(b"keystep");
+    reply.integer(step.into());
+    reply.bulk(b"limit");
+    reply.integer(0);
+}
+
+pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
+    let names = ctx.args.skip(2);
+    let wanted: Vec<&Spec> = if names.is_empty() {
+        offered().collect()
+    } else {
+        names.iter().filter_map(lookup).collect()
+    };
+    let mut reply = ctx.reply();
+    reply.map(wanted.len());
+    for spec in wanted {
+        reply.bulk(spec.name.as_bytes());
+        write_docs(&mut reply, spec);
+    }
+    Ok(())
+}
+
+fn write_docs(reply: &mut Encoder<'_>, spec: &Spec) {
+    let subs = subcommands(spec).count();
+    reply.map(4 + usize::from(subs > 0));
+    for (field, text) in [
+        ("summary", spec.summary),
+        ("since", spec.since),
+        ("group", spec.group.name()),
+        ("complexity", spec.complexity),
+    ] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(text.as_bytes());
+    }
+    if subs > 0 {
+        reply.bulk(b"subcommands");
+        reply.map(subs);
+        for sub in subcommands(spec) {
+            reply.bulk(sub.name.as_bytes());
+            write_docs(reply, sub);
+        }
+    }
+}
+
+/// The command that the arguments from 2 on form, if it has keys.
+fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failure> {
+    let args = ctx.args.skip(2);
+    let spec = match lookup::resolve(&args) {
+        Resolved::Command(spec) if !spec.is_refused() => spec,
+        Resolved::Arity(_) => {
+            return Err(Failure::Text(
+                "ERR Invalid number of arguments specified for command",
+            ));
+        }
+        _ => return Err(Failure::Text("ERR Invalid command specified")),
+    };
+    if spec.keys.first == 0 {
+        return Err(Failure::Text("ERR The command has no key arguments"));
+    }
+    let keys = spec
+        .key_positions(args.len())
+        .filter_map(|at| args.get(at))
+        .collect();
+    Ok((spec, keys))
+}
+
+pub(crate) fn getkeys(ctx: &mut Context<'_>) -> Done {
+    let (_, keys) = inner(ctx)?;
+    let mut reply = ctx.reply();
+    reply.array(keys.len());
+    for key in keys {
+        reply.bulk(key);
+    }
+    Ok(())
+}
+
+pub(crate) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
+    let (spec, keys) = inner(ctx)?;
+    let mut options = ctx.args.skip(5).into_iter();
+    let (mut first, second) = access(spec);
+    if spec.name == "set" {
+        let reads_too = options.any(|option| option.eq_ignore_ascii_case(b"get"));
+        first = if reads_too {
+            RW_ACCESS_UPDATE
+        } else {
+            OW_UPDATE
+        };
+    }
+    let mut reply = ctx.reply();
+    reply.array(keys.len());
+    for (n, key) in keys.into_iter().enumerate() {
+        reply.array(2);
+        reply.bulk(key);
+        write_access(
+            &mut reply,
+            if n == 0 {
+                first
+            } else {
+                second.unwrap_or(first)
+            },
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn list(ctx: &mut Context<'_>) -> Done {
+    let all = COMMANDS.iter().filter(|spec| !spec.is_refused());
+    let wanted: Vec<&Spec> = match ctx.args.len() {
+        2 => all.filter(|spec| spec.container().is_none()).collect(),
+        5 if ctx.arg(2).eq_ignore_ascii_case(b"filterby") => {
+            let (kind, what) = (ctx.arg(3), ctx.arg(4));
+            if kind.eq_ignore_ascii_case(b"module") {
+                Vec::new()
+            } else if kind.eq_ignore_ascii_case(b"aclcat") {
+                all.filter(|spec| in_category(spec, what)).collect()
+            } else if kind.eq_ignore_ascii_case(b"pattern") {
+                let pattern = Pattern::new(what, true).ok_or(LONG_PATTERN)?;
+                all.filter(|spec| pattern.matches(spec.name.as_bytes()))
+                    .collect()
+            } else {
+                return Err(SYNTAX);
+            }
+        }
+        _ => return Err(SYNTAX),
+    };
+    let mut reply = ctx.reply();
+    reply.array(wanted.len());
+    for spec in wanted {
+        reply.bulk(spec.name.as_bytes());
+    }
+    Ok(())
+}
+
+fn in_category(spec: &Spec, category: &[u8]) -> bool {
+    let slow = category.eq_ignore_ascii_case(b"slow") && !spec.has(flag::FAST);
+    slow || names(spec, flag::CATEGORIES).iter().any(|name| {
+        name.strip_prefix('@')
+            .is_some_and(|name| category.eq_ignore_ascii_case(name.as_bytes()))
+    })
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    debug_assert!(
+        COMMANDS
+            .iter()
+            .all(|spec| spec.is_refused() == (spec.group == Group::Foreign))
+    );
+    ctx.help(&[
+        "(no subcommand)",
+        "    Return details about all Redis commands.",
+        "COUNT",
+        "    Return the total number of commands in this Redis server.",
+        "LIST",
+        "    Return a list of all commands in this Redis server.",
+        "INFO [<command-name> ...]",
+        "    Return details about multiple Redis commands.",
+        "    If no command names are given, documentation details for all",
+        "    commands are returned.",
+        "DOCS [<command-name> ...]",
+        "    Return documentation details about multiple Redis commands.",
+        "    If no command names are given, documentation details for all",
+        "    commands are returned.",
+        "GETKEYS <full-command>",
+        "    Return the keys from a full Redis command.",
+        "GETKEYSANDFLAGS <full-command>",
+        "    Return the keys and the access flags from a full Redis command.",
+    ])
+}

@@ -1,0 +1,192 @@
+//! The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
+
+use super::monitor;
+use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
+use crate::exec::state::client::Verdict;
+use duramen_wire::resp::Protocol;
+use duramen_wire::resp::number::parse_integer;
+
+/// The Redis version whose behaviour clients may expect.
+pub(crate) const REDIS_VERSION: &str = "7.4.0";
+
+pub(crate) fn ping(ctx: &mut Context<'_>) -> Done {
+    match ctx.args.len() {
+        1 => {
+            ctx.out.extend_from_slice(b"+PONG\r\n");
+            Ok(())
+        }
+        2 => ctx.bulk(ctx.arg(1)),
+        _ => Err(Failure::Text(
+            "ERR wrong number of arguments for 'ping' command",
+        )),
+    }
+}
+
+pub(crate) fn echo(ctx: &mut Context<'_>) -> Done {
+    ctx.bulk(ctx.arg(1))
+}
+
+pub(crate) fn quit(ctx: &mut Context<'_>) -> Done {
+    ctx.client.verdict = Verdict::CloseAfterReply;
+    ctx.ok()
+}
+
+pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
+    monitor::stop(ctx.shared, ctx.client);
+    ctx.client.reset();
+    if ctx.local.config(ctx.shared).requirepass.is_empty() {
+        ctx.client.authenticate();
+    }
+    ctx.out.extend_from_slice(b"+RESET\r\n");
+    Ok(())
+}
+
+pub(crate) fn auth(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() > 3 {
+        return Err(SYNTAX);
+    }
+    let required = ctx.local.config(ctx.shared).requirepass.clone();
+    let (user, password) = match ctx.args.len() {
+        2 if required.is_empty() => {
+            return Err(Failure::Text(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+                 configuration is correct?",
+            ));
+        }
+        2 => (&b"default"[..], ctx.arg(1)),
+        _ => (ctx.arg(1), ctx.arg(2)),
+    };
+    check_password(&required, user, password)?;
+    ctx.client.authenticate();
+    ctx.ok()
+}
+
+const WRONG_PASSWORD: Failure =
+    Failure::Text("WRONGPASS invalid username-password pair or user is disabled.");
+
+fn check_password(required: &str, user: &[u8], password: &[u8]) -> Done {
+    let right = user == b"default" && (required.is_empty() || same(required.as_bytes(), password));
+    if right { Ok(()) } else { Err(WRONG_PASSWORD) }
+}
+
+/// Compares in a time that does not depend on the position of the first difference.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut different = a.len() ^ b.len();
+    for (n, byte) in b.iter().enumerate() {
+        let expected = a.get(n).or(a.first()).copied().unwrap_or(0);
+        different |= usize::from(byte ^ expected);
+    }
+    different == 0
+}
+
+/// The parsed options of HELLO, before any is applied.
+#[derive(Default)]
+struct Hello<'a> {
+    protocol: Option<Protocol>,
+    auth: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+pub(crate) fn hello(ctx: &mut Context<'_>) -> Done {
+    let hello = parse_hello(ctx)?;
+    let required = ctx.local.config(ctx.shared).requirepass.clone();
+    if let Some((user, password)) = hello.auth {
+        check_password(&required, user, password)?;
+        ctx.client.authenticate();
+    }
+    if required.is_empty() {
+        ctx.client.authenticate();
+    }
+    if !ctx.client.is_authenticated() {
+        return Err(Failure::Text(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
+             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = hello.name {
+        let name = check_name(name, "Client names")?;
+        ctx.client.record().change_text(|text| text.name = name);
+    }
+    if let Some(protocol) = hello.protocol {
+        ctx.client.set_protocol(protocol);
+    }
+    greet(ctx);
+    Ok(())
+}
+
+fn parse_hello<'a>(ctx: &Context<'a>) -> Result<Hello<'a>, Failure> {
+    let mut hello = Hello::default();
+    let Some(version) = ctx.args.get(1) else {
+        return Ok(hello);
+    };
+    let version = parse_integer(version).ok_or(Failure::Text(
+        "ERR Protocol version is not an integer or out of range",
+    ))?;
+    hello.protocol = Some(match version {
+        2 => Protocol::Resp2,
+        3 => Protocol::Resp3,
+        _ => return Err(Failure::Text("NOPROTO unsupported protocol version")),
+    });
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        let mut take = || {
+            rest.next().ok_or_else(|| {
+                let option = String::from_utf8_lossy(option);
+                Failure::from(format!("ERR Syntax error in HELLO option '{option}'"))
+            })
+        };
+        if option.eq_ignore_ascii_case(b"auth") {
+            hello.auth = Some((take()?, take()?));
+        } else if option.eq_ignore_ascii_case(b"setname") {
+            hello.name = Some(take()?);
+        } else {
+            let option = String::from_utf8_lossy(option);
+            return Err(format!("ERR Syntax error in HELLO option '{option}'").into());
+        }
+    }
+    Ok(hello)
+}
+
+fn greet(ctx: &mut Context<'_>) {
+    let id = ctx.client.id() as i64;
+    let proto = if ctx.client.protocol == Protocol::Resp3 {
+        3
+    } else {
+        2
+    };
+    let mode: &[u8] = match ctx.shared.membership() {
+        None => b"standalone",
+        Some(_) => b"cluster",
+    };
+    let mut reply = ctx.reply();
+    reply.map(7);
+    reply.bulk(b"server");
+    reply.bulk(b"redis");
+    reply.bulk(b"version");
+    reply.bulk(REDIS_VERSION.as_bytes());
+    reply.bulk(b"proto");
+    reply.integer(proto);
+    reply.bulk(b"id");
+    reply.integer(id);
+    reply.bulk(b"mode");
+    reply.bulk(mode);
+    reply.bulk(b"role");
+    reply.bulk(b"master");
+    reply.bulk(b"modules");
+    reply.array(0);
+}
+
+/// Maximum length of a client's name, in bytes: it is kept per connection and shown in every
+/// `CLIENT LIST`.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Checks a name for `CLIENT LIST`: printable, without blanks.
+pub(crate) fn check_name(name: &[u8], what: &str) -> Result<String, Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes").into());
+    }
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        return Ok(String::from_utf8_lossy(name).into_owned());
+    }
+    Err(format!("ERR {what} cannot contain spaces, newlines or special characters.").into())
+}

@@ -1,0 +1,271 @@
+//! Commands on keys themselves: TYPE, RENAME, COPY, MOVE, OBJECT.
+//!
+//! **Invariant**
+//! - K1: the table behind a database is looked up under the guard with which the
+//!   command uses it. SWAPDB is exclusive in the store, so it runs during no guard. But a guard may
+//!   have left the store meanwhile, to search for memory or to release its keys. It then gets
+//!   `Error::TryAgain`, and the command looks the table up again ([`Context::run`]).
+
+use crate::exec::request::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::databases::{DROPPED_NOW, parse_db, table_for, table_in};
+use crate::exec::request::routing;
+use crate::exec::request::spec::Access;
+use duramen_engine::{Guard, KeyHash, Room, TableId};
+use duramen_wire::resp::number::parse_integer;
+
+const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
+/// Longest value that Redis keeps inside its object header.
+const EMBSTR_BYTES_MAX: usize = 44;
+
+pub(crate) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    ctx.reply()
+        .simple(if found.is_some() { "string" } else { "none" });
+    Ok(())
+}
+
+pub(crate) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    rename_unless(ctx, guard, hashes, false)?;
+    ctx.ok()
+}
+
+pub(crate) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let renamed = rename_unless(ctx, guard, hashes, true)?;
+    ctx.integer(renamed.into())
+}
+
+/// Renames argument 1 to argument 2, with `nx` only if that does not exist; `false` = it exists.
+fn rename_unless(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    nx: bool,
+) -> Result<bool, Failure> {
+    let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
+    let mut renamed = false;
+    let keys: Vec<_> = hashes.iter().map(|hash| (table, *hash)).collect();
+    ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
+        ctx.warm_own(guard, hashes)?;
+        let Some(source) = guard.read(table, hashes[0], from)? else {
+            return Err(NO_SUCH_KEY);
+        };
+        if from == to {
+            renamed = !nx;
+            return Ok(());
+        }
+        let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
+        if nx && guard.read(table, hashes[1], to)?.is_some() {
+            return Ok(());
+        }
+        *room = Room::default();
+        room.put(to, value.len());
+        room.remove(from);
+        ctx.set_aside(guard, *room)?;
+        guard.write(table, hashes[1], to, &value, expires_at_ms)?;
+        guard.remove(table, hashes[0], from)?;
+        renamed = true;
+        Ok(())
+    })?;
+    Ok(renamed)
+}
+
+/// Destination of COPY and MOVE.
+struct Target<'a> {
+    /// None: the database of the source.
+    db: Option<u8>,
+    key: &'a [u8],
+    replace: bool,
+    /// Remove the source (MOVE).
+    moves: bool,
+}
+
+pub(crate) fn copy(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    let (mut db, mut replace) = (None, false);
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        if option.eq_ignore_ascii_case(b"replace") {
+            replace = true;
+        } else if option.eq_ignore_ascii_case(b"db") {
+            db = Some(parse_db(rest.next().ok_or(SYNTAX)?, NOT_AN_INTEGER)?);
+            if db != Some(0) {
+                ctx.not_in_cluster("Copying to another database is")?;
+            }
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let key = ctx.arg(2);
+    transfer(
+        ctx,
+        access,
+        &Target {
+            db,
+            key,
+            replace,
+            moves: false,
+        },
+    )
+}
+
+pub(crate) fn move_to(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    ctx.not_in_cluster("MOVE is")?;
+    let db = parse_db(
+        ctx.arg(2),
+        Failure::Text("ERR value is not an integer or out of range"),
+    )?;
+    let key = ctx.arg(1);
+    transfer(
+        ctx,
+        access,
+        &Target {
+            db: Some(db),
+            key,
+            replace: false,
+            moves: true,
+        },
+    )
+}
+
+fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) -> Done {
+    match access {
+        Access::Guarded(guard) => {
+            let table = target.db.map_or(Ok(ctx.table), |db| table_in(ctx, db))?;
+            transfer_locked(ctx, guard, target, table, &mut Room::default())
+        }
+        Access::Session(session) => {
+            if let Some(db) = target.db {
+                table_for(ctx.shared, db)?;
+            }
+            let mut guard = session.pin();
+            // K1: SWAPDB may have run since.
+            ctx.table = ctx.client.table(ctx.shared);
+            let table = match target.db {
+                None => ctx.table,
+                Some(db) => ctx.shared.commands.table(db).ok_or(DROPPED_NOW)?,
+            };
+            let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
+            if let Some(member) = ctx.shared.membership() {
+                let view = ctx.local.view(member, &mut guard);
+                routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
+            }
+            guard.rewrites(target.moves);
+            let keys = [(ctx.table, from), (table, to)];
+            let done = ctx.locked_for_room(&mut guard, &keys, |ctx, guard, room| {
+                transfer_locked(ctx, guard, target, table, room)
+            });
+            // The stricter level of the two tables.
+            let other = ctx.local.level_of_table(ctx.shared, table);
+            let level = ctx.level().max(other);
+            ctx.client.settle(&mut guard, level);
+            done
+        }
+        Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+    }
+}
+
+fn transfer_locked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    target: &Target<'_>,
+    table: TableId,
+    room: &mut Room,
+) -> Done {
+    let source_key = ctx.arg(1);
+    if table == ctx.table && (target.moves || target.key == source_key) {
+        return Err(SAME_OBJECTS);
+    }
+    let (from, to) = (guard.hash(source_key), guard.hash(target.key));
+    let keys = [(ctx.table, from, source_key), (table, to, target.key)];
+    ctx.warm(guard, keys.into_iter())?;
+    let Some(source) = guard.read(ctx.table, from, source_key)? else {
+        return ctx.integer(0);
+    };
+    let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
+    if !target.replace && guard.read(table, to, target.key)?.is_some() {
+        return ctx.integer(0);
+    }
+    *room = Room::default();
+    room.put(target.key, value.len());
+    if target.moves {
+        room.remove(source_key);
+    }
+    ctx.set_aside(guard, *room)?;
+    guard.write(table, to, target.key, &value, expires_at_ms)?;
+    if target.moves {
+        guard.remove(ctx.table, from, source_key)?;
+    }
+    ctx.integer(1)
+}
+
+pub(crate) fn object_encoding(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let Some(object) = guard.read(ctx.table, hashes[0], ctx.arg(2))? else {
+        return ctx.null();
+    };
+    let encoding = if parse_integer(object.value).is_some() {
+        "int"
+    } else if object.value.len() <= EMBSTR_BYTES_MAX {
+        "embstr"
+    } else {
+        "raw"
+    };
+    ctx.bulk(encoding.as_bytes())
+}
+
+pub(crate) fn object_refcount(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => ctx.integer(1),
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn object_freq(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => Err(Failure::Text(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+             between policies at runtime LRU and LFU data will take some time to adjust.",
+        )),
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn object_idletime(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => Err(Failure::Text(
+            "ERR OBJECT IDLETIME is not supported: a log-structured store keeps no time of the last access",
+        )),
+        None => ctx.null(),
+    }
+}
+
+pub(crate) fn object_help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "ENCODING <key>",
+        "    Return the kind of internal representation used in order to store the value",
+        "    associated with a <key>.",
+        "FREQ <key>",
+        "    Return the access frequency index of the <key>. The returned integer is",
+        "    proportional to the logarithm of the recent access frequency of the key.",
+        "IDLETIME <key>",
+        "    Return the idle time of the <key>, that is the approximated number of",
+        "    seconds elapsed since the last access to the key.",
+        "REFCOUNT <key>",
+        "    Return the number of references of the value associated with the specified",
+        "    <key>.",
+    ])
+}

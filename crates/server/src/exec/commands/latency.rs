@@ -1,0 +1,141 @@
+//! LATENCY: this server records no latency events; it keeps a histogram per command.
+
+use super::lookup;
+use super::table::commands_since_reset;
+use crate::exec::request::context::{Context, Done};
+use crate::exec::request::spec::Spec;
+use crate::shared::Histogram;
+use crate::shared::totals::CommandTotals;
+
+pub(crate) fn latest(ctx: &mut Context<'_>) -> Done {
+    ctx.reply().array(0);
+    Ok(())
+}
+
+pub(crate) fn history(ctx: &mut Context<'_>) -> Done {
+    ctx.reply().array(0);
+    Ok(())
+}
+
+pub(crate) fn reset(ctx: &mut Context<'_>) -> Done {
+    ctx.integer(0)
+}
+
+pub(crate) fn graph(ctx: &mut Context<'_>) -> Done {
+    let event = String::from_utf8_lossy(ctx.arg(2)).into_owned();
+    Err(format!("ERR No samples available for event '{event}'").into())
+}
+
+/// Commands that were called, most calls first, with their counters.
+fn called(ctx: &Context<'_>) -> Vec<(&'static Spec, CommandTotals)> {
+    let mut called = commands_since_reset(ctx.shared).collect::<Vec<_>>();
+    called.retain(|(_, totals)| totals.calls > 0);
+    called.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.calls));
+    called
+}
+
+pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
+    ctx.count_up_to_now();
+    let mut text = String::from("Times of requests inside the server, by command:\n");
+    for (spec, totals) in called(ctx) {
+        text.push_str(&format!(
+            "{:<20} {} calls, p50 {:.3} us, p99 {:.3} us, p99.9 {:.3} us\n",
+            spec.name,
+            totals.calls,
+            totals.quantile_us(0.5),
+            totals.quantile_us(0.99),
+            totals.quantile_us(0.999)
+        ));
+    }
+    text.push_str("Requests that took longer than slowlog-log-slower-than are in SLOWLOG GET.\n");
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+/// As Redis's: for all commands that were called, or for the named ones; a container stands for its
+/// subcommands.
+pub(crate) fn histogram(ctx: &mut Context<'_>) -> Done {
+    ctx.count_up_to_now();
+    let names = ctx.args.skip(2);
+    let is_named = |spec: &Spec| {
+        let named = names.iter().filter_map(lookup::find);
+        let mut named = named.map(|named| named.name);
+        named.any(|name| name == spec.name || Some(name) == spec.container())
+    };
+    let mut called = called(ctx);
+    called.retain(|(spec, _)| names.is_empty() || is_named(spec));
+    let mut reply = ctx.reply();
+    reply.map(called.len());
+    for (spec, totals) in called {
+        let cumulative = cumulative(&totals.times);
+        reply.bulk(spec.name.as_bytes());
+        reply.map(2);
+        reply.bulk(b"calls");
+        reply.integer(totals.calls as i64);
+        reply.bulk(b"histogram_usec");
+        reply.map(cumulative.len());
+        for (us, count) in cumulative {
+            reply.integer(us as i64);
+            reply.integer(count as i64);
+        }
+    }
+    Ok(())
+}
+
+/// Number of requests that took up to 1, 2, 4 … microseconds, where the number grows.
+fn cumulative(counts: &[u64]) -> Vec<(u64, u64)> {
+    let total: u64 = counts.iter().sum();
+    let (mut table, mut before, mut us) = (Vec::new(), 0, 1u64);
+    while before < total && us < 1 << 40 {
+        let up_to: u64 = counts
+            .iter()
+            .enumerate()
+            .filter(|(bucket, _)| Histogram::bucket_end_ns(*bucket) <= us * 1024)
+            .map(|(_, count)| count)
+            .sum();
+        if up_to > before {
+            table.push((us, up_to));
+            before = up_to;
+        }
+        us *= 2;
+    }
+    table
+}
+
+pub(crate) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "DOCTOR",
+        "    Return a human readable latency analysis report.",
+        "GRAPH <event>",
+        "    Return an ASCII latency graph for the <event> class.",
+        "HISTORY <event>",
+        "    Return time-latency samples for the <event> class.",
+        "LATEST",
+        "    Return the latest latency samples for all events.",
+        "RESET [<event> ...]",
+        "    Reset latency data of one or more <event> classes.",
+        "    (default: reset all data for all event classes)",
+        "HISTOGRAM [COMMAND ...]",
+        "    Return a cumulative distribution of latencies in the format of a histogram for the specified command names.",
+        "    If no commands are specified then all histograms are replied.",
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cumulative;
+
+    #[test]
+    fn counts_accumulate_up_to_the_total() {
+        let mut counts = vec![0; 160];
+        counts[40] = 3;
+        counts[50] = 4;
+        let table = cumulative(&counts);
+        assert_eq!(table.last().map(|(_, count)| *count), Some(7));
+        assert!(
+            table
+                .windows(2)
+                .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1)
+        );
+    }
+}

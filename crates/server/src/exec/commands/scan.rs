@@ -1,0 +1,287 @@
+//! Walks over a table: SCAN, KEYS, RANDOMKEY, DBSIZE.
+//!
+//! **Invariant**
+//! - W1: no request walks longer than a slice. Then `SCAN` and `DURAMEN.SCAN` reply
+//!   with the cursor; `KEYS` notes its progress and continues in the next round, after all other
+//!   connections had a turn and without a pin in between. Inside EXEC, which is one step, `KEYS`
+//!   walks to the end; there all walks of one EXEC share a limit ([`OBJECTS_IN_EXEC_MAX`]).
+
+use super::glob::Pattern;
+use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use crate::exec::request::served_keys::ServedKeys;
+use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
+use duramen_wire::resp::number::{IntegerText, parse_integer};
+use duramen_wire::resp::{Encoder, Room};
+
+/// Objects that KEYS visits in one step of its walk, with a short pattern.
+const KEYS_STEP: usize = 1024;
+/// Objects of KEYS in one slice (W1): one or two milliseconds.
+const KEYS_PER_SLICE: usize = 8 * KEYS_STEP;
+/// Matching steps in one slice of KEYS (W1): about the same time.
+const MATCHING_PER_SLICE: usize = 1 << 20;
+/// Objects that SCAN visits in one step: after each step it checks the bytes found, and a key may
+/// have 64 KiB.
+pub(crate) const KEYS_PER_STEP: usize = 16;
+/// As [`KEYS_PER_STEP`], when values are returned too: a value may have 1 MiB.
+pub(crate) const VALUES_PER_STEP: usize = 1;
+/// Maximum objects of one SCAN, for any COUNT: one or two milliseconds (W1).
+pub(crate) const SCAN_OBJECTS_MAX: usize = 8_192;
+/// One SCAN ends after this many steps that found fewer objects than wanted: each has passed a
+/// thousand empty buckets.
+const EMPTY_STEPS_MAX: usize = 16;
+/// One SCAN ends after the step with which the bytes found, or its matching steps, exceed this.
+const SCAN_BYTES_MAX: usize = 1 << 20;
+/// Objects that all walks of one EXEC may visit: about a second. A microsecond of a command that
+/// reports the server's state counts as one.
+pub(crate) const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
+/// Matching steps that count as one object in this limit.
+const MATCHING_PER_OBJECT: usize = 64;
+/// Maximum draws of RANDOMKEY in search of an object that has not expired.
+const RANDOM_DRAWS: usize = 64;
+
+pub(crate) const LONG_PATTERN: Failure =
+    Failure::Text("ERR the pattern is too long: it may have 1024 bytes");
+
+struct Options {
+    cursor: u64,
+    pattern: Option<Pattern>,
+    count: usize,
+    /// Only objects of another type: none matches, as all objects are strings.
+    of_other_type: bool,
+}
+
+/// W1, inside EXEC: counts the objects that a walk has visited.
+///
+/// # Errors
+/// All walks of this EXEC together have visited too many.
+pub(crate) fn note_walked(ctx: &mut Context<'_>, objects: usize, matching: usize) -> Done {
+    if !ctx.locked {
+        return Ok(());
+    }
+    ctx.local.walked += objects + matching / MATCHING_PER_OBJECT;
+    match ctx.local.walked > OBJECTS_IN_EXEC_MAX {
+        true => Err(Failure::Text(
+            "ERR KEYS and SCAN look at 4194304 keys at most in one transaction",
+        )),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let options = parse(ctx)?;
+    let own = ServedKeys::of(ctx, guard);
+    let mut found = std::mem::take(&mut ctx.local.scratch);
+    found.clear();
+    let mut keys = 0;
+    let mut reply = Encoder::new(&mut found, ctx.client.protocol);
+    let (from, count) = (options.cursor, options.count);
+    let in_parts = ctx.client.take_in_parts();
+    let step = (KEYS_PER_STEP, in_parts);
+    let (mut objects, mut matching) = (0, 0);
+    note_walked(ctx, 0, 0)?;
+    let next = walk(guard, ctx.table, from, count, step, |object| {
+        objects += 1;
+        let pattern = options.pattern.as_ref();
+        let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
+        if wanted && !options.of_other_type && own.has(guard, object.key) {
+            keys += 1;
+            reply.bulk(object.key);
+        } else if pattern.is_none() {
+            return 0;
+        }
+        let steps = pattern.map_or(object.key.len(), |pattern| pattern.steps(object.key.len()));
+        matching += steps;
+        steps
+    });
+    let walked = note_walked(ctx, objects, matching);
+    let next = ctx.note_colds(guard, in_parts, next)?;
+    walked?;
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(IntegerText::unsigned(next).as_bytes());
+    reply.array(keys);
+    ctx.out.extend_from_slice(&found);
+    give_back(ctx, found);
+    Ok(())
+}
+
+/// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
+/// finished. Each step shows `per_step` objects and the rest of the bucket where they end, or with
+/// `in_parts` only the objects before the first one on flash. `show` returns the cost of an object,
+/// in bytes kept or in matching steps.
+pub(crate) fn walk(
+    guard: &Guard<'_>,
+    table: TableId,
+    mut cursor: u64,
+    count: usize,
+    (per_step, in_parts): (usize, bool),
+    mut show: impl FnMut(Object<'_>) -> usize,
+) -> Result<u64, Error> {
+    let count = count.clamp(1, SCAN_OBJECTS_MAX);
+    let (mut left, mut found_bytes, mut empty_steps) = (count, 0, 0);
+    for step in 0.. {
+        let (before, wanted) = (left, left.min(per_step));
+        let shows = |object: Object<'_>| {
+            left = left.saturating_sub(1);
+            found_bytes += show(object);
+        };
+        let shown = guard.scan_as(table, cursor, wanted, in_parts || step > 0, shows);
+        cursor = match shown {
+            // The next SCAN waits for the entries on flash that this step has met, and shows the
+            // objects of this step again.
+            Err(Error::Cold(_)) if step > 0 => {
+                guard.take_colds();
+                return Ok(cursor);
+            }
+            shown => shown?,
+        };
+        empty_steps += usize::from(before - left < wanted);
+        let is_long = found_bytes > SCAN_BYTES_MAX || empty_steps == EMPTY_STEPS_MAX;
+        if cursor == 0 || left == 0 || is_long {
+            break;
+        }
+    }
+    Ok(cursor)
+}
+
+/// Keeps a buffer for the next command, unless it is too large.
+fn give_back(ctx: &mut Context<'_>, mut buffer: Vec<u8>) {
+    buffer.clear();
+    buffer.shrink_to(64 * 1024);
+    ctx.local.scratch = buffer;
+}
+
+fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
+    let cursor = parse_cursor(ctx.arg(1))?;
+    let mut options = Options {
+        cursor,
+        pattern: None,
+        count: 10,
+        of_other_type: false,
+    };
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(SYNTAX)?;
+        if option.eq_ignore_ascii_case(b"count") {
+            let count = parse_integer(value).ok_or(NOT_AN_INTEGER)?;
+            if count < 1 {
+                return Err(SYNTAX);
+            }
+            options.count = usize::try_from(count).unwrap_or(usize::MAX);
+        } else if option.eq_ignore_ascii_case(b"match") {
+            options.pattern = match value {
+                b"*" => None,
+                value => Some(Pattern::new(value, false).ok_or(LONG_PATTERN)?),
+            };
+        } else if option.eq_ignore_ascii_case(b"type") {
+            options.of_other_type = !value.eq_ignore_ascii_case(b"string");
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    Ok(options)
+}
+
+/// A cursor: an unsigned decimal number.
+pub(crate) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|text| text.parse().ok())
+        .ok_or(Failure::Text("ERR invalid cursor"))
+}
+
+pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let pattern = Pattern::new(ctx.arg(1), false).ok_or(LONG_PATTERN)?;
+    let step_objects = (KEYS_STEP / pattern.steps(1)).max(KEYS_PER_STEP);
+    let own = ServedKeys::of(ctx, guard);
+    let mut walk = ctx.client.take_walk(ctx.table);
+    let goes_on = walk.cursor != 0;
+    let in_parts = ctx.client.take_in_parts();
+    if !goes_on && walk.found.capacity() == 0 {
+        walk.found = std::mem::take(&mut ctx.local.scratch);
+        walk.found.clear();
+    }
+    let (mut objects, mut matching) = (0, 0);
+    loop {
+        let cursor = walk.cursor;
+        let before = (walk.keys, walk.found.len());
+        let mut room = Room {
+            bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+            exceeded: false,
+        };
+        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+        let shows = |object: Object<'_>| {
+            // A bucket that grew meanwhile may be met twice, but a key is reported once.
+            let again = goes_on && guard.hash(object.key).is_before(cursor);
+            objects += 1;
+            matching += pattern.steps(object.key.len());
+            let wanted = !again && pattern.matches(object.key);
+            if wanted && own.has(guard, object.key) {
+                walk.keys += 1;
+                reply.bulk(object.key);
+            }
+        };
+        let step = guard.scan_as(ctx.table, cursor, step_objects, in_parts, shows);
+        if room.is_exceeded_by(&walk.found) {
+            return Err(ctx.too_long());
+        }
+        match ctx.note_colds(guard, in_parts, step) {
+            Ok(0) => break,
+            Ok(cursor) => (walk.cursor, walk.moved) = (cursor, true),
+            Err(error) => {
+                // The walk may have shown some objects already, and will show them again.
+                walk.keys = before.0;
+                walk.found.truncate(before.1);
+                ctx.client.keep_walk(walk);
+                return Err(error.into());
+            }
+        }
+        let is_long = objects >= KEYS_PER_SLICE || matching >= MATCHING_PER_SLICE;
+        if is_long && !ctx.locked {
+            ctx.client.keep_walk(walk);
+            return Err(Failure::GoesOn);
+        }
+        if is_long {
+            note_walked(ctx, objects, matching)?;
+            (objects, matching) = (0, 0);
+        }
+    }
+    if goes_on {
+        ctx.settle_all(); // no reply covers the objects seen in earlier rounds yet
+    }
+    ctx.reply().array(walk.keys);
+    ctx.out.extend_from_slice(&walk.found);
+    give_back(ctx, walk.found);
+    Ok(())
+}
+
+pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let own = ServedKeys::of(ctx, guard);
+    for _ in 0..RANDOM_DRAWS {
+        let draw = ctx.client.take_draw();
+        let draw = draw.unwrap_or_else(|| ctx.local.random());
+        let object = match guard.random(ctx.table, draw) {
+            Ok(Some(object)) => object,
+            Ok(None) => return ctx.null(),
+            Err(error) => {
+                ctx.client.keep_draw(draw);
+                return Err(error.into());
+            }
+        };
+        if object
+            .expires_at_ms
+            .is_none_or(|at_ms| at_ms > guard.now_ms())
+            && own.has(guard, object.key)
+        {
+            return ctx.bulk(object.key);
+        }
+    }
+    ctx.null()
+}
+
+pub(crate) fn dbsize(ctx: &mut Context<'_>) -> Done {
+    let objects = ctx.shared.store().objects(ctx.table);
+    ctx.settle_all();
+    ctx.integer(objects as i64)
+}

@@ -1,0 +1,389 @@
+//! Strings: GET, SET and their relatives.
+
+use super::float::Float;
+use super::set_options::{self, EX, Expiry, PX, SetOptions, Unit, When};
+use crate::exec::request::context::{
+    Context, Done, Failure, NOT_A_FLOAT, NOT_AN_INTEGER, TOO_LONG,
+};
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_engine::{Condition, Decision, Error, Guard, KeyHash};
+use duramen_wire::resp::Encoder;
+use duramen_wire::resp::number::{parse_integer, write_integer};
+
+pub(crate) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    match found {
+        Some(object) => ctx.bulk(object.value),
+        None => ctx.null(),
+    }
+}
+
+/// Counts a read of one key.
+#[inline]
+fn note_read(ctx: &Context<'_>, hit: bool) {
+    let counters = ctx.local.counters(ctx.shared);
+    match hit {
+        true => counters.keyspace_hits.add(1),
+        false => counters.keyspace_misses.add(1),
+    }
+}
+
+pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.args.len() == 3 {
+        guard.write(ctx.table, hashes[0], ctx.arg(1), ctx.arg(2), None)?;
+        return ctx.ok();
+    }
+    let options = set_options::parse_set(&ctx.args)?;
+    let expires_at_ms = match options.expiry {
+        Expiry::At(unit, text) => Some(set_options::expiry_ms(
+            unit,
+            text,
+            guard.now_ms(),
+            ctx.spec.name,
+        )?),
+        _ => None,
+    };
+    if options.get || options.expiry == Expiry::Keep || matches!(options.when, When::Equals(_)) {
+        return set_with_old(ctx, guard, hashes[0], &options, expires_at_ms);
+    }
+    let condition = match options.when {
+        When::Absent => Condition::Absent,
+        When::Present => Condition::Present,
+        _ => Condition::Always,
+    };
+    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    match guard.conditional_write(ctx.table, hashes[0], key, value, expires_at_ms, condition) {
+        Ok(_) => ctx.ok(),
+        Err(Error::ConditionFailed { .. }) => ctx.null(),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A `SET` that needs the former value or its expiry.
+fn set_with_old(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    options: &SetOptions<'_>,
+    expires_at_ms: Option<u64>,
+) -> Done {
+    let (key, value, protocol) = (ctx.arg(1), ctx.arg(2), ctx.client.protocol);
+    let start = ctx.out.len();
+    let out = &mut *ctx.out;
+    let mut wrote = false;
+    guard.update(ctx.table, hash, key, |found, _| {
+        out.truncate(start);
+        if options.get {
+            let mut reply = Encoder::new(out, protocol);
+            match found {
+                Some(object) => reply.bulk(object.value),
+                None => reply.null(),
+            }
+        }
+        wrote = match options.when {
+            When::Always => true,
+            When::Absent => found.is_none(),
+            When::Present => found.is_some(),
+            When::Equals(expected) => found.is_some_and(|object| object.value == expected),
+        };
+        if !wrote {
+            return Decision::Keep;
+        }
+        let kept = found.and_then(|object| object.expires_at_ms);
+        let keep = options.expiry == Expiry::Keep;
+        Decision::Put {
+            value,
+            expires_at_ms: if keep { kept } else { expires_at_ms },
+        }
+    })?;
+    match (options.get, wrote) {
+        (true, _) => Ok(()),
+        (false, true) => ctx.ok(),
+        (false, false) => ctx.null(),
+    }
+}
+
+pub(crate) fn setnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    match guard.conditional_write(ctx.table, hashes[0], key, value, None, Condition::Absent) {
+        Ok(_) => ctx.integer(1),
+        Err(Error::ConditionFailed { .. }) => ctx.integer(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(crate) fn setex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    set_for(ctx, guard, hashes[0], EX)
+}
+
+pub(crate) fn psetex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    set_for(ctx, guard, hashes[0], PX)
+}
+
+fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
+    let expires_at_ms = set_options::expiry_ms(unit, ctx.arg(2), guard.now_ms(), ctx.spec.name)?;
+    guard.write(ctx.table, hash, ctx.arg(1), ctx.arg(3), Some(expires_at_ms))?;
+    ctx.ok()
+}
+
+pub(crate) fn getset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let value = ctx.arg(2);
+    replace(
+        ctx,
+        guard,
+        hashes[0],
+        Decision::Put {
+            value,
+            expires_at_ms: None,
+        },
+    )
+}
+
+pub(crate) fn getdel(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    replace(ctx, guard, hashes[0], Decision::Remove)
+}
+
+/// Replies with the value and applies `decision` to the key.
+fn replace(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    decision: Decision<'_>,
+) -> Done {
+    let (key, protocol) = (ctx.arg(1), ctx.client.protocol);
+    let start = ctx.out.len();
+    let out = &mut *ctx.out;
+    guard.update(ctx.table, hash, key, |found, _| {
+        out.truncate(start);
+        let mut reply = Encoder::new(out, protocol);
+        match found {
+            Some(object) => reply.bulk(object.value),
+            None => reply.null(),
+        }
+        decision
+    })?;
+    Ok(())
+}
+
+pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let expiry = set_options::parse_getex(&ctx.args)?;
+    if expiry == Expiry::Unsaid {
+        return get(ctx, guard, hashes);
+    }
+    let key = ctx.arg(1);
+    if guard.read(ctx.table, hashes[0], key)?.is_none() {
+        return ctx.null();
+    }
+    let expires_at_ms = match expiry {
+        Expiry::At(unit, text) => Some(set_options::expiry_ms(
+            unit,
+            text,
+            guard.now_ms(),
+            ctx.spec.name,
+        )?),
+        _ => None,
+    };
+    let protocol = ctx.client.protocol;
+    let start = ctx.out.len();
+    let out = &mut *ctx.out;
+    guard.update(ctx.table, hashes[0], key, |found, scratch| {
+        out.truncate(start);
+        let mut reply = Encoder::new(out, protocol);
+        let Some(object) = found else {
+            reply.null();
+            return Decision::Keep;
+        };
+        reply.bulk(object.value);
+        if object.expires_at_ms == expires_at_ms {
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(object.value);
+        Decision::PutScratch { expires_at_ms }
+    })?;
+    Ok(())
+}
+
+pub(crate) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    ctx.integer(found.map_or(0, |object| object.value.len() as i64))
+}
+
+pub(crate) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let start = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let end = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    let value = found.map_or(&b""[..], |object| object.value);
+    ctx.bulk(slice(value, start, end))
+}
+
+/// The bytes from `start` to `end`, both included and counted from the end if negative.
+fn slice(value: &[u8], start: i64, end: i64) -> &[u8] {
+    if start < 0 && end < 0 && start > end {
+        return &[];
+    }
+    let len = value.len() as i64;
+    let from_end = |at: i64| {
+        if at < 0 {
+            at.saturating_add(len).max(0)
+        } else {
+            at
+        }
+    };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    if start > end {
+        return &[];
+    }
+    value.get(start as usize..=end as usize).unwrap_or_default()
+}
+
+pub(crate) fn setrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let offset = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let offset =
+        usize::try_from(offset).map_err(|_| Failure::Text("ERR offset is out of range"))?;
+    let patch = ctx.arg(3);
+    let mut result = Ok(0);
+    guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+        let old = found.map_or(&b""[..], |object| object.value);
+        if patch.is_empty() {
+            result = Ok(old.len());
+            return Decision::Keep;
+        }
+        let end = offset.saturating_add(patch.len());
+        if end > VALUE_BYTES_MAX {
+            result = Err(TOO_LONG);
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(old);
+        scratch.resize(old.len().max(end), 0);
+        scratch[offset..end].copy_from_slice(patch);
+        result = Ok(scratch.len());
+        Decision::PutScratch {
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        }
+    })?;
+    let len = result?;
+    ctx.integer(len as i64)
+}
+
+pub(crate) fn append(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let tail = ctx.arg(2);
+    let mut result = Ok(0);
+    guard.update(ctx.table, hashes[0], ctx.arg(1), |found, scratch| {
+        let old = found.map_or(&b""[..], |object| object.value);
+        if old.len() + tail.len() > VALUE_BYTES_MAX {
+            result = Err(TOO_LONG);
+            return Decision::Keep;
+        }
+        result = Ok(old.len() + tail.len());
+        if tail.is_empty() && found.is_some() {
+            return Decision::Keep;
+        }
+        scratch.extend_from_slice(old);
+        scratch.extend_from_slice(tail);
+        Decision::PutScratch {
+            expires_at_ms: found.and_then(|object| object.expires_at_ms),
+        }
+    })?;
+    let len = result?;
+    ctx.integer(len as i64)
+}
+
+pub(crate) fn incr(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    add(ctx, guard, hashes[0], 1)
+}
+
+pub(crate) fn decr(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    add(ctx, guard, hashes[0], -1)
+}
+
+pub(crate) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    add(ctx, guard, hashes[0], by)
+}
+
+pub(crate) fn decrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let by = by
+        .checked_neg()
+        .ok_or(Failure::Text("ERR decrement would overflow"))?;
+    add(ctx, guard, hashes[0], by)
+}
+
+fn add(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, by: i64) -> Done {
+    let (sum, _) = add_integer(ctx, guard, hash, by)?;
+    ctx.integer(sum)
+}
+
+/// Adds to the integer under argument 1 (absent = 0), keeping its expiry; returns the sum and the
+/// object version.
+pub(crate) fn add_integer(
+    ctx: &Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    by: i64,
+) -> Result<(i64, u64), Failure> {
+    let mut result = Ok(0);
+    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+        result = found
+            .map_or(Some(0), |object| parse_integer(object.value))
+            .ok_or(NOT_AN_INTEGER)
+            .and_then(|old| {
+                old.checked_add(by)
+                    .ok_or(Failure::Text("ERR increment or decrement would overflow"))
+            });
+        match &result {
+            Ok(sum) => {
+                write_integer(scratch, *sum);
+                Decision::PutScratch {
+                    expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                }
+            }
+            Err(_) => Decision::Keep,
+        }
+    })?;
+    Ok((result?, outcome.after.unwrap_or(0)))
+}
+
+pub(crate) fn incrbyfloat(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let (text, _) = add_float(ctx, guard, hashes[0])?;
+    ctx.bulk(&text)
+}
+
+/// Adds argument 2 to the number under argument 1 (absent = 0), keeping its expiry; returns the
+/// sum's text and the object version.
+pub(crate) fn add_float(
+    ctx: &Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+) -> Result<(Vec<u8>, u64), Failure> {
+    let by = Float::parse(ctx.arg(2)).ok_or(NOT_A_FLOAT)?;
+    let mut result = Ok(Vec::new());
+    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
+        let old = found.map_or(Some(Float::Fixed(0)), |object| Float::parse(object.value));
+        let sum = old.ok_or(NOT_A_FLOAT).and_then(|old| {
+            old.add(by)
+                .ok_or(Failure::Text("ERR increment would produce NaN or Infinity"))
+        });
+        match sum {
+            Ok(sum) => {
+                sum.write(scratch);
+                result = Ok(scratch.clone());
+                Decision::PutScratch {
+                    expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                }
+            }
+            Err(failure) => {
+                result = Err(failure);
+                Decision::Keep
+            }
+        }
+    })?;
+    Ok((result?, outcome.after.unwrap_or(0)))
+}

@@ -1,0 +1,561 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks
+//! them together with the watched keys. If a request affects a whole table, EXEC enters the store
+//! exclusively instead. Under the locks it compares the watched keys' stamps, then runs the queue
+//! in one guard. No other client sees a part of it.
+//!
+//! In a cluster EXEC determines the owner of all keys under its guard, before it locks them
+//! (routing::R1), independent of the checks when the requests were queued. The locks keep the
+//! owner from changing.
+
+use super::lookup::{self, Resolved};
+use super::monitor;
+use super::scan::OBJECTS_IN_EXEC_MAX;
+use crate::exec::request::context::{Context, Done, Failure};
+use crate::exec::request::databases;
+use crate::exec::request::room::Planner;
+use crate::exec::request::routing::RouteSearch;
+use crate::exec::request::spec::{Access, Run, Spec, flag};
+use crate::exec::state::client::{Client, DROPPED, Db, Transaction, gate, shown};
+use crate::exec::state::local::Local;
+use crate::exec::state::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
+use crate::shared::Shared;
+use crate::shared::commands::global;
+use duramen_base::ids::{Level, TabletsVersion};
+use duramen_engine::{Error, Guard, KeyHash, Room, Session, TableId};
+use duramen_node::View;
+use duramen_wire::resp::Args;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR MULTI calls can not be nested"));
+    }
+    ctx.client.gate |= gate::MULTI;
+    ctx.client.show(shown::MULTI, true);
+    ctx.client.transaction = Some(Box::default());
+    ctx.ok()
+}
+
+pub(crate) fn discard(ctx: &mut Context<'_>) -> Done {
+    if !ctx.client.in_multi() {
+        return Err(Failure::Text("ERR DISCARD without MULTI"));
+    }
+    ctx.client.end_transaction();
+    ctx.ok()
+}
+
+pub(crate) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let member = ctx.shared.membership();
+    let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            let (db, table) = (ctx.client.db, ctx.table);
+            if ctx.client.watched.has(table, key) {
+                continue;
+            }
+            let watched = Watched {
+                db,
+                exchanges: exchanges(ctx.shared, db),
+                stamp: guard.stamp(table, *hash, key)?,
+                since: since(view.as_deref(), table, key, *hash),
+            };
+            if !ctx.client.watched.add(table, key, watched) {
+                return Err(Failure::from(format!(
+                    "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
+                )));
+            }
+        }
+        Ok(())
+    })?;
+    ctx.ok()
+}
+
+pub(crate) fn unwatch(ctx: &mut Context<'_>) -> Done {
+    ctx.client.watched = Watches::default();
+    ctx.ok()
+}
+
+/// A queued request, ready to run.
+struct Step<'a> {
+    spec: &'static Spec,
+    args: Args<'a>,
+    /// Start of its hashes in the list of all; they end where the next step's start.
+    hashes: usize,
+    /// The table that is selected when it runs.
+    table: TableId,
+    /// The table that COPY or MOVE writes to, if it names one.
+    target: Option<TableId>,
+}
+
+/// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
+/// gone.
+const PREPARE_ATTEMPTS_MAX: u32 = 8;
+
+pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
+    let watched = std::mem::take(&mut ctx.client.watched);
+    let Some(transaction) = ctx.client.end_transaction() else {
+        ctx.client.watched = watched;
+        return Err(Failure::Text("ERR EXEC without MULTI"));
+    };
+    if transaction.broken {
+        return Err(Failure::Text(
+            "EXECABORT Transaction discarded because of previous errors.",
+        ));
+    }
+    let Access::Session(session) = access else {
+        return Err(Failure::Text("ERR EXEC inside EXEC"));
+    };
+    let mut attempts = 0;
+    let done = loop {
+        let needs = prepare(ctx.shared, &transaction)?;
+        let done = run_pinned(ctx, session, &transaction, &watched, needs);
+        ctx.local.exec_dbs = None;
+        attempts += 1;
+        // A table may be dropped between its preparation and the guard: then nothing was done.
+        let is_dropped = matches!(&done, Err(Failure::Engine(error)) if matches!(**error, Error::NoSuchTable(_)));
+        if !is_dropped || attempts == PREPARE_ATTEMPTS_MAX {
+            break done;
+        }
+    };
+    if let Err(failure) = &done
+        && (failure.is_moving() || failure.cold().is_some())
+    {
+        // Nothing was done: EXEC is presented again, and continues from here.
+        ctx.client.resume_transaction(transaction, watched);
+    }
+    done.map_err(|failure| match failure {
+        Failure::Engine(error) if is_want_of_room(&error) => {
+            let why = Failure::Engine(error).text();
+            format!("EXECABORT Transaction discarded because of: {why}").into()
+        }
+        failure => failure,
+    })
+}
+
+/// Whether nothing of the transaction was done because there is no room for all of it.
+fn is_want_of_room(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::OutOfMemory { .. } | Error::GroupTooLarge { .. } | Error::DiskFull | Error::Crowded
+    )
+}
+
+fn run_pinned(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    transaction: &Transaction,
+    watched: &Watches,
+    needs: QueueNeeds,
+) -> Done {
+    if !needs.whole {
+        let mut guard = session.pin();
+        guard.rewrites(needs.little);
+        match run(ctx, &mut guard, transaction, watched, true) {
+            // No memory to lock the keys: with exclusive access no locks are needed.
+            Err(Failure::Engine(error))
+                if needs.little && matches!(*error, Error::OutOfMemory { .. }) => {}
+            done => return done,
+        }
+    }
+    let mut guard = session.pin_exclusive();
+    guard.rewrites(needs.little);
+    run(ctx, &mut guard, transaction, watched, false)
+}
+
+/// The access to the store that a queue needs.
+#[derive(Clone, Copy)]
+struct QueueNeeds {
+    /// Exclusive access.
+    whole: bool,
+    /// No more memory than it gives back: it works when the store is full.
+    little: bool,
+}
+
+/// The queued requests with their commands.
+fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
+    (0..transaction.queue.len()).filter_map(|n| {
+        let args = transaction.queue.args(n, &[]);
+        match lookup::resolve(&args) {
+            Resolved::Command(spec) => Some((spec, args)),
+            // It was resolved when it was queued, and the table of commands does not change.
+            _ => None,
+        }
+    })
+}
+
+/// Creates the tables that the queue will select, while no guard is held.
+fn prepare(shared: &Shared, transaction: &Transaction) -> Result<QueueNeeds, Failure> {
+    let mut needs = QueueNeeds {
+        whole: false,
+        little: true,
+    };
+    for (spec, args) in steps(transaction) {
+        needs.whole |= spec.has(flag::WHOLE);
+        needs.little &= !spec.has(flag::DENYOOM);
+        if shared.membership().is_some() {
+            continue; // the coordinator creates tables
+        }
+        if spec.name == "swapdb" {
+            databases::own_table(shared)?;
+        }
+        for db in dbs_of(spec, &args) {
+            databases::table_for(shared, db)?;
+        }
+    }
+    Ok(needs)
+}
+
+/// The databases that a request names. The command itself reports invalid ones.
+fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
+    let arg = |n: usize| args.get(n).unwrap_or_default();
+    let db = |text: &[u8]| databases::parse_db(text, Failure::Text("")).ok();
+    match spec.name {
+        "select" => db(arg(1)).into_iter().collect(),
+        "move" => db(arg(2)).into_iter().collect(),
+        "swapdb" => db(arg(1)).into_iter().chain(db(arg(2))).collect(),
+        "copy" => (3..args.len())
+            .filter(|n| arg(*n).eq_ignore_ascii_case(b"db"))
+            .filter_map(|n| db(arg(n + 1)))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Locks (if `lock`), compares the watched keys, runs the queue.
+fn run(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    transaction: &Transaction,
+    watched: &Watches,
+    lock: bool,
+) -> Done {
+    let mut locks = std::mem::take(&mut ctx.local.locks);
+    locks.clear();
+    let mut hashes = Vec::new();
+    // Under the guard: none of these tables is dropped before the guard ends.
+    ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
+    ctx.table = table_of(ctx.client, ctx.local);
+    let member = ctx.shared.membership();
+    let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
+    let mut search = view.as_deref().map(RouteSearch::new);
+    let steps = plan(
+        ctx,
+        guard,
+        transaction,
+        &mut hashes,
+        &mut locks,
+        search.as_mut(),
+    );
+    search.map_or(Ok(()), RouteSearch::outcome)?;
+    if lock {
+        // A watched key of a dropped table has changed; there is nothing to lock.
+        let store = ctx.shared.store();
+        let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
+        locks.extend(alive.map(|(table, key, _)| (table, guard.hash(key))));
+        locks.sort_unstable();
+        locks.dedup();
+    }
+    let attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
+        warm(ctx, guard, &steps, &hashes, watched)?;
+        if changed(ctx.shared, guard, view.as_deref(), watched)? {
+            ctx.reply().null_array();
+            return Ok(());
+        }
+        // From here on nothing fails for lack of room: all of it is done.
+        *room = room_of(guard, &steps);
+        guard.set_aside(*room)?;
+        run_steps(ctx, guard, &steps, &hashes, !lock);
+        Ok(())
+    };
+    let done = if lock && !locks.is_empty() {
+        ctx.locked_for_room(guard, &locks, attempt)
+    } else {
+        attempt(ctx, guard, &mut Room::default())
+    };
+    let level = levels(ctx, &locks, &steps);
+    ctx.client.settle(guard, level);
+    ctx.local.locks = locks;
+    done
+}
+
+/// The level of the whole transaction: the strictest of the levels of its tables and of those that
+/// its commands requested.
+fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)], steps: &[Step<'_>]) -> Level {
+    let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
+    let mut level = asked.max(ctx.level());
+    let mut last = ctx.table;
+    let of_steps = steps
+        .iter()
+        .flat_map(|step| [Some(step.table), step.target]);
+    let of_locks = locks.iter().map(|(table, _)| *table);
+    for table in of_steps.flatten().chain(of_locks) {
+        if table != last {
+            last = table;
+            level = level.max(ctx.local.level_of_table(ctx.shared, last));
+        }
+    }
+    // Commands on several databases.
+    if steps
+        .iter()
+        .any(|step| matches!(step.spec.name, "flushall" | "swapdb"))
+    {
+        let tables: Vec<TableId> = databases::tables(ctx.shared).iter().map(|t| t.id).collect();
+        level = level.max(ctx.strictest(&tables));
+    }
+    level
+}
+
+/// Hashes the keys of all requests, in the tables in which they will be looked up; in a cluster,
+/// determines their owners.
+fn plan<'t>(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    transaction: &'t Transaction,
+    hashes: &mut Vec<KeyHash>,
+    locks: &mut Vec<(TableId, KeyHash)>,
+    mut search: Option<&mut RouteSearch<'_>>,
+) -> Vec<Step<'t>> {
+    let mut table = ctx.table;
+    let mut number = match ctx.client.db {
+        Db::Number(db) => Some(db),
+        Db::Table(_) => None,
+    };
+    // SWAPDB exchanges them for the steps after it.
+    let mut dbs = ctx.local.exec_dbs.unwrap_or_default();
+    let mut planned = Vec::with_capacity(transaction.queue.len());
+    for (spec, args) in steps(transaction) {
+        let named = dbs_of(spec, &args);
+        let other = named.last().and_then(|db| dbs[usize::from(*db)]);
+        planned.push(Step {
+            spec,
+            args,
+            hashes: hashes.len(),
+            table,
+            target: other,
+        });
+        for position in spec.key_positions(args.len()) {
+            let key = args.get(position).unwrap_or_default();
+            let hash = guard.hash(key);
+            guard.prefetch_bucket(table, hash);
+            if let Some(search) = &mut search {
+                search.key(table, key, hash);
+            }
+            hashes.push(hash);
+            locks.push((table, hash));
+        }
+        match (spec.name, other) {
+            ("select", Some(selected)) => {
+                table = selected;
+                number = named.last().copied();
+            }
+            ("swapdb", _) => {
+                if let [first, second] = named[..] {
+                    dbs.swap(first.into(), second.into());
+                }
+                if let Some(db) = number {
+                    table = dbs[usize::from(db)].unwrap_or(DROPPED);
+                }
+            }
+            // The copy gets another key, or goes to another table.
+            ("copy", Some(target)) => {
+                locks.push((target, guard.hash(args.get(2).unwrap_or_default())));
+            }
+            ("move", Some(target)) => {
+                locks.push((target, guard.hash(args.get(1).unwrap_or_default())));
+            }
+            _ => {}
+        }
+    }
+    planned
+}
+
+/// Maximum room for the writes of the transaction.
+fn room_of(guard: &Guard<'_>, steps: &[Step<'_>]) -> Room {
+    let mut planner = Planner::new(guard);
+    for step in steps {
+        planner.add(step.spec, &step.args, step.table, step.target);
+    }
+    planner.room
+}
+
+/// cold::C1: no command of the transaction runs before all entries that it needs are in memory.
+fn warm(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    steps: &[Step<'_>],
+    hashes: &[KeyHash],
+    watched: &Watches,
+) -> Done {
+    if !ctx.local.has_tier() {
+        return Ok(());
+    }
+    let declared = steps.iter().flat_map(|step| {
+        let positions = step.spec.key_positions(step.args.len());
+        let own = hashes.get(step.hashes..).unwrap_or_default();
+        let arg = |at: usize| step.args.get(at).unwrap_or_default();
+        positions
+            .zip(own)
+            .map(move |(at, hash)| (step.table, *hash, arg(at)))
+    });
+    let targets = steps.iter().filter_map(|step| {
+        let at = match step.spec.name {
+            "copy" => 2,
+            "move" => 1,
+            _ => return None,
+        };
+        let key = step.args.get(at).unwrap_or_default();
+        Some((step.target.unwrap_or(step.table), guard.hash(key), key))
+    });
+    let watched = watched
+        .iter()
+        .map(|(table, key, _)| (table, guard.hash(key), key));
+    ctx.warm(guard, declared.chain(targets).chain(watched))
+}
+
+/// The version since which this member serves a key; None: it does not, or it is in no cluster.
+fn since(view: Option<&View>, table: TableId, key: &[u8], hash: KeyHash) -> Option<TabletsVersion> {
+    view?.serves_since(table, hash.route(key))
+}
+
+/// Whether a watched key changed since it was watched. A key that another member served meanwhile
+/// may have changed.
+fn changed(
+    shared: &Shared,
+    guard: &Guard<'_>,
+    view: Option<&View>,
+    watched: &Watches,
+) -> Result<bool, Error> {
+    for (table, key, one) in watched.iter() {
+        if let Db::Number(db) = one.db
+            && (shared.commands.table(db) != Some(table)
+                || exchanges(shared, one.db) != one.exchanges)
+        {
+            // SWAPDB put another table there.
+            return Ok(true);
+        }
+        let hash = guard.hash(key);
+        if since(view, table, key, hash) != one.since {
+            return Ok(true);
+        }
+        match guard.stamp(table, hash, key) {
+            Ok(stamp) if one.stamp.still_holds(&stamp) => {}
+            Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+fn exchanges(shared: &Shared, db: Db) -> u64 {
+    match db {
+        Db::Number(db) => shared.commands.exchanges(db),
+        Db::Table(_) => 0,
+    }
+}
+
+/// The table behind a database while this EXEC runs.
+fn in_exec(local: &Local, db: u8) -> Option<TableId> {
+    *local.exec_dbs.as_ref()?.get(usize::from(db))?
+}
+
+/// As [`Client::table`], while this EXEC runs.
+fn table_of(client: &Client, local: &Local) -> TableId {
+    match client.db {
+        Db::Number(db) => in_exec(local, db).unwrap_or(DROPPED),
+        Db::Table(table) => table,
+    }
+}
+
+/// Whether a command has no effect but its reply.
+fn only_answers(spec: &Spec) -> bool {
+    spec.has(flag::READONLY) || reports(spec)
+}
+
+/// Whether a command reports the state of the server and has no other effect.
+fn reports(spec: &Spec) -> bool {
+    let (name, subcommand) = spec.name.split_once('|').unwrap_or((spec.name, ""));
+    match name {
+        "info" | "command" => true,
+        "client" => matches!(subcommand, "list" | "info"),
+        "slowlog" => subcommand == "get",
+        "latency" => matches!(
+            subcommand,
+            "histogram" | "history" | "latest" | "doctor" | "graph"
+        ),
+        "memory" => matches!(subcommand, "stats" | "doctor" | "malloc-stats"),
+        "config" => subcommand == "get",
+        "duramen.table" => subcommand == "list",
+        _ => false,
+    }
+}
+
+/// `alone`: no other session is in the store, and no keys are locked.
+fn run_steps(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    steps: &[Step<'_>],
+    hashes: &[KeyHash],
+    alone: bool,
+) {
+    let start = ctx.out.len();
+    ctx.reply().array(steps.len());
+    ctx.local.in_exec = true;
+    ctx.local.walked = 0;
+    let begun = ctx.local.meter.begin_inner();
+    for (n, step) in steps.iter().enumerate() {
+        let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
+        if ctx.local.room.exceeded && only_answers(step.spec) {
+            continue; // no client will see its reply
+        }
+        if ctx.shared.commands.gate() & global::MONITORED != 0 {
+            monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
+        }
+        if alone {
+            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have run before
+        }
+        let table = table_of(ctx.client, ctx.local);
+        let mut inner = Context {
+            args: step.args,
+            spec: step.spec,
+            client: &mut *ctx.client,
+            out: &mut *ctx.out,
+            shared: ctx.shared,
+            local: &mut *ctx.local,
+            table,
+            locked: true,
+        };
+        if !reports(step.spec) && step.spec.name != "client|kill" {
+            inner.run(Access::Guarded(&mut *guard), &hashes[step.hashes..end]);
+        } else if inner.local.walked > OBJECTS_IN_EXEC_MAX {
+            inner
+                .reply()
+                .error("ERR KEYS, SCAN, CLIENT KILL and reports of the server take too long in one transaction");
+        } else {
+            let since = Instant::now();
+            inner.run(Access::Guarded(&mut *guard), &hashes[step.hashes..end]);
+            ctx.local.walked += since.elapsed().as_micros() as usize;
+        }
+        if ctx.local.room.is_exceeded_by(ctx.out) {
+            // The rest runs only for its effect (`Context::overflowed`).
+            ctx.out.truncate(start);
+        }
+    }
+    ctx.local.in_exec = false;
+    ctx.local.meter.end_inner(ctx.spec.number, begun);
+    // Every step counted itself; the group counts EXEC itself.
+    ctx.local
+        .counters(ctx.shared)
+        .commands
+        .add(steps.len() as u64);
+    debug_assert!(
+        steps
+            .iter()
+            .all(|step| !matches!(step.spec.run, Run::Refused(_)))
+    );
+}

@@ -1,0 +1,19 @@
+//! One request: its command's description, the context in which it runs, and the services that
+//! commands share (routing in a cluster, entries on flash, room for writes, databases).
+
+pub(crate) mod cold;
+pub(crate) mod context;
+pub(crate) mod databases;
+pub(crate) mod room;
+pub(crate) mod routing;
+pub(crate) mod run;
+pub(crate) mod served_keys;
+pub(crate) mod slow_timer;
+pub(crate) mod spec;
+
+/// Keys that one group hints before it runs: enough to overlap many misses, few enough to stay in
+/// the first-level cache (64 keys × two lines).
+pub(crate) const GROUP_KEYS: usize = 64;
+/// Keys whose entries are hinted ahead of the running request: about as many lines as a core can
+/// have in flight, so that memory works while requests run instead of before.
+pub(crate) const ENTRIES_AHEAD: usize = 16;

@@ -1,0 +1,132 @@
+//! The room that the commands of one step need. It is set aside before the first of them changes
+//! anything (`Guard::set_aside`): so a transaction is done completely or refused completely.
+//!
+//! A command's writes are bounded by its arguments and by the possible length of its keys' values
+//! at that time; the commands themselves need no code for this. A bound that is too high wastes a
+//! part of a segment; no bound may be too low.
+
+use super::spec::{Spec, flag};
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_engine::{Guard, Room, TableId};
+use duramen_wire::resp::Args;
+use duramen_wire::resp::number::parse_integer;
+use std::collections::HashMap;
+
+/// More bytes than the text of any number: the smallest float has 326 digits.
+const NUMBER_BYTES: usize = 400;
+/// Key and value of the object that SWAPDB writes (`databases`).
+const PLACES: (&[u8], usize) = (b"places", 4 * crate::shared::commands::DBS);
+
+/// Room for MSET and MSETNX: keys and values in turn from argument 1 on.
+pub(crate) fn of_pairs(args: &Args<'_>) -> Room {
+    let mut room = Room::default();
+    let mut rest = args.skip(1).into_iter();
+    while let (Some(key), Some(value)) = (rest.next(), rest.next()) {
+        room.put(key, value.len());
+    }
+    room
+}
+
+/// Room for DEL.
+pub(crate) fn of_removals(args: &Args<'_>) -> Room {
+    let mut room = Room::default();
+    args.skip(1).into_iter().for_each(|key| room.remove(key));
+    room
+}
+
+/// Adds up the room of a transaction's commands, in order. Their keys are locked.
+pub(crate) struct Planner<'p, 'g, 'k> {
+    guard: &'p Guard<'g>,
+    /// Maximum length that values may have by now, where earlier commands may have changed them.
+    /// Only a change that takes effect for certain makes a value shorter.
+    values: HashMap<(TableId, &'k [u8]), usize>,
+    pub(crate) room: Room,
+}
+
+impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
+    pub(crate) fn new(guard: &'p Guard<'g>) -> Planner<'p, 'g, 'k> {
+        Planner {
+            guard,
+            values: HashMap::new(),
+            room: Room::default(),
+        }
+    }
+
+    /// `target`: the table that COPY and MOVE write to.
+    pub(crate) fn add(
+        &mut self,
+        spec: &Spec,
+        args: &Args<'k>,
+        table: TableId,
+        target: Option<TableId>,
+    ) {
+        if !spec.has(flag::WRITE) {
+            return;
+        }
+        let arg = |n: usize| args.get(n).unwrap_or_default();
+        let given: usize = args.skip(1).into_iter().map(<[u8]>::len).sum();
+        let keys = spec.key_positions(args.len());
+        match spec.name {
+            "swapdb" => self.room.put(PLACES.0, PLACES.1),
+            "del" | "unlink" | "getdel" => keys.for_each(|at| {
+                self.values.insert((table, arg(at)), 0);
+                self.room.remove(arg(at));
+            }),
+            "duramen.remove" | "duramen.mremove" => keys.for_each(|at| self.room.remove(arg(at))),
+            "set" | "getset" if args.len() == 3 => {
+                let bytes = given.min(VALUE_BYTES_MAX);
+                self.values.insert((table, arg(1)), bytes);
+                self.room.put(arg(1), bytes);
+            }
+            "mset" | "msetnx" | "duramen.mwrite" => {
+                keys.for_each(|at| self.put(table, arg(at), arg(at + 1).len()));
+            }
+            "set" | "setnx" | "setex" | "psetex" | "getset" | "duramen.write" => {
+                self.put(table, arg(1), given);
+            }
+            "rename" | "renamenx" => {
+                let bytes = self.value_bytes(table, arg(1));
+                self.put(table, arg(2), bytes);
+                self.room.remove(arg(1));
+            }
+            "copy" => {
+                let bytes = self.value_bytes(table, arg(1));
+                self.put(target.unwrap_or(table), arg(2), bytes);
+            }
+            "move" => {
+                let bytes = self.value_bytes(table, arg(1));
+                self.put(target.unwrap_or(table), arg(1), bytes);
+                self.room.remove(arg(1));
+            }
+            "setrange" => {
+                let offset = parse_integer(arg(2)).and_then(|offset| usize::try_from(offset).ok());
+                let end = offset.unwrap_or(0).saturating_add(arg(3).len());
+                let bytes = self.value_bytes(table, arg(1)).max(end);
+                self.put(table, arg(1), bytes);
+            }
+            _ => keys.for_each(|at| {
+                let bytes = self.value_bytes(table, arg(at)) + given + NUMBER_BYTES;
+                self.put(table, arg(at), bytes);
+            }),
+        }
+    }
+
+    /// Maximum length that the value of a key may have by now.
+    fn value_bytes(&self, table: TableId, key: &'k [u8]) -> usize {
+        if let Some(bytes) = self.values.get(&(table, key)) {
+            return *bytes;
+        }
+        match self.guard.read(table, self.guard.hash(key), key) {
+            Ok(found) => found.map_or(0, |object| object.value.len()),
+            Err(_) => 0, // the command that uses it reports the error
+        }
+    }
+
+    /// The command may have no effect: then the value is as long as before.
+    fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
+        let bytes = bytes.min(VALUE_BYTES_MAX);
+        let known = self.value_bytes(table, key).max(bytes);
+        self.values.insert((table, key), known);
+        self.room.put(key, bytes);
+    }
+}

@@ -1,0 +1,197 @@
+//! Routing: whether this member of a cluster serves the keys of a request, and the error if it does
+//! not.
+//!
+//! **Invariants**
+//! - As membership::M1 says, the view is read under the guard with which the request runs, and the
+//!   guard is renewed first if the view has changed since the last read. So a thread that takes a
+//!   range away waits for this guard, or the request's writes fail with `Error::TryAgain`. Then the
+//!   request, which had no effect, is checked again.
+//! - R1: all keys of a request, and of a transaction, are in one slot, and one server serves all of
+//!   them: an atomic operation never spans servers.
+//! - R2: a request for keys that no server serves at the moment (their tablet is being recovered or
+//!   moved) waits here for up to [`PATIENCE_MS`], because few clients repeat a request after
+//!   `TRYAGAIN` by themselves. The request has not run, and neither have those behind it on its
+//!   connection.
+//!
+//! There is no `ASK`: the source of a migration serves everything until it serves nothing (`Route`
+//! of `duramen_node`).
+
+use super::context::Failure;
+use super::spec::{Run, Spec, flag};
+use crate::clock;
+use crate::exec::state::client::{Client, DROPPED, Verdict};
+use crate::exec::state::local::Local;
+use crate::shared::Membership;
+use duramen_base::ids::{RouteHash, TableId};
+use duramen_engine::{Guard, KeyHash};
+use duramen_node::{Route, View};
+use duramen_wire::resp::Args;
+use std::sync::Arc;
+
+/// How long a request waits until a server serves its keys, in milliseconds: shorter than the
+/// timeouts of client libraries.
+const PATIENCE_MS: u64 = 1_000;
+/// A waiting request is checked again after this time, in milliseconds, unless a new view wakes it.
+const AGAIN_MS: u64 = 2;
+
+const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+pub(crate) const UNSERVED: &str =
+    "TRYAGAIN the keys are being recovered or moved, and no server serves them yet: send it again";
+const CLUSTER_DOWN: &str = "CLUSTERDOWN The cluster is down: this server is no member of it yet";
+const NO_TABLE: &str = "CLUSTERDOWN Hash slot not served: the cluster has no such table, or it has no tablets; make them with `duramen table create`";
+const NO_DATABASE: &str = "CLUSTERDOWN Hash slot not served: the cluster has no table db0; make it with `duramen table create db0`";
+const NO_PORT: &str =
+    "CLUSTERDOWN Hash slot not served: its server has no port for Redis clients (RESP)";
+
+/// Reason why a request does not run here and now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotServed {
+    /// Perhaps soon. With the error for clients that have waited long enough.
+    NotNow(&'static str),
+    /// Not here.
+    Refused(Box<str>),
+}
+
+impl From<NotServed> for Failure {
+    fn from(not_served: NotServed) -> Failure {
+        match not_served {
+            NotServed::NotNow(text) => Failure::NotNow(text),
+            NotServed::Refused(text) => Failure::Owned(text),
+        }
+    }
+}
+
+impl Local {
+    /// The view for a request that runs under this guard (membership::M1).
+    #[inline]
+    pub(crate) fn view(&mut self, member: &Membership, guard: &mut Guard<'_>) -> &Arc<View> {
+        if !self.views.is_current(member) {
+            guard.renew();
+        }
+        self.views.get(member)
+    }
+
+    /// The view for commands that only report it.
+    pub(crate) fn view_to_tell(&mut self, member: &Membership) -> &Arc<View> {
+        self.views.get(member)
+    }
+}
+
+/// Whether one key is served here.
+#[inline]
+pub(crate) fn one(view: &View, table: TableId, key: &[u8], hash: KeyHash) -> Result<(), NotServed> {
+    let route = hash.route(key);
+    match view.route(table, route) {
+        Route::Serve => Ok(()),
+        other => Err(not_served(other, table, route)),
+    }
+}
+
+#[cold]
+fn not_served(route: Route<'_>, table: TableId, hash: RouteHash) -> NotServed {
+    match route {
+        Route::Moved(owner) => NotServed::Refused(match &owner.addresses.resp {
+            Some(address) => format!("MOVED {} {address}", hash.slot()).into(),
+            None => NO_PORT.into(),
+        }),
+        Route::Serve | Route::TryAgain => NotServed::NotNow(UNSERVED),
+        Route::ClusterDown => NotServed::NotNow(CLUSTER_DOWN),
+        Route::NoTable if table == DROPPED => NotServed::Refused(NO_DATABASE.into()),
+        // The table may be so new that the map does not have it yet.
+        Route::NoTable => NotServed::NotNow(NO_TABLE),
+    }
+}
+
+/// Routes several keys at once (R1).
+pub(crate) struct RouteSearch<'v> {
+    view: &'v View,
+    /// The first key's table, route hash and route.
+    first: Option<(TableId, RouteHash, Route<'v>)>,
+    crossed: bool,
+    /// Keys have different routes.
+    torn: bool,
+}
+
+impl<'v> RouteSearch<'v> {
+    pub(crate) fn new(view: &'v View) -> RouteSearch<'v> {
+        RouteSearch {
+            view,
+            first: None,
+            crossed: false,
+            torn: false,
+        }
+    }
+
+    pub(crate) fn key(&mut self, table: TableId, key: &[u8], hash: KeyHash) {
+        let hash = hash.route(key);
+        let route = self.view.route(table, hash);
+        match self.first {
+            None => self.first = Some((table, hash, route)),
+            Some((_, first, found)) => {
+                self.crossed |= first.slot() != hash.slot();
+                self.torn |= found != route;
+            }
+        }
+    }
+
+    pub(crate) fn outcome(self) -> Result<(), NotServed> {
+        match self.first {
+            _ if self.crossed => Err(NotServed::Refused(CROSS_SLOT.into())),
+            // A slot that is moved or recovered in parts; if it stays divided, its parts cannot be
+            // used together.
+            Some(_) if self.torn => Err(NotServed::NotNow(UNSERVED)),
+            None | Some((_, _, Route::Serve)) => Ok(()),
+            Some((table, hash, route)) => Err(not_served(route, table, hash)),
+        }
+    }
+}
+
+/// Whether all keys of a request are served here. `hashes`: those of its keys, or none if there are
+/// too many to have been hashed before.
+pub(crate) fn find(
+    view: &View,
+    guard: Option<&Guard<'_>>,
+    table: TableId,
+    spec: &Spec,
+    args: &Args<'_>,
+    hashes: &[KeyHash],
+) -> Result<(), NotServed> {
+    let mut search = RouteSearch::new(view);
+    for (n, at) in spec.key_positions(args.len()).enumerate() {
+        let key = args.get(at).unwrap_or_default();
+        match (hashes.get(n), guard) {
+            (Some(hash), _) => search.key(table, key, *hash),
+            (None, Some(guard)) => search.key(table, key, guard.hash(key)),
+            (None, None) => {} // it is checked under its guard
+        }
+    }
+    search.outcome()
+}
+
+/// Whether a reply of this command depends on data, and so may be sent only while this member may
+/// answer (membership::M2).
+#[inline]
+pub(crate) fn tells_of_data(spec: &Spec) -> bool {
+    let alone = matches!(spec.run, Run::Alone(_)) && spec.name != "info";
+    spec.keys.first != 0 || spec.has(flag::WHOLE) || alone
+}
+
+impl Client {
+    /// A request of this client cannot run now. True = it must be presented again at the time in
+    /// the verdict; false = it has waited long enough.
+    #[cold]
+    pub(crate) fn waits_for_owner(&mut self) -> bool {
+        let now_ms = clock::now_ms();
+        if self.unserved_until_ms == 0 {
+            self.unserved_until_ms = now_ms + PATIENCE_MS;
+        }
+        if now_ms >= self.unserved_until_ms {
+            self.unserved_until_ms = 0;
+            return false;
+        }
+        self.verdict = Verdict::Paused {
+            until_ms: now_ms + AGAIN_MS,
+        };
+        true
+    }
+}

@@ -1,0 +1,148 @@
+//! One command: it is run, counted, and its failure becomes its reply.
+
+use super::context::{Context, Done, Failure};
+use super::slow_timer;
+use super::spec::{Access, ONE_KEY, Run, flag};
+use crate::exec::state::client::Verdict;
+use crate::shared::commands::global;
+use duramen_engine::{Error, KeyHash};
+
+impl Context<'_> {
+    /// Runs the command, counts it, and turns a failure into its reply.
+    #[inline]
+    pub(crate) fn run(&mut self, mut access: Access<'_, '_>, hashes: &[KeyHash]) {
+        let start = self.out.len();
+        let timer = slow_timer::timer(self.spec, self.local);
+        let number = self.spec.number;
+        self.client.last_command = number as u16;
+        self.local.meter.begin(number);
+        let mut done = self.dispatch(access.for_now(), hashes);
+        while self.is_outdated(&done) {
+            self.out.truncate(start);
+            if let Access::Guarded(guard) = &mut access {
+                guard.renew();
+            }
+            self.table = self.client.table(self.shared);
+            done = self.dispatch(access.for_now(), hashes);
+        }
+        if self.local.room.exceeded {
+            self.overflowed(start);
+        } else if let Err(failure) = done {
+            self.local.not_now = matches!(failure, Failure::GoesOn);
+            if self.local.not_now {
+                let monitored = self.shared.commands.gate() & global::MONITORED != 0;
+                self.client.goes_on(monitored);
+            }
+            let again = self.local.needs_alone || self.local.not_now;
+            if again || self.is_to_be_shown_again(&failure) {
+                // It has not run: it is counted when it does.
+                return self.out.truncate(start);
+            }
+            match self.park(failure, &access, hashes) {
+                Some(failure) => self.fail(start, &failure),
+                None => return self.out.truncate(start),
+            }
+        }
+        self.local.meter.ran();
+        if let Some(timer) = timer {
+            slow_timer::command_took(self, timer);
+        }
+    }
+
+    /// keys::K1: true if nothing was done, because SWAPDB came between the lookup of the table and
+    /// its use.
+    #[inline]
+    fn is_outdated(&self, done: &Done) -> bool {
+        let is_told = |failure: &Failure| failure.is_moving();
+        done.as_ref().is_err_and(is_told) && self.may_be_outdated()
+    }
+
+    #[inline]
+    fn dispatch(&mut self, access: Access<'_, '_>, hashes: &[KeyHash]) -> Done {
+        match (self.spec.run, access) {
+            (Run::Data(run) | Run::Atomic(run), Access::Guarded(guard)) => {
+                guard.rewrites(self.spec.rewrites());
+                run(self, guard, hashes)
+            }
+            (Run::Plain(run) | Run::Store(run), _) => run(self),
+            (Run::Alone(run), access) => run(self, access),
+            (Run::Refused(reason), _) => Err(self.spec.refusal(reason).into()),
+            (Run::Data(_) | Run::Atomic(_), Access::Session(_) | Access::NoStore) => {
+                unreachable!("{} runs under a guard", self.spec.name)
+            }
+        }
+    }
+
+    /// The reply did not fit into the connection's output. A command that only reads gets an error.
+    /// The effect of a write stays and cannot be reported, so the connection is closed, as Redis
+    /// does at its output buffer limit.
+    #[cold]
+    fn overflowed(&mut self, start: usize) {
+        if self.local.in_exec {
+            return; // EXEC itself gets here, with its commands' missing replies
+        }
+        self.local.room.exceeded = false;
+        self.client.forget_kept();
+        if self.spec.has(flag::READONLY) || !self.spec.has(flag::WRITE | flag::TRANSACTION) {
+            return self.fail(start, &self.too_long());
+        }
+        self.out.truncate(start);
+        self.client.verdict = Verdict::CloseNow;
+        self.local.counters(self.shared).output_closed.add(1);
+        tracing::warn!(
+            client = self.client.id(),
+            peer = %self.client.record().peer,
+            command = self.spec.name,
+            limit_bytes = self.local.room.bytes_max,
+            "closing a client whose reply does not fit (output-limit)"
+        );
+    }
+
+    /// Whether the command failed without effect because this member no longer serves the keys, and
+    /// the client still has patience.
+    #[cold]
+    fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
+        let leaving = self.is_leaving(failure) && !self.locked;
+        self.local.not_now = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
+        if leaving && !self.local.not_now && self.client.in_multi() {
+            self.client.end_transaction(); // EXEC has finally failed
+        }
+        self.local.not_now
+    }
+
+    /// Whether the keys begin to move to another server, or the cluster considers this server
+    /// crashed (its life ends in a moment).
+    fn is_leaving(&self, failure: &Failure) -> bool {
+        let fenced = |failure: &Failure| matches!(failure, Failure::Engine(error) if matches!(**error, Error::DiskFailed));
+        self.shared.membership().is_some() && (failure.is_moving() || fenced(failure))
+    }
+
+    /// Whether this is a command on several keys, each handled separately. Clients take `TRYAGAIN`
+    /// for "nothing was done".
+    fn may_be_half_done(&self) -> bool {
+        self.spec.keys != ONE_KEY && matches!(self.spec.run, Run::Data(_))
+    }
+
+    fn failure_text(&self, failure: &Failure) -> String {
+        match failure {
+            failure if !self.is_leaving(failure) => failure.text(),
+            _ if self.may_be_half_done() => {
+                "ERR the keys left this server while this ran: some of it may be done".to_string()
+            }
+            failure if failure.is_moving() => failure.text(),
+            _ => "CLUSTERDOWN The cluster is down: it takes this server for crashed".to_string(),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, start: usize, failure: &Failure) {
+        self.out.truncate(start);
+        let text = self.failure_text(failure);
+        self.local.note_error(self.shared, &text);
+        self.reply().error(text);
+        self.local
+            .command(self.shared, self.spec.number)
+            .failed
+            .add(1);
+    }
+}

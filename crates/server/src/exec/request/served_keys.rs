@@ -1,0 +1,37 @@
+//! The keys of a table that a member of a cluster serves: it executes commands on a whole table on
+//! these (as the masters of a Redis Cluster do).
+//!
+//! **Invariants**
+//! - P1: keys that this member does not serve are not shown: this includes keys that it is still
+//!   receiving, and keys that it has not purged yet.
+
+use super::context::Context;
+use super::routing;
+use duramen_engine::{Guard, TableId};
+use duramen_node::View;
+use std::sync::Arc;
+
+/// The part of the selected table that is served here.
+pub(crate) struct ServedKeys {
+    /// None: the server is not a member of a cluster, and serves everything.
+    view: Option<Arc<View>>,
+    table: TableId,
+}
+
+impl ServedKeys {
+    pub(crate) fn of(ctx: &mut Context<'_>, guard: &mut Guard<'_>) -> ServedKeys {
+        let member = ctx.shared.membership();
+        ServedKeys {
+            view: member.map(|member| Arc::clone(ctx.local.view(member, guard))),
+            table: ctx.table,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, guard: &Guard<'_>, key: &[u8]) -> bool {
+        match &self.view {
+            None => true,
+            Some(view) => routing::one(view, self.table, key, guard.hash(key)).is_ok(),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A command as its row of the command table describes it: name, number of arguments, flags, key
+//! positions and function.
+
+use super::context::{Context, Done};
+use crate::shared::Family;
+use duramen_engine::{Guard, KeyHash, Session};
+
+/// A request's access to the store.
+pub(crate) enum Access<'w, 'g> {
+    Guarded(&'w mut Guard<'g>),
+    Session(&'w mut Session),
+    /// There is no store yet.
+    NoStore,
+}
+
+impl<'g> Access<'_, 'g> {
+    pub(crate) fn guard(&mut self) -> Option<&mut Guard<'g>> {
+        match self {
+            Access::Guarded(guard) => Some(guard),
+            Access::Session(_) | Access::NoStore => None,
+        }
+    }
+
+    /// The same access, for a shorter lifetime.
+    #[inline]
+    pub(crate) fn for_now(&mut self) -> Access<'_, 'g> {
+        match self {
+            Access::Guarded(guard) => Access::Guarded(guard),
+            Access::Session(session) => Access::Session(session),
+            Access::NoStore => Access::NoStore,
+        }
+    }
+}
+
+/// The access in which a command is run.
+#[derive(Clone, Copy)]
+pub(crate) enum Run {
+    /// Inside the batch's guard; gets the hashes of its keys in order.
+    Data(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
+    /// As `Data`, but with its own guard: it locks several keys, which must come before any other
+    /// write of a guard.
+    Atomic(fn(&mut Context<'_>, &mut Guard<'_>, &[KeyHash]) -> Done),
+    /// Uses nothing but the connection.
+    Plain(fn(&mut Context<'_>) -> Done),
+    /// Uses the store as a whole (tables, counters): runs between guards.
+    Store(fn(&mut Context<'_>) -> Done),
+    /// Needs the session itself, to enter the store exclusively or to change its tables; inside
+    /// EXEC it gets the guard.
+    Alone(fn(&mut Context<'_>, Access<'_, '_>) -> Done),
+    /// Known, but refused for this reason (a complete error text if it begins with `ERR`).
+    Refused(&'static str),
+}
+
+/// Positions of a command's keys: `first`, `last` (negative: counted from the end), `step`. `first`
+/// 0 = no keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) first: u8,
+    pub(crate) last: i8,
+    pub(crate) step: u8,
+}
+
+pub(crate) const NO_KEYS: Keys = keys(0, 0, 0);
+pub(crate) const ONE_KEY: Keys = keys(1, 1, 1);
+pub(crate) const ALL_KEYS: Keys = keys(1, -1, 1);
+
+pub(crate) const fn keys(first: u8, last: i8, step: u8) -> Keys {
+    Keys { first, last, step }
+}
+
+/// Bits of [`Spec::flags`]: the flags and the ACL categories that `COMMAND INFO` reports.
+pub(crate) mod flag {
+    pub(crate) const WRITE: u32 = 1;
+    pub(crate) const READONLY: u32 = 1 << 1;
+    pub(crate) const DENYOOM: u32 = 1 << 2;
+    pub(crate) const ADMIN: u32 = 1 << 3;
+    pub(crate) const NOSCRIPT: u32 = 1 << 4;
+    pub(crate) const LOADING: u32 = 1 << 5;
+    pub(crate) const STALE: u32 = 1 << 6;
+    pub(crate) const FAST: u32 = 1 << 7;
+    pub(crate) const NO_AUTH: u32 = 1 << 8;
+    pub(crate) const ALLOW_BUSY: u32 = 1 << 9;
+    /// Refused between MULTI and EXEC.
+    pub(crate) const NO_MULTI: u32 = 1 << 10;
+    pub(crate) const SKIP_SLOWLOG: u32 = 1 << 11;
+    pub(crate) const NO_ASYNC_LOADING: u32 = 1 << 12;
+    pub(crate) const BLOCKING: u32 = 1 << 13;
+    pub(crate) const KEYSPACE: u32 = 1 << 16;
+    pub(crate) const STRING: u32 = 1 << 17;
+    pub(crate) const CONNECTION: u32 = 1 << 18;
+    pub(crate) const TRANSACTION: u32 = 1 << 19;
+    pub(crate) const DANGEROUS: u32 = 1 << 20;
+    /// Runs at once even between MULTI and EXEC.
+    pub(crate) const NEVER_QUEUED: u32 = 1 << 24;
+    /// May take long by its nature: timed by itself for the slow log.
+    pub(crate) const TIMED: u32 = 1 << 26;
+    /// Reads or writes a whole table: in a transaction it needs exclusive access to the store.
+    pub(crate) const WHOLE: u32 = 1 << 27;
+    /// Its first argument is the name of a subcommand.
+    pub(crate) const CONTAINER: u32 = 1 << 28;
+    /// Is a subcommand (set by the table itself).
+    pub(crate) const SUB: u32 = 1 << 29;
+
+    /// Flags with their names in Redis.
+    pub(crate) const NAMES: &[(u32, &str)] = &[
+        (WRITE, "write"),
+        (READONLY, "readonly"),
+        (DENYOOM, "denyoom"),
+        (ADMIN, "admin"),
+        (NOSCRIPT, "noscript"),
+        (BLOCKING, "blocking"),
+        (LOADING, "loading"),
+        (STALE, "stale"),
+        (SKIP_SLOWLOG, "skip_slowlog"),
+        (FAST, "fast"),
+        (NO_AUTH, "no_auth"),
+        (NO_ASYNC_LOADING, "no_async_loading"),
+        (NO_MULTI, "no_multi"),
+        (ALLOW_BUSY, "allow_busy"),
+    ];
+    /// ACL categories with their names in Redis.
+    pub(crate) const CATEGORIES: &[(u32, &str)] = &[
+        (KEYSPACE, "@keyspace"),
+        (READONLY, "@read"),
+        (WRITE, "@write"),
+        (STRING, "@string"),
+        (ADMIN, "@admin"),
+        (FAST, "@fast"),
+        (BLOCKING, "@blocking"),
+        (DANGEROUS, "@dangerous"),
+        (CONNECTION, "@connection"),
+        (TRANSACTION, "@transaction"),
+    ];
+}
+
+/// The group in which a command is documented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Connection,
+    String,
+    Generic,
+    Transactions,
+    Server,
+    Cluster,
+    Duramen,
+    /// A command of a kind that does not exist here.
+    Foreign,
+}
+
+impl Group {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Group::Connection => "connection",
+            Group::String => "string",
+            Group::Generic => "generic",
+            Group::Transactions => "transactions",
+            Group::Server => "server",
+            Group::Cluster => "cluster",
+            Group::Duramen => "duramen",
+            Group::Foreign => "foreign",
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Spec {
+    /// Its position in the command table, which is also its position in the per-thread counters.
+    pub(crate) number: usize,
+    /// Lower case; `container|sub` for a subcommand.
+    pub(crate) name: &'static str,
+    /// Number of arguments with the name; negative: at least that many.
+    pub(crate) arity: i8,
+    pub(crate) flags: u32,
+    pub(crate) keys: Keys,
+    pub(crate) group: Group,
+    /// The latency histogram in which it counts.
+    pub(crate) family: Family,
+    pub(crate) since: &'static str,
+    pub(crate) complexity: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) run: Run,
+}
+
+impl Spec {
+    pub(crate) fn has(&self, flags: u32) -> bool {
+        self.flags & flags != 0
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.run, Run::Refused(_))
+    }
+
+    /// Whether it writes and is allowed when memory is full: it deletes, or its write replaces
+    /// about as many bytes.
+    #[inline]
+    pub(crate) fn rewrites(&self) -> bool {
+        self.flags & (flag::WRITE | flag::DENYOOM) == flag::WRITE
+    }
+
+    /// Whether it changes several keys, each separately.
+    pub(crate) fn changes_many(&self) -> bool {
+        self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS
+    }
+
+    /// Whether argument `n` may be a password, which neither MONITOR nor the slow log shows.
+    pub(crate) fn is_secret(&self, n: usize) -> bool {
+        match self.name {
+            "auth" => n >= 1,
+            // Their first argument after the name selects the action.
+            "hello" => n >= 2,
+            "config|set" => n >= 3,
+            _ => false,
+        }
+    }
+
+    /// The error text of a command that is refused for this reason.
+    pub(crate) fn refusal(&self, reason: &str) -> String {
+        if reason.starts_with("ERR") {
+            return reason.to_string();
+        }
+        format!(
+            "ERR {} is not supported: {reason}",
+            self.name.to_ascii_uppercase()
+        )
+    }
+
+    /// The container's name, if this is a subcommand.
+    pub(crate) fn container(&self) -> Option<&'static str> {
+        self.name.split_once('|').map(|(container, _)| container)
+    }
+
+    pub(crate) fn accepts(&self, args: usize) -> bool {
+        let arity = i64::from(self.arity);
+        let args = args as i64;
+        if arity >= 0 {
+            args == arity
+        } else {
+            args >= -arity
+        }
+    }
+
+    /// Argument numbers of the keys of a request with `args` arguments.
+    pub(crate) fn key_positions(&self, args: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = usize::from(self.keys.first);
+        let last = if self.keys.last < 0 {
+            args.saturating_sub(usize::from(self.keys.last.unsigned_abs()))
+        } else {
+            usize::from(self.keys.last.unsigned_abs())
+        };
+        let end = if first == 0 { 0 } else { (last + 1).min(args) };
+        (first..end.max(first)).step_by(usize::from(self.keys.step).max(1))
+    }
+}
+
+/// Shown instead of a secret.
+pub(crate) const REDACTED: &[u8] = b"(redacted)";

@@ -1,0 +1,266 @@
+//! State of the commands for one connection.
+
+use super::parking::Parking;
+use super::wait::Wait;
+use super::watches::Watches;
+use crate::heap;
+use crate::shared::{ClientRecord, Shared};
+use duramen_base::ids::Level;
+use duramen_engine::TableId;
+use duramen_wire::resp::{Protocol, Requests};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The reactor's next action for a connection after its requests ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Open,
+    /// Send the replies, then close (`QUIT`, `CLIENT KILL` of itself).
+    CloseAfterReply,
+    /// Close without sending another byte.
+    CloseNow,
+    /// Requests from `Turn::executed` on did not run. They must be presented again, not before
+    /// `until_ms` (milliseconds of the server's clock) or the next `Message::Wake` (`CLIENT PAUSE`,
+    /// or keys that no server serves at the moment).
+    Paused {
+        until_ms: u64,
+    },
+    /// Requests from `Turn::executed` on did not run. They must be presented again when the wanted
+    /// entries on flash are fetched (`Client::take_wanted`).
+    Cold,
+    /// As open, but requests from `Turn::executed` on are presented again when the wait is over
+    /// (`WAITAOF`, `SAVE`).
+    Held,
+}
+
+/// Bits of [`Client::gate`]: any value but 0 sends a request through all checks.
+pub(crate) mod gate {
+    /// It is not checked yet whether the client must give a password.
+    pub(crate) const STRANGER: u32 = 1;
+    /// Between MULTI and EXEC.
+    pub(crate) const MULTI: u32 = 1 << 1;
+    /// `CLIENT REPLY OFF`.
+    pub(crate) const REPLY_OFF: u32 = 1 << 2;
+    /// `CLIENT REPLY SKIP`: this request's reply is dropped.
+    pub(crate) const REPLY_SKIP: u32 = 1 << 3;
+    /// Set by `CLIENT REPLY SKIP` itself, for the request after it.
+    pub(crate) const REPLY_SKIP_NEXT: u32 = 1 << 4;
+}
+
+/// Bits of `ClientRecord::flags`, for `CLIENT LIST`.
+pub(crate) mod shown {
+    pub(crate) const MULTI: u32 = 1;
+    pub(crate) const MONITOR: u32 = 1 << 1;
+    pub(crate) const NO_EVICT: u32 = 1 << 2;
+    pub(crate) const NO_TOUCH: u32 = 1 << 3;
+}
+
+/// Requests between MULTI and EXEC.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    pub(crate) queue: Requests,
+    /// Bytes of the queue, as `admit` counts them.
+    pub(crate) queued_bytes: usize,
+    /// A queued request writes.
+    pub(crate) writes: bool,
+    /// A request was refused: EXEC will refuse all of them.
+    pub(crate) broken: bool,
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        heap::freed(self.queued_bytes);
+    }
+}
+
+/// No table has this id: the engine answers that it does not exist.
+pub(crate) const DROPPED: TableId = TableId(u32::MAX);
+
+/// A client's selected database or table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Db {
+    /// `SELECT n`.
+    Number(u8),
+    /// `DURAMEN.USE table`.
+    Table(TableId),
+}
+
+/// Progress of a flush that continues in the next round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushing {
+    pub(crate) table: TableId,
+    pub(crate) cursor: u64,
+}
+
+/// State of the commands for one connection. Embedded in the reactor's connection.
+pub struct Client {
+    record: Arc<ClientRecord>,
+    pub(crate) verdict: Verdict,
+    /// No more of its requests run in this round.
+    pub(crate) halted: bool,
+    pub(crate) gate: u32,
+    pub(crate) protocol: Protocol,
+    pub(crate) db: Db,
+    /// Number of the last command that ran.
+    pub(crate) last_command: u16,
+    pub(crate) transaction: Option<Box<Transaction>>,
+    pub(crate) watched: Watches,
+    /// The conditions for sending the replies of this turn.
+    pub(crate) wait: Wait,
+    /// The strictest level that a command of the running transaction requested.
+    pub(crate) asked_level: Option<Level>,
+    /// End of its patience with keys that no server of the cluster serves now, in milliseconds of
+    /// the server's clock; 0: its next request waits for no server.
+    pub(crate) unserved_until_ms: u64,
+    /// The progress of its FLUSHALL.
+    pub(crate) flushing: Option<Flushing>,
+    /// Its request does one part in each round; `parking` has the progress.
+    pub(crate) goes_on: bool,
+    /// State of requests that wait for flash or run in parts; `None`: there are none.
+    pub(crate) parking: Option<Box<Parking>>,
+}
+
+impl Client {
+    /// `record` is the connection's entry in the client registry; `CLIENT SETNAME` etc. write to
+    /// it.
+    pub fn new(record: Arc<ClientRecord>) -> Client {
+        Client {
+            record,
+            verdict: Verdict::Open,
+            halted: false,
+            gate: gate::STRANGER,
+            protocol: Protocol::Resp2,
+            db: Db::Number(0),
+            last_command: u16::MAX,
+            transaction: None,
+            watched: Watches::default(),
+            wait: Wait::default(),
+            asked_level: None,
+            unserved_until_ms: 0,
+            flushing: None,
+            goes_on: false,
+            parking: None,
+        }
+    }
+
+    /// Takes the wait of the last turn's replies; the next turn starts without one.
+    pub fn take_wait(&mut self) -> Wait {
+        std::mem::take(&mut self.wait)
+    }
+
+    pub fn record(&self) -> &Arc<ClientRecord> {
+        &self.record
+    }
+
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Until this is true, the reactor parses with the stricter limits for unauthenticated clients.
+    pub fn is_authenticated(&self) -> bool {
+        self.gate & gate::STRANGER == 0
+    }
+
+    /// The table that the client's selection stands for.
+    #[inline]
+    pub(crate) fn table(&self, shared: &Shared) -> TableId {
+        match self.db {
+            // `SELECT` created a table; if it was dropped since, every use gets an error.
+            Db::Number(db) => shared.commands.table(db).unwrap_or(DROPPED),
+            Db::Table(table) => table,
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.record.id
+    }
+
+    /// The client gave the password, or needs none.
+    pub fn authenticate(&mut self) {
+        self.gate &= !gate::STRANGER;
+    }
+
+    pub(crate) fn in_multi(&self) -> bool {
+        self.gate & gate::MULTI != 0
+    }
+
+    /// Marks the transaction, if there is one, as refused.
+    pub(crate) fn break_transaction(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.broken = true;
+        }
+    }
+
+    /// Leaves MULTI and drops the watched keys.
+    pub(crate) fn end_transaction(&mut self) -> Option<Box<Transaction>> {
+        self.gate &= !gate::MULTI;
+        self.show(shown::MULTI, false);
+        self.watched = Watches::default();
+        self.transaction.take()
+    }
+
+    /// Restores MULTI as it was before [`end_transaction`](Self::end_transaction).
+    pub(crate) fn resume_transaction(&mut self, transaction: Box<Transaction>, watched: Watches) {
+        self.gate |= gate::MULTI;
+        self.show(shown::MULTI, true);
+        self.transaction = Some(transaction);
+        self.watched = watched;
+    }
+
+    /// Stores the changes of this round in the registry's record.
+    pub(crate) fn publish(&self, table: TableId) {
+        if self.last_command != u16::MAX {
+            self.record
+                .last_command
+                .store(self.last_command.into(), Ordering::Relaxed);
+        }
+        self.record.table.store(table.0, Ordering::Relaxed);
+        let queued = self
+            .transaction
+            .as_ref()
+            .map_or(0, |transaction| transaction.queue.len());
+        self.record.queued.store(queued as u32, Ordering::Relaxed);
+        self.record
+            .watched
+            .store(self.watched.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Stores in the registry's record whether a command waits for its own event.
+    pub(crate) fn note_blocked(&self, is_blocked: bool) {
+        self.record.is_blocked.store(is_blocked, Ordering::Relaxed);
+    }
+
+    /// Sets a flag of the registry's record.
+    pub(crate) fn show(&self, flag: u32, on: bool) {
+        let flags = self.record.flags.load(Ordering::Relaxed);
+        let flags = if on { flags | flag } else { flags & !flag };
+        self.record.flags.store(flags, Ordering::Relaxed);
+    }
+
+    pub(crate) fn monitors(&self) -> bool {
+        self.shows(shown::MONITOR)
+    }
+
+    pub(crate) fn shows(&self, flag: u32) -> bool {
+        self.record.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        let version = match protocol {
+            Protocol::Resp2 => 2,
+            Protocol::Resp3 => 3,
+        };
+        self.record.protocol.store(version, Ordering::Relaxed);
+    }
+
+    /// Resets the state to that of a new connection; `RESET` does the rest.
+    pub(crate) fn reset(&mut self) {
+        self.end_transaction();
+        self.gate = gate::STRANGER;
+        self.db = Db::Number(0);
+        self.set_protocol(Protocol::Resp2);
+        self.show(shown::MONITOR | shown::NO_EVICT | shown::NO_TOUCH, false);
+        self.record.change_text(|text| text.name.clear());
+    }
+}

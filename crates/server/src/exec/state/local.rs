@@ -1,0 +1,169 @@
+//! State that one executor owns beside its session: reusable buffers, randomness, its copy of the
+//! settings.
+
+use super::client::Client;
+use super::meter::Meter;
+use crate::config::ServerConfig;
+use crate::shared::commands::{CommandCounters, DBS, ThreadState};
+use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
+use duramen_base::ids::Level;
+use duramen_engine::flash::Cold;
+use duramen_engine::{KeyHash, TableId};
+use duramen_wire::resp::Room;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(crate) struct Local {
+    thread: usize,
+    config: ConfigCache,
+    random: u64,
+    slow_us: i64,
+    /// The command found no memory to lock its keys. It must run again, exclusive in the store,
+    /// where it needs no locks.
+    pub(crate) needs_alone: bool,
+    /// The command must be presented again. Either it had no effect, because its keys are moving
+    /// between servers, or it does one part in each round.
+    pub(crate) not_now: bool,
+    /// The server has a second tier.
+    pub(crate) tier: bool,
+    /// Entries on flash that the keys of a failed command need (`cold`).
+    pub(crate) colds: Vec<Cold>,
+    /// A command of a transaction is running.
+    pub(crate) in_exec: bool,
+    /// Number of objects that walks of the running EXEC have visited.
+    pub(crate) walked: usize,
+    /// The tables behind the databases, as the running EXEC found them under its guard. It creates
+    /// none: it would wait for its own open group.
+    pub(crate) exec_dbs: Option<[Option<TableId>; DBS]>,
+    /// This thread's copy of the member's view.
+    pub(crate) views: ViewCache,
+    /// Limit for the output of the client whose request runs (`output-limit`).
+    pub(crate) room: Room,
+    /// Time of the group's commands that the slow log timed one by one.
+    pub(crate) timed_ns: u64,
+    /// Divides the group's time among commands, and the start of that time.
+    pub(crate) meter: Meter,
+    metered_since: Instant,
+    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// Hashes of a command that has more keys than a batch.
+    pub(crate) hashes: Vec<KeyHash>,
+    /// Bytes that a command collects before it can write them.
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Local {
+    pub(crate) fn new(shared: &Shared, thread: usize) -> Local {
+        Local {
+            thread,
+            config: ConfigCache::new(shared),
+            random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
+            slow_us: i64::MAX,
+            needs_alone: false,
+            not_now: false,
+            tier: false,
+            colds: Vec::new(),
+            in_exec: false,
+            walked: 0,
+            exec_dbs: None,
+            views: ViewCache::default(),
+            room: Room {
+                bytes_max: shared.config().output_limit_bytes,
+                exceeded: false,
+            },
+            timed_ns: 0,
+            meter: Meter::new(),
+            metered_since: Instant::now(),
+            locks: Vec::new(),
+            hashes: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn config(&mut self, shared: &Shared) -> &Arc<ServerConfig> {
+        self.config.get(shared)
+    }
+
+    /// The level of the client's requests, unless they request another.
+    pub(crate) fn level_of(&mut self, shared: &Shared, client: &Client) -> Level {
+        self.level_of_table(shared, client.table(shared))
+    }
+
+    /// The level of writes to a table: its own, or the server's.
+    pub(crate) fn level_of_table(&mut self, shared: &Shared, table: TableId) -> Level {
+        match shared.commands.level(table) {
+            Some(level) => level,
+            None => self.config.get(shared).write_level(),
+        }
+    }
+
+    /// Reads the settings once for the whole group.
+    pub(crate) fn begin_group(&mut self, shared: &Shared, now: Instant) {
+        self.tier = shared.tier().is_some();
+        let config = self.config.get(shared);
+        self.room.bytes_max = config.output_limit_bytes;
+        self.slow_us = match config.slowlog_slower_than_us {
+            off if off < 0 => i64::MAX,
+            limit_us => limit_us,
+        };
+        self.metered_since = now;
+        self.meter.start();
+    }
+
+    /// Ends the group: counts the time of its commands.
+    pub(crate) fn end_group(&mut self, shared: &Shared, now: Instant) {
+        let elapsed_ns = now.duration_since(self.metered_since).as_nanos() as u64;
+        let commands = &shared.commands.threads[self.thread].commands;
+        self.meter.end(elapsed_ns, |number, requests, ns| {
+            if let Some(command) = commands.get(number) {
+                let times = command.times.get_or_init(Box::default);
+                times.record_all(ns, requests);
+            }
+        });
+    }
+
+    /// For a command that reports or resets counters: counts the requests before it in its group.
+    pub(crate) fn count_up_to_now(&mut self, shared: &Shared, command: usize) {
+        let now = Instant::now();
+        self.end_group(shared, now);
+        self.metered_since = now;
+        self.meter.start();
+        self.meter.begin(command);
+    }
+
+    /// Counts an error reply with this text.
+    pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
+        self.counters(shared).errors.add(1);
+        let place = error_names::position(text);
+        if let Some(counter) = self.state(shared).errors.get(place) {
+            counter.add(1);
+        }
+    }
+
+    /// Limit of the slow log in microseconds, `i64::MAX` = off.
+    #[inline]
+    pub(crate) fn slow_us(&self) -> i64 {
+        self.slow_us
+    }
+
+    /// The next number of a sequence on which no secret depends (xorshift64*).
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    #[inline]
+    pub(crate) fn counters<'s>(&self, shared: &'s Shared) -> &'s ThreadCounters {
+        &shared.threads[self.thread].counters
+    }
+
+    fn state<'s>(&self, shared: &'s Shared) -> &'s ThreadState {
+        &shared.commands.threads[self.thread]
+    }
+
+    #[inline]
+    pub(crate) fn command<'s>(&self, shared: &'s Shared, number: usize) -> &'s CommandCounters {
+        &self.state(shared).commands[number]
+    }
+}

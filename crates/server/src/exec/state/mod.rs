@@ -1,0 +1,8 @@
+//! State that outlives a request: that of a connection, and that of a thread.
+
+pub(crate) mod client;
+pub(crate) mod local;
+pub(crate) mod meter;
+pub(crate) mod parking;
+pub(crate) mod wait;
+pub(crate) mod watches;

@@ -1,0 +1,238 @@
+//! State that a connection keeps for requests that wait for entries on flash, or that run in parts
+//! (`request::cold`).
+
+use super::client::{Client, Verdict};
+use duramen_engine::TableId;
+use duramen_engine::flash::Cold;
+use duramen_node::WhenCold;
+
+/// How often a request may give up its lent entries. Entries that are cleaned meanwhile have moved,
+/// and their old copies are of no use.
+const GIVEN_UP_MAX: u32 = 16;
+
+/// Progress of KEYS.
+#[derive(Default)]
+pub(crate) struct Walk {
+    /// The table behind its database when the walk began.
+    table: Option<TableId>,
+    pub(crate) cursor: u64,
+    pub(crate) keys: usize,
+    /// The replies of these keys.
+    pub(crate) found: Vec<u8>,
+    /// The walk made progress since the request was presented.
+    pub(crate) moved: bool,
+}
+
+/// Reason why an entry was not fetched.
+#[derive(Clone, Debug)]
+pub(crate) enum Unfetched {
+    Unreadable(Box<str>),
+    /// The entries are too large to be fetched at once (cold::C3).
+    TooMuch(Box<str>),
+}
+
+/// Entries that a client's parked requests need, and the state kept for these requests.
+#[derive(Default)]
+pub(crate) struct Parking {
+    pub(crate) wanted: Vec<Cold>,
+    /// Entries for the requests behind, and their bytes.
+    pub(crate) ahead: Vec<Cold>,
+    pub(crate) ahead_bytes: usize,
+    /// Entries that were not fetched, with the reason.
+    pub(crate) failed: Vec<(Cold, Unfetched)>,
+    /// The random number of RANDOMKEY (cold::C4).
+    draw: Option<u64>,
+    /// The walk of KEYS (cold::C4).
+    walk: Option<Walk>,
+    /// See [`Client::take_progress`].
+    progressed: bool,
+    /// Monitors have been sent the parked request.
+    pub(crate) monitored: bool,
+    /// Bytes that were lent for the parked request.
+    lent: usize,
+    /// A walk needs more entries than may be fetched at once: it requests the first of them, and
+    /// can use a part of those.
+    pub(crate) in_parts: bool,
+    /// How often its lent entries were given up because there was no room for more beside them.
+    given_up: u32,
+}
+
+impl Client {
+    /// Whether the parked request can use the first of its entries without the rest.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.parking
+            .as_ref()
+            .is_some_and(|parking| parking.in_parts)
+    }
+
+    /// As [`takes_part`](Self::takes_part), for a walk that runs now; the flag is cleared, and set
+    /// again if the walk parks again.
+    pub(crate) fn take_in_parts(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
+    }
+
+    /// Its first request has ended, or has no use for its lent entries.
+    pub(crate) fn needs_nothing_lent(&mut self) {
+        if let Some(parking) = &mut self.parking {
+            parking.given_up = 0;
+        }
+    }
+
+    /// Gives up the request's lent entries, to make room. The request requests those that it still
+    /// needs again. False: it has given them up too often.
+    pub(crate) fn may_give_up(&mut self) -> bool {
+        let parking = self.parking.get_or_insert_default();
+        parking.given_up += 1;
+        parking.given_up <= GIVEN_UP_MAX
+    }
+
+    /// Takes the entries that must be fetched before the verdict [`Verdict::Cold`] ends: those for
+    /// the parked request, and those for the requests behind it.
+    pub(crate) fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
+        let Some(parking) = &mut self.parking else {
+            return (Vec::new(), Vec::new());
+        };
+        let needed = std::mem::take(&mut parking.wanted);
+        parking.ahead_bytes = 0;
+        (needed, std::mem::take(&mut parking.ahead))
+    }
+
+    /// Notes entries that could not be fetched: requests that still need them get an error.
+    pub(crate) fn could_not_fetch(&mut self, failed: Vec<(Cold, Unfetched)>) {
+        self.parking.get_or_insert_default().failed = failed;
+    }
+
+    /// Its request did one part and is presented again in the next round (`Failure::GoesOn`).
+    #[cold]
+    pub(crate) fn goes_on(&mut self, monitored: bool) {
+        self.goes_on = true;
+        self.parking.get_or_insert_default().monitored = monitored;
+    }
+
+    /// Clears the state, unless a request waits for flash or runs in parts.
+    #[inline]
+    pub(crate) fn end_parking(&mut self) {
+        if self.parking.is_some() && self.verdict != Verdict::Cold && !self.goes_on {
+            self.parking = None;
+        }
+    }
+
+    /// The walk of the request that was presented again. A new walk, if there is none or another
+    /// table is behind the database now.
+    pub(crate) fn take_walk(&mut self, table: TableId) -> Walk {
+        let parking = self.parking.as_mut();
+        parking
+            .and_then(|parking| parking.walk.take())
+            .filter(|walk| walk.table == Some(table))
+            .unwrap_or_else(|| Walk {
+                table: Some(table),
+                ..Walk::default()
+            })
+    }
+
+    pub(crate) fn keep_walk(&mut self, mut walk: Walk) {
+        let parking = self.parking.get_or_insert_default();
+        parking.progressed = std::mem::take(&mut walk.moved);
+        parking.walk = Some(walk);
+    }
+
+    /// The request has no more use for its lent entries.
+    pub(crate) fn comes_further(&mut self) {
+        self.parking.get_or_insert_default().progressed = true;
+    }
+
+    /// Whether the parked request made progress before: then it has no more use for its lent
+    /// entries.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
+    }
+
+    pub(crate) fn take_draw(&mut self) -> Option<u64> {
+        self.parking.as_mut()?.draw.take()
+    }
+
+    pub(crate) fn keep_draw(&mut self, draw: u64) {
+        self.parking.get_or_insert_default().draw = Some(draw);
+    }
+
+    /// The state kept for a request that has ended must not affect the next one.
+    pub(crate) fn forget_kept(&mut self) {
+        if let Some(parking) = &mut self.parking {
+            (parking.draw, parking.walk) = (None, None);
+            parking.in_parts = false;
+        }
+    }
+
+    /// Whether monitors were sent the request already, when it was presented before.
+    pub(crate) fn take_monitored(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
+    }
+
+    /// To be called before a turn's requests run: the client waits for nothing. For native clients,
+    /// whose requests run elsewhere.
+    #[inline]
+    pub(crate) fn begin_native(&mut self) {
+        if self.verdict == Verdict::Cold {
+            self.verdict = Verdict::Open;
+        }
+    }
+
+    pub(crate) fn is_cold(&self) -> bool {
+        self.verdict == Verdict::Cold
+    }
+
+    /// Notes the bytes lent for the request that is presented again.
+    pub(crate) fn was_lent(&mut self, bytes: usize) {
+        let parking = self.parking.get_or_insert_default();
+        parking.lent = bytes;
+        parking.failed.clear(); // these are of an earlier time
+    }
+
+    /// Bytes lent for the first request of its turn; 0 for the requests behind it (`executed`).
+    #[inline]
+    pub(crate) fn lent_bytes(&self, executed: usize) -> usize {
+        let parking = self.parking.as_ref().filter(|_| executed == 0);
+        parking.map_or(0, |parking| parking.lent)
+    }
+
+    /// Parks a native request that needs these entries. `Some`: it may not wait, because they could
+    /// not be fetched, or are too large together with its lent entries (cold::C3, cold::C4). It
+    /// must be answered accordingly.
+    #[cold]
+    pub(crate) fn park_native(
+        &mut self,
+        executed: usize,
+        wanted: Vec<Cold>,
+        most: usize,
+    ) -> Option<WhenCold> {
+        match self.failure_of(&wanted) {
+            Some(Unfetched::Unreadable(_)) => return Some(WhenCold::Fails),
+            Some(Unfetched::TooMuch(_)) => return Some(WhenCold::Retries),
+            None => {}
+        }
+        let lent = self.lent_bytes(executed);
+        if lent > 0 && lent + bytes_of(&wanted) > most {
+            return Some(WhenCold::Retries);
+        }
+        let parking = self.parking.get_or_insert_default();
+        parking.wanted = wanted;
+        parking.in_parts = true; // an answer with objects may end anywhere
+        self.verdict = Verdict::Cold;
+        None
+    }
+
+    pub(crate) fn failure_of(&self, wanted: &[Cold]) -> Option<&Unfetched> {
+        let parking = self.parking.as_ref()?;
+        let failed = parking.failed.iter();
+        let mut met =
+            failed.filter(|(failed, _)| wanted.iter().any(|cold| cold.key() == failed.key()));
+        met.next().map(|(_, why)| why)
+    }
+}
+
+pub(crate) fn bytes_of(wanted: &[Cold]) -> usize {
+    wanted.iter().map(|cold| cold.span().1).sum()
+}

@@ -1,0 +1,139 @@
+//! The kernel's figures of this process.
+
+use std::fs;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+pub(crate) struct Memory {
+    pub(crate) resident_bytes: u64,
+    pub(crate) virtual_bytes: u64,
+    /// Resident pages of files: the program's code and constants.
+    pub(crate) file_bytes: u64,
+}
+
+/// None where there is no `/proc`.
+pub(crate) fn memory() -> Option<Memory> {
+    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let page_bytes = rustix::param::page_size() as u64;
+    let virtual_bytes = pages.next()?.ok()? * page_bytes;
+    let resident_bytes = pages.next()?.ok()? * page_bytes;
+    let file_bytes = pages.next()?.ok()? * page_bytes;
+    Some(Memory {
+        resident_bytes,
+        virtual_bytes,
+        file_bytes,
+    })
+}
+
+/// CPU time of all threads, user and system time together.
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+pub(crate) fn open_files() -> Option<u64> {
+    Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64)
+}
+
+/// Maximum number of open file descriptors; None: no limit.
+pub(crate) fn open_files_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// When the process started, in seconds since 1970.
+pub(crate) fn start_time() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The process name, in parentheses, may contain anything. The start time is field 22 of all, in
+    // ticks since the machine's start.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let ticks: f64 = rest.split_whitespace().nth(19)?.parse().ok()?;
+    let machine = fs::read_to_string("/proc/stat").ok()?;
+    let booted = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?;
+    let booted: f64 = booted.trim().parse().ok()?;
+    Some(booted + ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+pub(crate) fn threads() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let threads = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Threads:"))?;
+    threads.trim().parse().ok()
+}
+
+/// Resident memory, in bytes; 0 if the kernel does not report it.
+pub(crate) fn rss_bytes() -> u64 {
+    memory().map_or(0, |memory| memory.resident_bytes)
+}
+
+/// Memory of the machine, in bytes.
+pub(crate) fn machine_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram as u64 * u64::from(system.mem_unit)
+}
+
+/// CPU time of all threads in user and system mode, in seconds.
+pub(crate) fn cpu_seconds() -> (f64, f64) {
+    let all = cpu_time().as_secs_f64();
+    static LAST: LastTimes = LastTimes::new((0.0, 0.0));
+    never_less(&LAST, divided(all, "/proc/self/stat"))
+}
+
+/// The same for the first thread alone.
+pub(crate) fn cpu_seconds_of_main() -> (f64, f64) {
+    let folder = format!("/proc/self/task/{}", std::process::id());
+    let text = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
+    let ns = text
+        .split_whitespace()
+        .next()
+        .and_then(|ns| ns.parse().ok());
+    static LAST: LastTimes = LastTimes::new((0.0, 0.0));
+    never_less(
+        &LAST,
+        divided(ns.unwrap_or(0.0) / 1e9, &format!("{folder}/stat")),
+    )
+}
+
+/// The times that were reported last.
+type LastTimes = Mutex<(f64, f64)>;
+
+/// Keeps both times from falling, as counters must: the parts are estimates, and one may fall.
+fn never_less(last: &LastTimes, now: (f64, f64)) -> (f64, f64) {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    *last = (last.0.max(now.0), last.1.max(now.1));
+    *last
+}
+
+/// The kernel counts user and system mode in ticks, but their sum to the nanosecond.
+fn divided(all: f64, stat: &str) -> (f64, f64) {
+    let text = fs::read_to_string(stat).unwrap_or_default();
+    // The process name, in parentheses, may contain anything: fields are counted after it. User
+    // time is field 14 of all.
+    let mut fields = text
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace()
+        .skip(11);
+    let mut next = || fields.next().and_then(|field| field.parse::<f64>().ok());
+    let (user, system) = (next().unwrap_or(0.0), next().unwrap_or(0.0));
+    let user = match user + system {
+        0.0 => all,
+        ticks => all * user / ticks,
+    };
+    (user, all - user)
+}
+
+/// `Linux 6.1 x86_64`.
+pub(crate) fn system() -> String {
+    let name = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    format!(
+        "{} {} {}",
+        text(name.sysname()),
+        text(name.release()),
+        text(name.machine())
+    )
+}

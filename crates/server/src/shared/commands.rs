@@ -1,0 +1,305 @@
+//! State that the commands of all threads share beyond the store: databases, pauses, monitors, the
+//! slow log, command counters.
+//!
+//! **Concurrency.** Every request reads [`CommandState::gate`] and [`CommandState::dbs`], and only
+//! rare commands write them, so their lines stay shared in every core's cache. Each counter has one
+//! writer, its thread. The mutexes guard cold paths only.
+
+use super::error_names;
+use super::slow_log::SlowLog;
+use super::totals::Baseline;
+use super::{ClientRecord, Counter, Histogram};
+use duramen_base::ids::Level;
+use duramen_base::limits::TABLES_MAX;
+use duramen_engine::{Log, Position, TableId};
+use duramen_wire::native::message::TableEntry;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Number of databases that `SELECT` accepts, as Redis's default.
+pub(crate) const DBS: usize = 16;
+/// In [`CommandState::dbs`]: the database has no table yet.
+const NO_TABLE: u32 = u32::MAX;
+
+/// Bits of [`CommandState::gate`].
+pub(crate) mod global {
+    pub(crate) const PAUSED: u32 = 1;
+    pub(crate) const MONITORED: u32 = 1 << 1;
+    /// Databases were exchanged, and a crash can still undo that.
+    pub(crate) const EXCHANGED: u32 = 1 << 2;
+}
+
+/// Counters of one command on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct CommandCounters {
+    /// Refused before they ran.
+    pub(crate) rejected: Counter,
+    /// Ran and replied with an error.
+    pub(crate) failed: Counter,
+    /// Number of requests that ran, and their times. Created by the thread when it runs the command
+    /// for the first time.
+    pub(crate) times: OnceLock<Box<Histogram>>,
+}
+
+/// One thread's counters of commands, in the order of the command table.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct ThreadState {
+    pub(crate) commands: Box<[CommandCounters]>,
+    /// Error replies, in the order of [`error_names::NAMES`].
+    pub(crate) errors: [Counter; error_names::NAMES.len()],
+}
+
+/// The part of the server's shared state that belongs to the commands.
+#[derive(Debug)]
+pub struct CommandState {
+    gate: AtomicU32,
+    dbs: [AtomicU32; DBS],
+    /// How often SWAPDB changed the table behind each database. Written by a thread that is
+    /// exclusive in the store, read under a guard.
+    exchanges: [AtomicU64; DBS],
+    /// Levels of tables, by the positions of their ids: 0 = the server's, else the level's number
+    /// plus one.
+    levels: Box<[AtomicU8]>,
+    /// A write may have been answered before it was on disk. Relaxed: the thread that answers so
+    /// has stored it before.
+    early: AtomicBool,
+    /// End of `CLIENT PAUSE`, in milliseconds of the server's clock; 0 = none.
+    pause_until_ms: AtomicU64,
+    /// 1 = only writes wait.
+    pause_writes_only: AtomicU32,
+    pub(crate) threads: Box<[ThreadState]>,
+    /// Held while a database gets its table, and while two are exchanged: each table is behind at
+    /// most one database. A thread that holds it waits for nothing but the log's memory, during an
+    /// exchange.
+    places: Mutex<()>,
+    /// The position on which the exchanged mapping depends, until it is synced.
+    exchanged: Mutex<Position>,
+    monitors: Mutex<Vec<Arc<ClientRecord>>>,
+    /// The highest reported memory in use, in bytes.
+    pub(crate) used_memory_peak: AtomicU64,
+    /// Average time to live of the keys of each database, in milliseconds, as estimated last.
+    pub(crate) ttl_ms: [AtomicU64; DBS],
+    slow_log: Mutex<SlowLog>,
+    /// The counters' values at the last `CONFIG RESETSTAT`.
+    pub(crate) baseline: Mutex<Baseline>,
+    /// 40 hexadecimal digits that identify this run of the server.
+    pub(crate) run_id: String,
+}
+
+impl CommandState {
+    pub fn new(threads: usize, commands: usize) -> CommandState {
+        let thread = |_| ThreadState {
+            commands: (0..commands).map(|_| CommandCounters::default()).collect(),
+            errors: std::array::from_fn(|_| Counter::default()),
+        };
+        CommandState {
+            gate: AtomicU32::new(0),
+            dbs: std::array::from_fn(|db| {
+                AtomicU32::new(if db == 0 {
+                    TableId::DEFAULT.0
+                } else {
+                    NO_TABLE
+                })
+            }),
+            exchanges: std::array::from_fn(|_| AtomicU64::new(0)),
+            levels: (0..TABLES_MAX).map(|_| AtomicU8::new(0)).collect(),
+            early: AtomicBool::new(false),
+            pause_until_ms: AtomicU64::new(0),
+            pause_writes_only: AtomicU32::new(0),
+            threads: (0..threads).map(thread).collect(),
+            places: Mutex::default(),
+            exchanged: Mutex::default(),
+            monitors: Mutex::default(),
+            used_memory_peak: AtomicU64::new(0),
+            ttl_ms: std::array::from_fn(|_| AtomicU64::new(0)),
+            slow_log: Mutex::default(),
+            baseline: Mutex::default(),
+            run_id: run_id(),
+        }
+    }
+
+    /// The bits that send every client's requests through all checks; 0 = none.
+    #[inline]
+    pub(crate) fn gate(&self) -> u32 {
+        self.gate.load(Ordering::Relaxed)
+    }
+
+    /// The table behind a database; `None` = it has none yet.
+    #[inline]
+    pub(crate) fn table(&self, db: u8) -> Option<TableId> {
+        let table = self.dbs.get(usize::from(db))?.load(Ordering::Relaxed);
+        (table != NO_TABLE).then_some(TableId(table))
+    }
+
+    /// The tables behind all databases.
+    pub(crate) fn tables(&self) -> [Option<TableId>; DBS] {
+        std::array::from_fn(|db| self.table(db as u8))
+    }
+
+    /// Removes a dropped table from its database.
+    pub(crate) fn forget_table(&self, table: TableId) {
+        for place in &self.dbs {
+            let (gone, none) = (table.0, NO_TABLE);
+            // A table that was assigned meanwhile stays. Relaxed: the store itself decides which
+            // tables exist.
+            let _ = place.compare_exchange(gone, none, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn lock_places(&self) -> MutexGuard<'_, ()> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_table(&self, db: u8, table: Option<TableId>) {
+        if let Some(place) = self.dbs.get(usize::from(db)) {
+            place.store(table.map_or(NO_TABLE, |table| table.0), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets all databases at once. The caller is exclusive in the store, so all other threads see
+    /// the gate together with the databases. `position`: the change is lost unless this is synced.
+    pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
+        for (db, table) in (0..).zip(places) {
+            if *table != self.table(db) {
+                // Relaxed: a thread that reads it enters the store afterwards, or had left it
+                // before.
+                self.exchanges[usize::from(db)].fetch_add(1, Ordering::Relaxed);
+            }
+            self.set_table(db, *table);
+        }
+        if !position.is_none() {
+            self.exchanged().join(position);
+            self.gate.fetch_or(global::EXCHANGED, Ordering::Relaxed);
+        }
+    }
+
+    /// A number that differs from an earlier one if SWAPDB put another table behind the database
+    /// since.
+    pub(crate) fn exchanges(&self, db: u8) -> u64 {
+        let exchanges = self.exchanges.get(usize::from(db));
+        exchanges.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// The position that a reply must wait for if it depends on the mapping of databases to tables;
+    /// `None`: there is none.
+    #[cold]
+    pub(crate) fn awaited_exchange(&self, log: Option<&Log>) -> Option<Position> {
+        let mut exchanged = self.exchanged();
+        if log.is_some_and(|log| log.reached(&exchanged) < Level::Synced) {
+            return Some(exchanged.clone());
+        }
+        *exchanged = Position::default();
+        self.gate.fetch_and(!global::EXCHANGED, Ordering::Relaxed);
+        None
+    }
+
+    fn exchanged(&self) -> MutexGuard<'_, Position> {
+        self.exchanged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table's own level; None = the server's.
+    #[inline]
+    pub(crate) fn level(&self, table: TableId) -> Option<Level> {
+        let level = self.levels.get(table.place())?.load(Ordering::Relaxed);
+        Level::from_number(level.wrapping_sub(1))
+    }
+
+    pub(crate) fn set_level(&self, table: TableId, level: Option<Level>) {
+        if let Some(level) = level {
+            self.note_level(level);
+        }
+        if let Some(place) = self.levels.get(table.place()) {
+            place.store(level.map_or(0, |level| level as u8 + 1), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that writes are answered at this level from now on.
+    pub(crate) fn note_level(&self, level: Level) {
+        if level == Level::Memory {
+            self.early.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a write may have been answered at level `memory` since the start: only then can a
+    /// stop lose data.
+    pub(crate) fn answered_early(&self) -> bool {
+        self.early.load(Ordering::Relaxed)
+    }
+
+    /// In a cluster: takes over the coordinator's list of tables whenever it changes. Database 0 is
+    /// the table `db0`, and there is no other database, as in Redis Cluster. An empty list: no
+    /// table is known yet.
+    pub fn adopt_tables(&self, tables: &[TableEntry]) {
+        let first = tables.iter().find(|entry| entry.name == "db0");
+        self.set_table(0, first.map(|entry| entry.table));
+        for db in 1..DBS as u8 {
+            self.set_table(db, None);
+        }
+        for entry in tables {
+            self.set_level(entry.table, entry.level);
+        }
+    }
+
+    /// The database that a table is behind.
+    pub(crate) fn db_of(&self, table: TableId) -> Option<u8> {
+        let place = self
+            .dbs
+            .iter()
+            .position(|db| db.load(Ordering::Relaxed) == table.0)?;
+        u8::try_from(place).ok()
+    }
+
+    pub(crate) fn pause(&self, until_ms: u64, writes_only: bool) {
+        self.pause_writes_only
+            .store(writes_only.into(), Ordering::Relaxed);
+        self.pause_until_ms.store(until_ms, Ordering::Relaxed);
+        if until_ms == 0 {
+            self.gate.fetch_and(!global::PAUSED, Ordering::Relaxed);
+        } else {
+            self.gate.fetch_or(global::PAUSED, Ordering::Relaxed);
+        }
+    }
+
+    /// The end of the current pause and whether only writes wait; ends a pause that is over.
+    pub(crate) fn paused(&self, now_ms: u64) -> Option<(u64, bool)> {
+        let until_ms = self.pause_until_ms.load(Ordering::Relaxed);
+        if until_ms == 0 {
+            return None;
+        }
+        if until_ms <= now_ms {
+            self.pause(0, false);
+            return None;
+        }
+        Some((
+            until_ms,
+            self.pause_writes_only.load(Ordering::Relaxed) != 0,
+        ))
+    }
+
+    pub(crate) fn slow_log(&self) -> MutexGuard<'_, SlowLog> {
+        self.slow_log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn monitors(&self) -> MutexGuard<'_, Vec<Arc<ClientRecord>>> {
+        self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets whether there are monitors; to be called while [`monitors`](Self::monitors) is held.
+    pub(crate) fn set_monitored(&self, monitored: bool) {
+        if monitored {
+            self.gate.fetch_or(global::MONITORED, Ordering::Relaxed);
+        } else {
+            self.gate.fetch_and(!global::MONITORED, Ordering::Relaxed);
+        }
+    }
+}
+
+fn run_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The standard library seeds these from the system's randomness.
+    let word = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
+}

@@ -1,0 +1,146 @@
+//! A member's state for its reactors: the owner of each key, and the time until which they may
+//! answer.
+//!
+//! **Invariants**
+//! - M1: a request is executed with a view that was current when its guard was pinned or renewed. A
+//!   thread that takes a range away waits for the guards from before (`Store::quiesce` of the
+//!   engine), and so for every request that used an older view.
+//! - M2: no reply is sent unless [`Membership::may_reply`] allows it after the request was
+//!   executed. A reply that may not be sent waits: a lease granted later proves that no other
+//!   server served the key meanwhile, and a life that ends closes the connection.
+//!
+//! **Concurrency**: the node's thread writes, any thread reads. Release in `publish` pairs with
+//! Acquire in [`ViewCache::get`].
+//!
+//! Paper: [Ousterhout15 §3, §7.4].
+
+use super::{Clock, MemberStatus};
+use duramen_node::{Clients, ReadUntil, View};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// One life of a member: from the id that the coordinator assigned, to its end.
+pub struct Membership {
+    clock: Clock,
+    view: RwLock<Arc<View>>,
+    /// Grows with every change of `view`.
+    generation: AtomicU64,
+    read_until: Arc<ReadUntil>,
+    /// Time at which this life began.
+    began_us: u64,
+    clients: Arc<Clients>,
+    status: RwLock<Arc<MemberStatus>>,
+}
+
+impl Membership {
+    /// State before the first view: nothing is served. All parameters belong to the same node;
+    /// `clients` came with its store.
+    pub fn new(clock: Clock, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
+        Membership {
+            began_us: clock.now_us(),
+            clock,
+            view: RwLock::default(),
+            generation: AtomicU64::new(1),
+            read_until,
+            clients,
+            status: RwLock::default(),
+        }
+    }
+
+    /// The remembered requests of native clients.
+    pub fn clients(&self) -> &Arc<Clients> {
+        &self.clients
+    }
+
+    /// Microseconds on the node's clock.
+    pub fn now_us(&self) -> u64 {
+        self.clock.now_us()
+    }
+
+    /// Whether replies may leave now (M2).
+    pub fn may_reply(&self) -> bool {
+        self.read_until.may_read(self.now_us())
+    }
+
+    /// Milliseconds for which it has owned tablets, or could have, without a lease to serve them.
+    pub fn unleased_ms(&self) -> u64 {
+        let view = self.view();
+        if view.map().owner(view.me()).is_none() {
+            return 0;
+        }
+        let since_us = self.read_until.end_us().max(self.began_us);
+        self.now_us().saturating_sub(since_us) / 1_000
+    }
+
+    /// The member's status, for people.
+    pub fn status(&self) -> Arc<MemberStatus> {
+        Arc::clone(&self.status.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn set_status(&self, status: MemberStatus) {
+        *self.status.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
+    }
+
+    pub fn publish(&self, view: Arc<View>) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The current view. A hot path should keep a [`ViewCache`].
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One thread's copy of the view, refreshed when it changes. Reading it costs one load of a cache
+/// line that is rarely written.
+#[derive(Default)]
+pub struct ViewCache {
+    generation: u64,
+    view: Arc<View>,
+}
+
+impl ViewCache {
+    /// Whether [`get`](Self::get) would return the same view as last time: then the guard need not
+    /// be renewed (M1).
+    #[inline]
+    pub fn is_current(&self, membership: &Membership) -> bool {
+        self.generation == membership.generation.load(Ordering::Acquire)
+    }
+
+    /// To be called after the guard was pinned or renewed (M1).
+    #[inline]
+    pub fn get(&mut self, membership: &Membership) -> &Arc<View> {
+        let generation = membership.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.view = membership.view();
+        }
+        &self.view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};
+    use duramen_node::{Map, Ranges, Route};
+
+    #[test]
+    fn a_cache_sees_what_was_published_and_nobody_replies_without_a_lease() {
+        let membership = Membership::new(
+            Clock::start(),
+            Arc::default(),
+            Clients::new(Arc::new(|| {})),
+        );
+        let mut cache = ViewCache::default();
+        let at = |view: &View| matches!(view.route(TableId(1), RouteHash(0)), Route::ClusterDown);
+        assert!(at(cache.get(&membership)));
+        let me = ServerId::new(0, 1);
+        let (none, map) = (Ranges::default(), Arc::<Map>::default());
+        let view = View::new(me, TabletsVersion(1), none.clone(), none, map);
+        membership.publish(Arc::new(view));
+        assert_eq!(cache.get(&membership).me(), me);
+        assert!(!membership.may_reply());
+    }
+}

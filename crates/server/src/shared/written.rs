@@ -1,0 +1,103 @@
+//! The durable layer and the threads of the server: commits wake them, a snapshot and the last
+//! flush before a stop have their own threads.
+
+use super::{Message, Shared, Stop};
+use crate::durability::{Durability, Job, Stopping, Target};
+use std::sync::Arc;
+
+impl Shared {
+    /// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
+    /// be lost. `anyway`: if they cannot be written, stop nevertheless. Returns at once; `None`:
+    /// the server stops now, as there is nothing to write.
+    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Stopping>> {
+        // A member's log is on other servers; and a write that was answered after it was on disk
+        // cannot be lost.
+        let alone = self.membership().is_none() && self.commands.answered_early();
+        let durability = self.durability().filter(|_| alone);
+        let Some(durability) = durability.filter(|durability| durability.has_unwritten()) else {
+            self.stop(how);
+            return None;
+        };
+        let stopping = Arc::new(Stopping::default());
+        let (durability, shared) = (Arc::clone(durability), self.this());
+        let outcome = Arc::clone(&stopping);
+        self.ending.ask(true);
+        let write = move || {
+            let written = durability.store().flush();
+            let Some(shared) = shared else { return };
+            let result = match written {
+                Ok(()) => Ok(how),
+                Err(why) if anyway => {
+                    tracing::error!("stopping, and giving up what is not on disk: {why}");
+                    Ok(Stop::AtOnce)
+                }
+                Err(why) => {
+                    tracing::error!(
+                        "not stopping: {why}; what was acknowledged and is not on disk would be lost. Make room, or give it up with SHUTDOWN NOSAVE"
+                    );
+                    shared.ending.ask(false);
+                    Err(why.to_string())
+                }
+            };
+            outcome.end(result.clone().map(|_| ()));
+            if let Ok(how) = result {
+                shared.stop(how);
+            }
+            shared.wake_for_commit();
+        };
+        let thread = std::thread::Builder::new().name("stop".to_owned());
+        if let Err(error) = thread.spawn(write) {
+            self.ending.ask(false);
+            stopping.end(Err(format!("cannot start a thread: {error}")));
+        }
+        Some(stopping)
+    }
+
+    /// Starts a snapshot on its own thread.
+    ///
+    /// # Errors
+    /// A text, if another snapshot is in progress or the target exists already.
+    pub fn snapshot(&self, durability: &Durability, target: Target) -> Result<Arc<Job>, String> {
+        let (place, job) = durability.begin_snapshot(&self.config(), target)?;
+        let (shared, made) = (self.this(), Arc::clone(&job));
+        let make = move || {
+            let Some(shared) = shared else { return };
+            let Some(durability) = shared.durability() else {
+                return;
+            };
+            let next = durability.make_snapshot(&place, &made);
+            shared.wake_for_commit();
+            if let Some(target) = next
+                && let Err(why) = shared.snapshot(durability, target)
+            {
+                tracing::error!("the scheduled snapshot failed: {why}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("snapshot".to_owned());
+        thread.spawn(make).map_err(|error| {
+            let text = format!("ERR cannot start a thread: {error}");
+            job.end(Err(text.clone()));
+            text
+        })?;
+        Ok(job)
+    }
+
+    /// From now on every commit wakes the reactor threads that wait for one.
+    pub(crate) fn watch_commits(self: &Arc<Shared>, durability: &Durability) {
+        let shared = Arc::downgrade(self);
+        durability.log().watch(Arc::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.wake_for_commit();
+            }
+        }));
+    }
+
+    /// Makes every thread that waits for the log, or for a snapshot, check again.
+    pub(crate) fn wake_for_commit(&self) {
+        for thread in &self.threads {
+            if thread.commits.committed() {
+                thread.mailbox.post(Message::Committed);
+            }
+        }
+    }
+}
