@@ -109,8 +109,8 @@ fn old_of(then: &Path) -> PathBuf {
 /// snapshot lets another one be moved away, so `fresh` is complete if there is nothing at `then`.
 fn finish_putting(fresh: &Path, then: &Path) -> std::io::Result<()> {
     let old = old_of(then);
-    if !old.exists() {
-        return Ok(());
+    if !is_store(&old).unwrap_or(false) {
+        return Ok(()); // none, or a directory that is not ours
     }
     if !then.exists() && fresh.exists() {
         std::fs::rename(fresh, then)?;
