@@ -191,7 +191,7 @@ class Reader:
         for folder in (self.work, self.programs, *(self.root / name.strip("/") for name in FOLDERS)):
             folder.mkdir(parents=True)
         # The content of the repository, as seen from its root.
-        for name in ("scripts", "crates", "Cargo.toml"):
+        for name in ("scripts", "crates", "heap", "Cargo.toml"):
             (self.work / name).symlink_to(ROOT / name)
         (self.programs / "duramen").symlink_to(harness.BINARY)
         # As on a terminal.

@@ -229,6 +229,47 @@ def test_monitors_hold_up_nobody(start):
 
 
 @pytest.mark.duramen
+def test_a_large_request_is_shown_to_monitors_in_part(start):
+    """A line of MONITOR was four times as long as its request: three of 60 MB stopped a thread for 6 s and took 900 MB."""
+    server = start(threads=1, memory="64mb")
+    with server.connect() as monitor, server.connect() as busy, server.connect() as wire:
+        assert monitor.call("MONITOR") == b"OK"
+        assert busy.call("STRLEN", bytes(60_000_000)) == 0
+        line = monitor.reply()
+        assert b"more bytes)" in line and len(line) < 2_000_000
+        busy.send(harness.encode("STRLEN", bytes(60_000_000)))
+        began = time.monotonic()
+        assert wire.call("PING") == b"PONG"
+        assert time.monotonic() - began < 2
+        assert busy.reply() == 0
+
+
+@pytest.mark.duramen
+def test_kills_in_a_transaction_have_an_end(start):
+    """200,000 CLIENT KILL in an EXEC beside 400 clients held every thread for 11 s."""
+    server = start(threads=2)
+    others = [server.connect() for _ in range(400)]
+    with server.connect() as busy, server.connect() as wire:
+        busy.pipeline([("MULTI",), ("FLUSHDB",), *[("CLIENT", "KILL", "ADDR", "1.2.3.4:5")] * 200_000])
+        busy.send(harness.encode("EXEC"))
+        began = time.monotonic()
+        assert wire.call("GET", "k") is None
+        assert time.monotonic() - began < 5
+        assert len(busy.reply()) == 200_001
+        assert len(wire.call("CLIENT", "LIST").splitlines()) == 402
+    for other in others:
+        other.close()
+
+
+@pytest.mark.duramen
+def test_patterns_of_config_get_are_bounded(wire):
+    """One CONFIG GET with a million patterns held its thread for 20 s."""
+    with pytest.raises(harness.ErrorReply, match="at most 1024 patterns"):
+        wire.call("CONFIG", "GET", *["*q*x*y*z"] * 1025)
+    assert wire.call("CONFIG", "GET", *["maxmem*"] * 1024)
+
+
+@pytest.mark.duramen
 @pytest.mark.parametrize("command", [("KEYS", "nomatch*x"), ("SCAN", "0", "COUNT", "100000", "MATCH", "*z*z*z*")])
 def test_walks_of_a_transaction_have_an_end(server, wire, command):
     """300 KEYS in one EXEC held every thread for 51 s: the walks inside it had no bound."""

@@ -1092,3 +1092,38 @@ def offline_error(*arguments):
     )
     assert done.returncode == 5 and "panicked" not in done.stderr, done
     return done.stderr
+
+
+@pytest.mark.parametrize("how", ["FLUSHALL", "SWAPDB", "EXEC of FLUSHALL", "EXEC of SELECT and FLUSHDB", "EXEC of SWAPDB"])
+def test_commands_on_other_tables_have_the_levels_of_those(durable, how):
+    """A client of a table at level `memory` got OK for FLUSHALL; after `kill -9` the data of the
+    durable tables were back."""
+    server = durable()
+    with server.connect() as wire:
+        wire.call("DURAMEN.TABLE", "CREATE", "fast", "LEVEL", "memory")
+        assert wire.call("SET", "k", "v") == b"OK"
+    with server.connect() as wire:
+        wire.call("DURAMEN.USE", "fast")
+        commands = {"FLUSHALL": [("FLUSHALL",)], "SWAPDB": [("SWAPDB", "0", "1")]}
+        commands["EXEC of FLUSHALL"] = commands["FLUSHALL"]
+        commands["EXEC of SWAPDB"] = commands["SWAPDB"]
+        commands["EXEC of SELECT and FLUSHDB"] = [("SELECT", "0"), ("FLUSHDB",)]
+        if how.startswith("EXEC"):
+            wire.pipeline([("MULTI",), *commands[how]])
+            assert wire.call("EXEC")[-1] == b"OK"
+        else:
+            assert wire.call(*commands[how][0]) == b"OK"
+        server.kill()
+    server = server.start()
+    with server.connect() as wire:
+        assert wire.call("GET", "k") is None
+        if "SWAPDB" in how:
+            assert wire.call("SELECT", "1") == b"OK"
+            assert wire.call("GET", "k") == b"v"
+
+
+def test_a_silent_command_replaces_no_reply(server, wire):
+    """A silent SAVE that failed put its error in place of the reply of the SET before it."""
+    wire.call("CONFIG", "SET", "snapshot-dir", "/proc/none")
+    wire.send(encode("SET", "a", "1") + encode("CLIENT", "REPLY", "SKIP") + encode("SAVE") + encode("ECHO", "end"))
+    assert [wire.reply(), wire.reply()] == [b"OK", b"end"]

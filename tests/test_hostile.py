@@ -325,3 +325,27 @@ def test_reset_ends_monitor_at_once(start):
             while wire.reply() != b"RESET":
                 pass
             assert wire.call("GET", "absent") is None
+
+
+def test_strangers_fill_no_memory(start):
+    """A client without the password that read no replies took 1.15 MB: 500 of them 590 MB."""
+    server = start("--requirepass", "secret", memory="64mb", threads=2)
+    before = server.resident_bytes()
+    strangers = [harness.Wire(server.port, receive_buffer=4096) for _ in range(40)]
+    requests = (b"x " * 9 + b"y" * 110 + b"\r\n") * 300
+    for stranger in strangers:
+        stranger.socket.setblocking(False)
+    sent = [0] * len(strangers)
+    began = moved = time.monotonic()
+    while time.monotonic() - moved < 1 and time.monotonic() - began < 60:
+        for n, stranger in enumerate(strangers):
+            try:
+                sent[n] += stranger.socket.send(requests[sent[n] % len(requests) :])
+                moved = time.monotonic()
+            except BlockingIOError:
+                pass
+    assert server.resident_bytes() - before < 15_000_000
+    with server.connect() as wire:
+        assert wire.call("AUTH", "secret") == b"OK"
+    for stranger in strangers:
+        stranger.close()

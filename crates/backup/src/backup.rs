@@ -31,11 +31,10 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT, Record};
 
-use crate::buffer::{Buffer, Held};
+use crate::buffer::{Buffer, BufferBytes};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
-use crate::many::FRAMES_KEPT;
 use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
@@ -59,10 +58,10 @@ pub struct Backup {
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// The memory of its buffers.
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<BufferBytes>,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Buffer>,
-    /// Held until [`leave`](Self::leave), or until this is dropped.
+    /// BufferBytes until [`leave`](Self::leave), or until this is dropped.
     pub(crate) lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -82,7 +81,7 @@ pub(crate) struct State {
     pub(crate) damaged: Vec<Damaged>,
     /// Buffers for reuse: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<BufferBytes>,
     /// Logs of which nothing is accepted any more.
     pub(crate) fenced: BTreeSet<u64>,
     /// The replica that was verified last in this round.
@@ -288,8 +287,7 @@ impl Backup {
         self.working(&state)?;
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
-            let kept = if chunk.close { 0 } else { FRAMES_KEPT };
-            self.has_room(&state, id.log, kept)?;
+            self.has_room(&state, id.log, chunk.frames_kept())?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(id, replica);

@@ -3,11 +3,12 @@
 //! **Invariants**
 //! - A1: `start` was computed for this allocation, which never moves: the vector is never grown,
 //!   only replaced.
-//! - A2: a counted buffer adds to [`Held`] each byte that it writes to for the first time, and
-//!   subtracts all of them when it is dropped: `Held` is the most memory that all counted buffers
-//!   can have resident. (Large allocations are fresh from the system.)
+//! - A2: a counted buffer adds to [`BufferBytes`] each byte that it writes to for the first time,
+//!   and subtracts all of them when it is dropped: `BufferBytes` is the most memory that all
+//!   counted buffers can have resident. (Large allocations are fresh from the system.)
 //!
-//! **Concurrency**: a buffer belongs to one owner. `Held` is shared by all buffers of a backup.
+//! **Concurrency**: a buffer belongs to one owner. All buffers of a backup share one
+//! `BufferBytes`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +24,14 @@ const SHRUNK_BYTES: usize = 128 << 10;
 ///
 /// Relaxed everywhere: the counters count, and order nothing.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct BufferBytes {
     /// Bytes written to.
     touched: AtomicU64,
     /// Bytes allocated.
     reserved: AtomicU64,
 }
 
-impl Held {
+impl BufferBytes {
     /// Bytes that they can have resident now.
     pub(crate) fn bytes(&self) -> u64 {
         self.touched.load(Ordering::Relaxed)
@@ -51,7 +52,7 @@ pub(crate) struct Buffer {
     /// Bytes from `start` on that were ever written to: the resident part of a large allocation.
     touched: usize,
     /// The counter (A2); `None`: not counted.
-    held: Option<Arc<Held>>,
+    held: Option<Arc<BufferBytes>>,
 }
 
 impl Buffer {
@@ -74,14 +75,14 @@ impl Buffer {
     }
 
     /// As [`with_capacity`](Self::with_capacity), counted by `held`.
-    pub(crate) fn counted(bytes: usize, held: &Arc<Held>) -> Buffer {
+    pub(crate) fn counted(bytes: usize, held: &Arc<BufferBytes>) -> Buffer {
         let mut buffer = Buffer::with_capacity(bytes);
         buffer.count(held);
         buffer
     }
 
     /// Makes `held` count it, if no other counter does.
-    pub(crate) fn count(&mut self, held: &Arc<Held>) {
+    pub(crate) fn count(&mut self, held: &Arc<BufferBytes>) {
         if self.held.is_none() {
             held.touched
                 .fetch_add(self.touched as u64, Ordering::Relaxed);
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_touched_is_counted_once_and_taken_back() {
-        let held = Arc::new(Held::default());
+        let held = Arc::new(BufferBytes::default());
         let mut buffer = Buffer::counted(1 << 20, &held);
         assert_eq!(held.bytes(), 0, "a large allocation costs nothing yet");
         buffer.extend(&[1; 5000]);

@@ -26,7 +26,6 @@ pub mod inspect;
 mod many;
 mod open;
 pub mod os;
-mod parallel;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod read;
@@ -45,7 +44,7 @@ pub use ahead::{Lookup, ReadAhead};
 pub use backup::Backup;
 pub use error::Error;
 pub use group::{Answered, Group};
-pub use many::{Sorted, Spare, Wanted};
+pub use many::{Sorted, Spare, WantedKeys};
 pub use types::{
     Chunk, Committed, Copies, Damaged, Expected, Geometry, Identity, LogDamage, Mode, Options,
     Place, ReplicaId, ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,

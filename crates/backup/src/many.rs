@@ -28,9 +28,6 @@ use crate::error::Error;
 use crate::replica::Data;
 use crate::types::{ReplicaId, ReplicaInfo};
 
-/// Frames that openings leave free, except for whole segments that arrive in one piece: most of
-/// these come from a recovery or a cleaner, and free more than they take.
-pub(crate) const FRAMES_KEPT: u32 = 2;
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of
 /// open replicas have priority.
 const WAL_OPEN_PERCENT: u64 = 75;
@@ -45,7 +42,7 @@ const USUAL_ENTRY_BYTES: usize = 128;
 
 /// The keys of one table that a recovery needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedKeys {
     pub table: u32,
     pub keys: KeyRange,
     /// Entries in segments below this one do not belong to the tablet: its owner had it before, and
@@ -110,7 +107,7 @@ impl Sorted {
     }
 
     /// Entries of one range, whole ones in the form of the log, one after another.
-    pub fn range(&self, wanted: &Wanted) -> &[u8] {
+    pub fn range(&self, wanted: &WantedKeys) -> &[u8] {
         let (first, end) = self.places(wanted);
         self.bytes
             .get(self.offset(first)..self.offset(end))
@@ -122,7 +119,7 @@ impl Sorted {
     /// no entry begins there.
     pub fn piece(
         &self,
-        wanted: &Wanted,
+        wanted: &WantedKeys,
         from: usize,
         bytes_max: usize,
     ) -> Option<(Range<usize>, u32)> {
@@ -141,7 +138,7 @@ impl Sorted {
     }
 
     /// Indices of the first entry of a range, and of the one after its last.
-    fn places(&self, wanted: &Wanted) -> (usize, usize) {
+    fn places(&self, wanted: &WantedKeys) -> (usize, usize) {
         if self.info.segment < wanted.since {
             return (0, 0);
         }
@@ -346,7 +343,7 @@ impl Backup {
     pub fn read_filtered(
         &self,
         id: ReplicaId,
-        ranges: &[Wanted],
+        ranges: &[WantedKeys],
         hasher: &KeyHasher,
         buckets: &mut [Vec<u8>],
     ) -> Result<ReplicaInfo, Error> {

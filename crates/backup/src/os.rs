@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::lock::{STORE_FILES, file_of_store, lock_alone};
+use duramen_disk::Parallel;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
@@ -24,7 +25,6 @@ use crate::buffer::Buffer;
 use crate::create;
 use crate::disk::{BLOCK_BYTES, Disk, File, OpenHow};
 use crate::error::Error;
-use crate::parallel::Parallel;
 pub use crate::region::SUPERBLOCK;
 use crate::region::{FRAMES, LOCK, WAL};
 use crate::types::Mode;

@@ -27,7 +27,7 @@ struct Source {
 
 /// The way to read the bytes of a frame.
 #[derive(Clone, Copy)]
-pub(crate) enum How<'a> {
+pub(crate) enum ReadMode<'a> {
     Usual,
     /// Past all caches, and the slot is verified too.
     Medium,
@@ -42,7 +42,7 @@ impl Backup {
     /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too
     /// short.
     pub fn read(&self, segment: SegmentId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(self.own(segment), into, How::Usual)
+        self.read_from(self.own(segment), into, ReadMode::Usual)
     }
 
     /// As [`read`](Self::read), of any log.
@@ -50,7 +50,7 @@ impl Backup {
     /// # Errors
     /// As there.
     pub fn read_of(&self, id: ReplicaId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(id, into, How::Usual)
+        self.read_from(id, into, ReadMode::Usual)
     }
 
     /// As [`read`](Self::read), in steps of at most `step_bytes`; `before` is called before each,
@@ -65,14 +65,14 @@ impl Backup {
         step_bytes: usize,
         before: &dyn Fn(usize),
     ) -> Result<ReplicaInfo, Error> {
-        self.read_from(self.own(segment), into, How::Steps(step_bytes, before))
+        self.read_from(self.own(segment), into, ReadMode::Steps(step_bytes, before))
     }
 
     pub(crate) fn read_from(
         &self,
         id: ReplicaId,
         into: &mut [u8],
-        how: How<'_>,
+        how: ReadMode<'_>,
     ) -> Result<ReplicaInfo, Error> {
         let mut found = None;
         for _ in 0..ATTEMPTS {
@@ -96,14 +96,14 @@ impl Backup {
         id: ReplicaId,
         source: &Source,
         into: &mut [u8],
-        how: How<'_>,
+        how: ReadMode<'_>,
     ) -> Option<Decay> {
         let part = &mut into[..source.in_frame];
         let read = match how {
             _ if part.is_empty() => Ok(()),
-            How::Medium => self.frames.read_medium(source.at, part),
-            How::Usual => self.frames.read_at(source.at, part),
-            How::Steps(step_bytes, before) => {
+            ReadMode::Medium => self.frames.read_medium(source.at, part),
+            ReadMode::Usual => self.frames.read_at(source.at, part),
+            ReadMode::Steps(step_bytes, before) => {
                 let mut steps = (0..).zip(part.chunks_mut(step_bytes));
                 steps.try_for_each(|(n, step)| {
                     before(step.len());
@@ -123,8 +123,8 @@ impl Backup {
             return Some(Decay::wrong("its bytes do not match its certificate"));
         }
         match how {
-            How::Medium => self.verify_slot(id),
-            How::Usual | How::Steps(..) => None,
+            ReadMode::Medium => self.verify_slot(id),
+            ReadMode::Usual | ReadMode::Steps(..) => None,
         }
     }
 

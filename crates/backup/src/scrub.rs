@@ -18,7 +18,7 @@ use crate::backup::{Backup, State};
 use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
-use crate::read::How;
+use crate::read::ReadMode;
 use crate::replica::Replica;
 use crate::types::{LogDamage, Place, ReplicaId, ScrubStep};
 
@@ -61,7 +61,7 @@ impl Backup {
         };
         scratch.resize(self.geometry.segment_bytes as usize); // it may grow meanwhile
         let segment = id.segment;
-        let read = self.read_from(id, scratch.bytes_mut(), How::Medium);
+        let read = self.read_from(id, scratch.bytes_mut(), ReadMode::Medium);
         *self
             .scrubbing
             .lock()

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use duramen_format::certificate::Certificate;
 use duramen_format::wal::{COMMIT_BYTES, Record};
 
-use crate::buffer::{Buffer, Held};
+use crate::buffer::{Buffer, BufferBytes};
 use crate::replica::Staged;
 
 /// From this many bytes on, deriving a CRC from others costs less than reading the bytes once more.
@@ -36,7 +36,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(held: &Arc<Held>) -> Batch {
+    pub(crate) fn new(held: &Arc<BufferBytes>) -> Batch {
         Batch {
             bytes: Buffer::counted(COMMIT_BYTES, held),
             body_crc: 0,

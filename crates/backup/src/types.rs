@@ -125,6 +125,14 @@ pub struct Chunk<'a> {
     pub close: bool,
 }
 
+impl Chunk<'_> {
+    /// Frames that its opening leaves free; none if the whole segment arrives in one piece: most
+    /// such segments come from a recovery or a cleaner, and free more than they take.
+    pub(crate) fn frames_kept(&self) -> u32 {
+        if self.close { 0 } else { 2 }
+    }
+}
+
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {

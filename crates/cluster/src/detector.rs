@@ -38,7 +38,7 @@ pub enum Act {
     Suspect(ServerId),
 }
 
-struct Asked {
+struct Pinged {
     to: ServerId,
     sent_us: u64,
     deadline_us: u64,
@@ -51,7 +51,7 @@ pub struct Detector {
     timeout_us: u64,
     random: Random,
     others: Vec<ServerId>,
-    under_way: BTreeMap<u64, Asked>,
+    under_way: BTreeMap<u64, Pinged>,
     next_us: u64,
     /// Round trips: smoothed, and their mean deviation (as in TCP).
     smoothed_us: u64,
@@ -122,7 +122,7 @@ impl Detector {
             self.next_us = now_us + self.interval_us;
             if let Some(to) = self.random.pick(&self.others).copied() {
                 let nonce = self.random.number();
-                let asked = Asked {
+                let asked = Pinged {
                     to,
                     sent_us: now_us,
                     deadline_us: now_us + self.patience_us(),

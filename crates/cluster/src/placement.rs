@@ -25,9 +25,19 @@
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
-use crate::replication::BackupId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Names a backup: one life of a server, as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackupId(pub u64);
+
+impl BackupId {
+    /// The slot of the server.
+    pub fn slot(self) -> u32 {
+        self.0 as u32
+    }
+}
 
 /// Number of random candidates, of which the best is chosen (L2).
 const CANDIDATES: usize = 5;

@@ -1,16 +1,16 @@
 //! Admin HTTP of a coordinator: `/status` `/metrics` `/livez` `/readyz`.
 //!
 //! **Invariants**
-//! - A1: one read or write waits at most [`PATIENCE`] for a peer, and reads at most
-//!   [`HEAD_BYTES_MAX`] of its request; more than [`AT_ONCE`] peers at a time are turned away.
+//! - A1: a peer has [`PATIENCE`] to send its request, of which at most [`HEAD_BYTES_MAX`] are read;
+//!   one write waits as long at most; more than [`AT_ONCE`] peers at a time are turned away.
 
-use crate::driver::{News, Report, ask_report};
+use crate::news::{News, Report, ask_report};
 use crate::{Error, Role};
 use duramen_net::Handle;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -51,7 +51,6 @@ pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<Socket
 }
 
 fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let head = read_head(&mut stream)?;
     let mut words = head.split(' ');
@@ -75,11 +74,17 @@ fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
     stream.write_all(body.as_bytes())
 }
 
-/// The request's head, cut off at [`HEAD_BYTES_MAX`].
+/// The request's head, cut off at [`HEAD_BYTES_MAX`]. Longer than [`PATIENCE`]: an error.
 fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while head.len() < HEAD_BYTES_MAX && !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(bytes) => head.extend_from_slice(&piece[..bytes]),
@@ -153,5 +158,24 @@ mod tests {
         assert_eq!((page("/livez", 5), page("/livez", 6)), (200, 503));
         assert_eq!((page("/readyz", 5), page("/readyz", 6)), (200, 503));
         assert_eq!(page("/metrics", 6), 200);
+    }
+
+    /// A peer that sent a byte each second kept its thread for two hours: 16 of them kept `/livez`
+    /// from everybody else.
+    #[test]
+    fn a_request_that_trickles_in_has_an_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let start = Instant::now();
+        let sender = std::thread::spawn(move || {
+            while start.elapsed() < 5 * PATIENCE && peer.write_all(b"x").is_ok() {
+                std::thread::sleep(PATIENCE / 8);
+            }
+        });
+        let error = read_head(&mut stream).expect_err("the time is over");
+        assert!(start.elapsed() < 2 * PATIENCE, "{error}");
+        drop(stream);
+        sender.join().unwrap();
     }
 }

@@ -4,23 +4,24 @@ mod chronicle;
 mod figures;
 mod wiring;
 
-use crate::keeper::{Keeper, Leads, LeaseEnd, Order};
+use crate::keeper::{Keeper, LeaseEnd, Order};
+use crate::news::{Leads, News, Report};
 use crate::{Error, Options, Role, Running, StoreError, admin};
 use chronicle::Chronicle;
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{
-    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Token,
+    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId,
 };
 use duramen_cluster::planted::Planted;
-use duramen_net::{ConnectionId, Event, Handle, Hub};
+use duramen_net::{ConnectionId, Event, Hub};
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
 use figures::Figures;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
-use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,42 +42,6 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 const CHRONICLE_US: u64 = 20_000;
 /// Most connections: enough for a cluster of 10,000 servers and their tools.
 const CONNECTIONS_MAX: usize = 20_000;
-
-/// Messages of other threads to the driver.
-pub(crate) enum News {
-    Leads(Leads),
-    Stored {
-        epoch: u64,
-        token: Token,
-    },
-    /// The leadership of this epoch is over.
-    Lost {
-        epoch: u64,
-        reason: String,
-    },
-    /// Another coordinator leads.
-    Follows(Option<String>),
-    /// The store can't be reached; the keeper tries again.
-    Away(String),
-    /// The store can't be used; the keeper does not try again.
-    Unusable(String),
-    /// The keeper has ended after an [`Order::Stop`].
-    Resigned,
-    Report(SyncSender<Report>),
-    Stop,
-}
-
-/// State of the coordinator for admin HTTP.
-pub(crate) struct Report {
-    pub role: Role,
-    /// The cluster's status; `None`: it does not lead.
-    pub status: Option<String>,
-    /// The reason why it is not ready although it leads.
-    pub mistaken: Option<String>,
-    /// Age of the commit that the leader's store has not finished yet.
-    pub store_waits: Duration,
-    pub metrics: String,
-}
 
 /// A leadership.
 struct Leading {
@@ -644,11 +609,4 @@ impl Driver {
 fn new_id() -> ClusterId {
     let half = || u128::from(RandomState::new().hash_one(0));
     ClusterId((half() << 64 | half()).max(1))
-}
-
-/// Gets a report from the driver, for the admin thread; `None`: no answer within 2 s.
-pub(crate) fn ask_report(handle: &Handle<News>) -> Option<Report> {
-    let (to, answer) = mpsc::sync_channel(1);
-    handle.tell(News::Report(to));
-    answer.recv_timeout(Duration::from_secs(2)).ok()
 }

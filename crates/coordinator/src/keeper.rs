@@ -7,9 +7,9 @@
 //! - R2: one leadership at a time: `Lost` is the last news of an epoch, `Leads` the first of the
 //!   next. Nothing renews the lease of the last leadership when the next begins.
 
-use crate::driver::News;
+use crate::news::{Leads, News};
 use duramen_cluster::coordinator::Token;
-use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
+use duramen_cluster::coordinator::store::{Batch, Error, MetaStore, Renewal};
 use duramen_net::Handle;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -45,13 +45,6 @@ pub(crate) enum Order {
         rest: Duration,
     },
     Stop,
-}
-
-/// A new leadership.
-pub(crate) struct Leads {
-    pub epoch: u64,
-    pub term: Term,
-    pub contents: Contents,
 }
 
 /// End of the lease, in microseconds since the origin; `u64::MAX`: it never ends.

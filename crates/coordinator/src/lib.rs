@@ -23,11 +23,14 @@
 mod admin;
 mod driver;
 mod keeper;
+mod news;
 mod settings;
 mod store;
 
 pub use settings::{SettingsError, check as check_settings, defaults};
 pub use store::{StoreError, StoreSpec};
+
+use news::News;
 
 use duramen_cluster::coordinator::OpenError;
 use duramen_cluster::coordinator::store::MetaStore;
@@ -106,7 +109,7 @@ pub struct Running {
     address: SocketAddr,
     admin: Option<SocketAddr>,
     name: String,
-    handle: Handle<driver::News>,
+    handle: Handle<News>,
     roles: mpsc::Receiver<Role>,
     driver: JoinHandle<Result<(), Error>>,
 }
@@ -185,12 +188,12 @@ impl Running {
 /// Ends a coordinator, from any thread.
 #[derive(Clone)]
 pub struct Stopper {
-    handle: Handle<driver::News>,
+    handle: Handle<News>,
 }
 
 impl Stopper {
     pub fn stop(&self) {
-        self.handle.tell(driver::News::Stop);
+        self.handle.tell(News::Stop);
     }
 }
 

@@ -142,7 +142,9 @@ impl Durable {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Commit> {
-        self.commit.lock().expect("no thread panics while it commits")
+        self.commit
+            .lock()
+            .expect("no thread panics while it commits")
     }
 
     /// As [`lock`](Self::lock); `None` if another thread commits.

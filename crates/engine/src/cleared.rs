@@ -5,9 +5,9 @@
 //! point to are dead from then on. But a segment's live bytes must be exact (a segment without live
 //! entries is dropped unread), and the length of an entry is only in the entry. So the buckets are
 //! kept as a list of entries to count. A cleaner thread walks through them: entries in memory are
-//! counted at once; segments on flash are read one by one in the background (leisure::F8), or
-//! without a rest while flash is short or writes wait for it. A cleaner that meets such an entry
-//! first counts it itself.
+//! counted at once; segments on flash are read one by one in the background
+//! (background_reads::F8), or without a rest while flash is short or writes wait for it. A cleaner
+//! that meets such an entry first counts it itself.
 //!
 //! None of this is durable: the log has the clear itself, and a restart loads no entry that is
 //! older.
@@ -35,11 +35,14 @@ use duramen_format::entry::{self, Entry, Kind};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
 
 /// Maximum number of pending clears (K3).
 const PENDING_MAX: usize = 8;
 /// Buckets walked through in one step, under one pin: less than 1 ms.
 const STEP_BUCKETS: usize = 1024;
+/// Pause after a round that counted nothing.
+const VAIN_ROUND_REST: Duration = Duration::from_millis(100);
 /// Number of objects that a clear counts itself while all sessions wait: 1 ms.
 const FEW_OBJECTS: u64 = 8192;
 /// Entries of a segment that was read that are looked up under one pin.
@@ -76,6 +79,8 @@ struct Walk {
     /// Some entry was counted in this round; and the round is not the first.
     counted: bool,
     goes_round: bool,
+    /// The last round was in vain: the next one does not begin before this time.
+    rests_until: Option<Instant>,
 }
 
 impl Cleared {
@@ -172,6 +177,10 @@ impl Context {
         };
         let tier = core.space.tier.as_deref();
         let mut walk = set.walk.lock().expect("a walk");
+        if walk.rests_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        walk.rests_until = None;
         if let Some(tier) = tier.filter(|_| walk.reads) {
             return self.read_cleared(core, tier, &mut walk);
         }
@@ -190,12 +199,13 @@ impl Context {
             return true;
         }
         // No entry could be counted in this round: the segments of all the rest are being written
-        // to flash, or are victims of other cleaners.
+        // to flash, or are victims of other cleaners, or cannot be read now.
         let again = walk.counted || !walk.goes_round;
         *walk = Walk {
             reads: true,
             goes_round: true,
             cold: std::mem::take(&mut walk.cold),
+            rests_until: (!again).then(|| Instant::now() + VAIN_ROUND_REST),
             ..Walk::default()
         };
         again
@@ -232,11 +242,13 @@ impl Context {
                     }
                     return;
                 };
-                if tier.is_bad(window) {
-                    OldViews::take_at(place, slot); // such a segment is never cleaned (engine::flash::F5)
+                if tier.is_lost(window) {
+                    OldViews::take_at(place, slot); // it is not counted (engine::flash::F5)
                 } else {
                     walk.used_here = true;
-                    walk.cold.insert(window as u32);
+                    if !tier.is_bad(window) {
+                        walk.cold.insert(window as u32);
+                    }
                 }
             });
             walk.bucket += 1;

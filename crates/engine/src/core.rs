@@ -1,8 +1,8 @@
 //! The data that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
 //! them.
 
-use crate::cleaner::apart::Processor;
 use crate::cleaner::context::{Context, Tally};
+use crate::cleaner::cpu_affinity::Processor;
 use crate::cleaner::pacer::Pacer;
 use crate::cleared::Cleared;
 use crate::completion::Completions;

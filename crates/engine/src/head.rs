@@ -10,7 +10,7 @@
 //! - H3: with a log, an open group belongs to the holder of the lock, and ends before the lock is
 //!   released.
 
-use crate::cleaner::apart::Processor;
+use crate::cleaner::cpu_affinity::Processor;
 use crate::counters::Counters;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::sync::Mutex;

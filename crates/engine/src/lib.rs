@@ -50,7 +50,7 @@ pub use api::*;
 pub use completion::Completions;
 pub use duramen_base::waits::Wait;
 pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
-pub use load::{LoadError, LoadReport, Loader, Missing, Revived};
+pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
 #[cfg(any(feature = "planted", shuttle))]
 pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};

@@ -7,7 +7,7 @@
 
 use crate::core::Core;
 use crate::epoch::SlotId;
-use crate::flash::{Here, Holding};
+use crate::flash::{Holding, InMemory};
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
@@ -284,7 +284,7 @@ impl<'s> Guard<'s> {
 
     /// The entry of a location found in the index under this pin.
     #[inline(always)]
-    pub(crate) fn entry_at(&self, here: Here) -> Entry<'s> {
+    pub(crate) fn entry_at(&self, here: InMemory) -> Entry<'s> {
         // SAFETY: the index pointed to this location under our pin, so a whole entry was published
         // there (Acquire in `find`), and neither writer nor cleaner changes or reuses it before the
         // pin ends (epoch::E2, engine::space::S3); or it is a verified copy that the session holds,
@@ -304,7 +304,7 @@ impl<'s> Guard<'s> {
 
     /// True if the entry has this key.
     #[inline(always)]
-    pub(crate) fn has_key(&self, here: Here, key: &[u8]) -> bool {
+    pub(crate) fn has_key(&self, here: InMemory, key: &[u8]) -> bool {
         let at = here.at;
         // SAFETY: as in `entry_at`.
         let header = unsafe { entry::header_trusted(at) };
@@ -440,7 +440,7 @@ impl<'s> Guard<'s> {
         view: View<'i>,
         tag: u64,
         key: &[u8],
-    ) -> Option<(&'i AtomicU64, Slot, Option<Here>)> {
+    ) -> Option<(&'i AtomicU64, Slot, Option<InMemory>)> {
         let mut found = None;
         let (place, slot) = view.find(tag, self.me, |slot| {
             found = self.memory_of(slot.location());

@@ -9,8 +9,10 @@
 //! a head while pinned, because its holder may be such a transaction.
 
 use crate::cleaner::pacer::Waiting;
+use crate::counters::Counters;
 use crate::head::Tail;
-use crate::index::bucket::{self, Locking, Slot, View};
+use crate::index::bucket::{Locking, Slot, View};
+use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::log::{self, Bug, Buried, Log};
 use crate::session::Guard;
@@ -41,6 +43,18 @@ pub(crate) struct Locked<'s> {
     /// The lock belongs to the guard's transaction and outlives the update.
     pub(crate) in_transaction: bool,
     pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
+}
+
+impl Locked<'_> {
+    #[inline(always)]
+    fn change<'a>(&'a self, space: &'a Space, counters: &'a Counters) -> Change<'a> {
+        Change {
+            partition: self.partition,
+            view: self.view,
+            space,
+            counters,
+        }
+    }
 }
 
 /// Result of a put.
@@ -282,20 +296,13 @@ impl<'s> Guard<'s> {
             if has_bug(Bug::MarkedBeforeSeen) {
                 self.core.note_written(table, key, entry.version);
             }
-            locked.partition.raise_floor(entry.version); // index::X3, before the key can be seen absent
-            locked.partition.remove(locked.view, locked.tag, place);
+            let change = locked.change(&self.core.space, &self.head.counters);
+            change.remove(locked.tag, Dropped::new(place, slot, &entry));
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
                 // Now: an earlier mark could be used while the key is still there
                 // (range::watch::W1).
                 self.core.note_written(table, key, entry.version);
             }
-            let counters = &self.head.counters;
-            counters.note_dead(
-                self.core.space.window_of(slot.location()),
-                entry.padded_bytes,
-            );
-            counters.note_objects(table, -1);
-            counters.note_expiring(table, -i64::from(entry.expires_at_ms != 0));
         }
         self.unlock(&locked);
         if self.transaction.is_none() && locked.partition.wants_shrinking(locked.view.len()) {
@@ -383,29 +390,18 @@ impl<'s> Guard<'s> {
         let counters = &self.head.counters;
         counters.note_append(bytes, key.len() + value.len(), version);
         self.carried.appended += bytes as u64;
-        let expiring_before = locked
-            .found
-            .is_some_and(|(_, _, old)| old.expires_at_ms != 0);
-        let change = i64::from(expires_at_ms.is_some()) - i64::from(expiring_before);
-        counters.note_expiring(table, change);
+        let change = locked.change(&self.core.space, counters);
+        let new = Counted::object(table, expires_at_ms.is_some());
         let location = Space::location(offset);
         match locked.found {
             Some((place, slot, old)) => {
-                bucket::publish(place, slot.moved_to(location));
-                counters.note_dead(self.core.space.window_of(slot.location()), old.padded_bytes);
+                change.replace(
+                    Dropped::new(place, slot, &old),
+                    slot.moved_to(location),
+                    new,
+                );
             }
-            None => {
-                // A slot may be emptied and taken again during this search: counted room
-                // (index::X1) means that one becomes free.
-                let mut backoff = Backoff::new();
-                while !locked
-                    .view
-                    .insert(locked.tag, Slot::new(locked.tag, location))
-                {
-                    backoff.wait();
-                }
-                counters.note_objects(table, 1);
-            }
+            None => change.insert(locked.tag, Slot::new(locked.tag, location), new),
         }
         Ok(Put::Done(version))
     }

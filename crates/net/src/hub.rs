@@ -564,7 +564,7 @@ impl<M: Send + 'static> Hub<M> {
         let link = self.links.get_mut(number);
         match link.address.parse() {
             Ok(address) => {
-                link.ways.begin(vec![address]);
+                link.addresses.begin(vec![address]);
                 self.try_next(number);
             }
             Err(_) => {
@@ -585,7 +585,7 @@ impl<M: Send + 'static> Hub<M> {
         };
         match addresses {
             Ok(addresses) => {
-                link.ways.begin(addresses);
+                link.addresses.begin(addresses);
                 self.try_next(number);
             }
             Err(reason) => self.link_broke(number, Reason::Unreachable(reason)),
@@ -596,13 +596,13 @@ impl<M: Send + 'static> Hub<M> {
     fn try_next(&mut self, number: usize) {
         loop {
             let link = self.links.get_mut(number);
-            let Some((address, has_more)) = link.ways.next() else {
-                let reason = link.ways.conclude();
+            let Some((address, has_more)) = link.addresses.next() else {
+                let reason = link.addresses.conclude();
                 return self.link_broke(number, reason);
             };
             match socket::connect(address) {
                 Ok(fd) => return self.connecting(number, fd, has_more),
-                Err(errno) => link.ways.failed(not_connected(errno)),
+                Err(errno) => link.addresses.failed(not_connected(errno)),
             }
         }
     }
@@ -629,7 +629,7 @@ impl<M: Send + 'static> Hub<M> {
 
     /// An address did not lead to the peer: tries the next one.
     fn way_failed(&mut self, number: usize, reason: Reason) {
-        self.links.get_mut(number).ways.failed(reason);
+        self.links.get_mut(number).addresses.failed(reason);
         self.try_next(number);
     }
 

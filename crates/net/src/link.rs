@@ -28,7 +28,7 @@ pub(crate) enum State {
 
 /// The addresses of a link's name, which are tried one after another.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct Addresses {
     /// The address of the last valid hello of the other side.
     good: Option<SocketAddr>,
     left: VecDeque<SocketAddr>,
@@ -37,7 +37,7 @@ pub(crate) struct Ways {
     failed: Vec<(SocketAddr, Reason)>,
 }
 
-impl Ways {
+impl Addresses {
     /// Starts a new attempt, at the address of the last valid hello.
     pub fn begin(&mut self, mut addresses: Vec<SocketAddr>) {
         addresses.sort_by_key(|address| Some(*address) != self.good);
@@ -86,7 +86,7 @@ pub(crate) struct Link {
     pub address: String,
     pub role: Role,
     pub state: State,
-    pub ways: Ways,
+    pub addresses: Addresses,
     /// Output that waits for the other side's hello.
     pub queue: Output,
     /// Questions that were sent and are not answered.
@@ -145,7 +145,7 @@ impl Links {
             address: address.to_owned(),
             role,
             state: State::Idle,
-            ways: Ways::default(),
+            addresses: Addresses::default(),
             queue: Output::default(),
             outstanding: BTreeSet::new(),
             failures: 0,
@@ -205,23 +205,23 @@ mod tests {
     /// The result of an attempt when the two addresses of a name fail like this; `good`: the
     /// address at which the peer was reached before.
     fn concluded(good: Option<&str>, reasons: [Reason; 2]) -> Reason {
-        let addresses: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
-        let mut ways = Ways::default();
+        let both: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
+        let mut addresses = Addresses::default();
         if let Some(good) = good {
-            ways.begin(vec![good.parse().expect("one")]);
-            ways.next();
-            ways.succeeded();
+            addresses.begin(vec![good.parse().expect("one")]);
+            addresses.next();
+            addresses.succeeded();
         }
-        ways.begin(addresses.clone());
+        addresses.begin(both.clone());
         let mut tried = 0;
-        while let Some((address, has_more)) = ways.next() {
+        while let Some((address, has_more)) = addresses.next() {
             tried += 1;
             assert_eq!(has_more, tried < 2);
-            let number = usize::from(address == addresses[1]);
-            ways.failed(reasons[number].clone());
+            let number = usize::from(address == both[1]);
+            addresses.failed(reasons[number].clone());
         }
         assert_eq!(tried, 2, "every address is tried");
-        ways.conclude()
+        addresses.conclude()
     }
 
     /// A name has an address on which the peer never listens: that address refuses, while the other
@@ -239,7 +239,7 @@ mod tests {
             concluded(None, [Reason::NoHello, refused()]),
             Reason::NoHello
         );
-        let mut none = Ways::default();
+        let mut none = Addresses::default();
         none.begin(Vec::new());
         assert!(matches!(none.conclude(), Reason::Unreachable(_)));
     }

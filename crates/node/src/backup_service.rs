@@ -31,7 +31,7 @@
 
 use crate::planted::{Bug, Planted};
 use duramen_backup::{
-    Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, Wanted,
+    Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, WantedKeys,
 };
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
 use duramen_cluster::lease::HolderLease;
@@ -662,7 +662,7 @@ fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
     let (mut entries, mut bytes, mut next) = (0, 0, None);
     let mut pieces: Vec<Range<usize>> = Vec::new();
     for tablet in &read.tablets {
-        let wanted = Wanted {
+        let wanted = WantedKeys {
             table: tablet.table.0,
             keys: tablet.range,
             since: tablet.creation,

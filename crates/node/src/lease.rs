@@ -30,6 +30,11 @@ impl ReadUntil {
         now_us < self.0.load(Ordering::Acquire)
     }
 
+    /// The end of the newest lease, on the same clock; 0: there was none.
+    pub fn end_us(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// The driver's node sets it; call it directly only without a node.
     pub fn set(&self, until_us: u64) {
         self.0.store(until_us, Ordering::Release);

@@ -39,7 +39,7 @@ pub enum ServerError {
     #[error("cannot use the flash file {}: {source}{advice}", path.display())]
     Flash {
         path: PathBuf,
-        source: duramen_flash::Error,
+        source: duramen_disk::Error,
         advice: &'static str,
     },
     /// The member's backup (its replicas for others) cannot be used: do what the text says. Nothing

@@ -414,7 +414,7 @@ impl Reactor {
 
     /// Registers for exactly the events that the connection waits for.
     fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
-        let output_pause = self.config.get(&self.shared).output_pause_bytes;
+        let output_pause = self.output_pause(connection);
         let mut wanted = epoll::EventFlags::empty();
         let reads = !connection.closing
             && connection.held.is_none()

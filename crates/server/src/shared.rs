@@ -486,9 +486,20 @@ impl Shared {
         if self.is_stuck() {
             return Some("a thread is stuck: see /livez".to_owned());
         }
-        let held_ms = self.replies_held_ms();
-        let is_late = self.membership().is_some() && held_ms >= NOT_READY_AFTER_MS;
-        is_late.then(|| format!("replies wait for backups since {} s", held_ms / 1_000))
+        let member = self.membership()?;
+        let (held_ms, unleased_ms) = (self.replies_held_ms(), member.unleased_ms());
+        if held_ms >= NOT_READY_AFTER_MS {
+            return Some(format!(
+                "replies wait for backups since {} s",
+                held_ms / 1_000
+            ));
+        }
+        (unleased_ms >= NOT_READY_AFTER_MS).then(|| {
+            format!(
+                "its tablets wait for a lease of its backups since {} s",
+                unleased_ms / 1_000
+            )
+        })
     }
 
     pub(crate) fn stuck_after_ms(&self) -> u64 {

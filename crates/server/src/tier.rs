@@ -14,12 +14,11 @@
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES};
 use duramen_engine::flash::{FlashOptions, FlashStats};
-use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader, read_any};
-use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
@@ -27,9 +26,6 @@ const FETCH_PART: u64 = 16;
 const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Most bytes that a thread may fetch at once: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
-
-/// In-flight reads of one walk of the engine.
-const WALK_DEPTH: u32 = 64;
 
 /// A server's flash.
 pub struct Tier {
@@ -67,7 +63,7 @@ impl Tier {
             path: path.clone(),
             source,
         })?;
-        if device.bytes() + (BLOCK_BYTES as u64) <= config.flash_bytes {
+        if device.bytes() + (UNIT_BYTES as u64) <= config.flash_bytes {
             return Err(ServerError::Config(format!(
                 "flash-size is {} bytes, but the partition {} has {} only",
                 config.flash_bytes,
@@ -109,10 +105,7 @@ impl Tier {
     /// The tier as an option of the engine.
     pub fn options(&self) -> FlashOptions {
         FlashOptions {
-            device: Arc::new(ForEngine {
-                device: Arc::clone(&self.device),
-                walks: Mutex::default(),
-            }),
+            device: Arc::clone(&self.device),
         }
     }
 
@@ -128,71 +121,6 @@ impl Tier {
     pub fn fetch_bytes(&self) -> usize {
         self.fetch_bytes
     }
-}
-
-/// The device as the engine expects it: without files, in sectors of 512 bytes. If the device's
-/// sectors are longer, more is read around the requested bytes.
-struct ForEngine {
-    device: Arc<dyn Device>,
-    /// The reader for many reads at once, used by one walk at a time; made at its first use.
-    walks: Mutex<Option<SpanReader>>,
-}
-
-impl duramen_engine::flash::Device for ForEngine {
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        read_any(&*self.device, offset, into)
-    }
-
-    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
-        let mut walks = self.walks.try_lock().ok();
-        let reader = walks.as_deref_mut().and_then(|walks| {
-            if walks.is_none() {
-                *walks = SpanReader::new(Arc::clone(&self.device), WALK_DEPTH, true).ok();
-            }
-            walks.as_mut()
-        });
-        match reader {
-            Some(reader) => {
-                let result = side_by_side(reader, reads);
-                if reader.under_way() > 0
-                    && let Some(walks) = walks.as_deref_mut()
-                {
-                    *walks = None; // its drop waits for the in-flight reads
-                }
-                result
-            }
-            // Another walk uses the reader, so the device is busy then.
-            None => reads
-                .iter_mut()
-                .try_for_each(|(offset, into)| self.read_at(*offset, into)),
-        }
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.device.write(offset, bytes)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.device.bytes()
-    }
-}
-
-/// Performs all reads. An error is returned when no read is in flight any more.
-fn side_by_side(reader: &mut SpanReader, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
-    let (mut next, mut result) = (0, Ok(()));
-    while next < reads.len() || reader.under_way() > 0 {
-        while let Some((at, into)) = reads.get(next)
-            && reader.submit(*at, into.len(), next as u64)
-        {
-            next += 1;
-        }
-        reader.wait().map_err(io::Error::other)?;
-        reader.poll(|span| match span.result {
-            Ok(bytes) => reads[span.tag as usize].1.copy_from_slice(bytes),
-            Err(error) => result = Err(error),
-        });
-    }
-    result
 }
 
 /// Refuses a path that exists and is neither a file nor a block device.
@@ -274,39 +202,6 @@ mod tests {
 
     fn refusal(path: &Path) -> String {
         Tier::open(&config(path)).expect_err("refused").to_string()
-    }
-
-    #[test]
-    fn many_reads_give_what_each_would() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let tier = Tier::open(&config(&dir.path().join("flash"))).expect("opened");
-        let device = tier.expect("a tier").options().device;
-        let aligned = |bytes: usize| vec![[0u8; 4096]; bytes / 4096 + 2];
-        let mut memory = aligned(1 << 20);
-        let at = memory.as_ptr().cast::<u8>().align_offset(4096);
-        let bytes = &mut memory.as_flattened_mut()[at..][..1 << 20];
-        bytes
-            .iter_mut()
-            .enumerate()
-            .for_each(|(n, byte)| *byte = ((n / 512) ^ (n / 131_072)) as u8);
-        device.write_at(0, bytes).expect("written");
-        let mut space = aligned(200 * 512);
-        let at = space.as_ptr().cast::<u8>().align_offset(512);
-        let pieces = space.as_flattened_mut()[at..][..200 * 512].chunks_mut(512);
-        let mut reads: Vec<_> = (0..200)
-            .map(|n| n * 7919 % 2048 * 512)
-            .zip(pieces)
-            .collect();
-        device.read_many(&mut reads).expect("read");
-        for (offset, read) in &reads {
-            assert_eq!(**read, bytes[*offset as usize..][..512]);
-        }
-        // A read beyond the end fails, and its error does not affect the next reads.
-        reads[100].0 = 64 << 20;
-        assert!(device.read_many(&mut reads).is_err());
-        reads[100].0 = 512;
-        device.read_many(&mut reads).expect("read");
-        assert_eq!(*reads[100].1, bytes[512..1024]);
     }
 
     #[test]

@@ -13,10 +13,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         "duramen",
     ];
     process::run(&mut process::cargo(&server))?;
-    if arguments.first().is_some_and(|figure| figure == "flash") {
-        let library = ["build", "--release", "--package", "duramen-alloc"];
-        process::run(&mut process::cargo(&library))?;
+    if arguments.iter().any(|word| word == "flash") {
+        let mut library = process::within(process::HEAP, "build");
+        process::run(library.args(["--release", "--package", "duramen-alloc"]))?;
     }
-    let mut command = process::cargo_of("bench/Cargo.toml", &["run", "--release", "--quiet", "--"]);
-    process::run(command.args(arguments))
+    let mut command = process::within(process::BENCH, "run");
+    process::run(command.args(["--release", "--quiet", "--"]).args(arguments))
 }

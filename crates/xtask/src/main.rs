@@ -20,7 +20,7 @@ cargo xtask COMMAND
 
   ci                everything a change must pass: format, clippy, docs, tidy, tests, a minute of fuzzing
   test [FILTER…]    the whole test suite: cargo tests, then real clients against a real server
-                    FILTER: only `tidy`, `cargo`, `interleavings`, `checker` or `clients`, or client tests whose name contains it
+                    FILTER: only `tidy`, `cargo`, `heap`, `bench`, `interleavings`, `checker` or `clients`, or client tests whose name contains it
   tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences, prose
                     --prose: list what the rules for prose find, and note how much is left
   fuzz [TARGET] [--seconds N]

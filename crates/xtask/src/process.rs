@@ -27,18 +27,16 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// The workspaces whose crates are formatted, linted, documented and tested.
-pub(crate) const WORKSPACES: [&str; 2] = ["Cargo.toml", "bench/Cargo.toml"];
+/// The workspaces of the store, of the SSD heap, and of the figures of both.
+pub(crate) const STORE: &str = "Cargo.toml";
+pub(crate) const HEAP: &str = "heap/Cargo.toml";
+pub(crate) const BENCH: &str = "bench/Cargo.toml";
 
-/// A cargo command for the workspace of `manifest`; all of them build into the same directory.
-pub(crate) fn cargo_of(manifest: &str, arguments: &[&str]) -> Command {
-    let (command, rest) = arguments.split_at(1);
-    let mut command = cargo(command);
-    command
-        .args(["--manifest-path", manifest, "--target-dir"])
-        .arg(target())
-        .args(rest);
-    command
+/// A cargo command in one of these workspaces; all have one build directory.
+pub(crate) fn within(workspace: &str, command: &str) -> Command {
+    let mut cargo = cargo(&[command, "--manifest-path", workspace, "--target-dir"]);
+    cargo.arg(target());
+    cargo
 }
 
 /// Runs `work` under a heading and prints its time.

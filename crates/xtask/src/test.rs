@@ -19,7 +19,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         .filter(|filter| {
             !matches!(
                 *filter,
-                "tidy" | "cargo" | "interleavings" | "clients" | "checker"
+                "tidy" | "cargo" | "heap" | "bench" | "interleavings" | "clients" | "checker"
             )
         })
         .collect();
@@ -38,10 +38,19 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         });
     }
     if everything || named("cargo") {
-        for manifest in process::WORKSPACES {
-            let title = format!("cargo tests of {manifest}");
-            part(&mut tally, &title, |tally| cargo_tests(manifest, tally));
-        }
+        part(&mut tally, "cargo tests", |tally| {
+            cargo_tests(tally, process::STORE)
+        });
+    }
+    if everything || named("heap") {
+        part(&mut tally, "heap tests", |tally| {
+            cargo_tests(tally, process::HEAP)
+        });
+    }
+    if everything || named("bench") {
+        part(&mut tally, "bench tests", |tally| {
+            cargo_tests(tally, process::BENCH)
+        });
     }
     if everything || named("interleavings") {
         part(&mut tally, "interleavings", interleavings);
@@ -93,21 +102,22 @@ fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<
 }
 
 /// Unit, property, model and documentation tests of every crate of a workspace.
-fn cargo_tests(manifest: &str, tally: &mut Tally) -> Result<(), String> {
+fn cargo_tests(tally: &mut Tally, workspace: &str) -> Result<(), String> {
+    let test = || {
+        let mut command = process::within(workspace, "test");
+        command.args(["--workspace", "--color", "never"]);
+        command
+    };
     let mut failures = CargoFailures::default();
-    let ok = process::follow(
-        process::cargo_of(manifest, &["test", "--workspace", "--no-fail-fast"])
-            .args(["--color", "never"]),
-        |line| {
-            tally.cargo_line(line);
-            for failure in failures.line(line) {
-                if failure.broke_off() {
-                    tally.broken(&failure.place);
-                }
-                tally.told.push(failure);
+    let ok = process::follow(test().arg("--no-fail-fast"), |line| {
+        tally.cargo_line(line);
+        for failure in failures.line(line) {
+            if failure.broke_off() {
+                tally.broken(&failure.place);
             }
-        },
-    )?;
+            tally.told.push(failure);
+        }
+    })?;
     if !ok && tally.failed == 0 {
         return Err("cargo test failed before or outside of a test".to_owned());
     }
@@ -115,7 +125,7 @@ fn cargo_tests(manifest: &str, tally: &mut Tally) -> Result<(), String> {
         let mut once = Tally::default();
         // With the package alone (`-p NAME`, the first two words) cargo would build its
         // dependencies again, with other features.
-        let mut command = process::cargo_of(manifest, &["test", "--workspace", "--color", "never"]);
+        let mut command = test();
         command
             .args(failure.place.split(' ').skip(2))
             .args(["--", "--exact", &failure.name]);
@@ -202,17 +212,10 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "--quiet",
     ]))?;
     // A figure that is interrupted.
-    process::run(&mut process::cargo_of(
-        "bench/Cargo.toml",
-        &["build", "--quiet"],
-    ))?;
+    process::run(process::within(process::BENCH, "build").arg("--quiet"))?;
     // The page about the allocator installs it and compiles programs with it.
-    process::run(&mut process::cargo(&[
-        "build",
-        "--package",
-        "duramen-alloc",
-        "--quiet",
-    ]))?;
+    let mut library = process::within(process::HEAP, "build");
+    process::run(library.args(["--package", "duramen-alloc", "--quiet"]))?;
     // Histories of simulated clusters, for the checker of real ones.
     process::run(&mut process::cargo(&[
         "build",

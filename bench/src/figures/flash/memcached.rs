@@ -79,7 +79,7 @@ impl Drop for Server {
 
 /// Runs the part.
 pub fn run(args: &FlashArgs, bench: &Bench, built: &Path) -> Result<Report> {
-    let about = "Debian's memcached, built from its source package: as it is, with swap, and with the lines of `crates/alloc/examples/memcached` that \
+    let about = "Debian's memcached, built from its source package: as it is, with swap, and with the lines of `heap/crates/alloc/examples/memcached` that \
         replace its slabs. Eight connections on loopback, one request at a time on each, half of them sets; values are of random lengths from 4 \
         bytes on, and each one that comes is checked. RAM is 8 % of the data, and 20 MiB for what is not slabs. `misses` are gets of keys \
         that memcached has not got any more.";

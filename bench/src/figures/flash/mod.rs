@@ -2,8 +2,8 @@
 //! by swap; programs; memcached; the cost of the machinery; restarts. A memory cgroup limits RAM,
 //! so that the page cache gives no way an advantage.
 //!
-//! The measured programs are the C programs of `crates/alloc/examples`, built here; each checks
-//! that it reads the data that it wrote.
+//! The measured programs are the C programs of `heap/crates/alloc/examples`, built here; each
+//! checks that it reads the data that it wrote.
 
 mod array;
 mod cache;
@@ -17,7 +17,8 @@ mod tool;
 use crate::harness::{Options, Report, Result};
 use std::path::PathBuf;
 
-/// Arguments of `duramen bench flash`.
+/// A program's heap on flash: by objects, by pages, by a mapped file, by swap; programs,
+/// restarts (needs root and cc)
 #[derive(Clone, Debug, clap::Args)]
 pub struct FlashArgs {
     #[command(flatten)]
@@ -28,7 +29,8 @@ pub struct FlashArgs {
     /// The library `libduramen_alloc.a`; by default the one beside this program
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
-    /// The directory from `crates/alloc/examples/memcached/build`; without it memcached is left out
+    /// The directory from `heap/crates/alloc/examples/memcached/build`; without it memcached is
+    /// left out
     #[arg(long, value_name = "DIR")]
     pub memcached: Option<PathBuf>,
     /// Megabytes of data of the array and the programs [default: 384; 96 with --quick]

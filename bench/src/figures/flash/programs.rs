@@ -15,7 +15,7 @@ fn ways(bench: &Bench) -> &'static [(&'static str, &'static str)] {
 
 /// Runs the part.
 pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
-    let about = "The programs of `crates/alloc/examples`, eight threads, RAM 8 % of the data: a B+tree with nodes of 25 keys (lookups and replaced \
+    let about = "The programs of `heap/crates/alloc/examples`, eight threads, RAM 8 % of the data: a B+tree with nodes of 25 keys (lookups and replaced \
         values), a cache of packets of 100 to 1,500 bytes by their SHA-1 (lookups and inserts), HashCache's index of sets of 128 bytes \
         (lookups, which note what was used last, and inserts). Half of the operations write. `working set`: so many sets, at random places, can be \
         looked up with less than one miss in a hundred; one thread.";

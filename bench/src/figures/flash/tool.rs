@@ -182,12 +182,13 @@ pub fn arguments(pairs: &[(&str, u64)]) -> Vec<String> {
 
 /// Builds the programs against the library.
 fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, PathBuf>> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../alloc");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../heap/crates/alloc");
     let beside = std::env::current_exe().doing("finding this program")?;
     let beside = beside.with_file_name("libduramen_alloc.a");
     let library = library.unwrap_or(&beside);
     if !library.exists() {
-        let how = "it is not there; build it first (cargo build --release -p duramen-alloc)";
+        let how =
+            "it is not there; build it first (in heap/: cargo build --release -p duramen-alloc)";
         return Err(Failure::new(library.display().to_string(), how));
     }
     let mut built = BTreeMap::new();

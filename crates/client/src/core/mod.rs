@@ -66,7 +66,7 @@ fn micros(ms: u32) -> u64 {
 pub enum Next {
     /// Send all of these, and only then wait for answers: so the servers work in parallel.
     Send(Vec<Send>),
-    Ask(Ask),
+    Ask(CoordinatorRequest),
     /// Nothing to do before this time, unless another call gets an answer from the coordinator or
     /// ends.
     Wait {
@@ -97,15 +97,15 @@ impl Send {
 
 /// A question to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct CoordinatorRequest {
     pub address: Arc<str>,
     pub question: ToCoordinator,
     sent_us: u64,
-    what: Asked,
+    what: RequestKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum RequestKind {
     Map,
     Lease,
 }
@@ -271,16 +271,20 @@ impl Core {
             table: None,
             since: self.routes.version(),
         };
-        self.ask(now_us, question, Asked::Map)
+        self.ask(now_us, question, RequestKind::Map)
     }
 
     fn ask_lease(&mut self, now_us: u64, client: Option<ClientId>) -> Next {
         self.lease_asked_until_us = now_us + self.ask_timeout_us;
-        self.ask(now_us, ToCoordinator::ClientLease { client }, Asked::Lease)
+        self.ask(
+            now_us,
+            ToCoordinator::ClientLease { client },
+            RequestKind::Lease,
+        )
     }
 
-    fn ask(&self, now_us: u64, question: ToCoordinator, what: Asked) -> Next {
-        Next::Ask(Ask {
+    fn ask(&self, now_us: u64, question: ToCoordinator, what: RequestKind) -> Next {
+        Next::Ask(CoordinatorRequest {
             address: self.coordinators.current(),
             question,
             sent_us: now_us,
@@ -500,7 +504,12 @@ impl Core {
     }
 
     /// Handles the coordinator's answer.
-    pub fn coordinator_answered(&mut self, now_us: u64, ask: &Ask, answer: CoordinatorAnswer) {
+    pub fn coordinator_answered(
+        &mut self,
+        now_us: u64,
+        ask: &CoordinatorRequest,
+        answer: CoordinatorAnswer,
+    ) {
         match answer {
             CoordinatorAnswer::Map(map) => {
                 self.routes.install(map);
@@ -525,7 +534,7 @@ impl Core {
         }
     }
 
-    fn map_here(&mut self, now_us: u64, ask: &Ask) {
+    fn map_here(&mut self, now_us: u64, ask: &CoordinatorRequest) {
         self.map_wanted = false;
         self.map_fresh_us = self.map_fresh_us.max(ask.sent_us);
         self.map_asked_until_us = 0;
@@ -533,7 +542,7 @@ impl Core {
         self.coordinators.answered();
     }
 
-    fn refusal(&mut self, now_us: u64, ask: &Ask, refusal: Refusal) {
+    fn refusal(&mut self, now_us: u64, ask: &CoordinatorRequest, refusal: Refusal) {
         match (&refusal, ask.what, &ask.question) {
             (Refusal::NotLeader { leader }, ..) => {
                 self.coordinators
@@ -548,7 +557,7 @@ impl Core {
             // old lease end as unknown, by the masters' answers.
             (
                 Refusal::Invalid(_),
-                Asked::Lease,
+                RequestKind::Lease,
                 ToCoordinator::ClientLease {
                     client: Some(client),
                 },
@@ -570,23 +579,23 @@ impl Core {
         self.refused.as_ref()
     }
 
-    fn ask_again(&mut self, ask: &Ask, at_us: u64) {
+    fn ask_again(&mut self, ask: &CoordinatorRequest, at_us: u64) {
         match ask.what {
-            Asked::Map => {
+            RequestKind::Map => {
                 self.map_asked_until_us = 0;
                 self.map_not_before_us = at_us;
             }
-            Asked::Lease => self.lease_asked_until_us = at_us,
+            RequestKind::Lease => self.lease_asked_until_us = at_us,
         }
     }
 
     /// The coordinator's address refused the connection, or it broke, or nothing arrived in time:
     /// tries the next address.
-    pub fn coordinator_failed(&mut self, now_us: u64, ask: &Ask, why: &str) {
+    pub fn coordinator_failed(&mut self, now_us: u64, ask: &CoordinatorRequest, why: &str) {
         let failures = self.coordinators.failed(&ask.address, why);
         let pause_us = self.pause_us(failures);
         self.ask_again(ask, now_us + pause_us);
-        if ask.what == Asked::Lease {
+        if ask.what == RequestKind::Lease {
             self.session.renew_later(now_us + RENEW_AGAIN_US);
         }
     }

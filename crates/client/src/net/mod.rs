@@ -10,7 +10,7 @@ mod connection;
 mod pool;
 
 use crate::client::Options;
-use crate::core::{Ask, Batch, Core, Next, Send, Settled, Work};
+use crate::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use crate::error::Error;
 use connection::{Connection, Unopened};
 use duramen_wire::native::codec::{
@@ -138,7 +138,7 @@ impl Shared {
         Ok(connection)
     }
 
-    fn ask(&self, ask: &Ask, deadline_us: u64) {
+    fn ask(&self, ask: &CoordinatorRequest, deadline_us: u64) {
         let timeout = self.until(deadline_us).min(self.options.attempt);
         let answer = self.exchange(&ask.address, &ask.question, timeout);
         let now_us = self.now_us();

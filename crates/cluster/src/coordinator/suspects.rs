@@ -2,9 +2,9 @@
 //! other servers for signs of life, to find out whether it can reach any.
 //!
 //! **Invariants** verdict::V1 to verdict::V3, and
-//! - U1: a server is declared crashed if there is enough evidence and the leader may judge, or if
-//!   it is silent and another one has its disk, and for no other reason (apart from being replaced,
-//!   and from an operator's command).
+//! - U1: a server is declared crashed if there is enough evidence and either the leader may judge
+//!   or another server has its disk, and for no other reason (apart from being replaced, and from
+//!   an operator's command).
 //! - U2: a missing answer does not count if the coordinator itself was late and did not wait long
 //!   enough.
 //! - U3: the right to judge depends on a roll call that is no older than a check takes: the servers
@@ -161,7 +161,7 @@ impl Coordinator {
             self.roll.ripe.insert(call.to);
             self.judge();
         }
-        if is_claimed && evidence.missed >= CHANCES {
+        if is_claimed && evidence.is_enough() {
             self.crash(call.to);
         }
         if !self.is_up(call.to) {

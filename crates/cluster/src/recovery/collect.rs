@@ -51,7 +51,7 @@ pub(crate) struct Collected {
     /// Every segment that some backup has reported as its control segment.
     controls: BTreeSet<SegmentId>,
     /// The wanted segments, as far as known; none: the known control segments have changed.
-    wanted: Option<Result<Wanted, Missing>>,
+    wanted: Option<Result<ListedSegments, Missing>>,
 }
 
 /// The report of a backup.
@@ -62,7 +62,7 @@ struct Answer {
 }
 
 /// The list of the newest control segment.
-struct Wanted {
+struct ListedSegments {
     control: SegmentId,
     state: State,
     /// Listed, and not on any backup that has answered (G3). Kept up to date by each answer.
@@ -237,7 +237,7 @@ impl Collected {
     }
 
     /// The wanted segments, and the missing ones among them.
-    fn look(&self) -> Result<Wanted, Missing> {
+    fn look(&self) -> Result<ListedSegments, Missing> {
         let (control, state) = match self.min_open {
             SegmentId::NONE => (SegmentId::NONE, State::default()), // G1
             _ => self.newest_control()?,
@@ -255,7 +255,7 @@ impl Collected {
             .filter(|(id, listed)| !is_there(listed, self.replicas(**id), self.planted))
             .map(|(id, _)| *id)
             .collect();
-        Ok(Wanted {
+        Ok(ListedSegments {
             control,
             state,
             missing,
@@ -274,7 +274,7 @@ impl Collected {
 
     fn whole(
         &self,
-        wanted: &Wanted,
+        wanted: &ListedSegments,
         before: &BTreeMap<SegmentId, Certificate>,
     ) -> Result<Log, Missing> {
         if let Some(first) = wanted.missing.first().copied()

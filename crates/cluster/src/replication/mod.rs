@@ -69,6 +69,7 @@ mod rules;
 mod segment;
 
 use crate::control::State;
+pub use crate::placement::BackupId;
 use crate::placement::{Layout, Member, Placement};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
@@ -80,17 +81,6 @@ pub use planted::Bug;
 use planted::Bug;
 use segment::{Progress, Replica, Segment};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Names a backup: one life of a server, as a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BackupId(pub u64);
-
-impl BackupId {
-    /// The slot of the server.
-    pub fn slot(self) -> u32 {
-        self.0 as u32
-    }
-}
 
 /// Names a [`Send`] until it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -659,7 +649,9 @@ impl Master {
     /// O7: begins a control segment with a snapshot of the state.
     fn begin_control(&mut self, id: SegmentId) {
         (self.control_wanted, self.control_owes) = (false, false);
-        if std::mem::take(&mut self.floor_due) {
+        // A segment that is to be noted and is not yet may end before all its replicas are whole:
+        // the next one takes its place.
+        if std::mem::take(&mut self.floor_due) || self.unnoted().is_some() {
             self.floor_wanted = id;
         }
         self.state.next_segment = self.state.next_segment.max(SegmentId(id.0 + 1));

@@ -3,6 +3,7 @@
 use crate::membership::{pings_to, status_of};
 use crate::rig::{Rig, enlist};
 use duramen_base::ids::ServerId;
+use duramen_cluster::coordinator::Sign;
 use duramen_cluster::planted::{Bug, Planted};
 use duramen_wire::native::message::{
     CoordinatorAnswer, Enlist, Refusal, ServerAnswer, ServerStatus, ToCoordinator,
@@ -177,6 +178,25 @@ fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     request.disk = 1;
     let answer = rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
     assert!(matches!(answer, Some(CoordinatorAnswer::Enlisted(_))));
+}
+
+/// A whole cluster came back with other addresses, and there was no route to the old ones: no
+/// server answered, so the leader could not judge, and no member was let in.
+#[test]
+fn servers_that_all_have_moved_replace_lives_that_cannot_be_reached() {
+    let mut rig = Rig::new();
+    let old = rig.enlist_some(3);
+    let refused = refused_enlist(&mut rig, |e| {
+        e.disk = 1;
+        e.replaces = Some(old[0]);
+    });
+    assert!(matches!(refused, Refusal::NotReady { .. }), "{refused}");
+    rig.pass_without(4_000_000, &old, Some(Sign::Unknown));
+    assert_ne!(status_of(&rig, old[0]), Some(ServerStatus::Up));
+    for other in &old[1..] {
+        let status = status_of(&rig, *other);
+        assert_eq!(status, Some(ServerStatus::Up), "no server claims its disk");
+    }
 }
 
 /// A process ends after it was made a member, and before it had stored its id: the next one at its

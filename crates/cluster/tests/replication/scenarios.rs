@@ -344,3 +344,50 @@ fn copies_share_a_rack_while_there_is_no_other_one() {
     master.backup_lost(BackupId(1));
     assert!(!master.placed().has_enough);
 }
+
+/// Members that started at once, in racks: the first control segment had copies on fewer backups
+/// than `replicas`, all in one rack, when two more backups came in one step. The next control
+/// segment began at once, the first one was never whole, and the coordinator never heard of the
+/// log: its tablets were not served until an operator ended another member.
+#[test]
+fn a_control_segment_that_ends_before_it_is_noted_gives_its_place_to_the_next() {
+    for polls_between in [0, 1, 2, 3, 20] {
+        let config = Config {
+            replicas: 3,
+            coordinated: true,
+            ..config(false)
+        };
+        let at = |backup: u64, rack: &str| Member {
+            rack: Some(rack.to_owned()),
+            ..Member::from(BackupId(backup))
+        };
+        let mut master = Master::new(config, State::default(), &[], &[]);
+        master.is_at(at(99, "a"));
+        let (mut next, mut noted) = (0, None);
+        let mut work = |master: &mut Master, rounds: usize| {
+            for effect in (0..rounds)
+                .flat_map(|_| polled(master, &mut next))
+                .collect::<Vec<_>>()
+            {
+                match effect {
+                    Effect::Send(send) => master.acked(send.ticket, Level::Synced),
+                    Effect::Free { backup, segment } => master.freed(backup, segment),
+                    Effect::ControlHead { min_open } => {
+                        noted = Some(min_open);
+                        master.control_head_noted(min_open);
+                    }
+                    _ => {}
+                }
+            }
+        };
+        for step in [[(1, "b"), (2, "b")], [(3, "a"), (4, "c")]] {
+            for (backup, rack) in step {
+                master.backup_up(at(backup, rack));
+            }
+            work(&mut master, polls_between);
+        }
+        (0..200).for_each(|_| work(&mut master, 1));
+        assert!(noted.is_some() && master.is_idle(), "{}", master.describe());
+        assert!(!master.control_holders().is_empty());
+    }
+}

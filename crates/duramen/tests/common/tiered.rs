@@ -22,6 +22,10 @@ impl Device for Flash {
         Ok(())
     }
 
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn bytes(&self) -> u64 {
         self.0.read().unwrap().len() as u64
     }

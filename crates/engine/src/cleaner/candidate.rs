@@ -1,11 +1,12 @@
 //! An entry that a cleaner examines: finds out whether it is alive, and locks its key's bucket
 //! while it is moved or dropped.
 
+use crate::KeyHash;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::index::bucket::{Locking, Slot, View};
+use crate::index::change::{Change, Dropped};
 use crate::index::{Index, Partition};
-use crate::{KeyHash, TableId};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::Entry;
 
@@ -21,7 +22,7 @@ pub struct Candidate<'a> {
 }
 
 /// Why an entry could not be locked.
-pub enum Gone {
+pub enum NotLocked {
     /// The index points elsewhere by now.
     Dead,
     /// A transaction holds the bucket.
@@ -75,14 +76,14 @@ impl<'a> Candidate<'a> {
         mut view: View<'a>,
         mut place: &'a AtomicU64,
         me: u16,
-    ) -> Result<(View<'a>, usize, &'a AtomicU64, Locking), Gone> {
+    ) -> Result<(View<'a>, usize, &'a AtomicU64, Locking), NotLocked> {
         loop {
             let home = view.home(self.tag);
             match view.try_lock(home, me) {
-                Locking::Busy => return Err(Gone::Busy),
+                Locking::Busy => return Err(NotLocked::Busy),
                 Locking::Moved => {
                     self.partition.wait_for_move(view);
-                    (view, place, _) = self.find().ok_or(Gone::Dead)?;
+                    (view, place, _) = self.find().ok_or(NotLocked::Dead)?;
                 }
                 locking => {
                     let slot = Slot(place.load(duramen_base::sync::Ordering::Relaxed));
@@ -92,7 +93,7 @@ impl<'a> Candidate<'a> {
                     if locking == Locking::Taken {
                         view.unlock(home);
                     }
-                    return Err(Gone::Dead);
+                    return Err(NotLocked::Dead);
                 }
             }
         }
@@ -104,12 +105,14 @@ impl<'a> Candidate<'a> {
         let (view, place, _) = self.find()?;
         match self.lock(view, place, me) {
             Ok((view, home, place, locking)) => {
-                self.partition.raise_floor(self.entry.version);
-                self.partition.remove(view, self.tag, place);
-                counters.note_dead(core.space.window_of(self.location), self.entry.padded_bytes);
-                counters.note_objects(TableId(self.entry.table), -1);
-                let expiring = i64::from(self.entry.expires_at_ms != 0);
-                counters.note_expiring(TableId(self.entry.table), -expiring);
+                let change = Change {
+                    partition: self.partition,
+                    view,
+                    space: &core.space,
+                    counters,
+                };
+                let slot = Slot::new(self.tag, self.location);
+                change.remove(self.tag, Dropped::new(place, slot, &self.entry));
                 if locking == Locking::Taken {
                     view.unlock(home);
                     if self.partition.wants_shrinking(view.len()) {
@@ -118,8 +121,8 @@ impl<'a> Candidate<'a> {
                 }
                 Some(true)
             }
-            Err(Gone::Dead) => None,
-            Err(Gone::Busy) => Some(false),
+            Err(NotLocked::Dead) => None,
+            Err(NotLocked::Busy) => Some(false),
         }
     }
 }

@@ -17,7 +17,7 @@
 //! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
 //! groups with their buckets prefetched.
 
-use crate::cleaner::candidate::{Candidate, Found, Gone};
+use crate::cleaner::candidate::{Candidate, Found, NotLocked};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::levels::PassAtWork;
 use crate::cleaner::remembered::Remembered;
@@ -614,11 +614,11 @@ impl Context {
             Err(gone) => {
                 self.survivor.give_back(bytes);
                 match (gone, &core.log) {
-                    (Gone::Busy, _) => self.postpone(candidate),
-                    (Gone::Dead, Some(log)) => {
+                    (NotLocked::Busy, _) => self.postpone(candidate),
+                    (NotLocked::Dead, Some(log)) => {
                         return self.bury(core, log, &candidate.entry, candidate.location);
                     }
-                    (Gone::Dead, None) => {}
+                    (NotLocked::Dead, None) => {}
                 }
                 Some(())
             }

@@ -3,10 +3,10 @@
 //! `select` chooses victims, `context` empties them step by step, `pacer` decides when and how
 //! fast; this file has the background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
 
-pub mod apart;
 mod balance;
 pub(crate) mod candidate;
 pub mod context;
+pub mod cpu_affinity;
 mod expire;
 mod levels;
 pub mod pacer;
@@ -17,8 +17,8 @@ mod shrink;
 use crate::core::Core;
 use crate::log::Log;
 use crate::space::Purpose;
-use apart::Apart;
 use context::Step;
+use cpu_affinity::CpuAffinity;
 pub(crate) use select::FLASH_LIVE_PART_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         thorough: Thorough::default(),
                         waits_to_expire: false,
                         log_time: 0,
-                        apart: Apart::new(core.heads.len()),
+                        cpu_affinity: CpuAffinity::new(core.heads.len()),
                     }
                     .run(&core)
                 })
@@ -80,7 +80,7 @@ struct Cleaner {
     waits_to_expire: bool,
     /// Log time before the last nap.
     log_time: u64,
-    apart: Apart,
+    cpu_affinity: CpuAffinity,
 }
 
 /// A round of the expiry pass that trusts no estimate. It spans several calls of the pass.
@@ -113,7 +113,7 @@ impl Thorough {
 impl Cleaner {
     fn run(mut self, core: &Core) {
         while !core.wakeup.shutdown.load(Ordering::Acquire) {
-            self.apart.keep(core);
+            self.cpu_affinity.keep(core);
             let busy = self.clean(core) | self.count_cleared(core);
             if self.number < core.space.nodes() {
                 self.prepare(core);
@@ -185,7 +185,7 @@ impl Cleaner {
 
     /// Finds segments of which a good part has expired, and drops the expired entries. Takes at
     /// most a tenth of the time. Segments on flash have to be read for this, in a burst now and
-    /// then (leisure::F8).
+    /// then (background_reads::F8).
     fn expire(&mut self, core: &Core) {
         if core.is_loading() {
             return;

@@ -10,6 +10,7 @@ use crate::cleaner::context::Step;
 use crate::cleaner::shrink::{Look, Shrinker};
 use crate::core::Core;
 use crate::epoch::SlotId;
+use crate::flash::Tier;
 use crate::head::Head;
 use crate::space::Purpose;
 use crate::{Error, Mode};
@@ -67,6 +68,9 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
 /// The same if a writer was refused already and no head has got a segment since.
 const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
+/// Longest wait of a writer for memory if another one waited in vain for flash, which has taken no
+/// segment since: the writers of a thread wait one after the other, and all its clients with them.
+const STUCK_FLASH_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
@@ -163,6 +167,9 @@ pub struct Pacer {
     forced_eviction: AtomicU64,
     /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
+    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has since a
+    /// writer got memory.
+    flash_stuck_at: AtomicU64,
 }
 
 impl Pacer {
@@ -406,8 +413,8 @@ impl Core {
         loop {
             long.look();
             let waited = whole.look(Instant::now());
-            if waited > waiting.most(purpose) {
-                return Err(self.out_of_memory());
+            if waited > waiting.most(purpose).min(self.flash_patience(purpose)) {
+                return Err(self.starved(waiting, purpose));
             }
             if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
                 self.epochs.pin(slot);
@@ -419,7 +426,7 @@ impl Core {
                     // It cannot demote as it can clean: with a tier it depends on a cleaner thread
                     // and the device.
                     if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
-                        return Err(self.out_of_memory());
+                        return Err(self.starved(waiting, purpose));
                     }
                 }
             }
@@ -428,6 +435,7 @@ impl Core {
             let disk_has_room = self.disk_has_room(purpose);
             if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
+                self.pacer.flash_stuck_at.store(0, Ordering::Relaxed);
                 return Ok(());
             }
             if purpose != Purpose::Promoted && self.refuses(purpose) {
@@ -485,6 +493,38 @@ impl Core {
                 }
                 gain_before = self.gain();
             }
+        }
+    }
+
+    /// Longest wait of a writer while flash takes no segment, if another writer waited in vain.
+    fn flash_patience(&self, purpose: Purpose) -> Duration {
+        let stuck_at = self.pacer.flash_stuck_at.load(Ordering::Relaxed);
+        let stands = |tier: &Tier| tier.progress() + 1 == stuck_at;
+        let is_stuck = stuck_at != 0 && self.space.tier.as_deref().is_some_and(stands);
+        if is_stuck && purpose.is_for_head() && purpose != Purpose::Tombstones {
+            STUCK_FLASH_AGAIN
+        } else {
+            Duration::MAX
+        }
+    }
+
+    /// The error for a writer that waited for memory as long as it may.
+    fn starved(&self, waiting: Waiting, purpose: Purpose) -> Error {
+        if matches!(waiting, Waiting::Briefly(_)) {
+            return self.out_of_memory(); // it waits outside now
+        }
+        if let Some(tier) = self
+            .space
+            .tier
+            .as_deref()
+            .filter(|_| self.waits_for_flash())
+        {
+            let now = tier.progress() + 1;
+            self.pacer.flash_stuck_at.store(now, Ordering::Relaxed);
+        }
+        match self.disk_has_room(purpose) {
+            true => self.out_of_memory(),
+            false => self.disk_full(),
         }
     }
 

@@ -88,7 +88,7 @@ fn select_emptier(
 }
 
 /// Hollow segments that are cleaned at once while flash is not short: the longest burst of
-/// background reads (leisure::F8).
+/// background reads (background_reads::F8).
 const HOLLOW_MAX: usize = 4;
 
 /// Claims segments on flash with almost no live data, emptiest first.

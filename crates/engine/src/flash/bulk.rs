@@ -12,11 +12,12 @@
 //! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here is charged to the
 //! budget: walks are few, and their memory is set aside together with that of fetches.
 
-use super::{Aligned, BLOCK_BYTES, Cold, Fetched, Holding, SECTOR_BYTES, Tier};
+use super::{BLOCK_BYTES, Cold, Fetched, Holding, SECTOR_BYTES, Tier};
 use crate::Error;
 use crate::core::Core;
 use crate::log::Bug;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Entry};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -53,9 +54,9 @@ impl Image {
         if place != tier.slot_at(slot) || length > core.space.segment_bytes() {
             return Ok(None);
         }
-        let mut memory = Aligned::new(length);
-        let bytes = memory.bytes_mut(length);
-        let read = tier.device.read_at(place, bytes);
+        let mut memory = Aligned::zeroed(length);
+        let bytes = memory.bytes_mut();
+        let read = tier.device.read_any(place, bytes);
         if !tier.is_there(&core.space, window, incarnation, slot) {
             return Ok(None); // engine::flash::F3: the result of the read does not count
         }
@@ -99,7 +100,7 @@ impl Image {
         mut show: impl FnMut(u64, &Entry<'_>) -> bool,
     ) -> Result<(), Error> {
         let start = core.space.offset_of(self.window);
-        let bytes = self.memory.bytes_mut(self.end);
+        let bytes = &mut self.memory.bytes_mut()[..self.end];
         for _ in 0..most {
             if self.at >= self.end {
                 break;
@@ -121,7 +122,7 @@ impl Image {
     /// Bytes `from..to` of the segment, header included. `None`: it is shorter, or these are not
     /// the bytes that were written.
     pub(crate) fn verified(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
-        let bytes = self.memory.bytes_mut(self.end);
+        let bytes = &mut self.memory.bytes_mut()[..self.end];
         let mut at = SEGMENT_HEADER_BYTES;
         while at < bytes.len() {
             at += entry::parse(&bytes[at..]).ok()?.padded_bytes; // mask::F7
@@ -254,8 +255,8 @@ impl Tier {
         bytes: usize,
         longer: &mut Vec<(usize, Cold)>,
     ) -> Result<usize, Error> {
-        let mut memory = Aligned::new(bytes);
-        let mut rest = memory.bytes_mut(bytes);
+        let mut memory = Aligned::zeroed(bytes);
+        let mut rest = memory.bytes_mut();
         let mut reads = Vec::with_capacity(some.len());
         for (_, cold) in some {
             let (offset, length) = cold.span();
@@ -264,7 +265,7 @@ impl Tier {
             reads.push((offset, into));
         }
         let figures = &self.figures;
-        if self.device.read_many(&mut reads).is_err() {
+        if self.reads.read(&mut reads).is_err() {
             figures.read_errors.fetch_add(1, Ordering::Relaxed);
             return Err(Error::FlashFailed);
         }

@@ -2,12 +2,13 @@
 //! cleaned.
 
 use super::mask::Mask;
-use super::{Aligned, BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
+use super::{BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
 use crate::Mode;
 use crate::cleaner::FLASH_LIVE_PART_MAX;
 use crate::core::Core;
 use crate::space::segment::Segment;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Entry};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -116,9 +117,10 @@ impl Core {
         }
     }
 
-    /// Sums the live bytes of cold windows.
+    /// Sums the live bytes of cold windows, and allows another try of those that could not be read.
     pub fn watch_flash(&self) {
         if let Some(tier) = &self.space.tier {
+            tier.try_bad_again();
             let windows = 0..self.space.segments.len() as u32;
             let cold = windows.filter(|window| tier.is_cold(*window as usize));
             let live = cold.map(|window| (window, self.live_in(window)));
@@ -410,20 +412,17 @@ impl Core {
         // its memory has left (asserted): this is the only reference until `cool`.
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
         let started = Instant::now();
-        let read = tier.device.read_at(place, bytes).is_ok();
+        let read = tier.device.read_any(place, bytes).is_ok();
         tier.was_read(length, started);
         if read {
             mask.remove(place, bytes);
-            if is_whole(&bytes[..end]) {
-                return true;
-            }
         }
-        tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
-        tier.windows[window as usize]
-            .bad
-            .store(true, Ordering::Relaxed);
-        self.space.decommit(window);
-        false
+        let is_readable = read && is_whole(&bytes[..end]);
+        tier.was_readable(window, is_readable);
+        if !is_readable {
+            self.space.decommit(window);
+        }
+        is_readable
     }
 
     /// Shows every entry of a cold segment with its location, read into memory of its own. If the
@@ -436,9 +435,9 @@ impl Core {
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
         let (place, mask) = tier.place_of(window);
-        let mut memory = Aligned::new(length);
-        let bytes = memory.bytes_mut(length);
-        if tier.device.read_at(place, bytes).is_err() {
+        let mut memory = Aligned::zeroed(length);
+        let bytes = memory.bytes_mut();
+        if tier.device.read_any(place, bytes).is_err() {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -463,10 +462,10 @@ impl Core {
 impl Tier {
     /// Writes a segment's bytes to a slot, under a mask of their own (mask::F7).
     fn write_masked(&self, slot: u32, mask: Mask, bytes: &[u8]) -> std::io::Result<()> {
-        let mut memory = Aligned::new(bytes.len().min(WRITE_BYTES));
+        let mut memory = Aligned::zeroed(bytes.len().min(WRITE_BYTES));
         let mut at = self.slot_at(slot);
         for some in bytes.chunks(WRITE_BYTES) {
-            let masked = memory.bytes_mut(some.len());
+            let masked = &mut memory.bytes_mut()[..some.len()];
             mask.copy(at, some, masked);
             self.device.write_at(at, masked)?;
             at += some.len() as u64;

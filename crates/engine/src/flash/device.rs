@@ -1,46 +1,15 @@
-//! The device of a flash tier: its interface, and the types that callers of the tier use.
+//! The types that callers of a flash tier use.
 
-use std::io;
+pub use duramen_disk::{Device, SECTOR_BYTES};
+
+use duramen_disk::ALIGNMENT_MAX;
 use std::sync::Arc;
 
-/// Reads begin and end at multiples of this many bytes of the device.
-pub const SECTOR_BYTES: usize = 512;
 /// Writes begin and end at multiples of this many bytes.
-pub(crate) const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = ALIGNMENT_MAX;
 
-/// A flash device past the page cache. All methods may be called from several threads at once. Its
-/// contents need not outlive the process: the tier reads only bytes that it has written itself.
-pub trait Device: Send + Sync {
-    /// Reads all of `into` from byte `offset` on. Offset, length and the memory's address are
-    /// multiples of [`SECTOR_BYTES`].
-    ///
-    /// # Errors
-    /// The device's.
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
-
-    /// Reads all of several pieces, each from its own byte of the device on; side by side if the
-    /// device can. The rules for each are those of [`read_at`](Self::read_at).
-    ///
-    /// # Errors
-    /// The device's: then the content of all pieces is undefined.
-    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
-        reads
-            .iter_mut()
-            .try_for_each(|(offset, into)| self.read_at(*offset, into))
-    }
-
-    /// Writes all of `bytes` from byte `offset` on. Offset, length and the memory's address are
-    /// multiples of 4096.
-    ///
-    /// # Errors
-    /// The device's: some, all or none of the bytes may be written.
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-
-    /// Length of the device; it does not change.
-    fn bytes(&self) -> u64;
-}
-
-/// The tier of a store: a device that this store uses alone.
+/// The tier of a store: a device that this store uses alone. Its contents need not outlive the
+/// process: the tier reads only bytes that it has written itself.
 #[derive(Clone)]
 pub struct FlashOptions {
     pub device: Arc<dyn Device>,
@@ -141,33 +110,4 @@ pub struct FlashStats {
     pub write_errors: u64,
     /// A write to the device failed: the tier writes no more to it.
     pub is_off: bool,
-}
-
-/// Memory at a device's alignment.
-pub(crate) struct Aligned(Vec<Block>);
-
-#[repr(C, align(4096))]
-#[derive(Clone, Copy)]
-struct Block([u8; BLOCK_BYTES]);
-
-impl Aligned {
-    pub(crate) fn new(bytes: usize) -> Aligned {
-        Aligned(vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES)])
-    }
-
-    pub(crate) fn bytes_mut(&mut self, bytes: usize) -> &mut [u8] {
-        &mut self.0.as_flattened_mut()[..bytes]
-    }
-}
-
-impl AsFlattened for Vec<Block> {
-    fn as_flattened_mut(&mut self) -> &mut [u8] {
-        let blocks = self.len();
-        // SAFETY: blocks are arrays of bytes without padding, one after the other.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), blocks * BLOCK_BYTES) }
-    }
-}
-
-trait AsFlattened {
-    fn as_flattened_mut(&mut self) -> &mut [u8];
 }

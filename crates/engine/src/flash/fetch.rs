@@ -1,12 +1,13 @@
 //! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
-use super::{Aligned, Cold, Fetched, Tier};
+use super::{Cold, Fetched, Tier};
 use crate::core::Core;
 use crate::index::bucket::Slot;
 use crate::session::{Guard, Session};
 use crate::space::Space;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{self, Resource};
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Damage};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -85,7 +86,7 @@ pub(super) enum Read {
 
 /// The bytes of an entry.
 #[derive(Clone, Copy)]
-pub(crate) struct Here {
+pub(crate) struct InMemory {
     pub(crate) at: *const u8,
     /// True: a copy, not the entry in its own window.
     pub(crate) is_copy: bool,
@@ -180,9 +181,9 @@ impl Tier {
     fn fetch(&self, space: &Space, holding: &Holding, mut cold: Cold) -> Result<(), Error> {
         loop {
             let (offset, length) = cold.span();
-            let mut memory = Aligned::new(length);
-            let into = memory.bytes_mut(length);
-            if self.device.read_at(offset, into).is_err() {
+            let mut memory = Aligned::zeroed(length);
+            let into = memory.bytes_mut();
+            if self.device.read_any(offset, into).is_err() {
                 self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 return Err(Error::FlashFailed);
             }
@@ -201,15 +202,21 @@ impl Tier {
     /// As [`locate`]. Not inlined: otherwise it would be part of every loop over slots, also in
     /// stores without a tier.
     #[inline(never)]
-    fn locate(&self, space: &Space, stamp: u64, holding: &Holding, location: u64) -> Option<Here> {
+    fn locate(
+        &self,
+        space: &Space,
+        stamp: u64,
+        holding: &Holding,
+        location: u64,
+    ) -> Option<InMemory> {
         if self.is_in_memory(space.window_of(location), stamp) {
-            return Some(Here {
+            return Some(InMemory {
                 at: space.at(location),
                 is_copy: false,
             });
         }
         let at = self.copy_of(space, holding, location)?;
-        Some(Here { at, is_copy: true })
+        Some(InMemory { at, is_copy: true })
     }
 
     /// Probable address of an entry, to be prefetched; `None`: on the device alone. Not inlined, as
@@ -242,9 +249,9 @@ pub(crate) fn locate(
     stamp: impl FnOnce() -> u64,
     holding: &Holding,
     location: u64,
-) -> Option<Here> {
+) -> Option<InMemory> {
     match &space.tier {
-        None => Some(Here {
+        None => Some(InMemory {
             at: space.at(location),
             is_copy: false,
         }),
@@ -274,7 +281,7 @@ pub(crate) fn locate_now(
 impl Guard<'_> {
     /// The bytes of an entry that the index points to under this pin.
     #[inline(always)]
-    pub(crate) fn memory_of(&self, location: u64) -> Option<Here> {
+    pub(crate) fn memory_of(&self, location: u64) -> Option<InMemory> {
         let stamp = || self.core.epochs.stamp_of(self.slot);
         locate(&self.core.space, stamp, &self.carried.holding, location)
     }
@@ -312,7 +319,7 @@ impl Guard<'_> {
     /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not
     /// for the first time.
     #[cold]
-    pub(crate) fn served_copy(&self, slot: Slot, here: Here) {
+    pub(crate) fn served_copy(&self, slot: Slot, here: InMemory) {
         let Some(tier) = &self.core.space.tier else {
             return;
         };

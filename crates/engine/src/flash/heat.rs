@@ -27,12 +27,13 @@
 
 use super::fetch::{Read, bytes_of};
 use super::promoted::{HEAT_MAX, Put};
-use super::{Aligned, Cold, Tier};
+use super::{Cold, Tier};
 use crate::core::Core;
 use crate::session::Session;
 use crate::space::segment::State;
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
+use duramen_disk::Aligned;
 use duramen_format::entry::{self, Kind};
 use duramen_format::hash::HASH_BITS;
 use std::ops::Range;
@@ -106,8 +107,8 @@ impl Store {
         let half = refill_bytes(self.core().space.budget.limit()) as usize / 2;
         let tier_figures = &tier.figures;
         Ok(Some(Refill {
-            keys_max: half / (size_of::<Wanted>() + size_of::<HotKey>()),
-            memory: Aligned::new(half),
+            keys_max: half / (size_of::<ToCopy>() + size_of::<HotKey>()),
+            memory: Aligned::zeroed(half),
             memory_bytes: half,
             asked: tier_figures.asked.load(Ordering::Relaxed),
             guess: GUESS_BYTES,
@@ -243,7 +244,7 @@ pub struct Refilled {
 }
 
 /// An entry to copy.
-struct Wanted {
+struct ToCopy {
     cold: Cold,
     key: HotKey,
 }
@@ -277,7 +278,7 @@ impl Refill {
     }
 
     /// The entries, in the order of the device (W1).
-    fn find(&mut self, keys: &[HotKey]) -> Vec<Wanted> {
+    fn find(&mut self, keys: &[HotKey]) -> Vec<ToCopy> {
         let guess = self.guess;
         let guard = self.session.pin();
         let core = guard.core;
@@ -301,7 +302,7 @@ impl Refill {
                     && wanted.len() < keys.len()
                 {
                     let cold = tier.cold(space, location, guess);
-                    wanted.push(Wanted { cold, key: *key });
+                    wanted.push(ToCopy { cold, key: *key });
                 }
                 false // another entry may have the same tag
             });
@@ -314,7 +315,7 @@ impl Refill {
     fn copy_found(
         &mut self,
         heat: u8,
-        wanted: &[Wanted],
+        wanted: &[ToCopy],
         done: &mut Refilled,
         stop: &dyn Fn() -> bool,
     ) {
@@ -355,7 +356,7 @@ impl Refill {
     }
 
     /// The spans to read at once, from `next` on.
-    fn plan(&self, wanted: &[Wanted], next: usize) -> Vec<Span> {
+    fn plan(&self, wanted: &[ToCopy], next: usize) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
         let mut used = 0;
         for (n, wanted) in wanted.iter().enumerate().skip(next) {
@@ -390,14 +391,14 @@ impl Refill {
     /// Reads the spans. False: the device fails.
     fn read(&mut self, spans: &[Span]) -> bool {
         let tier = Heat::tier(self.session.store().core());
-        let mut memory = self.memory.bytes_mut(self.memory_bytes);
+        let mut memory = self.memory.bytes_mut();
         let mut reads = Vec::with_capacity(spans.len());
         for span in spans {
             let (into, rest) = memory.split_at_mut(span.bytes); // one after the other, as planned
             reads.push((span.offset, into));
             memory = rest;
         }
-        let read = tier.device.read_many(&mut reads).is_ok();
+        let read = tier.reads.read(&mut reads).is_ok();
         if !read {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
         }
@@ -408,7 +409,7 @@ impl Refill {
     fn take(
         &mut self,
         heat: u8,
-        wanted: &Wanted,
+        wanted: &ToCopy,
         span: &Span,
         done: &mut Refilled,
         stop: &dyn Fn() -> bool,
@@ -416,7 +417,7 @@ impl Refill {
         let store = self.session.store().clone();
         let (core, tier) = (store.core(), Heat::tier(store.core()));
         let (offset, bytes) = wanted.cold.span();
-        let memory = self.memory.bytes_mut(self.memory_bytes);
+        let memory = self.memory.bytes_mut();
         let at = span.at + (offset - span.offset) as usize;
         let read = tier.verify(&core.space, &wanted.cold, &memory[at..][..bytes]);
         let words = match read {
@@ -455,9 +456,9 @@ impl Refill {
 fn read_alone(core: &Core, tier: &Tier, mut cold: Cold, done: &mut Refilled) -> Option<Vec<u64>> {
     loop {
         let (offset, length) = cold.span();
-        let mut memory = Aligned::new(length);
-        let into = memory.bytes_mut(length);
-        if tier.device.read_at(offset, into).is_err() {
+        let mut memory = Aligned::zeroed(length);
+        let into = memory.bytes_mut();
+        if tier.device.read_any(offset, into).is_err() {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
             return None;
         }

@@ -26,7 +26,8 @@
 //!   entry for as long as the index points to its location in the same incarnation of the window.
 //!   Copies are never part of the log.
 //! - F5: a device that fails a write is not written to any more; its segments are read for as long
-//!   as possible. A segment that cannot be read is never cleaned; its keys return
+//!   as possible. A segment that cannot be read is not cleaned, and is tried again later: after 1 s,
+//!   then after twice as long each time, up to 16 s. Keys that cannot be read return
 //!   [`Error::FlashFailed`](crate::Error::FlashFailed).
 //! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold
 //!   victim back, the buffers of a refill) is part of the budget.
@@ -39,20 +40,20 @@
 //! differs: one log over memory and flash, and no object tables, as the index slots that exist
 //! anyway are the owners.
 
+mod background_reads;
 mod bulk;
 mod demote;
 mod device;
 mod fetch;
 mod heat;
-mod leisure;
 mod mask;
 mod promoted;
 mod warmth;
 
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use device::{Aligned, BLOCK_BYTES};
+pub(crate) use device::BLOCK_BYTES;
 pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within};
-pub(crate) use fetch::{Here, Holding, locate_now};
+pub(crate) use fetch::{Holding, InMemory, locate_now};
 pub use heat::{Heat, HotKey, Refill, Refilled};
 #[cfg(any(loom, shuttle))]
 pub use warmth::Warmth;
@@ -61,8 +62,9 @@ use warmth::Warmth;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
-pub(crate) use leisure::Expiries;
-use leisure::Leisure;
+use background_reads::BackgroundReads;
+pub(crate) use background_reads::Expiries;
+use duramen_disk::ManyReads;
 use mask::{Mask, Masks};
 use promoted::Promoted;
 use std::collections::VecDeque;
@@ -77,6 +79,11 @@ const FREE_SLOTS_PART: u32 = 16;
 const OTHERS_FIRST_MS: u64 = 200;
 /// Bytes of a segment that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
+/// Shortest and longest time for which a segment that could not be read is left alone.
+const BAD_MS_MIN: u64 = 1_000;
+const BAD_MS_MAX: u64 = 16_000;
+/// Failures in succession after which no wait for the segment is worth it: about four minutes.
+const LOST_AFTER: u32 = 18;
 /// Maximum part of live entries on the device: cleaning needs some dead data to find.
 const LIVE_PART_MAX: f64 = 0.90;
 
@@ -88,8 +95,11 @@ struct Window {
     slot: AtomicU32,
     /// Mask of its bytes on the device (mask::F7).
     mask: AtomicU64,
-    /// It could not be read back (F5).
+    /// It could not be read back, and it is not yet time to try again (F5).
     bad: AtomicBool,
+    /// The time to try again, in ms since the tier was opened, and how often it could not be read in succession.
+    bad_until_ms: AtomicU64,
+    failures: AtomicU32,
     /// Advice: it was in memory before a restart, so it goes to the device after those that were
     /// not.
     kept: AtomicBool,
@@ -116,6 +126,8 @@ pub(crate) struct Figures {
 
 pub(crate) struct Tier {
     device: Arc<dyn Device>,
+    /// Reads of the device, many at once.
+    reads: ManyReads,
     windows: Box<[Window]>,
     segment_bytes: usize,
     slots: u32,
@@ -151,7 +163,7 @@ pub(crate) struct Tier {
     may_leave: AtomicUsize,
     may_gain: AtomicUsize,
     masks: Masks,
-    leisure: Leisure,
+    background_reads: BackgroundReads,
     pub(crate) promoted: Promoted,
     pub(crate) figures: Figures,
 }
@@ -170,6 +182,7 @@ impl Tier {
     ) -> Tier {
         Tier {
             device: options.device.clone(),
+            reads: ManyReads::new(options.device.clone()),
             windows: (0..windows).map(|_| Window::default()).collect(),
             segment_bytes,
             slots,
@@ -195,7 +208,7 @@ impl Tier {
             may_leave: AtomicUsize::new(0),
             may_gain: AtomicUsize::new(0),
             masks: Masks::new(),
-            leisure: Leisure::default(),
+            background_reads: BackgroundReads::default(),
             promoted: Promoted::new(memory_bytes, segment_bytes),
             figures: Figures::default(),
         }
@@ -241,6 +254,38 @@ impl Tier {
 
     pub(crate) fn is_bad(&self, window: usize) -> bool {
         self.windows[window].bad.load(Ordering::Relaxed)
+    }
+
+    /// True if a segment could not be read for minutes.
+    pub(crate) fn is_lost(&self, window: usize) -> bool {
+        self.windows[window].failures.load(Ordering::Relaxed) >= LOST_AFTER
+    }
+
+    /// The result of reading a segment back (F5).
+    fn was_readable(&self, window: u32, is_readable: bool) {
+        let known = &self.windows[window as usize];
+        if is_readable {
+            known.failures.store(0, Ordering::Relaxed);
+            return;
+        }
+        self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+        let failures = known.failures.fetch_add(1, Ordering::Relaxed);
+        let rest_ms = (BAD_MS_MIN << failures.min(16)).min(BAD_MS_MAX);
+        let until_ms = self.background_reads.elapsed_ms() + rest_ms;
+        known.bad_until_ms.store(until_ms, Ordering::Relaxed);
+        known.bad.store(true, Ordering::Relaxed);
+    }
+
+    /// Segments that could not be read may be tried again when it is time.
+    fn try_bad_again(&self) {
+        let now_ms = self.background_reads.elapsed_ms();
+        for known in &self.windows {
+            if known.bad.load(Ordering::Relaxed)
+                && known.bad_until_ms.load(Ordering::Relaxed) <= now_ms
+            {
+                known.bad.store(false, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Takes a free slot of the device.
@@ -290,6 +335,7 @@ impl Tier {
         if known.warmth.is_cold() {
             let slot = known.slot.load(Ordering::Relaxed);
             known.bad.store(false, Ordering::Relaxed);
+            known.failures.store(0, Ordering::Relaxed);
             known.warmth.reset();
             self.give_slot(slot);
         }

@@ -2,8 +2,8 @@
 //!
 //! Copies are appended one after the other to windows of the store's own region; a table finds them
 //! by the entry's location. An entry is copied when it is fetched for the second time within about
-//! as many fetches as copies have room (`Seen`), or for the third time while nearly all copies go
-//! on being read. So entries that are read once evict nothing, however many there are. When the
+//! as many fetches as copies have room (`Sightings`), or for the third time while nearly all copies
+//! go on being read. So entries that are read once evict nothing, however many there are. When the
 //! copies' part of the memory is full, the oldest window is given up. Its copies that were read
 //! since it was filled move to a new window, which is taken first, beside that part.
 //!
@@ -77,7 +77,7 @@ pub(crate) struct Promoted {
     /// = empty.
     table: Box<[AtomicU64]>,
     shelf: Mutex<Shelf>,
-    seen: Seen,
+    seen: Sightings,
     segment_bytes: usize,
     /// Numbers of windows: that may be taken now (P4), that the table is made for, and that are
     /// always allowed as far as there is room.
@@ -121,9 +121,9 @@ struct Hits(AtomicU64);
 
 /// Entries that were fetched, until as many others were fetched that fall into the same word. A
 /// word has four marks, the newest lowest; the low bits of a mark count how often it was seen.
-struct Seen(Box<[AtomicU64]>);
+struct Sightings(Box<[AtomicU64]>);
 
-impl Seen {
+impl Sightings {
     /// Number of times that this entry was met since it is remembered, including this time; up to
     /// the maximum of the count.
     fn meet(&self, location: u64, incarnation: u32) -> u64 {
@@ -208,7 +208,7 @@ impl Promoted {
                 .map(|_| AtomicU64::new(0))
                 .collect(),
             shelf: Mutex::default(),
-            seen: Seen(
+            seen: Sightings(
                 (0..(bytes_max / BYTES_PER_SEEN / SEEN_PER_WORD).max(1))
                     .map(|_| AtomicU64::new(0))
                     .collect(),

@@ -26,6 +26,7 @@
 #[cfg_attr(any(loom, shuttle), path = "arena_model.rs")]
 pub mod arena;
 pub mod bucket;
+pub(crate) mod change;
 mod defragment;
 pub mod old;
 
@@ -291,6 +292,15 @@ impl Partition {
                 self.move_to(buckets, me, with)
             }
         })
+    }
+
+    /// Moves the partition to a view with room for `expected` more keys, or for one if memory does
+    /// not suffice for all. As [`resize`](Self::resize).
+    pub fn grow(&self, expected: i64, me: u16, with: Resources<'_>) -> Resize {
+        match self.resize(expected, me, with) {
+            Resize::NoMemory if expected > 1 => self.resize(1, me, with),
+            resized => resized,
+        }
     }
 
     /// Moves the partition to another place at the same size. The caller is pinned and holds no

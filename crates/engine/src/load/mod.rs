@@ -104,7 +104,7 @@ pub enum LoadError<E> {
 /// Segments that are part of the log and were not adopted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} segments of the log are missing, the first is {}", .0.len(), .0[0])]
-pub struct Missing(pub Vec<SegmentId>);
+pub struct MissingSegments(pub Vec<SegmentId>);
 
 /// Report of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -578,13 +578,14 @@ impl Loader {
     /// and cleaning begins.
     ///
     /// # Errors
-    /// [`Missing`] if a listed segment was not adopted (R1); the store must not be used then.
-    pub fn finish(self) -> Result<LoadReport, Missing> {
+    /// [`MissingSegments`] if a listed segment was not adopted (R1); the store must not be used
+    /// then.
+    pub fn finish(self) -> Result<LoadReport, MissingSegments> {
         let expected = self.expected.lock().expect("expected segments");
         if !expected.is_empty() {
             let mut missing: Vec<SegmentId> = expected.keys().map(|id| SegmentId(*id)).collect();
             missing.sort_unstable();
-            return Err(Missing(missing));
+            return Err(MissingSegments(missing));
         }
         drop(expected);
         let core = self.core();

@@ -6,12 +6,13 @@ use super::{Loader, Patience, Visitor};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::flash::{Holding, locate_now};
-use crate::index::bucket::{self, Locking, Slot, View};
+use crate::index::bucket::{Locking, Slot, View};
+use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
-use crate::log::{Bug, Needs};
+use crate::log::{Bug, Required};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
-use duramen_base::sync::{AtomicU64, Backoff};
+use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry, Kind};
 use std::sync::atomic::Ordering;
 
@@ -36,12 +37,12 @@ impl<'a> Arrival<'a> {
         core: &'a Core,
         entry: Entry<'a>,
         location: u64,
-        needs: &Needs<'_>,
+        needs: &Required<'_>,
         careless: bool,
     ) -> Arrival<'a> {
-        let table = TableId(entry.table);
         // An entry from before the table was created or cleared does not belong to this table.
-        let index = core.tables.index(table).ok().filter(|index| {
+        let index = core.tables.index(TableId(entry.table)).ok();
+        let index = index.filter(|index| {
             entry.kind == Kind::Completion || entry.version >= index.replay_floor()
         });
         let hash = KeyHash(core.hasher.hash(entry.key));
@@ -203,7 +204,6 @@ impl Loader {
             }
             _ => false,
         };
-        let table = TableId(entry.table);
         let window = core.space.window_of(arrival.location);
         if entry.kind == Kind::Object {
             counters.note_loaded(entry.padded_bytes);
@@ -225,9 +225,7 @@ impl Loader {
                 }
             }
             Kind::Object if won => {
-                counters.note_objects(table, 1);
                 if entry.expires_at_ms != 0 {
-                    counters.note_expiring(table, 1);
                     let segment = &core.space.segments[window];
                     segment.note_expiry(entry.padded_bytes as u32, entry.expires_at_ms);
                     if self.is_revived(entry) {
@@ -267,6 +265,12 @@ impl Loader {
                 return Ok(None);
             };
             debug_assert!(locking == Locking::Taken);
+            let change = Change {
+                partition,
+                view,
+                space: &core.space,
+                counters,
+            };
             let found = visitor.find(&mut holding, view, tag, |at| key_is(at, entry.key));
             let found = found.map_err(|_| {
                 view.unlock(home);
@@ -284,11 +288,8 @@ impl Loader {
                         Resize::Done | Resize::Busy => continue,
                     }
                 }
-                let mut backoff = Backoff::new();
                 let slot = Slot::new(tag, arrival.location).with_access(mark);
-                while !view.insert(tag, slot) {
-                    backoff.wait();
-                }
+                change.insert(tag, slot, Counted::of(entry));
                 view.unlock(home);
                 if partition.wants_growth(view.len()) {
                     // A refusal does no harm: the next insert tries again, until the view is full.
@@ -301,14 +302,8 @@ impl Loader {
             let rival = unsafe { entry::parse_trusted(at) };
             let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
             if wins {
-                bucket::publish(place, slot.moved_to(arrival.location).with_access(mark));
-                if rival.kind == Kind::Object {
-                    let table = TableId(rival.table);
-                    let window = core.space.window_of(slot.location());
-                    counters.note_dead(window, rival.padded_bytes);
-                    counters.note_objects(table, -1);
-                    counters.note_expiring(table, -i64::from(rival.expires_at_ms != 0));
-                }
+                let new = slot.moved_to(arrival.location).with_access(mark);
+                change.replace(Dropped::new(place, slot, &rival), new, Counted::of(entry));
             }
             view.unlock(home);
             return Ok(Some(wins));
@@ -317,12 +312,7 @@ impl Loader {
 
     /// Grows a partition (load::R6). Pinned.
     fn grow(&self, partition: &Partition, me: u16) -> Resize {
-        let with = self.core().resources();
-        let more = self.keys_to_come(partition);
-        match partition.resize(more, me, with) {
-            Resize::NoMemory if more > 1 => partition.resize(1, me, with),
-            resized => resized,
-        }
+        partition.grow(self.keys_to_come(partition), me, self.core().resources())
     }
 
     /// Estimated number of keys that a partition still gets, at most its present number; 1 when

@@ -44,7 +44,7 @@ pub use planted::Bug;
 pub use position::Position;
 pub use relocate::Relocation;
 pub use stream::{Collected, Piece};
-pub(crate) use swap::Needs;
+pub(crate) use swap::Required;
 pub(crate) use swap::Swaps;
 pub use swap::{Pass, SurvivorReady, Swap};
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(super) written: Written,
-    pub(super) done: Done,
+    pub(super) done: Reached,
     queue: Mutex<Queue>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Written {
 
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Done {
+pub(super) struct Reached {
     pub(super) buffered: AtomicU64,
     pub(super) synced: AtomicU64,
 }

@@ -208,11 +208,11 @@ pub struct Swaps {
 }
 
 /// The list, locked for reading.
-pub struct Needs<'a> {
+pub struct Required<'a> {
     list: RwLockReadGuard<'a, List>,
 }
 
-impl Needs<'_> {
+impl Required<'_> {
     /// True if a tombstone with this victim must be kept. `leaving`: segments that the same Swap as
     /// the tombstone's removes (D1, D4).
     pub fn tombstone(&self, victim: SegmentId, leaving: &[SegmentId]) -> bool {
@@ -297,8 +297,8 @@ impl Swaps {
         self.insert(segment, Life::Unswapped);
     }
 
-    pub fn needs(&self) -> Needs<'_> {
-        Needs {
+    pub fn needs(&self) -> Required<'_> {
+        Required {
             list: self.list.read().expect("segment list"),
         }
     }

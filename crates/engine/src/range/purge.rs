@@ -8,6 +8,7 @@ use crate::cleaner::candidate::Candidate;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::index::bucket::{Locking, Slot, View};
+use crate::index::change::{Change, Dropped};
 use crate::index::{Index, Partition};
 use crate::load::Visitor;
 use crate::log::Bug;
@@ -235,6 +236,12 @@ impl Purge {
             }
             Locking::Mine | Locking::Busy => return Bucket::Again,
         }
+        let change = Change {
+            partition,
+            view,
+            space: &core.space,
+            counters,
+        };
         leaving.sort_unstable();
         leaving.dedup();
         for tag in leaving {
@@ -243,11 +250,7 @@ impl Purge {
             while let Some((place, slot)) = view.find(tag, me, |slot| is_leaving(slot, &mut lacks))
             {
                 let entry = entry_at(core, slot.location());
-                partition.raise_floor(entry.version); // index::X3
-                partition.remove(view, tag, place);
-                counters.note_dead(core.space.window_of(slot.location()), entry.padded_bytes);
-                counters.note_objects(self.table, -1);
-                counters.note_expiring(self.table, -i64::from(entry.expires_at_ms != 0));
+                change.remove(tag, Dropped::new(place, slot, &entry));
                 self.purged.objects += 1;
                 self.purged.bytes += entry.padded_bytes as u64;
             }

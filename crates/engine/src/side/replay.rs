@@ -6,14 +6,15 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::flash::Gather;
 use crate::head::Tail;
-use crate::index::bucket::{self, Locking, Slot, View};
+use crate::index::bucket::{Locking, Slot, View};
+use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::load::{Visitor, key_is};
 use crate::log::{Bug, Log};
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, Mode, TableId};
 use duramen_base::ids::SegmentId;
-use duramen_base::sync::{AtomicU64, Backoff};
+use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Completion, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
@@ -50,7 +51,7 @@ type Rival<'v> = Option<(&'v AtomicU64, Slot, Entry<'v>)>;
 
 /// The effect of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Action {
     Put,
     /// A tombstone, or an object that has expired.
     Kill,
@@ -65,7 +66,7 @@ struct Arrival<'a, 'b> {
     table: TableId,
     hash: KeyHash,
     index: &'a Index,
-    what: What,
+    action: Action,
 }
 
 /// One call of [`SideLog::replay`].
@@ -218,7 +219,7 @@ impl Replay<'_> {
         for (n, arrival) in arrivals.iter().enumerate().skip(first) {
             let Some(arrival) = arrival
                 .as_ref()
-                .filter(|other| other.what != What::Complete)
+                .filter(|other| other.action != Action::Complete)
             else {
                 continue;
             };
@@ -260,17 +261,17 @@ impl Replay<'_> {
             table,
             hash,
             index,
-            what: match entry.kind {
-                Kind::Completion => What::Complete,
-                Kind::Object if !expired => What::Put,
-                Kind::Object | Kind::Tombstone => What::Kill,
+            action: match entry.kind {
+                Kind::Completion => Action::Complete,
+                Kind::Object if !expired => Action::Put,
+                Kind::Object | Kind::Tombstone => Action::Kill,
             },
         })
     }
 
     /// side::S1; the arrival is the `n`th of its group. `Some`: the entry was not settled yet.
     fn settle(&mut self, counters: &Counters, n: usize, arrival: &Arrival<'_, '_>) -> Option<Need> {
-        if arrival.what == What::Complete {
+        if arrival.action == Action::Complete {
             return self.complete(counters, arrival);
         }
         let (partition, tag) = (
@@ -283,12 +284,16 @@ impl Replay<'_> {
                 return Some(Need::Memory);
             };
             debug_assert!(locking == Locking::Taken);
+            let change = Change {
+                partition,
+                view,
+                space: &self.core.space,
+                counters,
+            };
             let settled = match self.rival(n, arrival, view) {
                 Err(need) => Settled::Needs(need),
-                Ok(rival) if arrival.what == What::Kill => {
-                    self.kill(counters, arrival, partition, view, rival)
-                }
-                Ok(rival) => self.put(counters, arrival, partition, view, rival),
+                Ok(rival) if arrival.action == Action::Kill => self.kill(arrival, change, rival),
+                Ok(rival) => self.put(arrival, change, rival),
             };
             view.unlock(home);
             match settled {
@@ -301,10 +306,7 @@ impl Replay<'_> {
                 }
                 Settled::Grow => {
                     let more = self.room_for(arrival, partition);
-                    let resized = partition.resize(more, self.me, with);
-                    if resized == Resize::NoMemory
-                        && (more == 1 || partition.resize(1, self.me, with) == Resize::NoMemory)
-                    {
+                    if partition.grow(more, self.me, with) == Resize::NoMemory {
                         return Some(Need::Memory);
                     }
                 }
@@ -353,14 +355,7 @@ impl Replay<'_> {
     }
 
     /// Handles an object. The bucket is locked.
-    fn put(
-        &mut self,
-        counters: &Counters,
-        arrival: &Arrival<'_, '_>,
-        partition: &Partition,
-        view: View<'_>,
-        rival: Rival<'_>,
-    ) -> Settled {
+    fn put(&mut self, arrival: &Arrival<'_, '_>, change: Change<'_>, rival: Rival<'_>) -> Settled {
         let (core, log, entry) = (self.core, self.log, arrival.entry);
         let (table, hash) = (arrival.table, arrival.hash);
         let last_wins = log.has_bug(Bug::SideLastWins);
@@ -392,7 +387,7 @@ impl Replay<'_> {
         if !self.tail.fits(bytes) {
             return Settled::Needs(Need::Segment);
         }
-        if rival.is_none() && !partition.count_insert(view.len(), false) {
+        if rival.is_none() && !change.partition.count_insert(change.view.len(), false) {
             return Settled::Grow;
         }
         let as_it_came = victim == SegmentId::NONE && entry.victim == SegmentId::NONE;
@@ -409,35 +404,23 @@ impl Replay<'_> {
             let segment = &core.space.segments[window as usize];
             segment.note_expiry(bytes as u32, entry.expires_at_ms);
         }
-        counters.note_loaded(bytes);
-        let expiring = i64::from(entry.expires_at_ms != 0);
+        change.counters.note_loaded(bytes);
+        let new = Counted::of(entry);
         if let Some((place, slot, rival)) = rival {
-            bucket::publish(place, slot.moved_to(location));
-            let window = core.space.window_of(slot.location());
-            counters.note_dead(window, rival.padded_bytes);
-            let before = i64::from(rival.expires_at_ms != 0);
-            counters.note_expiring(table, expiring - before);
+            change.replace(
+                Dropped::new(place, slot, &rival),
+                slot.moved_to(location),
+                new,
+            );
         } else {
             let tag = arrival.index.tag(hash);
-            let mut backoff = Backoff::new();
-            while !view.insert(tag, Slot::new(tag, location)) {
-                backoff.wait(); // counted room (index::X1) means that a slot becomes free
-            }
-            counters.note_objects(table, 1);
-            counters.note_expiring(table, expiring);
+            change.insert(tag, Slot::new(tag, location), new);
         }
         Settled::Done
     }
 
     /// Handles a tombstone, or an expired object. The bucket is locked.
-    fn kill(
-        &mut self,
-        counters: &Counters,
-        arrival: &Arrival<'_, '_>,
-        partition: &Partition,
-        view: View<'_>,
-        rival: Rival<'_>,
-    ) -> Settled {
+    fn kill(&mut self, arrival: &Arrival<'_, '_>, change: Change<'_>, rival: Rival<'_>) -> Settled {
         let (core, log, entry) = (self.core, self.log, arrival.entry);
         let (table, hash) = (arrival.table, arrival.hash);
         if let Some((_, _, rival)) = &rival
@@ -463,14 +446,10 @@ impl Replay<'_> {
         if let (Some((place, slot, rival)), Some(tombstone)) = (rival, tombstone) {
             if !log.has_bug(Bug::SideNamesNoVictim) {
                 self.append(bytes, |out| tombstone.write_to(out));
-                counters.note_tombstone(bytes);
+                change.counters.note_tombstone(bytes);
             }
-            partition.raise_floor(rival.version);
-            partition.remove(view, arrival.index.tag(hash), place);
-            let window = core.space.window_of(slot.location());
-            counters.note_dead(window, rival.padded_bytes);
-            counters.note_objects(table, -1);
-            counters.note_expiring(table, -i64::from(rival.expires_at_ms != 0));
+            let tag = arrival.index.tag(hash);
+            change.remove(tag, Dropped::new(place, slot, &rival));
         }
         Settled::Done
     }

@@ -37,7 +37,7 @@ pub(super) struct Expiring {
 }
 
 /// The bytes of each bucket, at one time.
-pub struct Seen([u32; BUCKETS]);
+pub struct Sample([u32; BUCKETS]);
 
 /// The entries of a segment that the expiry pass has examined and that wait.
 pub struct Waiting {
@@ -137,9 +137,9 @@ impl Expiring {
     }
 
     /// The bytes as counted so far.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> Sample {
         let load = |bucket: usize| self.bytes[bucket].load(Ordering::Acquire);
-        Seen(std::array::from_fn(load))
+        Sample(std::array::from_fn(load))
     }
 
     pub fn waiting(&self) -> Waiting {
@@ -150,7 +150,7 @@ impl Expiring {
         }
     }
 
-    pub fn reset(&self, seen: &Seen, waiting: &Waiting, again_ms: u64) {
+    pub fn reset(&self, seen: &Sample, waiting: &Waiting, again_ms: u64) {
         // The time first: an append that is counted below lowers it again. Acquire pairs with
         // `note`: the bytes of an entry whose time is replaced here are seen below.
         self.first_ms.swap(waiting.first_ms, Ordering::AcqRel);

@@ -4,7 +4,7 @@
 //! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count the
 //! entries that they kill in their own counters (`counters`), so an overwrite writes no line here.
 
-use super::expiring::{Expiring, Seen, Waiting};
+use super::expiring::{Expiring, Sample, Waiting};
 use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// The state of a window; see engine::space::S2.
@@ -142,7 +142,7 @@ impl Segment {
     }
 
     /// The bytes that expire, as recorded so far: for [`reset_expiry`](Self::reset_expiry).
-    pub fn seen_expiry(&self) -> Seen {
+    pub fn seen_expiry(&self) -> Sample {
         self.expiring.seen()
     }
 
@@ -154,7 +154,7 @@ impl Segment {
     /// The expiry pass has examined every entry that was counted in `seen`, and has found those
     /// that are `waiting`. If more were appended meanwhile, it has to examine the segment again at
     /// `again_ms`.
-    pub fn reset_expiry(&self, seen: &Seen, waiting: &Waiting, again_ms: u64) {
+    pub fn reset_expiry(&self, seen: &Sample, waiting: &Waiting, again_ms: u64) {
         self.expiring.reset(seen, waiting, again_ms);
     }
 

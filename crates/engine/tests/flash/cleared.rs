@@ -90,6 +90,24 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
     });
 }
 
+/// The entries of segments that could not be read at that time were never counted as dead.
+#[test]
+fn a_table_that_is_cleared_while_flash_cannot_be_read_is_counted_afterwards() {
+    let flash = Flash::new(64 * MIB);
+    let (store, tables) = interleaved(&flash, 2, 6_000);
+    flash.reads_fail.store(true, Ordering::Relaxed);
+    store.clear_table(tables[1]).unwrap();
+    wait_for("segments could not be read", || {
+        store.stats().flash.read_errors > 10
+    });
+    let mut session = store.session().unwrap();
+    put(&mut session, tables[1], 1, 1);
+    flash.reads_fail.store(false, Ordering::Relaxed);
+    wait_for("all that was cleared is counted", || {
+        store.stats().live_bytes == bytes_of(6_001)
+    });
+}
+
 /// All other work goes on meanwhile, cleaning of flash included; and the room becomes free.
 #[test]
 fn tables_are_cleared_again_and_again_while_others_are_written() {

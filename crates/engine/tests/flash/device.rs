@@ -77,6 +77,10 @@ impl Device for Flash {
         Ok(())
     }
 
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn bytes(&self) -> u64 {
         self.bytes.read().unwrap().len() as u64
     }

@@ -1,9 +1,9 @@
 //! The flash tier: more data than memory, devices that fail, requests that park.
 
+mod background_reads;
 mod cache;
 mod cleared;
 mod device;
-mod leisure;
 mod model;
 mod refill;
 mod scenarios;

@@ -61,6 +61,10 @@ impl flash::Device for Slow {
         Ok(())
     }
 
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn bytes(&self) -> u64 {
         self.bytes.read().unwrap().len() as u64
     }

@@ -70,7 +70,7 @@ pub struct Etcd {
     leading: Option<Leading>,
     /// Revision of `leader` as this coordinator wrote it last, whether it still leads or not.
     own: Option<i64>,
-    seen: Option<Seen>,
+    seen: Option<LeaderSign>,
     beats: u64,
 }
 
@@ -84,7 +84,7 @@ struct Leading {
 }
 
 /// The last sign of life of another leader (T2).
-struct Seen {
+struct LeaderSign {
     leader: i64,
     beat: i64,
     since: Instant,
@@ -330,13 +330,13 @@ impl Etcd {
             text.parse().map_err(|_| unusable("`term` is no number"))
         })?;
         if let Some(row) = leader.as_ref().filter(|row| !row.value.is_empty()) {
-            let is_same = |seen: &&Seen| seen.leader == row.revision && seen.beat == beat;
+            let is_same = |seen: &&LeaderSign| seen.leader == row.revision && seen.beat == beat;
             match self.seen.as_ref().filter(is_same) {
                 Some(seen) if seen.since.elapsed() >= self.lease => {} // T2
                 _ if self.own == Some(row.revision) => {} // this one led, and does not lead now
                 Some(_) => return Ok(None),
                 None => {
-                    self.seen = Some(Seen {
+                    self.seen = Some(LeaderSign {
                         leader: row.revision,
                         beat,
                         since: Instant::now(),

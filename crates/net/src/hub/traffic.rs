@@ -169,7 +169,7 @@ impl<M: Send + 'static> Hub<M> {
                 connection.phase = Phase::Open;
                 let link = self.links.get_mut(link);
                 link.state = State::Open(id);
-                link.ways.succeeded();
+                link.addresses.succeeded();
                 connection.output.append(std::mem::take(&mut link.queue));
                 self.soil(id);
             }

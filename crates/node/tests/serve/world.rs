@@ -45,6 +45,10 @@ impl Device for Flash {
         Ok(())
     }
 
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn bytes(&self) -> u64 {
         FLASH as u64
     }

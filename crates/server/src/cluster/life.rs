@@ -454,7 +454,7 @@ fn open_tier(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
     loop {
         match Tier::open(config) {
             Err(ServerError::Flash {
-                source: duramen_flash::Error::InUse { .. },
+                source: duramen_disk::Error::InUse { .. },
                 ..
             }) if since.elapsed() < LET_GO => std::thread::sleep(LET_GO / 100),
             opened => return opened,

@@ -27,6 +27,8 @@ pub struct Membership {
     /// Grows with every change of `view`.
     generation: AtomicU64,
     read_until: Arc<ReadUntil>,
+    /// Time at which this life began.
+    began_us: u64,
     clients: Arc<Clients>,
     status: RwLock<Arc<MemberStatus>>,
 }
@@ -36,6 +38,7 @@ impl Membership {
     /// `clients` came with its store.
     pub fn new(clock: Clock, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
         Membership {
+            began_us: clock.now_us(),
             clock,
             view: RwLock::default(),
             generation: AtomicU64::new(1),
@@ -58,6 +61,16 @@ impl Membership {
     /// Whether replies may leave now (M2).
     pub fn may_reply(&self) -> bool {
         self.read_until.may_read(self.now_us())
+    }
+
+    /// Milliseconds for which it has owned tablets, or could have, without a lease to serve them.
+    pub fn unleased_ms(&self) -> u64 {
+        let view = self.view();
+        if view.map().owner(view.me()).is_none() {
+            return 0;
+        }
+        let since_us = self.read_until.end_us().max(self.began_us);
+        self.now_us().saturating_sub(since_us) / 1_000
     }
 
     /// The member's status, for people.

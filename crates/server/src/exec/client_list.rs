@@ -7,6 +7,7 @@ use crate::clock;
 use crate::shared::{ClientRecord, Message};
 use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -121,9 +122,9 @@ fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
 #[derive(Default)]
 struct Filter {
     id: Option<u64>,
-    peer: Option<String>,
-    local: Option<String>,
-    /// A type or user that no client has.
+    peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
+    /// A type, user or address that no client has.
     no_client: bool,
     age_s: Option<u64>,
     spare_me: bool,
@@ -133,14 +134,8 @@ impl Filter {
     fn means(&self, record: &ClientRecord, now_ms: u64) -> bool {
         !self.no_client
             && self.id.is_none_or(|id| id == record.id)
-            && self
-                .peer
-                .as_ref()
-                .is_none_or(|peer| *peer == record.peer.to_string())
-            && self
-                .local
-                .as_ref()
-                .is_none_or(|local| *local == record.local.to_string())
+            && self.peer.is_none_or(|peer| peer == record.peer)
+            && self.local.is_none_or(|local| local == record.local)
             && self
                 .age_s
                 .is_none_or(|age_s| now_ms.saturating_sub(record.connected_at_ms) / 1000 >= age_s)
@@ -149,9 +144,10 @@ impl Filter {
 
 pub(super) fn kill(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() == 3 {
-        let peer = Some(String::from_utf8_lossy(ctx.arg(2)).into_owned());
+        let peer = address(&String::from_utf8_lossy(ctx.arg(2)));
         let filter = Filter {
             peer,
+            no_client: peer.is_none(),
             ..Filter::default()
         };
         if kill_all(ctx, &filter) == 0 {
@@ -162,6 +158,12 @@ pub(super) fn kill(ctx: &mut Context<'_>) -> Done {
     let filter = parse_filter(ctx)?;
     let killed = kill_all(ctx, &filter);
     ctx.integer(killed)
+}
+
+/// An address, if it is written as `CLIENT LIST` shows it.
+fn address(text: &str) -> Option<SocketAddr> {
+    let parsed: SocketAddr = text.parse().ok()?;
+    (parsed.to_string() == text).then_some(parsed)
 }
 
 fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
@@ -180,8 +182,14 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
                 filter.id = Some(id.unsigned_abs());
             }
             b"type" => filter.no_client |= !is_normal(value)?,
-            b"addr" => filter.peer = Some(text),
-            b"laddr" => filter.local = Some(text),
+            b"addr" => {
+                filter.peer = address(&text);
+                filter.no_client |= filter.peer.is_none();
+            }
+            b"laddr" => {
+                filter.local = address(&text);
+                filter.no_client |= filter.local.is_none();
+            }
             b"user" if value == b"default" => {}
             b"user" => return Err(format!("ERR No such user '{text}'").into()),
             b"maxage" => {

@@ -53,7 +53,13 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
     fixed
 }
 
+/// Maximum number of patterns of one `CONFIG GET`: each is matched against every name.
+const PATTERNS_MAX: usize = 1024;
+
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() - 2 > PATTERNS_MAX {
+        return Err(Failure::Text("ERR CONFIG GET takes at most 1024 patterns"));
+    }
     let config = ctx.shared.config();
     // A pattern that is too long matches no setting.
     let patterns: Vec<(&[u8], Pattern)> = ctx

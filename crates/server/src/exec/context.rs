@@ -81,10 +81,18 @@ impl Failure {
                 Error::OutOfMemory {
                     live_bytes,
                     limit_bytes,
-                } => format!(
-                    "OOM command not allowed when used memory > 'maxmemory'. \
-                     ({live_bytes} of {limit_bytes} bytes are live data: delete some, raise the budget, or use cache mode)"
-                ),
+                } => {
+                    let advice = match live_bytes / 4 > limit_bytes / 5 {
+                        true => "delete some, raise the budget, or use cache mode",
+                        false => {
+                            "no more became free in time: flash or disk is slow, or large values fragment it"
+                        }
+                    };
+                    format!(
+                        "OOM command not allowed when used memory > 'maxmemory'. \
+                         ({live_bytes} of {limit_bytes} bytes are live data: {advice})"
+                    )
+                }
                 Error::ValueTooLarge { bytes, limit } => format!(
                     "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
                 ),
@@ -169,6 +177,14 @@ impl<'a> Context<'a> {
     /// The level of the selected table.
     pub(crate) fn level(&mut self) -> Level {
         self.local.level_of_table(self.shared, self.table)
+    }
+
+    /// The strictest level of some tables.
+    pub(crate) fn strictest(&mut self, tables: &[TableId]) -> Level {
+        let levels = tables
+            .iter()
+            .map(|table| self.local.level_of_table(self.shared, *table));
+        levels.max().unwrap_or(Level::Memory)
     }
 
     /// Adds the position of the command's own guard to the replies' wait. Not used within EXEC,

@@ -299,7 +299,7 @@ impl Group {
                     }
                     settle_one(hands, &mut guard, turn.client);
                     if silent {
-                        turn.out.truncate(start);
+                        turn.silence(start);
                     }
                 }
             }
@@ -603,7 +603,7 @@ impl Step<'_> {
             return true; // it is made silent when it runs to its end
         }
         if was_silent && admit::end_silence(turn.client) {
-            turn.out.truncate(start);
+            turn.silence(start);
         }
         true
     }

@@ -336,7 +336,8 @@ fn flush(
             // K1: SWAPDB may have run while this waited for exclusive access.
             ctx.table = admit::table_of(ctx.client, ctx.shared);
             let done = clear(ctx, &guard);
-            ctx.settle(&mut guard);
+            let level = ctx.strictest(&tables(ctx));
+            ctx.client.settle(&mut guard, level);
             done
         }
         Way::Guarded(guard) => clear(ctx, guard),
@@ -367,7 +368,9 @@ pub(super) fn swapdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
             }
             let mut guard = session.pin_exclusive();
             databases::exchange(ctx, &mut guard, first, second)?;
-            ctx.settle(&mut guard);
+            let swapped = [first, second].map(|db| ctx.shared.commands.table(db));
+            let level = ctx.strictest(&swapped.map(|table| table.unwrap_or(ctx.table)));
+            ctx.client.settle(&mut guard, level);
         }
         // EXEC is exclusive in the store.
         Way::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,

@@ -70,7 +70,7 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
         }
     }
     if was_silent && admit::end_silence(turn.client) {
-        turn.out.truncate(start);
+        turn.silence(start);
     }
     turn.executed += 1;
     if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {

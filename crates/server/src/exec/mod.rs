@@ -113,6 +113,14 @@ pub struct Turn<'a> {
     pub executed: usize,
 }
 
+impl Turn<'_> {
+    /// Takes back the reply of a silent request, which begins at `start`.
+    fn silence(&mut self, start: usize) {
+        self.out.truncate(start);
+        self.client.wait.make_silent();
+    }
+}
+
 /// A reactor thread's session of the store: the session itself never waits for flash.
 fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
     let mut session = store.session()?;

@@ -8,6 +8,10 @@ use duramen_wire::resp::Args;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Bytes of a line and of an argument after which the rest of the request is not shown. A line is at
+/// most five times as long.
+const LINE_BYTES_MAX: usize = 256 << 10;
+
 pub(super) fn monitor(ctx: &mut Context<'_>) -> Done {
     if ctx.locked {
         return Err(super::context::Failure::Text(
@@ -72,8 +76,19 @@ fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     )
     .into_bytes();
     for (n, arg) in args.iter().enumerate() {
+        if line.len() > LINE_BYTES_MAX {
+            let more = args.len() - n;
+            line.extend_from_slice(format!(" ... ({more} more arguments)").as_bytes());
+            break;
+        }
         line.push(b' ');
-        quote(if spec.is_secret(n) { REDACTED } else { arg }, &mut line);
+        let arg = if spec.is_secret(n) { REDACTED } else { arg };
+        let shown = &arg[..arg.len().min(LINE_BYTES_MAX)];
+        quote(shown, &mut line);
+        if shown.len() < arg.len() {
+            let more = arg.len() - shown.len();
+            line.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
+        }
     }
     line.extend_from_slice(b"\r\n");
     line
@@ -91,7 +106,10 @@ pub(super) fn quote(text: &[u8], out: &mut Vec<u8>) {
             0x07 => out.extend_from_slice(b"\\a"),
             0x08 => out.extend_from_slice(b"\\b"),
             b' '..=b'~' => out.push(*byte),
-            _ => out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+            _ => {
+                let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+                out.extend_from_slice(&[b'\\', b'x', digit(byte >> 4), digit(byte & 15)]);
+            }
         }
     }
     out.push(b'"');

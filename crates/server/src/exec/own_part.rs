@@ -98,7 +98,7 @@ pub(super) fn flush(
     }
     if begun.is_some() {
         // No reply covers the deletions of earlier rounds yet.
-        let level = ctx.local.level_of(ctx.shared, ctx.client);
+        let level = ctx.strictest(tables);
         let log = ctx.shared.store().log();
         if let Some(appended) = log.map(|log| log.appended()) {
             ctx.client.settle_position(&appended, level);

@@ -278,7 +278,7 @@ fn run(
     } else {
         attempt(ctx, guard, &mut Room::default())
     };
-    let level = levels(ctx, &locks);
+    let level = levels(ctx, &locks, &steps);
     ctx.client.settle(guard, level);
     ctx.local.locks = locks;
     done
@@ -286,15 +286,27 @@ fn run(
 
 /// The level of the whole transaction: the strictest of the levels of its tables and of those that
 /// its commands requested.
-fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
+fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)], steps: &[Step<'_>]) -> Level {
     let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
     let mut level = asked.max(ctx.level());
     let mut last = ctx.table;
-    for (table, _) in locks {
-        if *table != last {
-            last = *table;
+    let of_steps = steps
+        .iter()
+        .flat_map(|step| [Some(step.table), step.target]);
+    let of_locks = locks.iter().map(|(table, _)| *table);
+    for table in of_steps.flatten().chain(of_locks) {
+        if table != last {
+            last = table;
             level = level.max(ctx.local.level_of_table(ctx.shared, last));
         }
+    }
+    // Commands on several databases.
+    if steps
+        .iter()
+        .any(|step| matches!(step.spec.name, "flushall" | "swapdb"))
+    {
+        let tables: Vec<TableId> = databases::tables(ctx.shared).iter().map(|t| t.id).collect();
+        level = level.max(ctx.strictest(&tables));
     }
     level
 }
@@ -518,12 +530,12 @@ fn run_steps(
             table,
             locked: true,
         };
-        if !reports(step.spec) {
+        if !reports(step.spec) && step.spec.name != "client|kill" {
             inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
         } else if inner.local.walked > OBJECTS_IN_EXEC_MAX {
             inner
                 .reply()
-                .error("ERR KEYS, SCAN and reports of the server take too long in one transaction");
+                .error("ERR KEYS, SCAN, CLIENT KILL and reports of the server take too long in one transaction");
         } else {
             let since = Instant::now();
             inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);

@@ -28,8 +28,9 @@ pub struct Wait {
 /// A command's own wait, beyond that for its writes: its reply is alone at the end of the turn.
 pub struct More {
     pub(crate) until: Until,
-    /// The reply as written, for the case that the wait succeeds.
-    pub(crate) hoped: Vec<u8>,
+    /// The reply as written, for the case that the wait succeeds. `None`: the command is silent
+    /// (`CLIENT REPLY`), and no reply is replaced.
+    pub(crate) hoped: Option<Vec<u8>>,
 }
 
 /// The event that a command waits for.
@@ -106,8 +107,15 @@ impl Wait {
     }
 
     pub(crate) fn then(&mut self, until: Until, hoped: &[u8]) {
-        let hoped = hoped.to_vec();
+        let hoped = Some(hoped.to_vec());
         self.more = Some(Box::new(More { until, hoped }));
+    }
+
+    /// The command's reply is not sent.
+    pub(crate) fn make_silent(&mut self) {
+        if let Some(more) = &mut self.more {
+            more.hoped = None;
+        }
     }
 
     /// `reached` returns the level that a position has; `failure`: why none is reached now.
@@ -129,9 +137,9 @@ impl Wait {
         let Some(more) = &self.more else {
             return State::Over;
         };
-        let instead = |reply: Vec<u8>| State::Instead {
-            hoped: more.hoped.clone(),
-            reply,
+        let instead = |reply: Vec<u8>| match more.hoped.clone() {
+            Some(hoped) => State::Instead { hoped, reply },
+            None => State::Over,
         };
         match &more.until {
             Until::Reached {

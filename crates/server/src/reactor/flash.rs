@@ -38,8 +38,8 @@ use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use crate::exec::cold::{Unfetched, too_much};
+use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
-use duramen_flash::SpanReader;
 use rustix::event::epoll;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -325,7 +325,10 @@ impl Reactor {
         if self.flash.reader.is_some() {
             return Ok(());
         }
-        let tier = self.shared.tier().expect("only a server with flash parks requests");
+        let tier = self
+            .shared
+            .tier()
+            .expect("only a server with flash parks requests");
         let reader = tier.reader(READS_MAX).map_err(|error| error.to_string())?;
         epoll::add(
             &self.epoll,
@@ -411,7 +414,10 @@ impl Reactor {
 
     fn lend(&mut self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Box<str>> {
         self.flash.lent = true;
-        let session = self.executor.session().expect("a server that parks requests has data");
+        let session = self
+            .executor
+            .session()
+            .expect("a server that parks requests has data");
         session
             .fetched(cold, bytes)
             .map_err(|error| error.to_string().into())

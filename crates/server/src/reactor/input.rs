@@ -167,7 +167,7 @@ impl Reactor {
         if connection.input.is_empty() || connection.closing {
             return self.settle(token, connection);
         }
-        if connection.unsent_bytes() > self.config.get(&self.shared).output_pause_bytes {
+        if connection.unsent_bytes() > self.output_pause(&connection) {
             // The client must take its replies first; `writable` continues the connection.
             // Meanwhile it keeps no fetched entries.
             self.unpark(&mut connection);
@@ -220,6 +220,15 @@ impl Reactor {
             limits,
             parsed,
         });
+    }
+
+    /// Unsent output at which the connection's requests are not read any more.
+    pub(super) fn output_pause(&mut self, connection: &Connection) -> usize {
+        let config = self.config.get(&self.shared);
+        match connection.client.is_authenticated() || config.requirepass.is_empty() {
+            true => config.output_pause_bytes,
+            false => config.output_pause_bytes.min(config.preauth_limit_bytes),
+        }
     }
 
     pub(super) fn limits(&mut self, connection: &Connection) -> Limits {

@@ -78,7 +78,7 @@ impl Reactor {
         if !self.send(&mut connection) {
             return self.close_taken(token, connection);
         }
-        let output_pause = self.config.get(&self.shared).output_pause_bytes;
+        let output_pause = self.output_pause(&connection);
         if connection.waits_for == WaitsFor::Output && connection.unsent_bytes() <= output_pause {
             connection.waits_for = WaitsFor::Turn;
             if connection.held.is_none() {

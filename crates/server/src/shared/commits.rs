@@ -55,7 +55,10 @@ mod tests {
         let commits = Commits::default();
         assert!(!commits.committed());
         assert!(!commits.may_sleep(0));
-        assert!(!commits.committed(), "a thread that does not sleep is not woken");
+        assert!(
+            !commits.committed(),
+            "a thread that does not sleep is not woken"
+        );
         assert!(commits.may_sleep(2));
         assert!(commits.committed());
         assert!(!commits.committed());

@@ -93,7 +93,7 @@ impl Mailbox {
     /// message is dropped.
     #[must_use]
     pub fn push(&self, client: u64, bytes: &[u8]) -> bool {
-        let fits = self.lock().pushed_bytes < PUSHED_BYTES_MAX;
+        let fits = self.lock().pushed_bytes + bytes.len() <= PUSHED_BYTES_MAX;
         if fits {
             self.post(Message::Push {
                 client,

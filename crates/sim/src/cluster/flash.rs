@@ -108,6 +108,10 @@ impl Device for Flash {
         Ok(())
     }
 
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn bytes(&self) -> u64 {
         BYTES as u64
     }

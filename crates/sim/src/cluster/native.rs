@@ -12,7 +12,7 @@ use super::net::{Mode, Place};
 use super::world::{Asker, Event, World};
 use duramen::internals::Position;
 use duramen_base::ids::{ServerId, TableId};
-use duramen_client::core::{Ask, Batch, Core, Next, Send, Settled, Work};
+use duramen_client::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use duramen_client::{Error, Outcome};
 use duramen_cluster::coordinator::{Input, ReplyId};
 use duramen_node::Asked;
@@ -68,7 +68,7 @@ pub(super) struct Native {
     call: Option<(Batch<'static>, Vec<Part>, u64)>,
     /// Requests that are not answered yet.
     sent: BTreeMap<u64, Send>,
-    asked: BTreeMap<u64, Ask>,
+    asked: BTreeMap<u64, CoordinatorRequest>,
     /// Sendings of this call that a server has executed or refused, and whether a server did so
     /// twice with one of them.
     served: BTreeSet<u64>,
@@ -236,7 +236,7 @@ impl World {
         self.after(PATIENCE_US, Event::ClientTires(c, number));
     }
 
-    fn native_asks(&mut self, c: usize, ask: Ask) {
+    fn native_asks(&mut self, c: usize, ask: CoordinatorRequest) {
         let number = self.number();
         let place = super::chair::place_of(&ask.address).expect("coordinators have numbers");
         self.askers.insert(number, Asker::Client(c));

@@ -281,7 +281,9 @@ impl World {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let number = text.strip_prefix("key ").and_then(|n| n.parse().ok());
         let Some(key) = number.and_then(|number| self.tables.key_in(table, number)) else {
-            self.violated(format!("server {n} has a key that was never written: {bytes:?}"));
+            self.violated(format!(
+                "server {n} has a key that was never written: {bytes:?}"
+            ));
             return false;
         };
         let process = self.machines[n].process.as_ref().expect("it runs");

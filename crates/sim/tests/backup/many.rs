@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use duramen_backup::{Backup, Chunk, Error, Expected, Group, Lookup, ReadAhead, ReplicaId, Wanted};
+use duramen_backup::{
+    Backup, Chunk, Error, Expected, Group, Lookup, ReadAhead, ReplicaId, WantedKeys,
+};
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::{NewObject, parse};
@@ -234,7 +236,7 @@ fn recovery_masters_read_what_is_theirs() {
     write_closed(&backup, 3, &bytes);
     let middle = RouteHash(u64::MAX / 3);
     let (low, high) = KeyRange::ALL.split(middle).expect("two parts");
-    let wanted = |table, keys, since| Wanted {
+    let wanted = |table, keys, since| WantedKeys {
         table,
         keys,
         since: SegmentId(since),

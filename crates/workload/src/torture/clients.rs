@@ -51,14 +51,15 @@ impl Setting {
 }
 
 /// Whether an error means that nothing was done, for a reason that a run causes: no memory, no
-/// disk, or a group that is too large.
+/// disk, a group that is too large, or entries on flash that are too large together.
 pub(crate) fn is_refusal(reply: &Reply) -> bool {
-    const REFUSALS: [&str; 5] = [
+    const REFUSALS: [&str; 6] = [
         "OOM ",
         "MISCONF ",
         "EXECABORT ",
         "TRYAGAIN",
         "ERR this command would write",
+        "ERR this request needs",
     ];
     matches!(reply, Reply::Error(text) if REFUSALS.iter().any(|start| text.starts_with(start)))
 }

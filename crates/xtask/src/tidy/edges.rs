@@ -8,11 +8,12 @@ use super::House;
 /// workload, xtask and fuzz are programs around the product: no crate uses them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
-    ("duramen-flash", &["duramen-base"]),
+    ("duramen-disk", &["duramen-base"]),
+    ("duramen-flash", &["duramen-disk"]),
     ("duramen-alloc", &["duramen-flash"]),
     ("duramen-format", &["duramen-base"]),
-    ("duramen-engine", &["duramen-format"]),
-    ("duramen-backup", &["duramen-format"]),
+    ("duramen-engine", &["duramen-format", "duramen-disk"]),
+    ("duramen-backup", &["duramen-format", "duramen-disk"]),
     ("duramen-cluster", &["duramen-wire"]),
     ("duramen-metastore", &["duramen-cluster"]),
     (
@@ -35,7 +36,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-metastore",
             "duramen-net",
             "duramen-client",
-            "duramen-flash",
+            "duramen-disk",
         ],
     ),
     (

@@ -24,7 +24,7 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
 }
 
 /// Folders of our source, as pages name them.
-const SOURCES: [&str; 4] = ["crates/", "bench/", "tests/", "fuzz/"];
+const SOURCES: [&str; 5] = ["crates/", "bench/", "heap/", "tests/", "fuzz/"];
 
 /// Paths in backquotes that do not exist, and items that are missing in the file of `name` in
 /// `path`.

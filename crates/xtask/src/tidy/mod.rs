@@ -63,8 +63,15 @@ impl House {
         let mut files = Vec::new();
         walk(&root, &root, &mut files)?;
         files.sort();
-        let workspaces = process::WORKSPACES.into_iter().chain(["fuzz/Cargo.toml"]);
-        let metadata = workspaces.map(read_metadata).collect::<Result<_, _>>()?;
+        let mut metadata = Vec::new();
+        for workspace in [
+            process::STORE,
+            process::HEAP,
+            process::BENCH,
+            "fuzz/Cargo.toml",
+        ] {
+            metadata.push(read_metadata(workspace)?);
+        }
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
         Ok(House {
             root,

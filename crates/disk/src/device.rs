@@ -1,0 +1,273 @@
+//! The device: a file or partition, read and written without the page cache.
+//!
+//! **Invariants**
+//! - V1: reads and writes begin and end at a multiple of the device's alignment, as does their
+//!   memory. A device that cannot be opened without the page cache takes the same.
+//! - V2: a device with an alignment that this crate cannot use is refused when it is opened.
+//! - V3: no file of a durable store is ever used, whether a server has it open (the lock) or not
+//!   (its name, its first blocks); nor is a heap's checkpoint.
+
+use crate::error::Error;
+use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
+use duramen_base::lock::{file_of_store, lock_alone};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use std::fs::{File, Metadata, TryLockError};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// A block device. Everything may be called from several threads at once.
+pub trait Device: Send + Sync {
+    /// Reads all of `into` from byte `at` on.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` from byte `at` on.
+    ///
+    /// # Errors
+    /// Of the device: some, all or none of the bytes may be written.
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes all writes durable.
+    ///
+    /// # Errors
+    /// Of the device: it is not known which writes are durable.
+    fn sync(&self) -> io::Result<()>;
+
+    fn bytes(&self) -> u64;
+
+    /// Reads, and the memory that they go to, begin and end at multiples of this number of bytes: a
+    /// power of two, at least [`SECTOR_BYTES`] and at most 4,096. Writes begin and end at multiples
+    /// of 4,096 bytes.
+    fn alignment(&self) -> usize {
+        SECTOR_BYTES
+    }
+
+    /// Whether the device is stored in the file with this metadata, so that replacing the file
+    /// would destroy the device.
+    fn lies_in(&self, _found: &Metadata) -> bool {
+        false
+    }
+
+    /// For io_uring; `None`: the device is read by [`read_at`](Self::read_at) alone.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Reads all of `into` from byte `at` on, for any offset and any memory: reads outside of the
+    /// device's alignment are widened, and copied.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn read_any(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let cut = Cut::new(at, into.len(), self.alignment());
+        let is_aligned = into.as_ptr().addr().is_multiple_of(self.alignment());
+        if cut.bytes == into.len() && is_aligned {
+            return self.read_at(at, into);
+        }
+        let mut around = Aligned::zeroed(cut.bytes);
+        self.read_at(cut.at, around.bytes_mut())?;
+        into.copy_from_slice(&around.bytes()[cut.skip..cut.skip + into.len()]);
+        Ok(())
+    }
+}
+
+/// A file or partition of the system, locked for this process.
+pub struct FileDevice {
+    file: File,
+    bytes: u64,
+    past_cache: bool,
+    alignment: usize,
+}
+
+impl FileDevice {
+    /// Opens the file, or creates it with `bytes` bytes if it does not exist; 0 = its present
+    /// length. A partition has its own length.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], [`Error::OfStore`], [`Error::TooSmall`], [`Error::TooLargeDevice`],
+    /// [`Error::Alignment`], [`Error::Open`].
+    pub fn open(path: &Path, bytes: u64) -> Result<FileDevice, Error> {
+        let of_store = |what| Error::OfStore {
+            path: path.display().to_string(),
+            what,
+        };
+        if let Some(name) = file_of_store(path) {
+            return Err(of_store(format!("the file `{name}` of a store")));
+        }
+        let failed = |doing| {
+            move |source| Error::Open {
+                doing,
+                path: path.display().to_string(),
+                source,
+            }
+        };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let direct = rustix::fs::open(path, flags | OFlags::DIRECT, mode);
+        let (file, past_cache): (OwnedFd, bool) = match direct {
+            Ok(file) => (file, true),
+            Err(rustix::io::Errno::INVAL) => {
+                let opened = rustix::fs::open(path, flags, mode).map_err(io::Error::from);
+                (opened.map_err(failed("opening"))?, false)
+            }
+            Err(error) => return Err(failed("opening")(error.into())),
+        };
+        let file = File::from(file);
+        // In-flight requests of a killed process hold the file until they have ended.
+        match lock_alone(&file) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::InUse {
+                    path: path.display().to_string(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
+        }
+        if let Some(what) = store_part(path) {
+            return Err(of_store(what.to_owned()));
+        }
+        let found = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(io::Error::from);
+        let found = found.map_err(failed("looking how long it is:"))?;
+        let unit = UNIT_BYTES as u64;
+        let wanted = bytes - bytes % unit;
+        let has = if wanted > found && is_file(&file) {
+            check_length(wanted)?;
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)
+                .map_err(|error| failed("making it so long:")(error.into()))?;
+            wanted
+        } else if wanted > 0 {
+            found.min(wanted)
+        } else {
+            found
+        };
+        let has = has - has % unit;
+        check_length(has)?;
+        let alignment = if past_cache {
+            direct_alignment(&file).map_err(failed("asking for the alignment of"))?
+        } else {
+            SECTOR_BYTES
+        };
+        if !alignment.is_power_of_two() || alignment > ALIGNMENT_MAX {
+            return Err(Error::Alignment {
+                path: path.display().to_string(),
+                bytes: alignment,
+                most: ALIGNMENT_MAX,
+            });
+        }
+        let device = FileDevice {
+            file,
+            bytes: has,
+            past_cache,
+            alignment,
+        };
+        // The reported alignment may be too small: detect this now, not at the first object.
+        let mut probe = Aligned::zeroed(alignment);
+        device
+            .read_at(alignment as u64, probe.bytes_mut())
+            .map_err(failed("reading a sector past the page cache of"))?;
+        Ok(device)
+    }
+
+    /// Whether reads and writes bypass the page cache.
+    pub fn is_past_cache(&self) -> bool {
+        self.past_cache
+    }
+}
+
+/// The part of a durable store, or of a heap's checkpoint, that begins in this file or on this
+/// device. Each such part begins with a block that has a checksum at its end, perhaps two times; no
+/// data that this crate writes can look like that.
+fn store_part(path: &Path) -> Option<&'static str> {
+    const BLOCK: usize = 4096;
+    const PARTS: [(&[u8], &str, [u64; 2]); 4] = [
+        (b"DURAMEN\0", "a store", [0, 64 << 10]),
+        (b"DWAL", "the write-ahead log of a store", [0, 4 << 10]),
+        (b"DFRM", "the frames of a store", [0, 8 << 10]),
+        (b"DURACKPT", "a checkpoint of an SSD heap", [0, 0]),
+    ];
+    let file = File::open(path).ok()?;
+    let begins = |magic: &[u8], at| {
+        let mut block = [0; BLOCK];
+        file.read_exact_at(&mut block, at).is_ok()
+            && block.starts_with(magic)
+            && block[BLOCK - 4..] == crc32c::crc32c(&block[..BLOCK - 4]).to_le_bytes()
+    };
+    let found = PARTS
+        .iter()
+        .find(|(magic, _, places)| places.iter().any(|at| begins(magic, *at)));
+    found.map(|(_, what, _)| *what)
+}
+
+fn check_length(bytes: u64) -> Result<(), Error> {
+    if bytes < BYTES_MIN {
+        let least = BYTES_MIN;
+        return Err(Error::TooSmall { bytes, least });
+    }
+    if bytes > BYTES_MAX {
+        let most = BYTES_MAX;
+        return Err(Error::TooLargeDevice { bytes, most });
+    }
+    Ok(())
+}
+
+/// In statx: the kernel reports the alignment of direct reads and writes [Linux 6.1].
+const DIRECT_ALIGNMENT: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+
+/// Alignment of reads and writes that bypass the page cache, at least a sector.
+pub fn direct_alignment(file: &File) -> io::Result<usize> {
+    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIRECT_ALIGNMENT);
+    if let Ok(told) = told
+        && told.stx_mask & DIRECT_ALIGNMENT.bits() != 0
+    {
+        // Zero: no direct access after all, so there is no alignment.
+        let most = told.stx_dio_offset_align.max(told.stx_dio_mem_align);
+        return Ok((most as usize).max(SECTOR_BYTES));
+    }
+    if file.metadata()?.file_type().is_block_device() {
+        let sector = rustix::fs::ioctl_blksszget(file)?;
+        return Ok((sector as usize).max(SECTOR_BYTES));
+    }
+    Ok(ALIGNMENT_MAX) // not known: the largest that is possible
+}
+
+fn is_file(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file())
+}
+
+impl Device for FileDevice {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, at)
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
+    }
+
+    fn lies_in(&self, found: &Metadata) -> bool {
+        // If the file cannot be examined, it may be this one.
+        let name = |of: &Metadata| (of.dev(), of.ino());
+        self.file
+            .metadata()
+            .map_or(true, |own| name(&own) == name(found))
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.file.as_raw_fd())
+    }
+}

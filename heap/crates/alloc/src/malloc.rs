@@ -1,0 +1,207 @@
+//! `ssd_malloc` and its kin: blocks of [`Memory`], with their flash, RAM and pages.
+//!
+//! **Concurrency** as in `memory`.
+
+use crate::chunk::{Chunk, Kind};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::memory::{Blocks, GRAIN_BYTES, Memory, bits_of, flash_of, pages_needed};
+use crate::pager::PAGE_BYTES;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Pages of a run [Badam11 §3.4].
+const RUN_PAGES: u32 = 10_000;
+/// From this length on a block has a run of its own.
+const LARGE_BYTES: usize = 1 << 20;
+/// Longest block.
+const BLOCK_BYTES_MAX: usize = 1 << 42;
+/// Approximate RAM of two map entries; charged for [`ENTRIES_AT_ONCE`] at a time.
+const ENTRY_BYTES: u64 = 96;
+const ENTRIES_AT_ONCE: usize = 4096;
+
+impl Heap {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block of at least `bytes` bytes at a multiple of 16.
+    pub fn allocate_memory(&self, bytes: usize) -> Result<usize, Error> {
+        if bytes > BLOCK_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "{bytes} bytes: at most {BLOCK_BYTES_MAX} can be allocated at once"
+            )));
+        }
+        let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes = bytes.max(1).next_multiple_of(GRAIN_BYTES);
+        let bytes = if bytes >= LARGE_BYTES {
+            bytes.next_multiple_of(PAGE_BYTES)
+        } else {
+            bytes
+        };
+        let address = if bytes >= LARGE_BYTES {
+            let flash = flash_of(bytes / PAGE_BYTES);
+            self.reserve_flash(flash, bytes as u64 / PAGE_BYTES as u64 * 4)?;
+            let allocated = self.allocate_large(bytes);
+            allocated.inspect_err(|_| self.release_flash(flash))?
+        } else {
+            self.allocate_block(bytes)?
+        };
+        self.count(bytes as u64);
+        Ok(address)
+    }
+
+    fn allocate_large(&self, bytes: usize) -> Result<usize, Error> {
+        let pages = (bytes / PAGE_BYTES) as u32;
+        let chunk = self.add_chunk(pages, PAGE_BYTES as u32, Kind::Memory)?;
+        let start = self.address_of(chunk.first);
+        self.memory()
+            .restore_run(chunk, start, Blocks::Large(bytes));
+        Ok(start)
+    }
+
+    fn allocate_block(&self, bytes: usize) -> Result<usize, Error> {
+        let mut memory = self.memory();
+        let needed = |(free, start): (usize, usize)| flash_of(pages_needed(start, free, bytes));
+        let mut fitting = memory.by_bytes.range((bytes, 0)..).copied();
+        let (found, start) = match fitting.next() {
+            Some(best) => match self.reserve_flash(needed(best), 0) {
+                Ok(()) => best,
+                // Room on pages that are counted already.
+                Err(full) => fitting.find(|free| needed(*free) == 0).ok_or(full)?,
+            },
+            None => {
+                let flash = flash_of(bytes.div_ceil(PAGE_BYTES));
+                self.reserve_flash(flash, 0)?;
+                let added = self.add_run(&mut memory);
+                added.inspect_err(|_| self.release_flash(flash))?
+            }
+        };
+        memory.remove_free(start, found);
+        if found > bytes {
+            let rest = start + bytes;
+            let page = self.page_of(start);
+            let chunk = self.atm.chunk(page).expect("a run has a chunk");
+            memory.run_of(&chunk).mark(rest, true);
+            memory.add_free(rest, found - bytes);
+        }
+        Ok(start)
+    }
+
+    fn add_run(&self, memory: &mut Memory) -> Result<(usize, usize), Error> {
+        let bits = bits_of(RUN_PAGES);
+        self.charge(bits as u64 * 8)?;
+        let chunk = self.add_chunk(RUN_PAGES, PAGE_BYTES as u32, Kind::Memory);
+        let chunk = chunk.inspect_err(|_| self.discharge(bits as u64 * 8))?;
+        let start = self.address_of(chunk.first);
+        memory.restore_run(chunk, start, Blocks::Many(vec![0; bits]));
+        let page = self.page_of(start);
+        memory
+            .runs
+            .get_mut(&page)
+            .expect("just added")
+            .mark(start, true);
+        let bytes = RUN_PAGES as usize * PAGE_BYTES;
+        memory.add_free(start, bytes);
+        Ok((bytes, start))
+    }
+
+    /// Frees a block; [`Heap::free`] has verified that the address is in this chunk.
+    pub fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
+        let mut memory = self.memory();
+        let bytes = self.block_bytes(&mut memory, address, chunk)?;
+        let mut pages = bytes / PAGE_BYTES;
+        let large = matches!(memory.run_of(chunk).blocks, Blocks::Large(_));
+        let run = large.then(|| memory.runs.remove(&chunk.first)).flatten();
+        if let Some(run) = run {
+            drop(memory); // a later look-up finds that it is freed
+            if let Err(error) = self.remove_chunk(chunk) {
+                self.memory().runs.insert(chunk.first, run);
+                return Err(error);
+            }
+        } else {
+            pages = self.coalesce(&mut memory, address, bytes, chunk);
+            // Freeing works without RAM; the maps take it later, when there is some.
+            let _ = self.charge_entries(&mut memory);
+            drop(memory);
+        }
+        self.release_flash(flash_of(pages));
+        self.uncount(bytes as u64);
+        Ok(())
+    }
+
+    /// Bytes of the block that was handed out at this address.
+    fn block_bytes(
+        &self,
+        memory: &mut Memory,
+        address: usize,
+        chunk: &Chunk,
+    ) -> Result<usize, Error> {
+        if memory.is_free(address) {
+            return Err(Error::DoubleFree { address });
+        }
+        let run = memory.find_run(chunk);
+        let run = run.ok_or(Error::DoubleFree { address })?;
+        let begins = address.is_multiple_of(GRAIN_BYTES) && run.begins(address);
+        if !begins {
+            return Err(Error::BadPointer {
+                address,
+                why: "it lies within a block",
+            });
+        }
+        Ok(run.bytes_at(address))
+    }
+
+    /// Joins a freed block with its free neighbours, and drops the pages that are now wholly free
+    /// (memory::Y2, memory::Y3). Returns their number.
+    fn coalesce(&self, memory: &mut Memory, address: usize, bytes: usize, chunk: &Chunk) -> usize {
+        let run = memory.run_of(chunk);
+        let (run_start, run_end) = (run.start, run.start + run.bytes());
+        let (mut start, mut end) = (address, address + bytes);
+        let behind = (end < run_end)
+            .then(|| memory.by_address.get(&end).copied())
+            .flatten();
+        if let Some(behind) = behind {
+            memory.remove_free(end, behind);
+            memory.run_of(chunk).mark(end, false);
+            end += behind;
+        }
+        let before = memory.by_address.range(run_start..address).next_back();
+        if let Some((before, its)) = before.map(|(before, its)| (*before, *its))
+            && before + its == address
+        {
+            memory.remove_free(before, its);
+            memory.run_of(chunk).mark(address, false);
+            start = before;
+        }
+        memory.add_free(start, end - start);
+        let first = start.max(address / PAGE_BYTES * PAGE_BYTES);
+        let last = end.min((address + bytes).next_multiple_of(PAGE_BYTES));
+        let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
+        let count = pages.len() / PAGE_BYTES;
+        for page in pages.step_by(PAGE_BYTES).map(|page| self.page_of(page)) {
+            let place = chunk.place(page).expect("a page of this chunk");
+            // If the kernel refuses, the page stays like a used one.
+            let _ = self.forget(&place);
+        }
+        count
+    }
+
+    /// Takes the maps' RAM from the cache, for several entries at once.
+    pub fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
+        let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
+        let bytes = ENTRY_BYTES * ENTRIES_AT_ONCE as u64;
+        if wanted > memory.charged {
+            self.charge(ENTRY_BYTES * (wanted - memory.charged) as u64)?;
+            memory.charged = wanted;
+        } else if wanted + 2 * ENTRIES_AT_ONCE <= memory.charged {
+            self.discharge(bytes);
+            memory.charged -= ENTRIES_AT_ONCE;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the block at an address of this chunk, if one was handed out there.
+    pub fn memory_bytes(&self, address: usize, chunk: &Chunk) -> Option<usize> {
+        self.block_bytes(&mut self.memory(), address, chunk).ok()
+    }
+}

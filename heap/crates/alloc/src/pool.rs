@@ -1,0 +1,61 @@
+//! Pools: the free objects of each size.
+//!
+//! **Concurrency** each pool has a lock; the list of pools one of its own, taken before it and for
+//! a moment.
+//!
+//! Paper: [Badam11 §3.4]: pools start with 128 objects, double, and grow by 10,000 from then on;
+//! the run of addresses with the most free objects is used next.
+
+use crate::chunk::Chunk;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const FIRST_OBJECTS: u32 = 128;
+const STEP_OBJECTS: u32 = 10_000;
+
+/// Pools by the size with which their objects are stored.
+#[derive(Default)]
+pub(crate) struct Pools(Mutex<BTreeMap<u32, Arc<Mutex<Pool>>>>);
+
+#[derive(Default)]
+pub(crate) struct Pool {
+    pub chunks: Vec<Arc<Chunk>>,
+    /// The chunk from which objects are handed out.
+    current: usize,
+}
+
+impl Pools {
+    pub fn of(&self, bytes: u32) -> Arc<Mutex<Pool>> {
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(pools.entry(bytes).or_default())
+    }
+
+    /// Adds a chunk from a checkpoint.
+    pub fn restore(&self, chunk: Arc<Chunk>) {
+        let pool = self.of(chunk.object_bytes);
+        lock(&pool).chunks.push(chunk);
+    }
+}
+
+pub(crate) fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A free object; `None`: the pool must grow.
+    pub fn take(&mut self) -> Option<(Arc<Chunk>, u32, bool)> {
+        let current = self.chunks.get(self.current);
+        if current.is_none_or(|chunk| chunk.free() == 0) {
+            let chunks = self.chunks.iter().enumerate();
+            self.current = chunks.max_by_key(|(_, chunk)| chunk.free())?.0;
+        }
+        let chunk = &self.chunks[self.current];
+        let (object, again) = chunk.take()?;
+        Some((Arc::clone(chunk), object, again))
+    }
+
+    pub fn next_objects(&self) -> u32 {
+        let largest = self.chunks.iter().map(|chunk| chunk.objects).max();
+        largest.map_or(FIRST_OBJECTS, |largest| (largest * 2).min(STEP_OBJECTS))
+    }
+}

@@ -1,0 +1,483 @@
+//! The session: the process's one heap, from `init` to `close`, and the functions for programs.
+//!
+//! **Invariants**
+//! - N1: no data on flash is given up before the first allocation: until then a checkpoint may be
+//!   restored.
+
+use crate::checkpoint::Frame;
+use crate::error::Error;
+use crate::heap::{Budget, Heap, ROOTS};
+use crate::oalloc::OBJECT_BYTES_MAX;
+use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
+use crate::signal;
+use duramen_disk::{Device, FileDevice};
+use duramen_flash::ObjectStore;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Preferred beginning of the arena: far from the addresses that the system hands out, from
+/// programs and from sanitizers.
+const START: usize = 0x2000_0000_0000;
+/// A page for each of 2^30 objects.
+const ADDRESS_BYTES: u64 = 4 << 40;
+/// Half of a process's addresses on most processors.
+const ADDRESS_BYTES_MAX: u64 = 1 << 46;
+
+/// Configuration for [`init`]. Sizes in bytes; 0 means the library's default, if the field
+/// documents one.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A file, which is created if it does not exist, or a partition.
+    pub flash_file: PathBuf,
+    /// Length of the file; 0: its present length.
+    pub flash_bytes: u64,
+    /// RAM that this library may use in total; at least about 5 MiB.
+    pub ram_bytes: u64,
+    /// RAM for shown pages; 0: a twenty-fourth of `ram_bytes`, at most 25 MiB.
+    pub page_buffer_bytes: u64,
+    /// Reserved addresses; an object of [`oalloc`] takes a page of them, or more. 0: 4 TiB.
+    pub address_bytes: u64,
+    /// `None`: by userfaultfd if the kernel has it, else by `mprotect`.
+    pub faults: Option<Faults>,
+}
+
+/// Counts since [`init`]; sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Stats {
+    pub ram_budget_bytes: u64,
+    /// Shown pages, object by object or page by page.
+    pub pages_shown_bytes: u64,
+    /// Page tables under them.
+    pub page_table_bytes: u64,
+    pub cache_bytes: u64,
+    pub cached_objects: u64,
+    /// Object tables and other structures that grow with the allocated amount.
+    pub table_bytes: u64,
+    pub fixed_bytes: u64,
+    pub allocated_bytes: u64,
+    pub allocations: u64,
+    /// Pages shown: all, from the cache, from flash, never used before.
+    pub faults: u64,
+    pub from_cache: u64,
+    pub from_flash: u64,
+    pub fresh: u64,
+    /// First writes to pages that had been read.
+    pub write_faults: u64,
+    /// Pages evicted, and the number of dirty ones among them.
+    pub evicted_pages: u64,
+    pub evicted_dirty_pages: u64,
+    /// Objects evicted from the cache, and the number of those written to flash.
+    pub evicted_objects: u64,
+    pub written_objects: u64,
+    /// Bytes written to flash, in total, and by the collector.
+    pub flash_written_bytes: u64,
+    pub flash_relocated_bytes: u64,
+    pub flash_capacity_bytes: u64,
+    pub flash_live_bytes: u64,
+    /// Held for the last checkpoint alone.
+    pub flash_held_bytes: u64,
+    /// 1: userfaultfd; 2: `mprotect`.
+    pub fault_kind: u64,
+    /// Page tables that were returned and may not be freed by the kernel yet.
+    pub page_tables_leaving_bytes: u64,
+}
+
+enum State {
+    Closed,
+    /// Nothing is allocated yet (N1).
+    Ready(Box<Ready>),
+    Running,
+}
+
+/// The flash file, whose lock a forked child gives up.
+struct Locked(FileDevice);
+
+impl Locked {
+    fn new(device: FileDevice) -> Locked {
+        signal::set_lock(device.descriptor());
+        Locked(device)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        signal::set_lock(None); // the number may soon belong to another file
+    }
+}
+
+impl Device for Locked {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(at, into)
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(at, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn lies_in(&self, found: &std::fs::Metadata) -> bool {
+        self.0.lies_in(found)
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::RawFd> {
+        self.0.descriptor()
+    }
+}
+
+struct Ready {
+    device: Locked,
+    pager: Pager,
+    options: Options,
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Closed);
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reserve(options: &Options, at: usize, bytes: usize, exactly: bool) -> Result<Pager, Error> {
+    let taken = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EEXIST) => Error::AddressTaken { address: at },
+        _ => Error::kernel("reserving addresses for pages that fault")(error),
+    };
+    match options.faults {
+        Some(kind) => Pager::reserve(kind, at, bytes, exactly).map_err(taken),
+        None => match Pager::reserve(Faults::Userfault, at, bytes, exactly) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
+                Pager::reserve(Faults::Protect, at, bytes, exactly).map_err(taken)
+            }
+            found => found.map_err(taken),
+        },
+    }
+}
+
+impl Ready {
+    fn budget(&self) -> Result<Budget, Error> {
+        let options = &self.options;
+        let device = self.device.bytes();
+        let pages_max = self.pager.pages_max();
+        Budget::new(
+            options.ram_bytes,
+            options.page_buffer_bytes,
+            device,
+            pages_max,
+        )
+    }
+}
+
+/// Refuses sizes that no machine, or not this one, can provide.
+fn check_sizes(options: &Options) -> Result<(), Error> {
+    if options.address_bytes > ADDRESS_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "address_bytes = {}: at most {ADDRESS_BYTES_MAX}",
+            options.address_bytes
+        )));
+    }
+    // SAFETY: plain queries to the system.
+    let (pages, page) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
+    let has = u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0);
+    let most = if has == 0 { u64::MAX } else { has };
+    for (name, bytes) in [
+        ("ram_bytes", options.ram_bytes),
+        ("page_buffer_bytes", options.page_buffer_bytes),
+    ] {
+        if bytes > most {
+            return Err(Error::Invalid(format!(
+                "{name} = {bytes}: this machine has {most} bytes of RAM"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Opens the flash file and reserves addresses. Data on flash stays until the first allocation:
+/// [`restore`] may come before it.
+///
+/// # Errors
+/// [`Error::State`], [`Error::Budget`], [`Error::Kernel`], [`Error::Flash`].
+pub fn init(options: &Options) -> Result<(), Error> {
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    let mut state = state();
+    if !matches!(*state, State::Closed) {
+        return Err(Error::State("it is initialized already; close it first"));
+    }
+    check_sizes(options)?;
+    let region = REGION_PAGES * PAGE_BYTES as u64;
+    let bytes = match options.address_bytes {
+        0 => ADDRESS_BYTES,
+        bytes => bytes.next_multiple_of(region),
+    };
+    let pager = reserve(options, START, bytes as usize, false)?;
+    let device = Locked::new(FileDevice::open(&options.flash_file, options.flash_bytes)?);
+    let ready = Ready {
+        device,
+        pager,
+        options: options.clone(),
+    };
+    ready.budget()?;
+    *state = State::Ready(Box::new(ready));
+    Ok(())
+}
+
+/// The heap; it is created by the first allocation.
+fn heap() -> Result<&'static Heap, Error> {
+    if let Some(heap) = signal::heap() {
+        return Ok(heap);
+    }
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    let mut state = state();
+    match std::mem::replace(&mut *state, State::Closed) {
+        State::Ready(ready) => {
+            let budget = ready.budget()?;
+            let store = ObjectStore::create(duramen_flash::Options {
+                device: Arc::new(ready.device),
+            })?;
+            let kind = ready.pager.kind();
+            let heap = Heap::new(ready.pager, store, budget)?;
+            let heap = signal::install(Box::new(heap), kind)?;
+            *state = State::Running;
+            Ok(heap)
+        }
+        found => {
+            *state = found;
+            signal::heap().ok_or(Error::NotInitialized)
+        }
+    }
+}
+
+/// Allocates `count` objects of `bytes` bytes, zeros, each on pages of its own, [`stride`] bytes
+/// apart. Several objects are an array, which is freed as a whole.
+///
+/// # Errors
+/// [`Error::Invalid`], [`Error::Budget`], [`Error::NoSpace`], [`Error::NoAddresses`],
+/// [`Error::NotInitialized`].
+pub fn oalloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
+    Ok(heap()?.allocate_objects(count, bytes)? as *mut u8)
+}
+
+/// Bytes from one object of an array to the next; 0: no object can be this long.
+pub fn stride(object_bytes: usize) -> usize {
+    if object_bytes > OBJECT_BYTES_MAX {
+        return 0;
+    }
+    crate::chunk::rounded(object_bytes).next_multiple_of(PAGE_BYTES)
+}
+
+/// A block of memory at a multiple of 16. Its content is undefined.
+///
+/// # Errors
+/// As of [`oalloc`].
+pub fn malloc(bytes: usize) -> Result<*mut u8, Error> {
+    Ok(heap()?.allocate_memory(bytes)? as *mut u8)
+}
+
+/// A block of `count` times `bytes` zeros.
+///
+/// # Errors
+/// As of [`oalloc`].
+pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
+    let whole = count.checked_mul(bytes);
+    let whole = whole.ok_or_else(|| Error::Invalid(format!("{count} times {bytes} bytes")))?;
+    let block = malloc(whole)?;
+    // SAFETY: the block has at least this length, and no other owner.
+    unsafe { std::ptr::write_bytes(block, 0, whole) };
+    Ok(block)
+}
+
+/// A block of `bytes` bytes with the content of the one at `block`, which is freed if the result is
+/// another one. Null: a new one.
+///
+/// # Safety
+/// No other thread uses the block meanwhile.
+///
+/// # Errors
+/// As of [`oalloc`], and [`Error::BadPointer`]; then the block is unchanged.
+pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
+    if block.is_null() {
+        return malloc(bytes);
+    }
+    let heap = heap()?;
+    let bad = |why| Error::BadPointer {
+        address: block as usize,
+        why,
+    };
+    let has = heap.usable_bytes(block as usize);
+    let has = has.ok_or_else(|| bad("no block begins there"))?;
+    if heap.is_of_array(block as usize) {
+        return Err(bad(
+            "it is an array of objects, which stays as long as it is",
+        ));
+    }
+    if bytes <= has && bytes >= has / 2 {
+        return Ok(block);
+    }
+    let new = malloc(bytes)?;
+    // SAFETY: both have at least this length; they are different blocks.
+    unsafe { std::ptr::copy_nonoverlapping(block, new, has.min(bytes)) };
+    heap.free(block as usize)?;
+    Ok(new)
+}
+
+/// Frees an object, an array or a block. Null: no effect.
+///
+/// # Safety
+/// The object is not used any more.
+///
+/// # Errors
+/// [`Error::BadPointer`], [`Error::DoubleFree`]: nothing was changed.
+pub unsafe fn free(object: *mut u8) -> Result<(), Error> {
+    if object.is_null() {
+        return Ok(());
+    }
+    heap()?.free(object as usize)
+}
+
+/// Usable bytes of an object, an element of an array or a block; `None`: no object begins there.
+pub fn usable_bytes(object: *const u8) -> Option<usize> {
+    signal::heap()?.usable_bytes(object as usize)
+}
+
+/// Keeps the pages of `bytes` bytes in RAM until [`unpin`], readable, and writable if `write`: the
+/// kernel can then use them (`read(2)`); it cannot fetch them itself.
+///
+/// # Errors
+/// [`Error::BadPointer`]; [`Error::Invalid`]: more than half of the page buffer would be pinned.
+pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
+    heap()?.pin(object as usize, bytes, write)
+}
+
+/// Undoes [`pin`]; with the same arguments, once for each call of it.
+///
+/// # Errors
+/// [`Error::BadPointer`]: it is not pinned.
+pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
+    heap()?.unpin(object as usize, bytes)
+}
+
+/// Makes all allocated objects durable: [`restore`] restores them in a later life, at the same
+/// addresses. An object that another thread writes to meanwhile is stored as before or after the
+/// write, each one whole.
+///
+/// # Errors
+/// [`Error::Flash`]: the previous checkpoint, if there is one, stays valid.
+pub fn checkpoint(path: &Path) -> Result<(), Error> {
+    heap()?.checkpoint(path)
+}
+
+/// Continues from a checkpoint; call it after [`init`], before the first allocation. It reads the
+/// checkpoint and none of the data.
+///
+/// # Errors
+/// [`Error::Checkpoint`], [`Error::Version`], [`Error::AddressTaken`], [`Error::Budget`],
+/// [`Error::Flash`]: the library is closed then, and may be initialized again.
+pub fn restore(path: &Path) -> Result<(), Error> {
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    let mut state = state();
+    let ready = match std::mem::replace(&mut *state, State::Closed) {
+        State::Ready(ready) => *ready,
+        State::Closed => return Err(Error::NotInitialized),
+        State::Running => {
+            *state = State::Running;
+            return Err(Error::State("restore comes before anything is allocated"));
+        }
+    };
+    let budget = ready.budget()?;
+    let options = duramen_flash::Options {
+        device: Arc::new(ready.device),
+    };
+    let restored = ObjectStore::restore(options, path)?;
+    let frame = Frame::of(&restored.blob, path)?;
+    let pager = if (ready.pager.start(), ready.pager.bytes()) == (frame.start, frame.bytes) {
+        ready.pager
+    } else {
+        drop(ready.pager);
+        reserve(&ready.options, frame.start, frame.bytes, true)?
+    };
+    let kind = pager.kind();
+    let heap = Heap::new(pager, restored.store, budget)?;
+    heap.restore(&restored.blob, path)?;
+    signal::install(Box::new(heap), kind)?;
+    *state = State::Running;
+    Ok(())
+}
+
+/// Stores an address for a later life, under a number below 16.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn set_root(number: usize, object: *mut u8) -> Result<(), Error> {
+    let root = heap()?.roots.get(number).ok_or_else(|| too_high(number))?;
+    root.store(object as usize, Ordering::Release);
+    Ok(())
+}
+
+/// The stored address; null: none.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn root(number: usize) -> Result<*mut u8, Error> {
+    let root = heap()?.roots.get(number).ok_or_else(|| too_high(number))?;
+    Ok(root.load(Ordering::Acquire) as *mut u8)
+}
+
+fn too_high(number: usize) -> Error {
+    Error::Invalid(format!("root {number}: there are {ROOTS}"))
+}
+
+/// The counts since [`init`].
+///
+/// # Errors
+/// [`Error::NotInitialized`].
+pub fn stats() -> Result<Stats, Error> {
+    Ok(heap()?.stats())
+}
+
+/// Closes the library: releases memory, addresses and the flash file. Objects that no checkpoint
+/// holds are lost.
+///
+/// # Safety
+/// No other thread is within this library or touches its memory, now or later.
+///
+/// # Errors
+/// [`Error::NotInitialized`].
+pub unsafe fn close() -> Result<(), Error> {
+    if signal::is_forked() {
+        return Err(Error::Forked); // none of it belongs to the child
+    }
+    let mut state = state();
+    match std::mem::replace(&mut *state, State::Closed) {
+        State::Closed => Err(Error::NotInitialized),
+        State::Ready(_) => Ok(()),
+        State::Running => {
+            // SAFETY: the caller's promise.
+            drop(unsafe { signal::uninstall() });
+            Ok(())
+        }
+    }
+}
