@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: everything a change must pass, cheapest first, with a time for each part.
 
 use crate::process::{self, section};
-use crate::{fuzz, test, tidy};
+use crate::{fuzz, release, test, tidy};
 
 /// Fuzzing time for all targets together: enough to catch a new coarse mistake, not a search.
 const FUZZ_SECONDS: u64 = 60;
@@ -12,6 +12,7 @@ pub(crate) fn run() -> Result<(), String> {
         section("store", || build(process::STORE))?;
         section("heap", || build(process::HEAP))?;
         section("bench", || build(process::BENCH))?;
+        section("release", release::run)?;
         section("fuzz", || fuzz::all(FUZZ_SECONDS))?;
         test::run(&[])
     })
