@@ -124,7 +124,7 @@ pub struct Report {
     /// File names of the plots, beside the JSON file.
     pub plots: Vec<String>,
     #[serde(skip)]
-    drawings: Vec<(String, String)>,
+    charts: Vec<Chart>,
 }
 
 impl Report {
@@ -146,7 +146,7 @@ impl Report {
             targets: Vec::new(),
             tables: Vec::new(),
             plots: Vec::new(),
-            drawings: Vec::new(),
+            charts: Vec::new(),
         }
     }
 
@@ -179,16 +179,17 @@ impl Report {
     pub fn plot(&mut self, name: &str, chart: &Chart) {
         let dash = if name.is_empty() { "" } else { "-" };
         let file = format!("{}{dash}{name}.svg", self.figure);
-        self.plots.push(file.clone());
-        self.drawings.push((file, chart.to_svg()));
+        self.plots.push(file);
+        self.charts.push(chart.clone());
     }
 
     /// Writes `FIGURE.json` and the plots into `directory`, which is created if it is missing.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let shown = directory.display();
         std::fs::create_dir_all(directory).doing(format!("creating {shown}"))?;
-        for (file, svg) in &self.drawings {
-            std::fs::write(directory.join(file), svg).doing(format!("writing {shown}/{file}"))?;
+        for (file, chart) in self.plots.iter().zip(&self.charts) {
+            std::fs::write(directory.join(file), chart.to_svg()?)
+                .doing(format!("writing {shown}/{file}"))?;
         }
         let file = format!("{}.json", self.figure);
         let json = serde_json::to_string_pretty(self).doing(format!("encoding {file}"))?;

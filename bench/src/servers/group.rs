@@ -159,7 +159,7 @@ impl RedisGroup {
         let mut data = Vec::new();
         for _ in 0..=replicas {
             let scratch = Scratch::new(dir).doing(&described)?;
-            servers.push(Server::redis_at(program, append, scratch.path())?);
+            servers.push(Server::redis(program, append, scratch.path())?);
             data.push(scratch);
         }
         let master = servers.remove(0);

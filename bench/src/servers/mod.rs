@@ -2,8 +2,10 @@
 
 pub mod client;
 mod group;
+mod programs;
 
 pub use group::{Cluster, RedisGroup, Up};
+pub use programs::{ProgramArgs, Programs};
 
 use crate::harness::{Doing, Failure, Result, Undo, machine};
 use std::io::{BufRead, BufReader};
@@ -192,13 +194,8 @@ impl Server {
         Server::answering(name, child, address, begun)
     }
 
-    /// Starts redis-server on a free port, without persistence.
-    pub fn redis(program: &Path) -> Result<Server> {
-        Server::redis_at(program, Redis::No, &std::env::temp_dir())
-    }
-
     /// Starts redis-server on a free port, with its files in `dir`.
-    pub fn redis_at(program: &Path, append: Redis, dir: &Path) -> Result<Server> {
+    pub fn redis(program: &Path, append: Redis, dir: &Path) -> Result<Server> {
         let described = format!("starting {}", program.display());
         let address = free_address().doing(&described)?;
         let port = address.port().to_string();

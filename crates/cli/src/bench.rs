@@ -39,7 +39,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value_t = 100)]
     value: usize,
     /// Draw keys by YCSB's Zipfian distribution with this exponent instead of uniformly
-    #[arg(long, value_name = "EXPONENT")]
+    #[arg(long, value_name = "EXPONENT", value_parser = exponent)]
     zipfian: Option<f64>,
     /// Seconds to run
     #[arg(long, default_value_t = 10.0)]
@@ -77,6 +77,14 @@ enum CommandName {
     Mget,
     Mset,
     Mixed,
+}
+
+/// The formula of the distribution has a gap at 1.
+fn exponent(text: &str) -> Result<f64, String> {
+    let wrong = || "a number between 0 and 2, but not 1".to_owned();
+    let exponent: f64 = text.parse().map_err(|_| wrong())?;
+    let fits = exponent > 0.0 && exponent < 2.0 && exponent != 1.0;
+    fits.then_some(exponent).ok_or_else(wrong)
 }
 
 pub(crate) fn run(BenchCommand::Load(args): &BenchCommand) -> Result<(), Failure> {

@@ -1,9 +1,10 @@
-//! `cargo xtask ci|test|tidy|fuzz|torture|bench`: all chores of this repository, one command each.
+//! `cargo xtask COMMAND`: all chores of this repository, one command each.
 
 mod bench;
 mod ci;
 mod fuzz;
 mod process;
+mod release;
 mod repeat;
 mod scrapers;
 mod slowest;
@@ -29,6 +30,7 @@ cargo xtask COMMAND
                     real servers under clients of all kinds, pauses and kills, every reply watched;
                     `--help` lists the arguments of `duramen-workload torture`
   bench [ARGS…]     a figure of docs/benchmarks.md from a release build; `--help` lists them
+  release           the program to ship, at most 15 MB, and its debug lines: target/shipped
 ";
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(rest),
         "torture" => torture::run(rest),
         "bench" => bench::run(rest),
+        "release" => no_arguments(rest).and_then(|()| release::run()),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())

@@ -5,9 +5,8 @@
 //! server waits for a processor again and again: failure detection must not take a server that is
 //! silent for lack of time for a dead one.
 
-use super::Programs;
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, progress};
-use crate::servers::{Cluster, Up};
+use crate::servers::{Cluster, Programs, Up};
 use duramen_base::ids::ServerId;
 use duramen_client::{Client, Options as ClientOptions, Table};
 use duramen_wire::native::message::{Admin, AdminAnswer, ServerStatus};

@@ -1,9 +1,8 @@
 //! The effect on clients of a tablet that moves between two living servers: half of a table goes to
 //! another server while native clients read and write all of it.
 
-use super::Programs;
 use crate::harness::{Bound, Doing, Failure, Latencies, Options, Report, Result, Row, progress};
-use crate::servers::{Cluster, Up};
+use crate::servers::{Cluster, Programs, Up};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_client::{Client, Options as ClientOptions, Table};
 use duramen_load::{Command, Load};

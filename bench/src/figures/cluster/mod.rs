@@ -10,25 +10,14 @@ mod reads;
 mod writes;
 
 use crate::figure::Figure;
-use crate::harness::{Doing, Options, Report, Result};
-use crate::servers::{find_duramen, find_program};
-use std::path::PathBuf;
+use crate::harness::{Options, Report, Result};
+use crate::servers::ProgramArgs;
 
 /// Clusters beside Redis with replicas: replicated writes
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ClusterFigure {
-    /// The program `duramen`; by default the one beside this program, then the one on PATH
-    #[arg(long, value_name = "FILE")]
-    pub duramen: Option<PathBuf>,
-    /// The program `redis-server`; by default the one on PATH
-    #[arg(long, value_name = "FILE")]
-    pub redis: Option<PathBuf>,
-    /// Parent of the data directories: on the disk to be measured
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Reactor threads of each of Duramen's servers: 1 is like for like with redis-server
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
@@ -50,15 +39,6 @@ pub enum Part {
     Alarms,
 }
 
-/// The programs, and the parent of their data directories.
-struct Programs {
-    duramen: PathBuf,
-    /// `None` = not installed.
-    redis: Option<PathBuf>,
-    dir: PathBuf,
-    threads: usize,
-}
-
 impl Figure for ClusterFigure {
     const NAME: &'static str = "cluster";
 
@@ -70,17 +50,7 @@ impl Figure for ClusterFigure {
 fn report(args: &ClusterFigure, options: &Options) -> Result<Report> {
     let about = "Clusters on loopback, all processes on one machine and one disk; 100-byte values and 16-byte keys unless said.";
     let mut report = Report::new("cluster", "Clusters", about, options);
-    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    std::fs::create_dir_all(&dir).doing(format!("making {}", dir.display()))?;
-    let programs = Programs {
-        duramen: find_duramen(args.duramen.as_deref())?,
-        redis: args.redis.clone().or_else(|| find_program("redis-server")),
-        dir,
-        threads: args.threads,
-    };
-    if programs.redis.is_none() {
-        report.note("redis-server: SKIPPED, it is not installed.");
-    }
+    let programs = args.programs.find(&mut report)?;
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     if wanted(Part::Writes) {
         writes::run(options, &programs, &mut report)?;

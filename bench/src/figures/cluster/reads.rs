@@ -4,11 +4,10 @@
 //! the same load. The additional work of a member: it checks the owner of the key, the version of
 //! the client's map, and its right to answer (its read lease).
 
-use super::Programs;
 use crate::harness::{
     Bound, Contender, Failure, Latencies, Options, Report, Result, Row, alternate, progress,
 };
-use crate::servers::{Cluster, Duramen, Server, Up};
+use crate::servers::{Cluster, Duramen, Programs, Server, Up};
 use duramen_load::{Command, Limit, Load, Native};
 use std::cell::RefCell;
 use std::time::Duration;

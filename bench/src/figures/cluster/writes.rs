@@ -5,11 +5,10 @@
 //! Duramen's are those of three backups, none of which is the master: one more process on the same
 //! machine.
 
-use super::Programs;
 use crate::harness::{
     Bound, Contender, Latencies, Options, Report, Result, Row, alternate, progress,
 };
-use crate::servers::{Cluster, Redis, RedisGroup, Up};
+use crate::servers::{Cluster, Programs, Redis, RedisGroup, Up};
 use duramen_load::{Command, Limit, Load};
 use std::cell::RefCell;
 use std::net::SocketAddr;

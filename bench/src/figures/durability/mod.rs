@@ -12,7 +12,7 @@ mod writes;
 
 use crate::figure::Figure;
 use crate::harness::{Doing, Options, Report, Result};
-use crate::servers::{Duramen, Redis, Scratch, Server, find_duramen, find_program};
+use crate::servers::{self, Duramen, ProgramArgs, Redis, Scratch, Server};
 use duramen_base::ids::Level;
 use duramen_base::units::MIB;
 use std::path::{Path, PathBuf};
@@ -20,18 +20,8 @@ use std::path::{Path, PathBuf};
 /// Durable writes beside redis-server, reads beside them, restart, snapshot
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct DurabilityFigure {
-    /// The program `duramen`; by default the one beside this program, then the one on PATH
-    #[arg(long, value_name = "FILE")]
-    pub duramen: Option<PathBuf>,
-    /// The program `redis-server`; by default the one on PATH
-    #[arg(long, value_name = "FILE")]
-    pub redis: Option<PathBuf>,
-    /// Parent of the data directories: on the disk to be measured
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Reactor threads of Duramen: 1 is like for like with redis-server
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// Disk mode of Duramen: buffered or direct
     #[arg(long, default_value = "buffered")]
     pub disk_mode: String,
@@ -56,37 +46,26 @@ pub enum Part {
     Snapshot,
 }
 
-/// The programs, and the parent of their data directories.
+/// The programs, and Duramen's disk mode.
 struct Programs {
-    duramen: PathBuf,
-    /// `None` = not installed.
-    redis: Option<PathBuf>,
-    dir: PathBuf,
-    threads: usize,
+    found: servers::Programs,
     disk_mode: String,
 }
 
 impl Programs {
-    fn find(args: &DurabilityFigure) -> Result<Programs> {
-        Ok(Programs {
-            duramen: find_duramen(args.duramen.as_deref())?,
-            redis: args.redis.clone().or_else(|| find_program("redis-server")),
-            dir: args.dir.clone().unwrap_or_else(std::env::temp_dir),
-            threads: args.threads,
-            disk_mode: args.disk_mode.clone(),
-        })
-    }
-
     fn scratch(&self) -> Result<Scratch> {
-        Scratch::new(&self.dir).doing(format!("making a directory in {}", self.dir.display()))
+        Scratch::new(&self.found.dir).doing(format!(
+            "making a directory in {}",
+            self.found.dir.display()
+        ))
     }
 
     /// Starts Duramen; at level `memory` without a directory.
     fn duramen(&self, level: Level, memory_bytes: u64, dir: &Path) -> Result<Server> {
         let how = Duramen {
-            program: self.duramen.clone(),
+            program: self.found.duramen.clone(),
             memory: format!("{}mb", memory_bytes / MIB),
-            threads: self.threads,
+            threads: self.found.threads,
             poll: "adaptive",
             dir: (level != Level::Memory).then(|| dir.to_owned()),
             level: level.name(),
@@ -102,8 +81,8 @@ impl Programs {
     /// Starts redis-server with an append-only file (`always`, `everysec`) or without (`no`);
     /// `None`: not installed.
     fn redis(&self, append: Redis, dir: &Path) -> Result<Option<Server>> {
-        let start = |program: &PathBuf| Server::redis_at(program, append, dir);
-        self.redis.as_ref().map(start).transpose()
+        let start = |program: &PathBuf| Server::redis(program, append, dir);
+        self.found.redis.as_ref().map(start).transpose()
     }
 }
 
@@ -124,10 +103,10 @@ fn report(args: &DurabilityFigure, options: &Options) -> Result<Report> {
         about,
         options,
     );
-    let programs = Programs::find(args)?;
-    if programs.redis.is_none() {
-        report.note("redis-server: SKIPPED, it is not installed.");
-    }
+    let programs = Programs {
+        found: args.programs.find(&mut report)?,
+        disk_mode: args.disk_mode.clone(),
+    };
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     if wanted(Part::Writes) {
         writes::run(options, &programs, &mut report)?;
@@ -143,7 +122,7 @@ fn report(args: &DurabilityFigure, options: &Options) -> Result<Report> {
     }
     report.note(format!(
         "Duramen with {} reactor thread(s), disk mode {}; the generator has one thread.",
-        args.threads, args.disk_mode
+        programs.found.threads, args.disk_mode
     ));
     Ok(report)
 }

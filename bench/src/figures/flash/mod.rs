@@ -17,7 +17,8 @@ mod tool;
 use crate::harness::{Options, Report, Result};
 use std::path::PathBuf;
 
-/// Arguments of `duramen bench flash`.
+/// A program's heap on flash: by objects, by pages, by a mapped file, by swap; programs,
+/// restarts (needs root and cc)
 #[derive(Clone, Debug, clap::Args)]
 pub struct FlashArgs {
     #[command(flatten)]

@@ -1,8 +1,8 @@
 //! The cost of a server at rest, and its start time.
 
-use super::{ADAPTIVE, OFF, Programs, REDIS};
+use super::{ADAPTIVE, OFF, REDIS, start_all, start_duramen};
 use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
-use crate::servers::Server;
+use crate::servers::{Programs, Server};
 use duramen_base::units::{GIB, MIB};
 use duramen_load::{Command, Limit, Load};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// Runs the part.
 pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
     let mut rows = Vec::new();
-    for server in programs.start_all(256 * MIB)? {
+    for server in start_all(programs, 256 * MIB)? {
         let percent = idle_percent(&server, Duration::from_secs(options.size(5, 3)))?;
         let bytes = bytes_per_connection(&server)?;
         progress!(
@@ -43,7 +43,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     }
     let mut start_ms = Vec::new();
     for _ in 0..options.rounds() {
-        let server = programs.start_duramen(OFF, GIB, "off")?;
+        let server = start_duramen(programs, OFF, GIB, "off")?;
         start_ms.push(server.start_time.as_secs_f64() * 1e3);
     }
     report.target(

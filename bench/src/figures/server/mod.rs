@@ -12,21 +12,13 @@ mod utilization;
 
 use crate::figure::Figure;
 use crate::harness::{Options, Report, Result};
-use crate::servers::{Duramen, Server, find_duramen, find_program};
-use std::path::PathBuf;
+use crate::servers::{Duramen, ProgramArgs, Programs, Redis, Server};
 
 /// Duramen's server beside redis-server: CPU per request, round trips, idle cost, utilization
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServerFigure {
-    /// The program `duramen`; by default the one beside this program, then the one on PATH
-    #[arg(long, value_name = "FILE")]
-    pub duramen: Option<PathBuf>,
-    /// The program `redis-server`; by default the one on PATH
-    #[arg(long, value_name = "FILE")]
-    pub redis: Option<PathBuf>,
-    /// Reactor threads of Duramen: 1 is like for like with redis-server
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
@@ -47,48 +39,35 @@ pub enum Part {
     Utilization,
 }
 
-/// The paths of the programs.
-pub(super) struct Programs {
-    duramen: PathBuf,
-    /// `None` = not installed.
-    redis: Option<PathBuf>,
-    threads: usize,
+fn start_duramen(
+    programs: &Programs,
+    name: &str,
+    memory_bytes: u64,
+    poll: &'static str,
+) -> Result<Server> {
+    let memory = format!("{}mb", memory_bytes >> 20);
+    let how = Duramen {
+        program: programs.duramen.clone(),
+        memory,
+        threads: programs.threads,
+        poll,
+        dir: None,
+        level: "memory",
+        more: Vec::new(),
+    };
+    Server::duramen(name, &how)
 }
 
-impl Programs {
-    fn find(args: &ServerFigure) -> Result<Programs> {
-        Ok(Programs {
-            duramen: find_duramen(args.duramen.as_deref())?,
-            redis: args.redis.clone().or_else(|| find_program("redis-server")),
-            threads: args.threads,
-        })
+/// Duramen (adaptive polling, then none), redis-server if it is installed.
+fn start_all(programs: &Programs, memory_bytes: u64) -> Result<Vec<Server>> {
+    let mut servers = vec![
+        start_duramen(programs, ADAPTIVE, memory_bytes, "adaptive")?,
+        start_duramen(programs, OFF, memory_bytes, "off")?,
+    ];
+    if let Some(redis) = &programs.redis {
+        servers.push(Server::redis(redis, Redis::No, &programs.dir)?);
     }
-
-    fn start_duramen(&self, name: &str, memory_bytes: u64, poll: &'static str) -> Result<Server> {
-        let memory = format!("{}mb", memory_bytes >> 20);
-        let how = Duramen {
-            program: self.duramen.clone(),
-            memory,
-            threads: self.threads,
-            poll,
-            dir: None,
-            level: "memory",
-            more: Vec::new(),
-        };
-        Server::duramen(name, &how)
-    }
-
-    /// Duramen (adaptive polling, then none), redis-server if it is installed.
-    fn start_all(&self, memory_bytes: u64) -> Result<Vec<Server>> {
-        let mut servers = vec![
-            self.start_duramen(ADAPTIVE, memory_bytes, "adaptive")?,
-            self.start_duramen(OFF, memory_bytes, "off")?,
-        ];
-        if let Some(redis) = &self.redis {
-            servers.push(Server::redis(redis)?);
-        }
-        Ok(servers)
-    }
+    Ok(servers)
 }
 
 /// Names of the contenders in the tables.
@@ -110,10 +89,7 @@ fn report(args: &ServerFigure, options: &Options) -> Result<Report> {
         it (the floor), on loopback, 100-byte values, 16-byte keys. Server CPU = user and system time of the server's process per \
         request (per key for MGET and MSET).";
     let mut report = Report::new("server", "Server against redis-server", about, options);
-    let programs = Programs::find(args)?;
-    if programs.redis.is_none() {
-        report.note("redis-server: SKIPPED, it is not installed.");
-    }
+    let programs = args.programs.find(&mut report)?;
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     if wanted(Part::Requests) {
         requests::run(options, &programs, &mut report)?;
@@ -132,7 +108,7 @@ fn report(args: &ServerFigure, options: &Options) -> Result<Report> {
     }
     report.note(format!(
         "Duramen with {} reactor thread(s); the generator has one thread.",
-        args.threads
+        programs.threads
     ));
     Ok(report)
 }

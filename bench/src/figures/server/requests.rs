@@ -1,12 +1,12 @@
 //! Processor time of the server per request, and throughput: 50 connections, by this program's
 //! generator and by redis-benchmark.
 
-use super::{ADAPTIVE, FLOOR, OFF, Programs, REDIS};
+use super::{ADAPTIVE, FLOOR, OFF, REDIS, start_all};
 use crate::harness::{
     Bound, Chart, Contender, Doing, Failure, Options, Report, Result, Row, alternate, median,
     progress,
 };
-use crate::servers::{Server, find_program};
+use crate::servers::{Programs, Server, find_program};
 use duramen_base::units::MIB;
 use duramen_load::{Access, Command, Limit, Load};
 use std::cell::RefCell;
@@ -123,7 +123,7 @@ impl Measured {
 /// Own generator, all cases.
 pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
     let keys = options.size(1_000_000, 100_000);
-    let mut servers = programs.start_all(options.size(1024, 256) * MIB)?;
+    let mut servers = start_all(programs, options.size(1024, 256) * MIB)?;
     for server in &servers {
         let mut load = Load::usual(server.address, Command::Set, 64);
         load.keys = keys;
@@ -270,7 +270,7 @@ pub(super) fn redis_benchmark(
         report.note("redis-benchmark: SKIPPED, it is not installed.");
         return Ok(());
     };
-    let servers = programs.start_all(options.size(1024, 256) * MIB)?;
+    let servers = start_all(programs, options.size(1024, 256) * MIB)?;
     let mut rows = Vec::new();
     for pipeline in [1usize, 16, 64] {
         let requests = options.size(400_000, 200_000) / if pipeline == 1 { 4 } else { 1 };

@@ -1,9 +1,10 @@
 //! One connection, one request at a time: the latency for a caller.
 
-use super::{ADAPTIVE, OFF, Programs, REDIS};
+use super::{ADAPTIVE, OFF, REDIS, start_all};
 use crate::harness::{
     Bound, Contender, Latencies, Options, Report, Result, Row, alternate, progress,
 };
+use crate::servers::Programs;
 use duramen_base::units::MIB;
 use duramen_load::{Command, Limit, Load};
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// Runs the part.
 pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
     let keys = 10_000;
-    let servers = programs.start_all(256 * MIB)?;
+    let servers = start_all(programs, 256 * MIB)?;
     for server in &servers {
         let mut load = Load::usual(server.address, Command::Set, 64);
         load.keys = keys;

@@ -1,12 +1,12 @@
 //! SET throughput through the server as live data fill its log.
 
 use super::requests::random_sets;
-use super::{ADAPTIVE, Programs};
+use super::{ADAPTIVE, start_duramen};
 use crate::harness::{
     Bound, Chart, Failure, Options, Report, Result, Row, Series, median, progress,
 };
-use crate::servers::Server;
 use crate::servers::client::info_number;
+use crate::servers::{Programs, Server};
 use duramen_base::units::MIB;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PERCENTS: [u32; 6] = [30, 50, 70, 80, 90, 95];
 /// Runs the part.
 pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
     let memory_bytes = options.size(1024, 192) * MIB;
-    let server = programs.start_duramen(ADAPTIVE, memory_bytes, "adaptive")?;
+    let server = start_duramen(programs, ADAPTIVE, memory_bytes, "adaptive")?;
     let mut keys = 0;
     let (mut rows, mut points) = (Vec::new(), Vec::new());
     let mut at = Vec::new();
