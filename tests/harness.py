@@ -180,6 +180,10 @@ class Duramen:
         program = min(self.rss_bytes("RssFile"), PROGRAM_BYTES)
         return self.rss_bytes("RssAnon") + self.rss_bytes("RssShmem") + program
 
+    def resident_kinds(self):
+        """The parts of the resident memory, for the message of a test that fails."""
+        return ", ".join(f"{kind} {self.rss_bytes(kind) / 1e6:.1f}" for kind in ("RssAnon", "RssShmem", "RssFile"))
+
     def info(self, section="everything"):
         """INFO as a dictionary of texts."""
         with self.connect() as wire:
@@ -423,11 +427,13 @@ class Resident(threading.Thread):
 
     def __init__(self, server):
         super().__init__(daemon=True)
-        self.server, self.most, self.done = server, 0, threading.Event()
+        self.server, self.most, self.kinds, self.done = server, 0, "", threading.Event()
 
     def run(self):
         while not self.done.wait(0.02):
-            self.most = max(self.most, self.server.resident_bytes())
+            now = self.server.resident_bytes()
+            if now > self.most:
+                self.most, self.kinds = now, self.server.resident_kinds()
 
     def __exit__(self, *_):
         self.done.set()

@@ -270,7 +270,7 @@ def overwrite_within_the_budget(start, memory_mib, value_bytes, saves=False, **s
 
     with harness.Resident(server) as resident:
         in_threads(writers + saves, work)
-    assert resident.most <= bound, f"{resident.most / 1e6:.0f} MB resident under load"
+    assert resident.most <= bound, f"{resident.most / 1e6:.1f} MB resident under load: {resident.kinds}"
     harness.wait_until(
         lambda: server.resident_bytes() <= bound,
         f"{bound / 1e6:.0f} MB or less are resident when nothing is asked",
