@@ -204,7 +204,7 @@ impl<'s> Guard<'s> {
             let (core, head) = (self.core, self.head);
             let tail = self.tail.as_mut().expect("just taken");
             // Room that is left for removals alone is no room for known writes.
-            let is_open = bytes == 0 || purpose != Purpose::Head || !tail.is_for_deletes();
+            let is_open = bytes == 0 || log::takes(core, tail, purpose);
             if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
                 return;
             }

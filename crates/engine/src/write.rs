@@ -349,7 +349,11 @@ impl<'s> Guard<'s> {
             object.victim = victim_of(log, &self.core.space, locked, tail);
         }
         let mut bytes = object.padded_bytes();
-        if !tail.fits(bytes) || tail.is_for_deletes() && self.puts == Purpose::Head {
+        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
+        let is_shut = tail.is_for_deletes()
+            && (self.puts == Purpose::Head || !self.granted)
+            && !log::takes(self.core, tail, self.puts);
+        if !tail.fits(bytes) || is_shut {
             if !self.ahead.is_empty() {
                 self.go_on();
                 return Ok(Put::LookAgain);

@@ -34,7 +34,7 @@ mod removals;
 mod stream;
 mod swap;
 
-pub(crate) use group::roll;
+pub(crate) use group::{roll, takes};
 pub(crate) use order::{Buried, HEADS_MAX};
 #[cfg_attr(
     not(any(feature = "planted", shuttle)),
