@@ -14,6 +14,7 @@
 //! engine.
 
 use crate::ahead::Ahead;
+use crate::cut::{Next, Parts};
 use crate::health::Health;
 use crate::heat::Heat;
 use crate::hints::Hints;
@@ -53,6 +54,8 @@ pub(crate) struct Durable {
     /// For a member of a cluster: the connection to its backups.
     pub remote: Option<Remote>,
     pub commit: Mutex<Commit>,
+    /// Collected by a snapshot, and taken by the next commits.
+    pub parts: Parts,
     pub health: Health,
     pub meter: Arc<Meter>,
     /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
@@ -81,6 +84,8 @@ pub(crate) struct Durable {
 pub(crate) struct Commit {
     pub master: Master,
     pub collected: Collected,
+    /// The cut of the snapshot in progress.
+    pub next_cut: Next,
     /// `collected` is staged, and its commit has failed for lack of space (G3).
     staged: bool,
     /// Sends that could not be staged; they go into the same commit.
@@ -108,6 +113,7 @@ impl Commit {
         Commit {
             master,
             collected: Collected::default(),
+            next_cut: Next::None,
             staged: false,
             unstaged: VecDeque::new(),
             effects: Vec::new(),
@@ -197,16 +203,14 @@ impl Durable {
         if commit.staged {
             self.stage_rest(commit)?;
             self.write(commit, level)?; // G3
+            self.make_cut(commit);
         }
-        let part_max = self.backup().geometry().wal_bytes / PART_OF_WAL;
-        let is_cut = self.log().collect_part(&mut commit.collected, part_max);
+        let is_cut = self.collect(commit);
         // Earlier appends are committed here; appends made meanwhile may be in the next commit.
         let until = is_cut.then(|| self.log().appended());
         let mut wrote = self.commit_collected(commit, level)?;
         if let Some(until) = until {
-            while self.log().reached(&until) < level
-                && self.log().collect_part(&mut commit.collected, part_max)
-            {
+            while self.log().reached(&until) < level && self.collect(commit) {
                 wrote |= self.commit_collected(commit, level)?;
             }
             wrote |= self.commit_collected(commit, level)?;
@@ -225,12 +229,18 @@ impl Durable {
     fn commit_collected(&self, commit: &mut Commit, level: Level) -> Result<bool, Error> {
         self.tell(commit);
         let staged = self.stage(commit)?;
-        if !staged && commit.collected.is_empty() {
-            return Ok(false);
+        let is_needed = staged || !commit.collected.is_empty();
+        if is_needed {
+            commit.staged = true;
+            self.write(commit, level)?;
         }
-        commit.staged = true;
-        self.write(commit, level)?;
-        Ok(true)
+        self.make_cut(commit);
+        Ok(is_needed)
+    }
+
+    /// Bytes that a commit takes at most, plus a segment.
+    pub fn part_bytes_max(&self) -> u64 {
+        self.backup().geometry().wal_bytes / PART_OF_WAL
     }
 
     /// Passes the collected data to the rules.

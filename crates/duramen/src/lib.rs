@@ -57,6 +57,7 @@ mod ahead;
 mod background;
 mod closing;
 mod commit;
+mod cut;
 mod error;
 mod expiry;
 mod figures;

@@ -15,6 +15,7 @@
 
 use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable};
+use crate::cut::Parts;
 use crate::health::Health;
 use crate::hints::Hints;
 use crate::repair::Repairs;
@@ -209,6 +210,7 @@ impl Store {
                 backups: options.backups,
             }),
             commit: Mutex::new(Commit::new(master)),
+            parts: Parts::default(),
             health: Health::default(),
             meter: Arc::default(),
             ended: AtomicU64::new(0),

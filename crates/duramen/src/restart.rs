@@ -11,6 +11,7 @@
 
 use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable, LOCAL};
+use crate::cut::Parts;
 use crate::health::Health;
 use crate::heat::Heat;
 use crate::load;
@@ -304,6 +305,7 @@ fn restart(
         backup: Some(backup),
         remote: None,
         commit: Mutex::new(Commit::new(master)),
+        parts: Parts::default(),
         health: Health::default(),
         meter: Arc::default(),
         ended: AtomicU64::new(0),

@@ -1,14 +1,15 @@
 //! Snapshots: a copy of all data at one moment, made while the store goes on.
 //!
 //! **Invariants** (docs/protocols.md, "Snapshot")
-//! - N1: the moment is one commit, made while no thread is inside the engine: all earlier
-//!   operations are in the copy, no later ones.
+//! - N1: at the moment no thread is inside the engine: all earlier operations are in the copy, no
+//!   later ones (`cut`).
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only
 //!   grow, so their beginnings up to the lengths of that moment can be copied in the background.
 //! - N3: the copy becomes a store by its last step, after all of it is durable (create::K2).
 //!   An interrupted copy is refused.
 
 use crate::commit::LOCAL;
+use crate::cut::Cut;
 use crate::restart::{frames_of_copy, replication_config};
 use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;
@@ -21,7 +22,6 @@ use duramen_cluster::control::State;
 use duramen_cluster::replication::{Effect, Found, Master};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -44,13 +44,6 @@ struct Last {
     at: SystemTime,
     ok: bool,
     took: Duration,
-}
-
-/// The state at the moment of a snapshot.
-struct Cut {
-    state: State,
-    /// Certificate of each listed segment.
-    certificates: BTreeMap<SegmentId, Certificate>,
 }
 
 /// replication::O9: segments that are not yet copied are not freed; dropping this allows it.
@@ -132,7 +125,9 @@ fn take(
     let (disk, pace) = considerate(log, disk);
     let target =
         Backup::create_copy(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
-    let (cut, _pinned) = cut(log)?;
+    let cut = log.durable.cut(); // N1
+    log.tell();
+    let (cut, _pinned) = (cut?, Pinned(log));
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
     let mut buffer = vec![0; geometry.segment_bytes as usize];
     let mut bytes_done = 0;
@@ -182,39 +177,6 @@ fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Option<A
     }
     let (disk, pace) = throttled(disk, log.durable.meter.clone());
     (disk, Some(pace))
-}
-
-/// N1: one commit while no thread is inside.
-fn cut(log: &LogWriter) -> Result<(Cut, Pinned<'_>), Error> {
-    let durable = &log.durable;
-    let mut session = durable.engine.session()?;
-    let guard = session.pin_exclusive();
-    let mut commit = durable.lock();
-    durable.commit_once(&mut commit, Level::Synced)?;
-    drop(guard);
-    let state = commit.master.state().clone();
-    let open = commit.open_certificates();
-    let certificates = state
-        .segments
-        .iter()
-        .map(|(id, listed)| {
-            let known = listed.closed.or_else(|| open.get(id).copied());
-            (
-                *id,
-                known.expect("a listed segment is closed, or open and known"),
-            )
-        })
-        .collect();
-    commit.master.pin();
-    drop(commit);
-    log.tell();
-    Ok((
-        Cut {
-            state,
-            certificates,
-        },
-        Pinned(log),
-    ))
 }
 
 /// N2: copies the beginning of a segment into a frame of its own.
