@@ -2,13 +2,14 @@
 //!
 //! **Invariants**
 //! - C1: no thread waits for the disk while the others are kept out of the engine. The appends of
-//!   the moment are only collected there, in parts that each fit a commit; commits write them later.
-//! - C2: commits take all collected parts, in order, before newer appends. So the commit of the last
-//!   part has all operations before the moment, and none after it: its thread makes the cut.
+//!   the moment are only collected there, in parts that each fit a commit; commits write them
+//!   later.
+//! - C2: commits take all collected parts, in order, before newer appends. So the commit of the
+//!   last part has all operations before the moment, and none after it: its thread makes the cut.
 //! - C3: parts stay until a commit takes them, also if their snapshot is given up.
 //!
-//! **Concurrency**: `Parts` has a lock of its own, held for an instant. Whoever collects holds it:
-//! so a commit in progress cannot take newer appends before the parts.
+//! **Concurrency**: `Parts` has a lock of its own, held for an instant. A thread that collects holds
+//! it, so a commit in progress cannot take newer appends before the parts.
 
 use crate::Error;
 use crate::commit::{Commit, Durable};
@@ -64,8 +65,8 @@ impl Durable {
         true
     }
 
-    /// The collected part is written: makes the cut if it was the last one (C2). Segments of the cut
-    /// are not freed until they are unpinned.
+    /// The collected part is written: makes the cut if it was the last one (C2). Segments of the
+    /// cut are not freed until they are unpinned.
     pub fn make_cut(&self, commit: &mut Commit) {
         if !matches!(commit.next_cut, Next::Due) {
             return;
