@@ -378,6 +378,12 @@ impl crate::Guard<'_> {
     /// # Panics
     /// If the guard is not exclusive.
     pub fn clear(&self, table: TableId) -> Result<(), Error> {
+        let has_cleared = self.changes.borrow().iter().any(
+            |(_, change)| matches!(change, TableChange::Clear { table: done, .. } if *done == table),
+        );
+        if has_cleared && self.core.objects(table) == 0 {
+            return Ok(()); // a second change would have no effect but its record
+        }
         self.empty(table, |table, floor| TableChange::Clear { table, floor })
     }
 

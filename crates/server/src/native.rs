@@ -272,7 +272,7 @@ fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &D
 }
 
 const FOREIGN: Trouble<'static> = Trouble::NotServing {
-    reason: "this connection is a client's, and this server no coordinator",
+    reason: "this connection is a client's, and this server is not a coordinator",
 };
 
 #[inline]

@@ -56,6 +56,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
+/// Messages for which a thread keeps memory between rounds.
+const MESSAGES_KEPT: usize = 1_024;
 /// Number of requests after which a group runs: enough to hide the memory latency of a batch, few
 /// enough for the first-level cache.
 const GROUP_REQUESTS: usize = 64;
@@ -384,6 +386,7 @@ impl Reactor {
                 }
             }
         }
+        messages.shrink_to(MESSAGES_KEPT);
         self.messages = messages;
     }
 

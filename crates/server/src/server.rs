@@ -350,7 +350,7 @@ impl Server {
                         && self.shared.commands.answered_early() =>
                 {
                     tracing::error!(
-                        "the end waits, as what was acknowledged last would be lost: {error}; another signal ends at once"
+                        "the stop waits, because the last acknowledged writes would be lost: {error}; another signal stops at once"
                     );
                     std::thread::sleep(CLOSE_AGAIN);
                 }

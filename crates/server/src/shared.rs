@@ -512,7 +512,7 @@ impl Shared {
         }
         (unleased_ms >= NOT_READY_AFTER_MS).then(|| {
             format!(
-                "its tablets wait for a lease of its backups since {} s",
+                "its tablets have waited for a lease of its backups for {} s",
                 unleased_ms / 1_000
             )
         })

@@ -158,7 +158,7 @@ impl Cleaner {
     /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
         self.number == 0
-            && core.cleared.is_pending()
+            && core.cleared.has_any()
             && core.contexts[0]
                 .lock()
                 .expect("cleaning context")

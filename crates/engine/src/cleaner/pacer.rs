@@ -443,7 +443,6 @@ impl Core {
             let disk_has_room = self.disk_has_room(purpose);
             if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
-                self.pacer.flash_stuck_at.store(0, Ordering::Relaxed);
                 return Ok(());
             }
             if purpose != Purpose::Promoted && self.refuses(purpose) {

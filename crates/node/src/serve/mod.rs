@@ -473,7 +473,7 @@ impl Servant {
                     return Ok(());
                 }
                 Err(_) => Problem::Failed {
-                    reason: "what was recorded for this request is no outcome",
+                    reason: "the record of this request is not an outcome",
                 },
             },
             // The request in progress may be a copy of this frame: the answer must not mean that
