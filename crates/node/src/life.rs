@@ -6,7 +6,6 @@
 use crate::backup_service::{BackupConfig, BackupService};
 use crate::lease::{Leases, ReadUntil};
 use crate::loads::Loads;
-use crate::member::Token;
 use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
@@ -14,6 +13,7 @@ use crate::order::Purging;
 use crate::planted::{Bug, Planted};
 use crate::recovery::Recoveries;
 use crate::remote::{Heard, Queue, Remote};
+use crate::requests::Token;
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;

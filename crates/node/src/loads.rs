@@ -10,10 +10,10 @@
 //! Paper: [Ousterhout15 §7.4] (tablet statistics); differs: they are not in the log's head, and not
 //! exact.
 
+use crate::effects::Effects;
 use crate::job::{Job, JobResult};
-use crate::member::Token;
 use crate::migration::takes_over_max;
-use crate::recovery::Effects;
+use crate::requests::Token;
 use duramen::Store;
 use duramen_backup::Backup;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};

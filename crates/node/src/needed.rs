@@ -19,11 +19,10 @@
 //!
 //! Paper: [Ousterhout15 §7.3]; docs/traps.md, trap 21.
 
-use crate::keeper::Task;
-use crate::member::Token;
+use crate::backup_service::Task;
+use crate::effects::Effects;
 use crate::planted::{Bug, Planted};
-use crate::recovery::Effects;
-use crate::remote::PeerCall;
+use crate::requests::{Asked, PeerCall, Token};
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_cluster::membership::Members;
@@ -140,7 +139,7 @@ impl Needed {
         question.call = Some(call);
         question.replicas = entries.collect();
         question.due_us = now_us + PATIENCE_US;
-        out.asked.push(crate::remote::Asked {
+        out.asked.push(Asked {
             call,
             to: log,
             question: Peer::Needed {

@@ -19,20 +19,24 @@
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
+mod migrations;
+
+use crate::backup_service::Task;
+use crate::effects::Effects;
 use crate::here;
 use crate::job::{Job, JobDone, JobResult};
-use crate::keeper::Task;
 use crate::lease::ReadUntil;
 use crate::life::{Again, Life, member_of};
 use crate::loads::Loads;
-use crate::member::{Input, Member, Order, Output, Purge, RequestId, Token};
+use crate::member::{Input, Member, Output};
 use crate::migration::Migrations;
 use crate::needed::{self, Needed};
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
-use crate::order::Purging;
+use crate::order::{Order, Purge, Purging};
 use crate::planted::Planted;
-use crate::recovery::{self, Effects, PartitionProgress, Recoveries};
-use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
+use crate::recovery::{self, PartitionProgress, Recoveries};
+use crate::remote::{Heard, PING_CALLS};
+use crate::requests::{Asked, PeerCall, RequestId, Token};
 use crate::serve;
 use crate::warmth::{HeldHint, Warmth};
 use duramen::internals::Position;
@@ -95,6 +99,13 @@ impl Node {
             ended: false,
             planted: Planted::default(),
         }
+    }
+
+    /// Plants this bug from now on; bugs of a whole life take effect with the next life.
+    #[cfg(feature = "planted")]
+    pub fn plant(&mut self, bug: crate::planted::Bug) {
+        self.planted = Planted::one(bug);
+        self.member.plant(bug);
     }
 
     /// The membership: ids, lists, ownership.
@@ -523,7 +534,7 @@ impl Node {
     }
 
     /// Publishes the view after a lock or an unlock.
-    pub(crate) fn publish(&self, out: &mut Vec<NodeOutput>) {
+    fn publish(&self, out: &mut Vec<NodeOutput>) {
         let mut said = Vec::new();
         self.member.publish_now(&mut said);
         for output in said {
@@ -535,7 +546,7 @@ impl Node {
 
     // --- jobs
 
-    pub(crate) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
+    fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
             let work = move || {
@@ -546,7 +557,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn begin_purge(&self, purge: Purge, out: &mut Vec<NodeOutput>) {
+    fn begin_purge(&self, purge: Purge, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
             let work = move || purge_slice(purge.begin(store.engine(), &clients));
@@ -589,8 +600,12 @@ impl Node {
             }
             JobResult::Purged(_, None) => self.tell_member(now_us, Input::Purged, out),
             JobResult::Counted(loads) => life.loads.counted(loads),
-            JobResult::Recovery(done) => life.recoveries.job_done(now_us, done),
-            JobResult::Migration(done) => self.migration_job_done(now_us, done, out),
+            JobResult::Recovery(run, completion) => {
+                life.recoveries.job_done(now_us, run, completion);
+            }
+            JobResult::Migration(run, completion) => {
+                self.migration_job_done(now_us, run, completion, out);
+            }
         }
     }
 
@@ -677,7 +692,7 @@ impl Node {
         self.move_on(now_us, out);
     }
 
-    pub(crate) fn report(&self, reports: Vec<(Token, ToCoordinator)>, out: &mut Vec<NodeOutput>) {
+    fn report(&self, reports: Vec<(Token, ToCoordinator)>, out: &mut Vec<NodeOutput>) {
         for (token, question) in reports {
             let address = self.member.coordinator().to_owned();
             out.push(NodeOutput::AskCoordinator {
@@ -688,7 +703,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn ask_peers(&self, asked: Vec<Asked>, out: &mut Vec<NodeOutput>) {
+    fn ask_peers(&self, asked: Vec<Asked>, out: &mut Vec<NodeOutput>) {
         for Asked {
             call,
             to,

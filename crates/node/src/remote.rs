@@ -27,8 +27,8 @@
 
 mod silence;
 
-use crate::member::Token;
 use crate::planted::{Bug, Planted};
+use crate::requests::{Asked, PeerCall, Token};
 use duramen::internals::{Backups, Bytes, Call};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -56,10 +56,6 @@ const HEAD_TOKENS: u64 = 1 << 63;
 
 /// Calls from this number on are those of pings.
 pub(crate) const PING_CALLS: u64 = 1 << 63;
-
-/// Names a request to another server until it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerCall(pub u64);
 
 /// A wish of the store.
 enum Wish {
@@ -112,14 +108,6 @@ impl Backups for Queue {
     fn control_head(&self, min_open: SegmentId) {
         self.push(Wish::ControlHead(min_open));
     }
-}
-
-/// A request to be sent.
-pub(crate) struct Asked {
-    pub call: PeerCall,
-    pub to: ServerId,
-    pub question: Peer,
-    pub payload: Slice,
 }
 
 /// The meaning of an answer.

@@ -15,8 +15,8 @@
 //!
 //! Paper: none, since in Ousterhout15 all is in memory; docs/traps.md, trap 37.
 
-use crate::recovery::Effects;
-use crate::remote::{Asked, PeerCall};
+use crate::effects::Effects;
+use crate::requests::{Asked, PeerCall};
 use duramen_base::ids::ServerId;
 use duramen_base::units::MIB;
 use duramen_cluster::membership::Members;

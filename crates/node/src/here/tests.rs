@@ -4,10 +4,11 @@
 //! the old run, or removed keys would return with it.
 
 use crate::job::{Job, JobResult};
-use crate::member::{Input, RequestId};
+use crate::member::Input;
 use crate::planted::Planted;
 use crate::ranges::Ranges;
 use crate::recovery::tests::Held;
+use crate::requests::RequestId;
 use crate::servers::{list, options, settings};
 use crate::{Node, NodeInput, NodeOutput};
 use duramen_base::ids::{KeyRange, MigrationId, RecoveryId, SegmentId, ServerId, TableId};

@@ -34,21 +34,20 @@
 //! completion records are sent too, the list or the target's failure ends a lock (docs/traps.md,
 //! traps 31 and 32).
 
-mod glue;
 mod source;
 mod target;
 
-use crate::member::{RequestId, Token};
+use crate::job::{Job, MigrationCompletion};
 use crate::planted::Planted;
 use crate::ranges::Ranges;
-use crate::remote::{Asked, PeerCall};
+use crate::requests::{Asked, PeerCall, RequestId, Token};
 use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, PeerAnswer, TabletState, Tablets, ToCoordinator,
 };
-use source::{Exported, Source};
+use source::Source;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 pub(crate) use target::takes_over_max;
@@ -75,23 +74,6 @@ const SOURCES_MAX: usize = 2;
 /// The error is the reason why a step failed, for people.
 type Result<T> = std::result::Result<T, String>;
 
-/// The result of a job of a migration.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    run: u64,
-    what: What,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Exported(Result<Exported>),
-    Replayed(u64, Result<()>),
-    TakenBack,
-}
-
-/// Work for a thread that may wait.
-pub(crate) type Work = Box<dyn FnOnce() -> Done + Send>;
-
 /// The context of migrations.
 pub(crate) struct Around<'a> {
     pub me: ServerId,
@@ -114,7 +96,7 @@ pub(crate) struct Said {
     pub locked: Vec<(MigrationId, TableId, KeyRange)>,
     /// Served again (M8).
     pub unlocked: Vec<MigrationId>,
-    pub jobs: Vec<(&'static str, Work)>,
+    pub jobs: Vec<Job>,
     /// Planted bug: served as if it were listed.
     pub hastened: Vec<(TableId, KeyRange)>,
 }
@@ -248,7 +230,7 @@ impl Migrations {
     }
 
     /// Whether this list was not followed yet.
-    fn is_news(&self, told: &Tablets) -> bool {
+    pub fn is_news(&self, told: &Tablets) -> bool {
         told.version > self.seen
     }
 
@@ -302,16 +284,21 @@ impl Migrations {
     }
 
     /// Handles the end of a job.
-    pub fn done(&mut self, now_us: u64, done: Done, around: &Around<'_>) {
-        let Done { run, what } = done;
-        match what {
-            What::Exported(result) => {
+    pub fn job_done(
+        &mut self,
+        now_us: u64,
+        run: u64,
+        completion: MigrationCompletion,
+        around: &Around<'_>,
+    ) {
+        match completion {
+            MigrationCompletion::Exported(result) => {
                 let mut sources = self.sources.values_mut();
                 if let Some(source) = sources.find(|source| source.run() == run) {
                     source.exported(now_us, result, around);
                 }
             }
-            What::Replayed(sequence, result) => {
+            MigrationCompletion::Replayed(sequence, result) => {
                 let mut targets = self.targets.values_mut();
                 let mut leftovers = self.leftovers.iter_mut();
                 if let Some(leftover) = leftovers.find(|leftover| leftover.run == run) {
@@ -320,7 +307,7 @@ impl Migrations {
                     target.replayed(now_us, sequence, result);
                 }
             }
-            What::TakenBack => self.leftovers.retain(|leftover| leftover.run != run),
+            MigrationCompletion::TakenBack => self.leftovers.retain(|leftover| leftover.run != run),
         }
     }
 

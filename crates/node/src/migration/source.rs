@@ -1,11 +1,10 @@
 //! The source of a migration: sends all objects, then those written meanwhile; then nothing is
 //! served and the rest is sent.
 
-use super::{
-    ASK_US, Around, Done, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said, What,
-};
+use super::{ASK_US, Around, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said};
+use crate::job::{Exported, Job, JobResult, MigrationCompletion};
 use crate::planted::{Bug, Planted};
-use crate::remote::{Asked, PeerCall};
+use crate::requests::{Asked, PeerCall};
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
 use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
@@ -62,21 +61,6 @@ enum Step {
     Rest,
     /// Completion records, and the highest version.
     Records,
-}
-
-/// The result of a step.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Exported {
-    /// Each is a message.
-    chunks: Vec<Slice>,
-    /// The step must be repeated for the rest.
-    more: bool,
-    /// Number of keys that are marked by now.
-    marked: usize,
-    /// Half of the room for marks is used: they are sent before anything else.
-    is_crowded: bool,
-    safe_version: u64,
-    bytes_total: u64,
 }
 
 enum Stage {
@@ -202,11 +186,10 @@ impl Source {
         };
         self.is_busy = true;
         let run = self.run;
-        let job = move || Done {
-            run,
-            what: What::Exported(lock(&work).step(step)),
-        };
-        said.jobs.push(("export", Box::new(job)));
+        said.jobs.push(Job::new("export", move || {
+            let completion = MigrationCompletion::Exported(lock(&work).step(step));
+            JobResult::Migration(run, completion)
+        }));
     }
 
     /// Handles the end of a step.

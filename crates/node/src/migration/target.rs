@@ -1,11 +1,10 @@
 //! The target of a migration: received entries go into a side log, which becomes part of the log
 //! when all have arrived.
 
-use super::{
-    ASK_US, Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said, What,
-};
-use crate::member::RequestId;
+use super::{ASK_US, Around, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said};
+use crate::job::{Job, JobResult, MigrationCompletion};
 use crate::planted::Bug;
+use crate::requests::RequestId;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
 use duramen_engine::{SideCommit, SideLog, SidePlan};
@@ -191,14 +190,10 @@ impl Target {
             return self.replayed(now_us, sequence, Ok(()));
         }
         let run = self.run;
-        let job = move || {
-            let result = side.replay(&entries);
-            Done {
-                run,
-                what: What::Replayed(sequence, result.map(drop).map_err(|e| e.to_string())),
-            }
-        };
-        said.jobs.push(("replay", Box::new(job)));
+        said.jobs.push(Job::new("replay", move || {
+            let result = side.replay(&entries).map(drop).map_err(|e| e.to_string());
+            JobResult::Migration(run, MigrationCompletion::Replayed(sequence, result))
+        }));
     }
 
     /// A message was replayed.
@@ -456,15 +451,10 @@ impl Leftover {
         }
         self.is_given = true;
         let (side, run) = (self.side.clone(), self.run);
-        let job = move || {
-            // No effect on one that had ended.
-            let _ = side.abort();
-            Done {
-                run,
-                what: What::TakenBack,
-            }
-        };
-        said.jobs.push(("take back", Box::new(job)));
+        said.jobs.push(Job::new("take back", move || {
+            let _ = side.abort(); // no effect on one that had ended
+            JobResult::Migration(run, MigrationCompletion::TakenBack)
+        }));
     }
 }
 

@@ -181,10 +181,10 @@ impl Rig {
     }
 
     fn run(&mut self, job: Job) {
-        let JobResult::Recovery(done) = job.run().result else {
+        let JobResult::Recovery(run, completion) = job.run().result else {
             panic!("it is a recovery's");
         };
-        self.recoveries.job_done(self.now_us, done);
+        self.recoveries.job_done(self.now_us, run, completion);
     }
 
     fn stage(&self) -> &Stage {

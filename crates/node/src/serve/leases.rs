@@ -2,7 +2,7 @@
 //! their leases last, and records of clients without a lease are dropped (rifl::L5, rifl::L8).
 
 use super::Clients;
-use crate::member::Token;
+use crate::requests::Token;
 use duramen_base::ids::ClientId;
 use duramen_wire::native::message::{CoordinatorAnswer, ToCoordinator};
 use std::collections::BTreeMap;

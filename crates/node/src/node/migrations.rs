@@ -1,12 +1,12 @@
 //! Connects migrations to the node: passes inputs to them, and carries out their outputs.
 
-use super::{Around, Done, Migrations, Said};
+use super::Node;
 use crate::here;
-use crate::job::{Job, JobResult};
-use crate::member::RequestId;
-use crate::node::Node;
+use crate::job::MigrationCompletion;
+use crate::migration::{Around, Migrations, Said};
 use crate::node_types::NodeOutput;
 use crate::ranges::Ranges;
+use crate::requests::RequestId;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::MigrateEntries;
 
@@ -73,14 +73,11 @@ impl Node {
         if has_changed {
             self.publish(out);
         }
-        for (name, work) in jobs {
-            let work = move || JobResult::Migration(work());
-            out.push(NodeOutput::Job(Job::new(name, work)));
-        }
+        out.extend(jobs.into_iter().map(NodeOutput::Job));
     }
 
     /// The source of a migration has sent a message.
-    pub(crate) fn entries_arrived(
+    pub(super) fn entries_arrived(
         &mut self,
         now_us: u64,
         request: RequestId,
@@ -97,14 +94,15 @@ impl Node {
         );
     }
 
-    pub(crate) fn migration_job_done(
+    pub(super) fn migration_job_done(
         &mut self,
         now_us: u64,
-        done: Done,
+        run: u64,
+        completion: MigrationCompletion,
         out: &mut Vec<NodeOutput>,
     ) {
         self.migrate(
-            |migrations, around, _| migrations.done(now_us, done, around),
+            |migrations, around, _| migrations.job_done(now_us, run, completion, around),
             out,
         );
     }
@@ -128,7 +126,7 @@ impl Node {
 
     /// Continues the migrations; then a purge and an order of the list, if nothing blocks them
     /// (migration::M4).
-    pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+    pub(super) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
             |migrations, around, said| migrations.follow(around.told, said),
             out,
