@@ -13,7 +13,6 @@ use crate::order::Purging;
 use crate::planted::{Bug, Planted};
 use crate::recovery::Recoveries;
 use crate::remote::{Heard, Queue, Remote};
-use crate::requests::Token;
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;
@@ -168,16 +167,6 @@ impl Life {
             self.loads.due_us(),
         ];
         again.chain(parts).min().unwrap_or(u64::MAX)
-    }
-
-    /// Whether an answer of the coordinator belongs to a part of this, and not to the member.
-    pub fn is_for(token: Token) -> bool {
-        Remote::is_for_head(token)
-            || Recoveries::is_for(token)
-            || Migrations::is_for(token)
-            || Needed::is_for(token)
-            || Loads::is_for(token)
-            || serve::leases::Leases::is_for(token)
     }
 
     pub fn log(&self) -> &duramen::internals::LogWriter {

@@ -423,7 +423,7 @@ impl Member {
                 list_version: self.members.version(),
             },
         };
-        let token = Token(self.next_token);
+        let token = Token::Member(self.next_token);
         self.next_token += 1;
         self.asking.insert(token, (asking, now_us + PATIENCE_US));
         let address = self.candidate.coordinators[self.coordinator].clone();

@@ -27,18 +27,15 @@ use crate::effects::Effects;
 use crate::here;
 use crate::lease::ReadUntil;
 use crate::life::{Life, member_of};
-use crate::loads::Loads;
 use crate::member::{Input, Member, Output};
-use crate::migration::Migrations;
-use crate::needed::{self, Needed};
+use crate::needed;
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::{Order, Purge};
 use crate::planted::Planted;
-use crate::recovery::{self, PartitionProgress, Recoveries};
-use crate::remote::{Heard, PING_CALLS};
+use crate::recovery::{self, PartitionProgress};
+use crate::remote::Heard;
 use crate::requests::{Asked, PeerCall, RequestId, Token};
-use crate::serve;
-use crate::warmth::{HeldHint, Warmth};
+use crate::warmth::HeldHint;
 use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::placement;
@@ -87,7 +84,7 @@ impl Node {
             options,
             life: None,
             read_until: Arc::default(),
-            next_ping: PING_CALLS,
+            next_ping: 0,
             pings: BTreeMap::new(),
             obeyed: None,
             held_order: None,
@@ -158,10 +155,10 @@ impl Node {
             life.remote.heard(now_us);
         }
         match input {
-            NodeInput::Member(Input::Answered { token, answer }) if Life::is_for(token) => {
-                self.coordinator_answered(now_us, token, Some(&answer), &mut heard, out);
+            NodeInput::Member(Input::Answered { token, answer }) => {
+                self.coordinator_answered(now_us, token, Some(answer), &mut heard, out);
             }
-            NodeInput::Member(Input::Unanswered { token }) if Life::is_for(token) => {
+            NodeInput::Member(Input::Unanswered { token }) => {
                 self.coordinator_answered(now_us, token, None, &mut heard, out);
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done, out),
@@ -174,41 +171,7 @@ impl Node {
                 payload,
             } => self.asked(now_us, request, sender, target, question, payload, out),
             NodeInput::PeerAnswered { call, answer } => {
-                if let Some((nonce, _)) = self.pings.remove(&call) {
-                    if let Some((
-                        PeerAnswer::Pong {
-                            nonce: got,
-                            list_version,
-                            ..
-                        },
-                        _,
-                    )) = answer
-                        && got == nonce
-                    {
-                        let ponged = Input::Ponged {
-                            nonce,
-                            list_version,
-                        };
-                        self.tell_member(now_us, ponged, out);
-                    }
-                } else if let Some(life) = &mut self.life {
-                    if Recoveries::is_call(call) {
-                        let mut jobs = Vec::new();
-                        life.recoveries.answered(now_us, call, answer, &mut jobs);
-                        out.extend(jobs.into_iter().map(NodeOutput::Job));
-                    } else if Migrations::is_call(call) {
-                        let answer = answer.map(|(answer, _)| answer);
-                        life.migrations.answered(now_us, call, answer);
-                    } else if Needed::is_call(call) {
-                        let answer = answer.map(|(answer, _)| answer);
-                        let task = life.needed.answered(now_us, call, answer);
-                        out.extend(task.map(NodeOutput::Keep));
-                    } else if Warmth::is_call(call) {
-                        life.warmth.answered(call, answer);
-                    } else {
-                        life.remote.answered(now_us, call, answer, &mut heard);
-                    }
-                }
+                self.peer_answered(now_us, call, answer, &mut heard, out);
             }
             NodeInput::Tick => {}
         }
@@ -218,32 +181,103 @@ impl Node {
         self.go_on(now_us, heard, out);
     }
 
-    /// The coordinator's answer to a part of the node other than the member; `None`: it was not
-    /// reached.
+    /// The coordinator's answer; `None`: it was not reached.
     fn coordinator_answered(
         &mut self,
         now_us: u64,
         token: Token,
-        answer: Option<&CoordinatorAnswer>,
+        answer: Option<CoordinatorAnswer>,
         heard: &mut Vec<Heard>,
         out: &mut Vec<NodeOutput>,
     ) {
-        let Some(life) = &mut self.life else {
-            return;
-        };
-        if Recoveries::is_for(token) {
-            life.recoveries.reported(now_us, token, answer);
-        } else if Migrations::is_for(token) {
-            life.migrations.reported(now_us, token, answer);
-        } else if serve::leases::Leases::is_for(token) {
-            life.client_leases.answered(token, answer);
-        } else if Needed::is_for(token) {
-            let tasks = life.needed.listed(token, answer, self.member.members());
-            out.extend(tasks.into_iter().map(NodeOutput::Keep));
-        } else if Loads::is_for(token) {
-            life.loads.answered(answer);
-        } else {
-            life.remote.head_answered(now_us, token, answer, heard);
+        match (token, &mut self.life, answer.as_ref()) {
+            (Token::Member(_), ..) => {
+                let input = match answer {
+                    Some(answer) => Input::Answered { token, answer },
+                    None => Input::Unanswered { token },
+                };
+                self.tell_member(now_us, input, out);
+            }
+            (_, None, _) => {}
+            (Token::ControlHead(_), Some(life), answer) => {
+                life.remote.head_answered(now_us, token, answer, heard);
+            }
+            (Token::Recovery(_), Some(life), answer) => {
+                life.recoveries.reported(now_us, token, answer);
+            }
+            (Token::Migration(_), Some(life), answer) => {
+                life.migrations.reported(now_us, token, answer);
+            }
+            (Token::ClientLeases(_), Some(life), answer) => {
+                life.client_leases.answered(token, answer);
+            }
+            (Token::Needed(_), Some(life), answer) => {
+                let tasks = life.needed.listed(token, answer, self.member.members());
+                out.extend(tasks.into_iter().map(NodeOutput::Keep));
+            }
+            (Token::Loads(_), Some(life), answer) => life.loads.answered(answer),
+        }
+    }
+
+    /// The answer of another server; `None`: it was not reached, or the connection broke.
+    fn peer_answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Slice)>,
+        heard: &mut Vec<Heard>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        match (call, &mut self.life) {
+            (PeerCall::Ping(_), _) => self.ping_answered(now_us, call, answer, out),
+            (_, None) => {}
+            (PeerCall::Replication(_), Some(life)) => {
+                life.remote.answered(now_us, call, answer, heard);
+            }
+            (PeerCall::Recovery(_), Some(life)) => {
+                let mut jobs = Vec::new();
+                life.recoveries.answered(now_us, call, answer, &mut jobs);
+                out.extend(jobs.into_iter().map(NodeOutput::Job));
+            }
+            (PeerCall::Migration(_), Some(life)) => {
+                let answer = answer.map(|(answer, _)| answer);
+                life.migrations.answered(now_us, call, answer);
+            }
+            (PeerCall::Needed(_), Some(life)) => {
+                let answer = answer.map(|(answer, _)| answer);
+                let task = life.needed.answered(now_us, call, answer);
+                out.extend(task.map(NodeOutput::Keep));
+            }
+            (PeerCall::Warmth(_), Some(life)) => life.warmth.answered(call, answer),
+        }
+    }
+
+    fn ping_answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Slice)>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let sent = self.pings.remove(&call);
+        if let (
+            Some((
+                PeerAnswer::Pong {
+                    nonce,
+                    list_version,
+                    ..
+                },
+                _,
+            )),
+            Some((known, _)),
+        ) = (answer, sent)
+            && nonce == known
+        {
+            let ponged = Input::Ponged {
+                nonce,
+                list_version,
+            };
+            self.tell_member(now_us, ponged, out);
         }
     }
 
@@ -341,7 +375,7 @@ impl Node {
                 question,
             } => {
                 self.next_ping += 1;
-                let call = PeerCall(self.next_ping);
+                let call = PeerCall::Ping(self.next_ping);
                 if let Peer::Ping { nonce } = question {
                     self.pings.insert(call, (nonce, now_us));
                 }

@@ -40,8 +40,6 @@ use duramen_wire::native::message::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Calls and tokens from this number on, up to the next bit, are those of recoveries.
-const RECOVERY_NAMES: u64 = 1 << 62;
 /// Most partitions at once.
 const RUNS_MAX: usize = 4;
 /// Segments that are read at once, for each partition.
@@ -150,16 +148,6 @@ pub(crate) struct Recoveries {
 }
 
 impl Recoveries {
-    /// Whether an answer of the coordinator belongs to this file.
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> 62 == 1
-    }
-
-    /// Whether an answer of another server belongs to this file.
-    pub fn is_call(call: PeerCall) -> bool {
-        call.0 >> 62 == 1
-    }
-
     pub fn has(&self, id: RunId) -> bool {
         self.runs.contains_key(&id)
     }
@@ -267,7 +255,7 @@ impl Recoveries {
                 Stage::Reporting(outcome, due_us) if *due_us <= now_us => {
                     *due_us = now_us + PATIENCE_US;
                     self.next += 1;
-                    let token = Token(RECOVERY_NAMES | self.next);
+                    let token = Token::Recovery(self.next);
                     self.tokens.insert(token, *id);
                     let report = ToCoordinator::PartitionDone {
                         recovery: id.0,
@@ -290,7 +278,7 @@ impl Recoveries {
             if run.tells_progress() && run.progress_us <= now_us {
                 run.progress_us = now_us + PROGRESS_US;
                 self.next += 1;
-                let token = Token(RECOVERY_NAMES | self.next); // the answer is ignored
+                let token = Token::Recovery(self.next); // the answer is ignored
                 let progress = run.progress(*id);
                 let report = ToCoordinator::PartitionProgress {
                     recovery: id.0,
@@ -561,7 +549,7 @@ impl Run {
                 bytes_max: READ_BYTES,
             });
             *next += 1;
-            let call = PeerCall(RECOVERY_NAMES | *next);
+            let call = PeerCall::Recovery(*next);
             part.asked = Some(call);
             part.due_us = now_us + PATIENCE_US;
             asked.push(Asked {

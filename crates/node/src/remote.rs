@@ -51,11 +51,6 @@ const COPIES_MAX: usize = 1;
 const COPY_US: u64 = 5_000_000;
 /// The request waits for its turn (Q7).
 const NOT_YET: u64 = u64::MAX;
-/// Tokens from this number on are those of control heads; the member's are below.
-const HEAD_TOKENS: u64 = 1 << 63;
-
-/// Calls from this number on are those of pings.
-pub(crate) const PING_CALLS: u64 = 1 << 63;
 
 /// A wish of the store.
 enum Wish {
@@ -186,8 +181,7 @@ pub(crate) struct Remote {
     /// The control head that the coordinator is to note, and the time of the next request.
     head: Option<(SegmentId, u64)>,
     heads: BTreeMap<Token, SegmentId>,
-    next_call: u64,
-    next_token: u64,
+    next: u64,
     silence: Silence,
     ended: bool,
     pub(crate) planted: Planted,
@@ -203,17 +197,11 @@ impl Remote {
             controls: BTreeMap::new(),
             head: None,
             heads: BTreeMap::new(),
-            next_call: 0,
-            next_token: HEAD_TOKENS,
+            next: 0,
             silence: Silence::default(),
             ended: false,
             planted: Planted::default(),
         }
-    }
-
-    /// Whether an answer of the coordinator belongs to this file.
-    pub fn is_for_head(token: Token) -> bool {
-        token.0 >= HEAD_TOKENS
     }
 
     /// When [`poll`](Self::poll) has a request to repeat.
@@ -268,8 +256,8 @@ impl Remote {
             return None;
         }
         *due_us = now_us + PATIENCE_US;
-        let token = Token(self.next_token);
-        self.next_token += 1;
+        self.next += 1;
+        let token = Token::ControlHead(self.next);
         self.heads.insert(token, *min_open);
         let question = ToCoordinator::ControlHead {
             server: self.log,
@@ -320,7 +308,7 @@ impl Remote {
     }
 
     fn open_copy(&mut self, due_us: u64, to: BackupId, what: What, copy_us: Option<u64>) {
-        self.next_call += 1;
+        self.next += 1;
         let open = Open {
             to,
             what,
@@ -328,7 +316,7 @@ impl Remote {
             sent_us: None,
             due_us,
         };
-        self.calls.insert(PeerCall(self.next_call), open);
+        self.calls.insert(PeerCall::Replication(self.next), open);
     }
 
     fn wished(&mut self, now_us: u64, call: Call) {

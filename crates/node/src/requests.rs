@@ -8,13 +8,42 @@ use duramen_wire::native::message::Peer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Names a request to the coordinator until it is answered.
+/// Names a request to the coordinator until it is answered: the part of the node that has sent it,
+/// and the number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
+pub enum Token {
+    Member(u64),
+    ControlHead(u64),
+    Recovery(u64),
+    Migration(u64),
+    ClientLeases(u64),
+    Needed(u64),
+    Loads(u64),
+}
 
-/// Names a request to another server until it is answered.
+/// Names a request to another server until it is answered, as a [`Token`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerCall(pub u64);
+pub enum PeerCall {
+    Ping(u64),
+    Replication(u64),
+    Recovery(u64),
+    Migration(u64),
+    Needed(u64),
+    Warmth(u64),
+}
+
+impl PeerCall {
+    /// The number that the part of the node has given it.
+    pub fn number(self) -> u64 {
+        let (PeerCall::Ping(number)
+        | PeerCall::Replication(number)
+        | PeerCall::Recovery(number)
+        | PeerCall::Migration(number)
+        | PeerCall::Needed(number)
+        | PeerCall::Warmth(number)) = self;
+        number
+    }
+}
 
 /// A request to another server that is to be sent.
 pub(crate) struct Asked {

@@ -25,8 +25,6 @@ use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Peer, PeerAnswer, Refusal};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Calls from this number on, up to the next bit, belong to this file.
-const WARMTH_NAMES: u64 = 1 << 57;
 /// Interval of the checks for hints to send or to drop.
 const LOOK_US: u64 = 500_000;
 /// A hint that was not accepted is sent again after this time.
@@ -98,11 +96,6 @@ impl Warmth {
             is_warm,
             ..Warmth::default()
         }
-    }
-
-    /// Whether an answer of another server belongs to this file.
-    pub fn is_call(call: PeerCall) -> bool {
-        call.0 >> 57 == 1
     }
 
     /// The hints kept here, for people.
@@ -218,7 +211,7 @@ impl Warmth {
                 continue;
             }
             self.next += 1;
-            let call = PeerCall(WARMTH_NAMES | self.next);
+            let call = PeerCall::Warmth(self.next);
             let due_us = now_us + AGAIN_US;
             self.told.insert(to, Told { call, due_us });
             out.asked.push(Asked {
@@ -253,7 +246,7 @@ impl Warmth {
             return;
         };
         self.next += 1;
-        let call = PeerCall(WARMTH_NAMES | self.next);
+        let call = PeerCall::Warmth(self.next);
         search.asked = Some((call, now_us + PATIENCE_US));
         out.asked.push(Asked {
             call,

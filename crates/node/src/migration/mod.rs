@@ -53,8 +53,6 @@ use std::sync::Arc;
 pub(crate) use target::takes_over_max;
 use target::{Leftover, Target};
 
-/// A call or token belongs to a migration if it is 1 after a right shift by this many bits.
-const LAST_CALL: u32 = 61;
 /// A request without an answer is repeated after this time.
 const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
@@ -116,19 +114,24 @@ struct Names {
 }
 
 impl Names {
-    fn fresh(&mut self) -> Token {
+    fn number(&mut self) -> u64 {
         self.next += 1;
-        Token(1 << LAST_CALL | self.next)
+        self.next
+    }
+
+    /// For a report whose answer is ignored.
+    fn untracked(&mut self) -> Token {
+        Token::Migration(self.number())
     }
 
     fn token(&mut self, id: MigrationId) -> Token {
-        let token = self.fresh();
+        let token = self.untracked();
         self.tokens.insert(token, id);
         token
     }
 
     fn call(&mut self, id: MigrationId, sequence: u64) -> PeerCall {
-        let call = PeerCall(self.fresh().0);
+        let call = PeerCall::Migration(self.number());
         self.calls.insert(call, (id, sequence));
         call
     }
@@ -152,16 +155,6 @@ pub(crate) struct Migrations {
 }
 
 impl Migrations {
-    /// Whether an answer of the coordinator belongs to migrations.
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> LAST_CALL == 1
-    }
-
-    /// Whether an answer of another server belongs to migrations.
-    pub fn is_call(call: PeerCall) -> bool {
-        source::is_call(call)
-    }
-
     /// Whether no leftover of a migration remains (M4).
     pub fn is_settled(&self) -> bool {
         self.leftovers.is_empty()
@@ -218,12 +211,12 @@ impl Migrations {
             self.names.forget(id);
         }
         for (id, (table, range, to)) in outgoing {
-            let run = self.names.fresh().0;
+            let run = self.names.number();
             let new = || Source::new(id, table, range, to, run);
             self.sources.entry(id).or_insert_with(new);
         }
         for (id, (table, range, from)) in incoming {
-            let run = self.names.fresh().0;
+            let run = self.names.number();
             let new = || Target::new(id, table, range, from, run);
             self.targets.entry(id).or_insert_with(new);
         }

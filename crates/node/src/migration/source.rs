@@ -1,10 +1,10 @@
 //! The source of a migration: sends all objects, then those written meanwhile; then nothing is
 //! served and the rest is sent.
 
-use super::{ASK_US, Around, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said};
+use super::{ASK_US, Around, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said};
 use crate::job::{Exported, Job, JobResult, MigrationCompletion};
 use crate::planted::{Bug, Planted};
-use crate::requests::{Asked, PeerCall};
+use crate::requests::Asked;
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
 use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
@@ -374,7 +374,7 @@ impl Source {
         if marked > KEYS_FEW && self.rounds < ROUNDS_MAX {
             if std::mem::take(&mut self.is_announced) {
                 let progress = self.progress(around, MigrationPhase::Copying);
-                said.reports.push((names.fresh(), progress));
+                said.reports.push((names.untracked(), progress));
             }
             self.stage = Stage::Rounds;
             return self.give(Step::Round, said);
@@ -595,9 +595,4 @@ fn chunks(mut entries: &[u8]) -> Vec<Slice> {
 
 fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-/// Whether a call belongs to migrations.
-pub(super) fn is_call(call: PeerCall) -> bool {
-    call.0 >> LAST_CALL == 1
 }

@@ -324,7 +324,7 @@ impl Target {
         }
         self.progress_us = now_us + PROGRESS_US;
         said.reports
-            .push((names.fresh(), self.progress(around, phase)));
+            .push((names.untracked(), self.progress(around, phase)));
     }
 
     /// Answers the source, if the disks of this side keep up, and the last message when the outcome

@@ -121,7 +121,7 @@ fn number_of(input: &NodeInput) -> u64 {
             let length = answer
                 .as_ref()
                 .map_or(0, |(_, payload)| payload.len() as u64 + 1);
-            call.0 << 20 | length
+            call.number() << 20 | length
         }
         _ => 0,
     }
