@@ -3,14 +3,14 @@
 use crate::backup_service::Task;
 use crate::job::Job;
 use crate::ranges::Ranges;
-use crate::requests::{Asked, Token};
+use crate::requests::{PeerRequest, Token};
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::ToCoordinator;
 
 /// The outputs of the parts of a life, which the node carries out.
 #[derive(Default)]
 pub(crate) struct Effects {
-    pub asked: Vec<Asked>,
+    pub requests: Vec<PeerRequest>,
     pub reports: Vec<(Token, ToCoordinator)>,
     pub jobs: Vec<Job>,
     pub tasks: Vec<Task>,

@@ -47,6 +47,6 @@ pub use order::{Order, Purge, Purging};
 pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
 pub use requests::{PeerCall, RequestId, Token};
-pub use serve::{Asked, Clients, Hint, Servant, Views, WhenCold};
+pub use serve::{ClientRequest, Clients, Hint, Servant, Views, WhenCold};
 pub use view::{Map, Owner, Route, View};
 pub use warmth::HeldHint;

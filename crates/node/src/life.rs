@@ -12,7 +12,7 @@ use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Purging;
 use crate::planted::{Bug, Planted};
 use crate::recovery::Recoveries;
-use crate::remote::{Heard, Queue, Remote};
+use crate::remote::{Queue, Remote, RemoteEvent};
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;
@@ -181,8 +181,8 @@ impl Life {
 
     /// remote::Q5: all replicas of this log on a backup are lost; it gets no requests for a while,
     /// longer each time.
-    pub fn lose(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
-        self.remote.lost(now_us, backup, heard);
+    pub fn lose(&mut self, now_us: u64, backup: BackupId, events: &mut Vec<RemoteEvent>) {
+        self.remote.lost(now_us, backup, events);
         self.log().backup_lost(backup);
         let server = ServerId::from_number(backup.0);
         let known = self.lost.get(&server);

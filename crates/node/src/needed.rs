@@ -22,7 +22,7 @@
 use crate::backup_service::Task;
 use crate::effects::Effects;
 use crate::planted::{Bug, Planted};
-use crate::requests::{Asked, PeerCall, Token};
+use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_cluster::membership::Members;
@@ -127,7 +127,7 @@ impl Needed {
         question.call = Some(call);
         question.replicas = entries.collect();
         question.due_us = now_us + PATIENCE_US;
-        out.asked.push(Asked {
+        out.requests.push(PeerRequest {
             call,
             to: log,
             question: Peer::Needed {

@@ -33,8 +33,8 @@ use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::{Order, Purge};
 use crate::planted::Planted;
 use crate::recovery::{self, PartitionProgress};
-use crate::remote::Heard;
-use crate::requests::{Asked, PeerCall, RequestId, Token};
+use crate::remote::RemoteEvent;
+use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::warmth::HeldHint;
 use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
@@ -148,7 +148,7 @@ impl Node {
 
     /// `now_us`: the monotonic clock of [`Node::new`].
     pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         if input.is_answer()
             && let Some(life) = &mut self.life
         {
@@ -156,10 +156,10 @@ impl Node {
         }
         match input {
             NodeInput::Member(Input::Answered { token, answer }) => {
-                self.coordinator_answered(now_us, token, Some(answer), &mut heard, out);
+                self.coordinator_answered(now_us, token, Some(answer), &mut events, out);
             }
             NodeInput::Member(Input::Unanswered { token }) => {
-                self.coordinator_answered(now_us, token, None, &mut heard, out);
+                self.coordinator_answered(now_us, token, None, &mut events, out);
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done, out),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
@@ -171,14 +171,14 @@ impl Node {
                 payload,
             } => self.asked(now_us, request, sender, target, question, payload, out),
             NodeInput::PeerAnswered { call, answer } => {
-                self.peer_answered(now_us, call, answer, &mut heard, out);
+                self.peer_answered(now_us, call, answer, &mut events, out);
             }
             NodeInput::Tick => {}
         }
         if self.member.due_us() <= now_us {
             self.tell_member(now_us, Input::Tick, out);
         }
-        self.go_on(now_us, heard, out);
+        self.go_on(now_us, events, out);
     }
 
     /// The coordinator's answer; `None`: it was not reached.
@@ -187,7 +187,7 @@ impl Node {
         now_us: u64,
         token: Token,
         answer: Option<CoordinatorAnswer>,
-        heard: &mut Vec<Heard>,
+        events: &mut Vec<RemoteEvent>,
         out: &mut Vec<NodeOutput>,
     ) {
         match (token, &mut self.life, answer.as_ref()) {
@@ -200,7 +200,7 @@ impl Node {
             }
             (_, None, _) => {}
             (Token::ControlHead(_), Some(life), answer) => {
-                life.remote.head_answered(now_us, token, answer, heard);
+                life.remote.head_answered(now_us, token, answer, events);
             }
             (Token::Recovery(_), Some(life), answer) => {
                 life.recoveries.reported(now_us, token, answer);
@@ -225,14 +225,14 @@ impl Node {
         now_us: u64,
         call: PeerCall,
         answer: Option<(PeerAnswer, Slice)>,
-        heard: &mut Vec<Heard>,
+        events: &mut Vec<RemoteEvent>,
         out: &mut Vec<NodeOutput>,
     ) {
         match (call, &mut self.life) {
             (PeerCall::Ping(_), _) => self.ping_answered(now_us, call, answer, out),
             (_, None) => {}
             (PeerCall::Replication(_), Some(life)) => {
-                life.remote.answered(now_us, call, answer, heard);
+                life.remote.answered(now_us, call, answer, events);
             }
             (PeerCall::Recovery(_), Some(life)) => {
                 let mut jobs = Vec::new();
@@ -500,7 +500,7 @@ impl Node {
         changes: Vec<ServerChange>,
         out: &mut Vec<NodeOutput>,
     ) {
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         let me = self.member.id();
         let Some(life) = self.life.as_mut() else {
             return;
@@ -532,7 +532,7 @@ impl Node {
             };
             let backup = BackupId(gone.number());
             up.retain(|member| member.backup != backup);
-            life.remote.lost(now_us, backup, &mut heard);
+            life.remote.lost(now_us, backup, &mut events);
             life.log().backup_lost(backup);
             if self.options.backup.is_some() {
                 out.push(NodeOutput::Keep(match is_removed {
@@ -542,7 +542,7 @@ impl Node {
             }
         }
         life.log().backups_up(up);
-        self.go_on(now_us, heard, out);
+        self.go_on(now_us, events, out);
     }
 
     /// D2.
@@ -578,14 +578,14 @@ impl Node {
 
     // --- the store's side
 
-    fn go_on(&mut self, now_us: u64, mut heard: Vec<Heard>, out: &mut Vec<NodeOutput>) {
+    fn go_on(&mut self, now_us: u64, mut events: Vec<RemoteEvent>, out: &mut Vec<NodeOutput>) {
         if self.ended {
             return;
         }
-        self.lose_silent(now_us, &mut heard, out);
-        while !heard.is_empty() {
-            for one in std::mem::take(&mut heard) {
-                self.hear(now_us, one, &mut heard, out);
+        self.lose_silent(now_us, &mut events, out);
+        while !events.is_empty() {
+            for event in std::mem::take(&mut events) {
+                self.remote_event(now_us, event, &mut events, out);
             }
         }
         self.say_obeyed(now_us, out);
@@ -595,7 +595,7 @@ impl Node {
             return;
         };
         let mut effects = Effects::default();
-        let head = life.remote.poll(now_us, &mut effects.asked);
+        let head = life.remote.poll(now_us, &mut effects.requests);
         effects.reports.extend(head);
         effects.reports.extend(life.client_leases.poll(now_us));
         let (me, told) = (self.member.id(), self.member.owned().told().version);
@@ -628,7 +628,7 @@ impl Node {
         }
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
-            asked,
+            requests,
             reports,
             jobs,
             tasks,
@@ -641,7 +641,7 @@ impl Node {
             self.tell_member(now_us, Input::Left(ranges), out);
         }
         self.report(reports, out);
-        self.ask_peers(asked, out);
+        self.ask_peers(requests, out);
         self.move_on(now_us, out);
     }
 
@@ -656,13 +656,13 @@ impl Node {
         }
     }
 
-    fn ask_peers(&self, asked: Vec<Asked>, out: &mut Vec<NodeOutput>) {
-        for Asked {
+    fn ask_peers(&self, requests: Vec<PeerRequest>, out: &mut Vec<NodeOutput>) {
+        for PeerRequest {
             call,
             to,
             question,
             payload,
-        } in asked
+        } in requests
         {
             let entry = self.member.members().get(to);
             let address = entry.map(|entry| entry.addresses.native.clone());
@@ -677,23 +677,29 @@ impl Node {
         }
     }
 
-    fn hear(&mut self, now_us: u64, one: Heard, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
+    fn remote_event(
+        &mut self,
+        now_us: u64,
+        event: RemoteEvent,
+        events: &mut Vec<RemoteEvent>,
+        out: &mut Vec<NodeOutput>,
+    ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        match one {
-            Heard::Answered(ticket, answer) => life.log().answered(ticket, answer),
-            Heard::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
-            Heard::Freed(backup, segment) => life.log().freed(backup, segment),
-            Heard::Synced(backup) => life.log().synced(backup),
-            Heard::Noted(min_open) => life.log().control_head_noted(min_open),
-            Heard::Granted(holder, sent_us) => {
+        match event {
+            RemoteEvent::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            RemoteEvent::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
+            RemoteEvent::Freed(backup, segment) => life.log().freed(backup, segment),
+            RemoteEvent::Synced(backup) => life.log().synced(backup),
+            RemoteEvent::Noted(min_open) => life.log().control_head_noted(min_open),
+            RemoteEvent::Granted(holder, sent_us) => {
                 life.leases.granted(holder, sent_us);
                 self.look_us = now_us;
             }
-            Heard::Lost(backup) => life.lose(now_us, backup, heard),
-            Heard::Back(backup) => life.is_back(backup, self.member.members()),
-            Heard::Fenced => {
+            RemoteEvent::Lost(backup) => life.lose(now_us, backup, events),
+            RemoteEvent::Back(backup) => life.is_back(backup, self.member.members()),
+            RemoteEvent::Fenced => {
                 let reason = "a backup or the coordinator takes it for crashed";
                 self.quit(now_us, true, reason, out);
             }
@@ -701,7 +707,12 @@ impl Node {
     }
 
     /// remote::Q8.
-    fn lose_silent(&mut self, now_us: u64, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
+    fn lose_silent(
+        &mut self,
+        now_us: u64,
+        events: &mut Vec<RemoteEvent>,
+        out: &mut Vec<NodeOutput>,
+    ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
@@ -710,7 +721,7 @@ impl Node {
             out.push(NodeOutput::Fails(format!(
                 "server {server} runs, but stores nothing that it is sent: other backups replace it"
             )));
-            life.lose(now_us, backup, heard);
+            life.lose(now_us, backup, events);
         }
     }
 

@@ -25,7 +25,7 @@ use crate::effects::Effects;
 use crate::job::{Job, JobResult, RecoveryCompletion, RunId};
 use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
-use crate::requests::{Asked, PeerCall, Token};
+use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen::Store;
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_cluster::membership::Members;
@@ -241,7 +241,7 @@ impl Recoveries {
             match &mut run.stage {
                 Stage::Replaying => {
                     run.refill(now_us);
-                    run.ask(now_us, members, &mut self.next, &mut out.asked);
+                    run.ask(now_us, members, &mut self.next, &mut out.requests);
                     run.end(*id, &mut out.jobs);
                 }
                 Stage::GivingUp(outcome) if run.jobs == 0 => {
@@ -504,7 +504,13 @@ impl Run {
         }
     }
 
-    fn ask(&mut self, now_us: u64, members: &Members, next: &mut u64, asked: &mut Vec<Asked>) {
+    fn ask(
+        &mut self,
+        now_us: u64,
+        members: &Members,
+        next: &mut u64,
+        requests: &mut Vec<PeerRequest>,
+    ) {
         let due = |(_, part): &(&usize, &Part)| {
             part.due_us <= now_us && (part.asked.is_some() || part.offset.is_some())
         };
@@ -552,7 +558,7 @@ impl Run {
             let call = PeerCall::Recovery(*next);
             part.asked = Some(call);
             part.due_us = now_us + PATIENCE_US;
-            asked.push(Asked {
+            requests.push(PeerRequest {
                 call,
                 to: alive[part.failed % alive.len()],
                 question,

@@ -46,7 +46,7 @@ impl PeerCall {
 }
 
 /// A request to another server that is to be sent.
-pub(crate) struct Asked {
+pub(crate) struct PeerRequest {
     pub call: PeerCall,
     pub to: ServerId,
     pub question: Peer,

@@ -16,7 +16,7 @@
 //! Paper: none, since in Ousterhout15 all is in memory; docs/traps.md, trap 37.
 
 use crate::effects::Effects;
-use crate::requests::{Asked, PeerCall};
+use crate::requests::{PeerCall, PeerRequest};
 use duramen_base::ids::ServerId;
 use duramen_base::units::MIB;
 use duramen_cluster::membership::Members;
@@ -50,7 +50,7 @@ pub struct HeldHint {
 }
 
 /// The hint of another server.
-struct Held {
+struct StoredHint {
     blocks: Slice,
     since_us: u64,
     /// Since when the list does not have the server.
@@ -58,7 +58,7 @@ struct Held {
 }
 
 /// The last hint sent to one of its receivers.
-struct Told {
+struct SentHint {
     call: PeerCall,
     /// When it is sent again.
     due_us: u64,
@@ -76,9 +76,9 @@ struct Search {
 /// The hints of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Warmth {
-    held: BTreeMap<ServerId, Held>,
+    held: BTreeMap<ServerId, StoredHint>,
     mine: Option<Slice>,
-    told: BTreeMap<ServerId, Told>,
+    sent: BTreeMap<ServerId, SentHint>,
     wanted: VecDeque<ServerId>,
     search: Option<Search>,
     /// Found, and not returned yet.
@@ -135,13 +135,13 @@ impl Warmth {
             let reason = format!("{} bytes of hints", blocks.len());
             return PeerAnswer::Refused(Refusal::Invalid(reason));
         }
-        let held = Held {
+        let held = StoredHint {
             blocks: blocks.into(),
             since_us: now_us,
             gone_us: None,
         };
         self.held.insert(server, held);
-        let bytes = |held: &BTreeMap<ServerId, Held>| {
+        let bytes = |held: &BTreeMap<ServerId, StoredHint>| {
             held.values().map(|held| held.blocks.len()).sum::<usize>()
         };
         while bytes(&self.held) > HELD_BYTES_MAX {
@@ -181,7 +181,7 @@ impl Warmth {
             self.forget(now_us, members);
             if let Some(hint) = hint() {
                 self.mine = Some(hint);
-                self.told.clear();
+                self.sent.clear();
             }
             self.tell(now_us, me, members, out);
         }
@@ -205,16 +205,16 @@ impl Warmth {
             return;
         };
         let others: Vec<ServerId> = following(me, me, members).take(TOLD).collect();
-        self.told.retain(|server, _| others.contains(server));
+        self.sent.retain(|server, _| others.contains(server));
         for to in others {
-            if self.told.get(&to).is_some_and(|told| now_us < told.due_us) {
+            if self.sent.get(&to).is_some_and(|sent| now_us < sent.due_us) {
                 continue;
             }
             self.next += 1;
             let call = PeerCall::Warmth(self.next);
             let due_us = now_us + AGAIN_US;
-            self.told.insert(to, Told { call, due_us });
-            out.asked.push(Asked {
+            self.sent.insert(to, SentHint { call, due_us });
+            out.requests.push(PeerRequest {
                 call,
                 to,
                 question: Peer::PutHeat,
@@ -248,7 +248,7 @@ impl Warmth {
         self.next += 1;
         let call = PeerCall::Warmth(self.next);
         search.asked = Some((call, now_us + PATIENCE_US));
-        out.asked.push(Asked {
+        out.requests.push(PeerRequest {
             call,
             to,
             question: Peer::GetHeat {
@@ -264,9 +264,9 @@ impl Warmth {
             Some((PeerAnswer::Heat, blocks)) => Some(blocks),
             _ => None,
         };
-        if let Some(told) = self.told.values_mut().find(|told| told.call == call) {
+        if let Some(sent) = self.sent.values_mut().find(|sent| sent.call == call) {
             if blocks.is_some() {
-                told.due_us = u64::MAX; // until the hint changes
+                sent.due_us = u64::MAX; // until the hint changes
             }
             return;
         }

@@ -40,7 +40,7 @@ mod target;
 use crate::job::{Job, MigrationCompletion};
 use crate::planted::Planted;
 use crate::ranges::Ranges;
-use crate::requests::{Asked, PeerCall, RequestId, Token};
+use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
@@ -73,7 +73,7 @@ const SOURCES_MAX: usize = 2;
 type Result<T> = std::result::Result<T, String>;
 
 /// The context of migrations.
-pub(crate) struct Around<'a> {
+pub(crate) struct Environment<'a> {
     pub me: ServerId,
     /// The list that was read last.
     pub told: &'a Tablets,
@@ -86,9 +86,9 @@ pub(crate) struct Around<'a> {
 
 /// The outputs, in this order.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct Outputs {
     pub answers: Vec<(RequestId, PeerAnswer)>,
-    pub asked: Vec<Asked>,
+    pub requests: Vec<PeerRequest>,
     pub reports: Vec<(Token, ToCoordinator)>,
     /// Not served any more (M1): published before the jobs are issued.
     pub locked: Vec<(MigrationId, TableId, KeyRange)>,
@@ -99,7 +99,7 @@ pub(crate) struct Said {
     pub hastened: Vec<(TableId, KeyRange)>,
 }
 
-impl Said {
+impl Outputs {
     fn answer(&mut self, request: RequestId, answer: PeerAnswer) {
         self.answers.push((request, answer));
     }
@@ -180,7 +180,7 @@ impl Migrations {
     }
 
     /// M2: begins the migrations of a newer list, and ends those that are not in it.
-    pub fn follow(&mut self, told: &Tablets, said: &mut Said) {
+    pub fn follow(&mut self, told: &Tablets, out: &mut Outputs) {
         if told.version <= self.seen {
             return;
         }
@@ -206,7 +206,7 @@ impl Migrations {
         let targets = self.targets.keys();
         let over = targets.filter(|id| !incoming.contains_key(id));
         for id in over.copied().collect::<Vec<_>>() {
-            let ended = self.targets.remove(&id).and_then(|target| target.end(said));
+            let ended = self.targets.remove(&id).and_then(|target| target.end(out));
             self.leftovers.extend(ended);
             self.names.forget(id);
         }
@@ -236,16 +236,16 @@ impl Migrations {
         sender: ServerId,
         message: MigrateEntries,
         entries: Vec<u8>,
-        around: &Around<'_>,
-        said: &mut Said,
+        env: &Environment<'_>,
+        out: &mut Outputs,
     ) {
         match self.targets.get_mut(&message.migration) {
             Some(target) => {
-                target.arrived(now_us, request, sender, message, entries, around, said);
+                target.arrived(now_us, request, sender, message, entries, env, out);
             }
             // It is over, or this side is not told of it yet: the coordinator tells the source
             // which.
-            None => said.answer(
+            None => out.answer(
                 request,
                 PeerAnswer::NotYet {
                     after_ms: (REST_US / 1000) as u32,
@@ -282,13 +282,13 @@ impl Migrations {
         now_us: u64,
         run: u64,
         completion: MigrationCompletion,
-        around: &Around<'_>,
+        env: &Environment<'_>,
     ) {
         match completion {
             MigrationCompletion::Exported(result) => {
                 let mut sources = self.sources.values_mut();
                 if let Some(source) = sources.find(|source| source.run() == run) {
-                    source.exported(now_us, result, around);
+                    source.exported(now_us, result, env);
                 }
             }
             MigrationCompletion::Replayed(sequence, result) => {
@@ -305,22 +305,22 @@ impl Migrations {
     }
 
     /// Continues all migrations.
-    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
+    pub fn poll(&mut self, now_us: u64, env: &Environment<'_>, out: &mut Outputs) {
         self.now_us = now_us;
         for target in self.targets.values_mut() {
-            target.poll(now_us, around, &mut self.names, said);
+            target.poll(now_us, env, &mut self.names, out);
             self.leftovers.extend(target.take_leftover());
         }
         for leftover in &mut self.leftovers {
-            leftover.poll(said);
+            leftover.poll(out);
         }
         let mut active = self.sources.values().filter(|s| s.is_active()).count();
         for source in self.sources.values_mut() {
-            if source.is_waiting() && around.is_made && active < SOURCES_MAX {
+            if source.is_waiting() && env.is_made && active < SOURCES_MAX {
                 active += 1;
-                source.begin(around, said);
+                source.begin(env, out);
             }
-            source.poll(now_us, around, &mut self.names, said);
+            source.poll(now_us, env, &mut self.names, out);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Node;
 use crate::here;
 use crate::job::MigrationCompletion;
-use crate::migration::{Around, Migrations, Said};
+use crate::migration::{Environment, Migrations, Outputs};
 use crate::node_types::NodeOutput;
 use crate::ranges::Ranges;
 use crate::requests::RequestId;
@@ -14,7 +14,7 @@ impl Node {
     /// Runs a step of the migrations, and carries out their outputs.
     fn migrate(
         &mut self,
-        hear: impl FnOnce(&mut Migrations, &Around<'_>, &mut Said),
+        hear: impl FnOnce(&mut Migrations, &Environment<'_>, &mut Outputs),
         out: &mut Vec<NodeOutput>,
     ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
@@ -26,7 +26,7 @@ impl Node {
             self.member.owned_mut().unlock_all();
         }
         let owned = self.member.owned();
-        let around = Around {
+        let env = Environment {
             me: self.member.id(),
             told: owned.told(),
             is_made: owned.done() == owned.told().version,
@@ -34,21 +34,21 @@ impl Node {
             clients: life.client_leases.clients(),
             planted: self.planted,
         };
-        let mut said = Said::default();
-        hear(&mut life.migrations, &around, &mut said);
-        self.do_migrations(said, out);
+        let mut outputs = Outputs::default();
+        hear(&mut life.migrations, &env, &mut outputs);
+        self.do_migrations(outputs, out);
     }
 
-    fn do_migrations(&mut self, said: Said, out: &mut Vec<NodeOutput>) {
-        let Said {
+    fn do_migrations(&mut self, outputs: Outputs, out: &mut Vec<NodeOutput>) {
+        let Outputs {
             answers,
-            asked,
+            requests,
             reports,
             locked,
             unlocked,
             jobs,
             hastened,
-        } = said;
+        } = outputs;
         for (request, answer) in answers {
             out.push(NodeOutput::AnswerPeer {
                 request,
@@ -56,7 +56,7 @@ impl Node {
                 payload: duramen_wire::native::Slice::default(),
             });
         }
-        self.ask_peers(asked, out);
+        self.ask_peers(requests, out);
         self.report(reports, out);
         let has_changed = !locked.is_empty() || !unlocked.is_empty();
         for (migration, table, range) in locked {
@@ -87,8 +87,8 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         self.migrate(
-            |migrations, around, said| {
-                migrations.arrived(now_us, request, sender, message, entries, around, said);
+            |migrations, env, outputs| {
+                migrations.arrived(now_us, request, sender, message, entries, env, outputs);
             },
             out,
         );
@@ -102,7 +102,7 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         self.migrate(
-            |migrations, around, _| migrations.job_done(now_us, run, completion, around),
+            |migrations, env, _| migrations.job_done(now_us, run, completion, env),
             out,
         );
     }
@@ -128,12 +128,12 @@ impl Node {
     /// (migration::M4).
     pub(super) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
-            |migrations, around, said| migrations.follow(around.told, said),
+            |migrations, env, outputs| migrations.follow(env.told, outputs),
             out,
         );
         self.begin_targets();
         self.migrate(
-            |migrations, around, said| migrations.poll(now_us, around, said),
+            |migrations, env, outputs| migrations.poll(now_us, env, outputs),
             out,
         );
         let settled = |life: &crate::life::Life| life.migrations.is_settled();

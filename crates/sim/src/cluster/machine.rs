@@ -3,7 +3,7 @@
 
 use super::bug::Bug;
 use super::chair;
-use super::client::Held;
+use super::client::HeldReply;
 use super::coverage::Class;
 use super::disks;
 use super::flash;
@@ -55,7 +55,7 @@ pub(super) struct Process {
     /// Its clock for expiry, in milliseconds.
     wall_ms: Arc<AtomicU64>,
     /// Replies that wait for their position, or for a lease.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldReply>,
     pub held_letters: Vec<HeldLetter>,
     pub servant: Option<Servant>,
     /// The disk is busy until this time.

@@ -15,7 +15,7 @@ use duramen_base::ids::{ServerId, TableId};
 use duramen_client::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use duramen_client::{Error, Outcome};
 use duramen_cluster::coordinator::{Input, ReplyId};
-use duramen_node::Asked;
+use duramen_node::ClientRequest;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Frame, Parsed, Question, Reply, decode_question, decode_reply,
     parse_frame,
@@ -475,7 +475,7 @@ impl World {
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let mut bytes = Vec::new();
-        let asked = Asked {
+        let asked = ClientRequest {
             envelope: header.envelope,
             request,
             hint: None,
