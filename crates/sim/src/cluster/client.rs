@@ -531,9 +531,10 @@ impl World {
             return;
         };
         let held = std::mem::take(&mut process.held);
-        let (ready, waiting): (Vec<HeldReply>, Vec<HeldReply>) = held.into_iter().partition(|held| {
-            held.from_us <= true_us && log.reached(&held.position) >= Level::Synced
-        });
+        let (ready, waiting): (Vec<HeldReply>, Vec<HeldReply>) =
+            held.into_iter().partition(|held| {
+                held.from_us <= true_us && log.reached(&held.position) >= Level::Synced
+            });
         process.held = waiting;
         let me = process.node.member().id();
         for held in ready {
