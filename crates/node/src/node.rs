@@ -351,15 +351,15 @@ impl Node {
     // --- the member's outputs
 
     fn tell_member(&mut self, now_us: u64, input: Input, out: &mut Vec<NodeOutput>) {
-        let mut said = Vec::new();
-        self.member.handle(now_us, input, &mut said);
-        for output in said {
+        let mut outputs = Vec::new();
+        self.member.handle(now_us, input, &mut outputs);
+        for output in outputs {
             self.member_says(now_us, output, out);
         }
     }
 
     fn member_says(&mut self, now_us: u64, output: Output, out: &mut Vec<NodeOutput>) {
-        let said = match output {
+        let output = match output {
             Output::AskCoordinator {
                 token,
                 address,
@@ -413,7 +413,7 @@ impl Node {
                 NodeOutput::Ended { again, reason }
             }
         };
-        out.push(said);
+        out.push(output);
     }
 
     fn delegated(
@@ -558,18 +558,18 @@ impl Node {
     }
 
     fn quit(&mut self, now_us: u64, again: bool, reason: &str, out: &mut Vec<NodeOutput>) {
-        let mut said = Vec::new();
-        self.member.quit(again, reason, &mut said);
-        for output in said {
+        let mut outputs = Vec::new();
+        self.member.quit(again, reason, &mut outputs);
+        for output in outputs {
             self.member_says(now_us, output, out);
         }
     }
 
     /// Publishes the view after a lock or an unlock.
     fn publish(&self, out: &mut Vec<NodeOutput>) {
-        let mut said = Vec::new();
-        self.member.publish_now(&mut said);
-        for output in said {
+        let mut outputs = Vec::new();
+        self.member.publish_now(&mut outputs);
+        for output in outputs {
             if let Output::View(view) = output {
                 out.push(NodeOutput::View(view));
             }

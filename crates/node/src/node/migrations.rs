@@ -14,7 +14,7 @@ impl Node {
     /// Runs a step of the migrations, and carries out their outputs.
     fn migrate(
         &mut self,
-        hear: impl FnOnce(&mut Migrations, &Environment<'_>, &mut Outputs),
+        step: impl FnOnce(&mut Migrations, &Environment<'_>, &mut Outputs),
         out: &mut Vec<NodeOutput>,
     ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
@@ -35,7 +35,7 @@ impl Node {
             planted: self.planted,
         };
         let mut outputs = Outputs::default();
-        hear(&mut life.migrations, &env, &mut outputs);
+        step(&mut life.migrations, &env, &mut outputs);
         self.do_migrations(outputs, out);
     }
 
