@@ -1,7 +1,7 @@
 //! Sends one operation over RESP or over the native protocol, and converts the answer for the
 //! history.
 
-use crate::history::{Asked, Before, Op, Told, When, dress, undress};
+use crate::history::{Before, Op, Request, Response, When, dress, undress};
 use crate::resp::{Client as RespClient, Failure, Reply};
 use duramen_client::{Condition, Error, Outcome, Table, Write};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Told(Told),
+    Response(Response),
     /// It may have been done, or be done later.
     Unknown(String),
     /// It was not done and won't be.
@@ -21,7 +21,7 @@ pub(crate) enum Answer {
 
 /// A connection to servers.
 pub(crate) trait Asker {
-    fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer;
+    fn ask(&mut self, key: &str, asked: &Request, deadline: Instant) -> Answer;
 
     /// A native client returns versions, so writes may depend on them; it cannot read the text
     /// before a write; and it masks failures.
@@ -29,7 +29,7 @@ pub(crate) trait Asker {
 }
 
 impl Asker for RespClient {
-    fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer {
+    fn ask(&mut self, key: &str, asked: &Request, deadline: Instant) -> Answer {
         let value = dress(&asked.value);
         let by = asked.by.to_string();
         let key = key.as_bytes();
@@ -63,7 +63,7 @@ impl Asker for RespClient {
         }
         match self.run(key, &commands, deadline) {
             Ok(replies) => match told(asked, replies.last()) {
-                Some(told) => Answer::Told(told),
+                Some(told) => Answer::Response(told),
                 None => Answer::Nonsense(format!("{asked:?}: {replies:?}")),
             },
             Err(Failure::NotDone(reason)) => Answer::NotDone(reason),
@@ -85,9 +85,9 @@ fn text_or_absent(reply: &Reply) -> Option<Option<String>> {
 }
 
 /// The content of a RESP answer; `None`: it does not fit the request.
-fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
+fn told(asked: &Request, reply: Option<&Reply>) -> Option<Response> {
     let ok = Reply::Simple("OK".to_owned());
-    let mut told = Told::default();
+    let mut told = Response::default();
     match (asked.op, reply?) {
         (Op::Read, reply) => told.value = text_or_absent(reply)?,
         (Op::Remove, Reply::Number(removed @ 0..=1)) => told.applied = Some(*removed == 1),
@@ -112,7 +112,7 @@ fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
 pub(crate) struct Native(pub(crate) Table);
 
 impl Asker for Native {
-    fn ask(&mut self, key: &str, asked: &Asked, _: Instant) -> Answer {
+    fn ask(&mut self, key: &str, asked: &Request, _: Instant) -> Answer {
         let key = key.as_bytes();
         let condition = match asked.condition {
             None => Condition::Always,
@@ -120,7 +120,7 @@ impl Asker for Native {
             Some(When::Present) => Condition::Present,
             Some(When::Version) => Condition::Version(asked.version),
         };
-        let mut told = Told::default();
+        let mut told = Response::default();
         let result = match asked.op {
             Op::Read => self.0.get(key).map(|object| {
                 if let Some(object) = object {
@@ -157,7 +157,7 @@ impl Asker for Native {
             Err(error @ Error::OutcomeUnknown { .. }) => return Answer::Unknown(error.to_string()),
             Err(error) => return Answer::Nonsense(format!("{asked:?}: {error}")),
         }
-        Answer::Told(told)
+        Answer::Response(told)
     }
 
     fn is_native(&self) -> bool {

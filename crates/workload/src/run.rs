@@ -2,7 +2,7 @@
 //! time.
 
 use crate::ask::{Answer, Asker};
-use crate::history::{Asked, Before, Clock, Op, Record, When};
+use crate::history::{Before, Clock, Op, Record, Request, When};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -140,7 +140,7 @@ impl Worker {
     fn one(
         &mut self,
         key: &str,
-        asked: Asked,
+        asked: Request,
         plan: &Plan,
         summary: &mut Summary,
     ) -> Option<Record> {
@@ -157,7 +157,7 @@ impl Worker {
             out: None,
         };
         match answer {
-            Answer::Told(told) => {
+            Answer::Response(told) => {
                 summary.done += 1;
                 record.end = Some(end);
                 record.out = Some(told);
@@ -182,12 +182,12 @@ impl Worker {
     }
 
     /// `version`: the newest that this client saw of the key; 0: none.
-    fn of_register(&mut self, version: u64) -> Asked {
+    fn of_register(&mut self, version: u64) -> Request {
         self.written += 1;
-        let mut asked = Asked::write(format!("{}-{}", self.number, self.written));
+        let mut asked = Request::write(format!("{}-{}", self.number, self.written));
         match self.dice.below(100) {
-            0..45 => return Asked::new(Op::Read),
-            45..52 => return Asked::new(Op::Remove),
+            0..45 => return Request::new(Op::Read),
+            45..52 => return Request::new(Op::Remove),
             52..60 => asked.condition = Some(When::Absent),
             60..65 => asked.condition = Some(When::Present),
             65..80 if self.asker.is_native() && version > 0 => {
@@ -202,13 +202,13 @@ impl Worker {
         asked
     }
 
-    fn of_counter(&mut self) -> Asked {
+    fn of_counter(&mut self) -> Request {
         match self.dice.below(100) {
-            0..30 => Asked::new(Op::Read),
-            30..33 => Asked::new(Op::Remove),
-            _ => Asked {
+            0..30 => Request::new(Op::Read),
+            30..33 => Request::new(Op::Remove),
+            _ => Request {
                 by: 1 + self.dice.below(3) as i64,
-                ..Asked::new(Op::Increment)
+                ..Request::new(Op::Increment)
             },
         }
     }
@@ -220,12 +220,12 @@ impl Worker {
         clock: Clock,
         deadline: Instant,
     ) -> Result<Record, String> {
-        let asked = Asked::new(Op::Read);
+        let asked = Request::new(Op::Read);
         let mut last = NO_TIME.to_owned();
         while Instant::now() < deadline {
             let call = clock.now();
             last = match self.asker.ask(key, &asked, deadline) {
-                Answer::Told(told) => {
+                Answer::Response(told) => {
                     return Ok(Record {
                         client: self.number,
                         key: key.to_owned(),
