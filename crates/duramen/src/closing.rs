@@ -11,7 +11,7 @@
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
 //!   continue.
 
-use crate::commit::Durable;
+use crate::durable::Durable;
 use crate::inside;
 use crate::store::DurableStore;
 use crate::{Error, Store};
@@ -45,7 +45,7 @@ impl Store {
     /// unacknowledged writes may be lost. [`Error::Closed`] if it was closed before.
     /// [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
-        inside::check(self)?;
+        inside::check(&self.engine)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_open()?;
         self.shut(true);
@@ -87,7 +87,7 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`], [`Error::Nested`].
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        inside::check(self)?;
+        inside::check(&self.engine)?;
         if self.is_closed() {
             return Err(Error::Closed);
         }

@@ -1,7 +1,8 @@
 //! Detects whether this thread is inside a caller's closure that runs under a guard or with keys
 //! locked. An operation on the same store would then wait for its own thread, so it is refused.
 
-use crate::{Error, Store};
+use crate::Error;
+use duramen_engine::Store;
 use std::cell::RefCell;
 
 thread_local! {

@@ -1,7 +1,6 @@
 //! Loads segments from disk into memory, several at a time, the newest first: so most old entries
 //! are already dead when they are loaded.
 
-use crate::restart::Loaded;
 use crate::{Error, Phase, Progress};
 use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::SegmentId;
@@ -10,7 +9,19 @@ use duramen_engine::{LoadError, Loader, Pass};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Result of a restart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loaded {
+    pub bytes: u64,
+    pub entries: u64,
+    pub took: Duration,
+    pub clean: bool,
+    /// Keys that had expired are live by the present clock, and must be removed before the store is
+    /// used.
+    pub has_revived: bool,
+}
 
 /// Input of a load.
 pub(crate) struct What<'a> {

@@ -9,14 +9,10 @@
 //! - P4: segments that were open are closed at their ends, in the same commit as the new control
 //!   segment; heads continue in new ones.
 
-use crate::ahead::Ahead;
-use crate::commit::{Commit, Durable, LOCAL};
-use crate::health::Health;
+use crate::durable::{Ahead, Commit, Durable, Health, LOCAL, Repairs, Scrub};
 use crate::heat::Heat;
-use crate::load;
+use crate::load::{self, Loaded};
 use crate::planted::Bug;
-use crate::repair::Repairs;
-use crate::scrub::Scrub;
 use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
@@ -29,7 +25,7 @@ use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Segment ids that a restart skips: more than can have been given without trace (a pass reserves a
 /// few dozen).
@@ -45,18 +41,6 @@ pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// Fewest segments of memory for which longer segments are chosen.
 const MEMORY_SEGMENTS_MIN: u64 = 128;
-
-/// Result of a restart.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Loaded {
-    pub bytes: u64,
-    pub entries: u64,
-    pub took: Duration,
-    pub clean: bool,
-    /// Keys that had expired are live by the present clock, and must be removed before the store is
-    /// used.
-    pub has_revived: bool,
-}
 
 /// Opens the store on a disk; creates it if there is none. `threads`: number of loading threads; 0
 /// = two per core.

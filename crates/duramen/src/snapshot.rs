@@ -8,7 +8,7 @@
 //! - N3: the copy becomes a store by its last step, after all of it is durable (create::K2).
 //!   An interrupted copy is refused.
 
-use crate::commit::LOCAL;
+use crate::durable::LOCAL;
 use crate::restart::{frames_of_copy, replication_config};
 use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;

@@ -1,6 +1,5 @@
 //! Figures of the durable side.
 
-use crate::ScrubProgress;
 use duramen_base::ids::Level;
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +21,15 @@ pub struct Latency {
     pub p50: Duration,
     pub p99: Duration,
     pub max: Duration,
+}
+
+/// Progress of a requested scrub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Replicas, and the write-ahead log, still to be verified; 0 = it is done.
+    pub left: u64,
+    /// Their number when it began.
+    pub total: u64,
 }
 
 /// Figures of memory, from [`Store::memory`](crate::Store::memory). Lengths are in bytes.

@@ -6,13 +6,14 @@
 //! - S2: threads hold the store weakly or not at all: when the last owner drops it, they are ended
 //!   and joined, and all appends are synced; only [`Store::close`] records a clean end (`closing`).
 
-use crate::commit::Durable;
-use crate::restart::{self, Loaded};
+use crate::durable::{Durable, Repair};
+use crate::load::Loaded;
+use crate::restart;
 use crate::snapshot::Snapshots;
 use crate::threads::Threads;
+use crate::writer::LogWriter;
 use crate::{
-    DiskMode, DurabilityStats, Error, LogWriter, MemoryStats, Options, Progress, Repair, Session,
-    SnapshotReport, inside,
+    DiskMode, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport, inside,
 };
 use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
@@ -308,23 +309,6 @@ impl Store {
         self.durable.as_ref().map(|durable| &*durable.log)
     }
 
-    /// A session for one thread. Cheap, but not for each call: keep it.
-    ///
-    /// ```
-    /// # use duramen::{Options, Store, Table};
-    /// # let store = Store::open(Options::memory(64 << 20))?;
-    /// let mut session = store.session()?;
-    /// session.set(Table::DEFAULT, "key", "value")?;
-    /// # Ok::<(), duramen::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::TooManySessions`], [`Error::Closed`], [`Error::Nested`].
-    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        self.check_open()?;
-        Session::new(self.clone())
-    }
-
     /// S1.
     pub(crate) fn wait_for_changes(&self) -> Result<(), Error> {
         match (&self.durable, self.engine.log()) {
@@ -406,7 +390,7 @@ impl Store {
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
         self.check_open()?;
-        let _inside = inside::enter(self); // `close` waits for it
+        let _inside = inside::enter(&self.engine); // `close` waits for it
         match &self.durable {
             Some(durable) if durable.log.durable.remote.is_some() => Err(Error::NotHere),
             Some(durable) => durable.snapshots.take(&durable.log, disk, progress),

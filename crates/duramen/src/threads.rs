@@ -3,9 +3,10 @@
 //!
 //! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
 
-use crate::{Error, LogWriter};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use crate::Error;
+use crate::writer::LogWriter;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,31 +22,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(200);
 pub(crate) struct Threads {
     log: Arc<LogWriter>,
     handles: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Wakes the background thread early: another thread waits for room.
-#[derive(Default)]
-pub(crate) struct Bell {
-    /// SeqCst on both sides: a ring is either seen before the sleep, or ends it.
-    rung: AtomicBool,
-    lock: Mutex<()>,
-    bell: Condvar,
-}
-
-impl Bell {
-    pub fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst) {
-            drop(self.lock.lock().expect("the background's bell"));
-            self.bell.notify_all();
-        }
-    }
-
-    pub fn sleep(&self, time: Duration) {
-        let guard = self.lock.lock().expect("the background's bell");
-        let is_quiet = |_: &mut ()| !self.rung.load(Ordering::SeqCst);
-        drop(self.bell.wait_timeout_while(guard, time, is_quiet));
-        self.rung.store(false, Ordering::SeqCst);
-    }
 }
 
 impl Threads {

@@ -129,7 +129,7 @@ impl Session {
         keys: &[(Table, impl AsRef<[u8]>)],
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        inside::check(&self.store)?;
+        inside::check(&self.store.engine)?;
         let store = self.store.clone();
         let mut guard = self.engine.pin();
         if store.is_closed() {
@@ -137,7 +137,7 @@ impl Session {
         }
         let keys = sorted(&guard, keys)?;
         let mut body = |tx: &mut Transaction<'_>| {
-            let _inside = inside::enter(&store);
+            let _inside = inside::enter(&store.engine);
             body(tx)
         };
         let attempt = run(&mut guard, &keys, &mut body);

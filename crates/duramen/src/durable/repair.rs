@@ -10,8 +10,8 @@
 //! - A3: this file never waits for the engine: a head with an active writer is closed at a later
 //!   check.
 
+use super::Durable;
 use crate::Error;
-use crate::commit::Durable;
 use duramen_backup::{Damaged, LogDamage};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::Relocation;

@@ -3,20 +3,11 @@
 //!
 //! `repair` handles the damage.
 
-use crate::Error;
-use crate::commit::Durable;
+use super::Durable;
+use crate::{Error, ScrubProgress};
 use duramen_backup::ScrubStep;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// Progress of a requested scrub.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubProgress {
-    /// Replicas, and the write-ahead log, still to be verified; 0 = it is done.
-    pub left: u64,
-    /// Their number when it began.
-    pub total: u64,
-}
 
 /// Schedule of verification. Figures for any thread: each is independent, hence Relaxed.
 pub(crate) struct Scrub {

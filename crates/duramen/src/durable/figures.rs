@@ -1,6 +1,6 @@
 //! Collects the figures of a store's durable side.
 
-use crate::commit::Durable;
+use super::Durable;
 use crate::{DurabilityStats, Latency};
 use duramen_base::ids::Level;
 use std::sync::atomic::Ordering;

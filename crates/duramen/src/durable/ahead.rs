@@ -10,8 +10,8 @@
 //!   always make room in the write-ahead log, and a swap can be recorded (docs/protocols.md,
 //!   "Swapping").
 
+use super::Durable;
 use crate::DiskState;
-use crate::commit::Durable;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Space is taken for this many segments beyond the existing ones, and for those of the longest

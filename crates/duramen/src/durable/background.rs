@@ -5,8 +5,8 @@
 //! - B1: this file never holds the commit's lock during I/O, so a frame never delays commits.
 //! - B2: a failed step changes nothing and is retried; only a failure of the device ends it.
 
+use super::{Durable, LOCAL};
 use crate::Error;
-use crate::commit::{Durable, LOCAL};
 use crate::planted::Bug;
 use duramen_base::ids::Level;
 use duramen_format::certificate::Certificate;

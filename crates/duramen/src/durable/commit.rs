@@ -13,26 +13,19 @@
 //! while the engine is entered, so a thread may wait for a commit while it holds locks of the
 //! engine.
 
-use crate::ahead::Ahead;
-use crate::health::Health;
-use crate::heat::Heat;
-use crate::hints::Hints;
-use crate::member::{Flight, Remote};
-use crate::meter::Meter;
+use super::Durable;
+use super::remote::Flight;
 use crate::planted::Bug;
-use crate::repair::Repairs;
-use crate::scrub::Scrub;
-use crate::{DiskState, Error, Options};
-use duramen_backup::{Backup, Chunk};
+use crate::{DiskState, Error};
+use duramen_backup::Chunk;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
-use duramen_engine::{Collected, Log, Piece, Swap, TableChange};
+use duramen_engine::{Collected, Piece, Swap, TableChange};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::{Pass, Record};
 use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Part of the write-ahead log that a commit takes at most, plus a segment, so that it fits also
@@ -42,40 +35,6 @@ const PART_OF_WAL: u64 = 4;
 
 /// The only backup of a single server.
 pub(crate) const LOCAL: BackupId = BackupId(0);
-
-/// The durable side of one store. All of it can be called without any background thread.
-pub(crate) struct Durable {
-    pub options: Options,
-    pub engine: Arc<duramen_engine::Store>,
-    /// The local replicas of the log; `None` for a member of a cluster, whose replicas are on other
-    /// servers.
-    pub backup: Option<Backup>,
-    /// For a member of a cluster: the connection to its backups.
-    pub remote: Option<Remote>,
-    pub commit: Mutex<Commit>,
-    pub health: Health,
-    pub meter: Arc<Meter>,
-    /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
-    pub ended: AtomicU64,
-    /// The former clock, as long as there are keys that a clock put back would make live again;
-    /// else 0.
-    pub clock_floor_ms: AtomicU64,
-    /// A commit at level buffered has not been followed by a sync yet.
-    pub unsynced: AtomicBool,
-    pub ahead: Ahead,
-    /// Frames that were verified, and those that were found damaged.
-    pub scrubbed: AtomicU64,
-    pub bad_frames: AtomicU64,
-    pub repairs: Repairs,
-    pub scrub: Scrub,
-    /// The store has ended and its directory is released: commits are refused. Stored under
-    /// `commit`'s lock; Release pairs with Acquire at the loads.
-    pub closed: AtomicBool,
-    /// Only with a flash tier and a directory.
-    pub heat: Option<Heat>,
-    /// Only for a member of a cluster with a flash tier.
-    pub hints: Option<Hints>,
-}
 
 /// State of the committing thread.
 pub(crate) struct Commit {
@@ -129,42 +88,6 @@ impl Commit {
 }
 
 impl Durable {
-    /// The engine's side of the log.
-    pub fn log(&self) -> &Log {
-        self.engine.log().expect("a durable store has a log")
-    }
-
-    /// The local disk of a single server.
-    pub fn backup(&self) -> &Backup {
-        self.backup
-            .as_ref()
-            .expect("a member's replicas are not its own")
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Commit> {
-        self.commit
-            .lock()
-            .expect("no thread panics while it commits")
-    }
-
-    /// As [`lock`](Self::lock); `None` if another thread commits.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Commit>> {
-        match self.commit.try_lock() {
-            Ok(commit) => Some(commit),
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => panic!("no thread panics while it commits"),
-        }
-    }
-
-    /// # Errors
-    /// [`Error::Closed`].
-    pub fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        Ok(())
-    }
-
     /// Makes all appends so far reach `level`. This is a whole commit: the simulator calls nothing
     /// else.
     ///
