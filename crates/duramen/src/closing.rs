@@ -11,7 +11,7 @@
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
 //!   continue.
 
-use crate::durable::Durable;
+use crate::durable::{Durable, Local};
 use crate::inside;
 use crate::store::DurableStore;
 use crate::{Error, Store};
@@ -144,38 +144,38 @@ impl Durable {
         let written = self.log().appended();
         self.engine.close_heads();
         let closed = self.commit_once(&mut self.lock(), Level::Synced);
-        if self.remote.is_some() {
+        let Some(local) = self.local() else {
             return closed; // its log is recovered, or empty: no restart reads it
-        }
+        };
         if closed.is_err() && self.log().reached(&written) < Level::Synced {
             return closed;
         }
-        if let Some(heat) = &self.heat {
+        if let Some(heat) = &local.heat {
             heat.write_last(&self.engine);
         }
-        match closed.and_then(|()| self.tidy_up()) {
+        match closed.and_then(|()| self.tidy_up(local)) {
             Err(Error::DiskFull(_)) => Ok(()),
             done => done,
         }
     }
 
-    fn tidy_up(&self) -> Result<(), Error> {
-        self.finish_repairs()?;
-        while self.background_step()? {}
-        self.write_clean_shutdown()?;
-        self.backup().close()?;
+    fn tidy_up(&self, local: &Local) -> Result<(), Error> {
+        self.finish_repairs(local)?;
+        while self.local_step(local)? {}
+        self.write_clean_shutdown(local)?;
+        local.backup.close()?;
         Ok(())
     }
 
     /// Records a clean end: it is the last record, so commits are refused from here on.
-    fn write_clean_shutdown(&self) -> Result<(), Error> {
+    fn write_clean_shutdown(&self, local: &Local) -> Result<(), Error> {
         let mut commit = self.lock();
         commit.master.record(Record::CleanShutdown {
             next_segment: self.log().next_segment_id(),
             safe_version: self.engine.version_floor(),
         });
         self.commit_once(&mut commit, Level::Synced)?;
-        self.closed.store(true, Ordering::Release);
+        local.closed.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -190,11 +190,11 @@ impl Durable {
     /// When this returns, commits are refused and the directory is released. A member's directory
     /// belongs to its node.
     fn leave(&self) {
-        if let Some(backup) = &self.backup {
+        if let Some(local) = self.local() {
             let commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
-            self.closed.store(true, Ordering::Release);
+            local.closed.store(true, Ordering::Release);
             drop(commit);
-            backup.leave();
+            local.backup.leave();
         }
     }
 }

@@ -10,36 +10,34 @@ mod remote;
 mod repair;
 mod scrub;
 
-pub(crate) use ahead::Ahead;
+use ahead::Ahead;
+use health::Health;
+use repair::Repairs;
+
 pub(crate) use commit::{Commit, LOCAL};
-pub(crate) use health::Health;
 pub(crate) use remote::Remote;
 pub use remote::{Backups, Bytes, Call};
-pub(crate) use repair::Repairs;
 pub use repair::{Repair, RepairStep};
 pub(crate) use scrub::Scrub;
 
+use crate::bell::Bell;
 use crate::heat::Heat;
-use crate::hints::Hints;
 use crate::meter::Meter;
 use crate::{Error, Options};
 use duramen_backup::Backup;
+use duramen_cluster::replication::Master;
 use duramen_engine::Log;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 /// The durable side of one store. All of it can be called without any background thread.
 pub(crate) struct Durable {
     pub options: Options,
     pub engine: Arc<duramen_engine::Store>,
-    /// The local replicas of the log; `None` for a member of a cluster, whose replicas are on other
-    /// servers.
-    pub backup: Option<Backup>,
-    /// For a member of a cluster: the connection to its backups.
-    pub remote: Option<Remote>,
+    pub replicas: Replicas,
     pub commit: Mutex<Commit>,
     pub health: Health,
-    pub meter: Arc<Meter>,
     /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
     pub ended: AtomicU64,
     /// The former clock, as long as there are keys that a clock put back would make live again;
@@ -47,10 +45,24 @@ pub(crate) struct Durable {
     pub clock_floor_ms: AtomicU64,
     /// A commit at level buffered has not been followed by a sync yet.
     pub unsynced: AtomicBool,
-    pub ahead: Ahead,
+}
+
+/// The replicas of a log.
+pub(crate) enum Replicas {
+    /// A single server: one replica, on its own disk.
+    Local(Local),
+    /// A member of a cluster: on other servers.
+    Remote(Remote),
+}
+
+/// The replica of the log on the local disk.
+pub(crate) struct Local {
+    pub backup: Backup,
+    pub meter: Arc<Meter>,
+    ahead: Ahead,
     /// Frames that were verified, and those that were found damaged.
-    pub scrubbed: AtomicU64,
-    pub bad_frames: AtomicU64,
+    scrubbed: AtomicU64,
+    bad_frames: AtomicU64,
     pub repairs: Repairs,
     pub scrub: Scrub,
     /// The store has ended and its directory is released: commits are refused. Stored under
@@ -58,21 +70,79 @@ pub(crate) struct Durable {
     pub closed: AtomicBool,
     /// Only with a flash tier and a directory.
     pub heat: Option<Heat>,
-    /// Only for a member of a cluster with a flash tier.
-    pub hints: Option<Hints>,
+}
+
+impl Local {
+    pub fn new(backup: Backup, scrub_interval: Duration, heat: Option<Heat>) -> Local {
+        Local {
+            backup,
+            meter: Arc::default(),
+            ahead: Ahead::default(),
+            scrubbed: AtomicU64::new(0),
+            bad_frames: AtomicU64::new(0),
+            repairs: Repairs::default(),
+            scrub: Scrub::new(scrub_interval),
+            closed: AtomicBool::new(false),
+            heat,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Closed`].
+    fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
 }
 
 impl Durable {
+    pub fn new(
+        options: &Options,
+        engine: Arc<duramen_engine::Store>,
+        master: Master,
+        replicas: Replicas,
+    ) -> Durable {
+        Durable {
+            options: options.clone(),
+            engine,
+            replicas,
+            commit: Mutex::new(Commit::new(master)),
+            health: Health::default(),
+            ended: AtomicU64::new(0),
+            clock_floor_ms: AtomicU64::new(0),
+            unsynced: AtomicBool::new(false),
+        }
+    }
+
     /// The engine's side of the log.
     pub fn log(&self) -> &Log {
         self.engine.log().expect("a durable store has a log")
     }
 
-    /// The local disk of a single server.
-    pub fn backup(&self) -> &Backup {
-        self.backup
-            .as_ref()
-            .expect("a member's replicas are not its own")
+    /// `None`: a member of a cluster.
+    pub fn local(&self) -> Option<&Local> {
+        match &self.replicas {
+            Replicas::Local(local) => Some(local),
+            Replicas::Remote(_) => None,
+        }
+    }
+
+    /// `None`: a single server.
+    pub fn remote(&self) -> Option<&Remote> {
+        match &self.replicas {
+            Replicas::Local(_) => None,
+            Replicas::Remote(remote) => Some(remote),
+        }
+    }
+
+    /// Ends the pause of the thread that stores or sends hints of hot keys; `None`: there is none.
+    pub fn hint_bell(&self) -> Option<&Bell> {
+        match &self.replicas {
+            Replicas::Local(local) => local.heat.as_ref().map(|heat| &heat.bell),
+            Replicas::Remote(remote) => remote.hints.as_ref().map(|hints| &hints.bell),
+        }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Commit> {
@@ -88,14 +158,5 @@ impl Durable {
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(_)) => panic!("no thread panics while it commits"),
         }
-    }
-
-    /// # Errors
-    /// [`Error::Closed`].
-    pub fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A member of a cluster, as its node uses it: it opens the store, and reports the answers of the
 //! backups.
 
-use crate::durable::{Ahead, Backups, Commit, Durable, Health, Remote, Repairs, Scrub};
+use crate::durable::{Backups, Commit, Durable, Remote, Replicas};
 use crate::hints::Hints;
 use crate::load::Loaded;
 use crate::restart;
@@ -13,8 +13,8 @@ use duramen_cluster::replication::{BackupId, Config, Found, Master, Placed, Reje
 use duramen_engine::LogOptions;
 use duramen_wire::native::Slice;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Most calls with data, and most frees, in flight at once.
 const WRITES_MAX: usize = 16;
@@ -80,27 +80,13 @@ impl Store {
             )
         };
         let master = Master::new(config, restart::new_state(), &[], &[]);
-        let hints = Hints::new(&store, &engine, options.log).filter(|_| threads);
-        let durable = Durable {
-            engine,
-            backup: None,
-            remote: Some(Remote::new(options.log, options.replicas, options.backups)),
-            commit: Mutex::new(Commit::new(master)),
-            health: Health::default(),
-            meter: Arc::default(),
-            ended: AtomicU64::new(0),
-            clock_floor_ms: AtomicU64::new(0),
-            unsynced: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            ahead: Ahead::default(),
-            scrubbed: AtomicU64::new(0),
-            bad_frames: AtomicU64::new(0),
-            repairs: Repairs::default(),
-            scrub: Scrub::new(store.scrub_interval),
-            heat: None, // others recover its log; no restart reads it
-            hints,
-            options: store.clone(),
+        let remote = Remote {
+            log: options.log,
+            replicas: options.replicas,
+            backups: options.backups,
+            hints: Hints::new(&store, &engine, options.log).filter(|_| threads),
         };
+        let durable = Durable::new(&store, engine, master, Replicas::Remote(remote));
         Store::start(durable, Loaded::default(), store, threads)
     }
 }
@@ -108,7 +94,7 @@ impl Store {
 /// Events of a member of a cluster. Each call is quick; it wakes the waiters.
 impl LogWriter {
     fn hear(&self, change: impl FnOnce(&mut Commit)) {
-        let Some(remote) = &self.durable.remote else {
+        let Some(remote) = self.durable.remote() else {
             return;
         };
         let before = self.durable.ended.load(Ordering::Acquire);
@@ -205,7 +191,7 @@ impl LogWriter {
     /// Number of other servers that hold a write when it has reached its level; `None`: this is not
     /// a member of a cluster.
     pub fn replicas(&self) -> Option<usize> {
-        Some(self.durable.remote.as_ref()?.replicas())
+        Some(self.durable.remote()?.replicas)
     }
 
     /// How the log's segments lie with its backups, for people.
@@ -226,21 +212,25 @@ impl LogWriter {
 
 /// Hints of members, for the code that exchanges them.
 impl LogWriter {
+    fn hints(&self) -> Option<&Hints> {
+        self.durable.remote()?.hints.as_ref()
+    }
+
     /// Whether this store makes hints, and can use those of others.
     pub fn has_hints(&self) -> bool {
-        self.durable.hints.is_some()
+        self.hints().is_some()
     }
 
     /// The keys that are read often here, if there is more to report than the last time: blocks of
     /// `duramen_format::heat`.
     pub fn take_hint(&self) -> Option<Slice> {
-        self.durable.hints.as_ref()?.take()
+        self.hints()?.take()
     }
 
     /// Requests a refill of memory with the hot keys of another server, as far as they are here, on
     /// flash. Does not wait.
     pub fn refill(&self, server: u64, blocks: Slice) {
-        if let Some(hints) = &self.durable.hints {
+        if let Some(hints) = self.hints() {
             hints.bring(server, blocks);
         }
     }

@@ -9,7 +9,7 @@
 //! - P4: segments that were open are closed at their ends, in the same commit as the new control
 //!   segment; heads continue in new ones.
 
-use crate::durable::{Ahead, Commit, Durable, Health, LOCAL, Repairs, Scrub};
+use crate::durable::{Durable, LOCAL, Local, Replicas};
 use crate::heat::Heat;
 use crate::load::{self, Loaded};
 use crate::planted::Bug;
@@ -23,8 +23,8 @@ use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Segment ids that a restart skips: more than can have been given without trace (a pass reserves a
@@ -282,27 +282,11 @@ fn restart(
         0
     };
     let master = make_master(&backup, state, &backup.replicas());
-    let durable = Durable {
-        options: options.clone(),
-        engine,
-        backup: Some(backup),
-        remote: None,
-        commit: Mutex::new(Commit::new(master)),
-        health: Health::default(),
-        meter: Arc::default(),
-        ended: AtomicU64::new(0),
-        clock_floor_ms: AtomicU64::new(clock_floor_ms),
-        unsynced: AtomicBool::new(false),
-        closed: AtomicBool::new(false),
-        ahead: Ahead::default(),
-        scrubbed: AtomicU64::new(0),
-        bad_frames: AtomicU64::new(0),
-        repairs: Repairs::default(),
-        scrub: Scrub::new(options.scrub_interval),
-        heat,
-        hints: None, // no other server has its data
-    };
-    durable.secure_room();
+    let local = Local::new(backup, options.scrub_interval, heat);
+    let durable = Durable::new(options, engine, master, Replicas::Local(local));
+    durable
+        .clock_floor_ms
+        .store(clock_floor_ms, Ordering::Relaxed);
     // P4. Without room it stays staged: reads are served, writes are refused until there is room.
     match durable.commit_once(&mut durable.lock(), Level::Synced) {
         Ok(()) | Err(Error::DiskFull(_)) => {}

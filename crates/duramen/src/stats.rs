@@ -4,8 +4,9 @@ use duramen_base::ids::Level;
 use std::time::{Duration, SystemTime};
 
 /// Whether the disk takes writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DiskState {
+    #[default]
     Ok,
     /// Writes are refused until there is space.
     Full,
@@ -55,7 +56,7 @@ pub struct MemoryStats {
 }
 
 /// Figures of the disk's side, from [`Store::stats`](crate::Store::stats).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DurabilityStats {
     /// The store's default level.

@@ -92,7 +92,7 @@ impl LogWriter {
                 Some(_) if self.reached(position) >= level => return Ok(()),
                 Some(commit) => {
                     self.commit_here(commit, level)?;
-                    if self.durable.remote.is_some() && self.reached(position) < level {
+                    if self.durable.remote().is_some() && self.reached(position) < level {
                         self.wait_for_end(before); // the answers of backups end it
                     }
                 }

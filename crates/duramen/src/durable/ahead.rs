@@ -10,7 +10,7 @@
 //!   always make room in the write-ahead log, and a swap can be recorded (docs/protocols.md,
 //!   "Swapping").
 
-use super::Durable;
+use super::{Durable, Local};
 use crate::DiskState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -40,11 +40,8 @@ fn room_in(frames: u32) -> u64 {
 impl Durable {
     /// A1. Called before a commit, and in the background. A failure of the device shows in the next
     /// write.
-    pub fn secure_room(&self) {
-        let Some(backup) = &self.backup else {
-            return; // other servers place a member's segments
-        };
-        let geometry = backup.geometry();
+    pub fn secure_room(&self, local: &Local) {
+        let geometry = local.backup.geometry();
         let group = self
             .log()
             .group_segments_max(u64::from(geometry.segment_bytes));
@@ -52,8 +49,8 @@ impl Durable {
         let wanted = segments + segments / 7 + FEW;
         let most = geometry.frames;
         let wanted = wanted.min(u64::from(most)) as u32;
-        let ready = self.ahead.ready.load(Ordering::Relaxed);
-        let refused_ms = self.ahead.refused_ms.load(Ordering::Relaxed);
+        let ready = local.ahead.ready.load(Ordering::Relaxed);
+        let refused_ms = local.ahead.refused_ms.load(Ordering::Relaxed);
         if refused_ms == 0 && wanted <= ready {
             return;
         }
@@ -67,13 +64,13 @@ impl Durable {
         } else {
             wanted
         };
-        let Ok(ready) = backup.secure_frames(wanted) else {
+        let Ok(ready) = local.backup.secure_frames(wanted) else {
             return;
         };
-        self.ahead.ready.store(ready, Ordering::Relaxed);
+        local.ahead.ready.store(ready, Ordering::Relaxed);
         let is_short = ready < wanted;
         let refused_ms = if is_short { now_ms } else { 0 };
-        self.ahead.refused_ms.store(refused_ms, Ordering::Relaxed);
+        local.ahead.refused_ms.store(refused_ms, Ordering::Relaxed);
         let room = if is_short { room_in(ready) } else { u64::MAX };
         self.log().set_disk_room(room);
     }

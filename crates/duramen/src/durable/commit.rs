@@ -13,8 +13,8 @@
 //! while the engine is entered, so a thread may wait for a commit while it holds locks of the
 //! engine.
 
-use super::Durable;
 use super::remote::Flight;
+use super::{Durable, Local, Replicas};
 use crate::planted::Bug;
 use crate::{DiskState, Error};
 use duramen_backup::Chunk;
@@ -95,11 +95,13 @@ impl Durable {
     /// [`Error::DiskFull`]: retry later, nothing is lost. [`Error::DiskFailed`]: permanent (G4).
     /// [`Error::Closed`].
     pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
-        if let Some(remote) = &self.remote {
-            return self.pump(commit, remote, level.max(Level::Buffered));
-        }
-        self.check_open()?;
-        let result = self.commit_inner(commit, level.max(Level::Buffered));
+        let level = level.max(Level::Buffered);
+        let local = match &self.replicas {
+            Replicas::Local(local) => local,
+            Replicas::Remote(remote) => return self.pump(commit, remote, level),
+        };
+        local.check_open()?;
+        let result = self.commit_local(commit, local, level);
         match &result {
             Ok(()) => self.health.set(DiskState::Ok, self.log()),
             Err(Error::DiskFull(_)) => self.health.set(DiskState::Full, self.log()),
@@ -111,33 +113,33 @@ impl Durable {
         result
     }
 
-    fn commit_inner(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+    fn commit_local(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
         if let DiskState::Failed(reason) = self.health.get() {
             return Err(Error::DiskFailed(reason)); // G4
         }
-        self.backup().set_clock_ms(self.clock_ms())?;
-        self.secure_room();
+        local.backup.set_clock_ms(self.clock_ms())?;
+        self.secure_room(local);
         if commit.staged {
-            self.stage_rest(commit)?;
-            self.write(commit, level)?; // G3
+            self.stage_rest(commit, local)?;
+            self.write(commit, local, level)?; // G3
         }
-        let part_max = self.backup().geometry().wal_bytes / PART_OF_WAL;
+        let part_max = local.backup.geometry().wal_bytes / PART_OF_WAL;
         let is_cut = self.log().collect_part(&mut commit.collected, part_max);
         // Earlier appends are committed here; appends made meanwhile may be in the next commit.
         let until = is_cut.then(|| self.log().appended());
-        let mut wrote = self.commit_collected(commit, level)?;
+        let mut wrote = self.commit_collected(commit, local, level)?;
         if let Some(until) = until {
             while self.log().reached(&until) < level
                 && self.log().collect_part(&mut commit.collected, part_max)
             {
-                wrote |= self.commit_collected(commit, level)?;
+                wrote |= self.commit_collected(commit, local, level)?;
             }
-            wrote |= self.commit_collected(commit, level)?;
+            wrote |= self.commit_collected(commit, local, level)?;
         }
         if !wrote && level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
             let started = Instant::now();
-            self.backup().sync()?;
-            self.meter.synced(started.elapsed());
+            local.backup.sync()?;
+            local.meter.synced(started.elapsed());
             self.log().complete_all(Level::Synced);
             self.acked(commit, Level::Synced);
         }
@@ -145,14 +147,19 @@ impl Durable {
     }
 
     /// One atomic step (G1); returns whether there was anything to write.
-    fn commit_collected(&self, commit: &mut Commit, level: Level) -> Result<bool, Error> {
+    fn commit_collected(
+        &self,
+        commit: &mut Commit,
+        local: &Local,
+        level: Level,
+    ) -> Result<bool, Error> {
         self.tell(commit);
-        let staged = self.stage(commit)?;
+        let staged = self.stage(commit, local)?;
         if !staged && commit.collected.is_empty() {
             return Ok(false);
         }
         commit.staged = true;
-        self.write(commit, level)?;
+        self.write(commit, local, level)?;
         Ok(true)
     }
 
@@ -172,7 +179,7 @@ impl Durable {
             // A member's swap does not wait for the next group, so it may be written already: then
             // there is nothing to announce.
             let listed = |victim| master.state().segments.contains_key(victim);
-            if self.remote.is_some() && !pass.victims.iter().all(listed) {
+            if self.remote().is_some() && !pass.victims.iter().all(listed) {
                 continue;
             }
             master.record(Record::Pass(Pass {
@@ -208,7 +215,7 @@ impl Durable {
     }
 
     /// Applies the rules and stages their sends. Returns whether there were any.
-    fn stage(&self, commit: &mut Commit) -> Result<bool, Error> {
+    fn stage(&self, commit: &mut Commit, local: &Local) -> Result<bool, Error> {
         let mut effects = std::mem::take(&mut commit.effects);
         let mut next_id = || self.log().new_segment_id();
         commit.master.poll(&mut next_id, &mut effects);
@@ -217,21 +224,21 @@ impl Durable {
                 Effect::Send(send) => commit.unstaged.push_back(send),
                 Effect::Free { segment, .. } => commit.frees.push_back(segment),
                 Effect::Swapped { swap } => commit.swapped.push(swap),
-                Effect::ControlHead { .. } => unreachable!("a single server has no coordinator"),
+                Effect::ControlHead { .. } => {} // only a coordinator must know it
             }
         }
         commit.effects = effects;
         let sent = !commit.unstaged.is_empty();
         commit.staged |= sent;
-        self.stage_rest(commit)?;
+        self.stage_rest(commit, local)?;
         Ok(sent)
     }
 
     /// Stages the remaining sends. A failed one is retried as a whole; parts of it that are staged
     /// stay staged.
-    fn stage_rest(&self, commit: &mut Commit) -> Result<(), Error> {
+    fn stage_rest(&self, commit: &mut Commit, local: &Local) -> Result<(), Error> {
         while let Some(send) = commit.unstaged.pop_front() {
-            if let Err(error) = self.stage_one(commit, &send) {
+            if let Err(error) = self.stage_one(commit, local, &send) {
                 commit.unstaged.push_front(send);
                 return Err(error);
             }
@@ -239,7 +246,7 @@ impl Durable {
         Ok(())
     }
 
-    fn stage_one(&self, commit: &Commit, send: &Send) -> Result<(), Error> {
+    fn stage_one(&self, commit: &Commit, local: &Local, send: &Send) -> Result<(), Error> {
         let end = send.certificate.length;
         let mut open = send.open;
         let mut chunk = |offset: u32, bytes: &[u8], last: bool| {
@@ -254,7 +261,7 @@ impl Durable {
                 open: std::mem::take(&mut open),
                 close: last && send.close,
             };
-            self.backup().stage_certified(chunk)
+            local.backup.stage_certified(chunk)
         };
         if send.from == end {
             return Ok(chunk(end, &[], true)?);
@@ -286,11 +293,11 @@ impl Durable {
     }
 
     /// Commits the staged data, then reports the result (G2).
-    fn write(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+    fn write(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
         let started = Instant::now();
-        let committed = self.backup().commit(level)?;
+        let committed = local.backup.commit(level)?;
         if level == Level::Synced {
-            self.meter.synced(started.elapsed());
+            local.meter.synced(started.elapsed());
         }
         commit.staged = false;
         let mut reached = committed.level.min(level);
@@ -314,8 +321,8 @@ impl Durable {
 
     /// Applies the rules to new acknowledgements: swaps that have become durable, segments to be
     /// freed.
-    pub fn apply_rules(&self, commit: &mut Commit) -> Result<(), Error> {
-        if std::mem::take(&mut commit.acknowledged) && self.stage(commit)? {
+    pub fn apply_rules(&self, commit: &mut Commit, local: &Local) -> Result<(), Error> {
+        if std::mem::take(&mut commit.acknowledged) && self.stage(commit, local)? {
             commit.staged = true;
         }
         Ok(())
@@ -327,9 +334,9 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
     pub fn note_clock(&self) -> Result<(), Error> {
-        if let Some(backup) = &self.backup {
-            backup.set_clock_ms(self.clock_ms())?;
-            backup.note_clock()?;
+        if let Some(local) = self.local() {
+            local.backup.set_clock_ms(self.clock_ms())?;
+            local.backup.note_clock()?;
         }
         Ok(())
     }

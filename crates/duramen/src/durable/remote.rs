@@ -14,6 +14,7 @@
 //! must not call back.
 
 use super::{Commit, Durable};
+use crate::hints::Hints;
 use crate::{DiskState, Error};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
@@ -68,25 +69,14 @@ pub trait Backups: std::marker::Send + Sync {
     fn control_head(&self, min_open: SegmentId);
 }
 
-/// A store's connection to its backups.
+/// The replicas of a member's log: the connection to its backups.
 pub(crate) struct Remote {
-    log: u64,
-    replicas: usize,
-    backups: Arc<dyn Backups>,
-}
-
-impl Remote {
-    pub fn new(log: u64, replicas: usize, backups: Arc<dyn Backups>) -> Remote {
-        Remote {
-            log,
-            replicas,
-            backups,
-        }
-    }
-
-    pub fn replicas(&self) -> usize {
-        self.replicas
-    }
+    /// The log id.
+    pub log: u64,
+    pub replicas: usize,
+    pub backups: Arc<dyn Backups>,
+    /// Only with a flash tier.
+    pub hints: Option<Hints>,
 }
 
 /// In-flight replication state.
@@ -344,7 +334,7 @@ impl Durable {
     }
 
     /// A member's work beside its groups: survivors, swaps. Returns whether there was any.
-    pub fn member_step(&self, remote: &Remote) -> Result<bool, Error> {
+    pub fn remote_step(&self, remote: &Remote) -> Result<bool, Error> {
         let mut commit = self.lock();
         let any = [
             self.drop_abandoned_survivors(&mut commit),
