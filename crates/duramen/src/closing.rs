@@ -12,7 +12,7 @@
 //!   continue.
 
 use crate::durable::{Durable, Local};
-use crate::inside;
+use crate::reentrancy;
 use crate::store::DurableStore;
 use crate::{Error, Store};
 use duramen_base::ids::Level;
@@ -45,7 +45,7 @@ impl Store {
     /// unacknowledged writes may be lost. [`Error::Closed`] if it was closed before.
     /// [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
-        inside::check(&self.engine)?;
+        reentrancy::check(&self.engine)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_open()?;
         self.shut(true);
@@ -87,7 +87,7 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`], [`Error::Nested`].
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        inside::check(&self.engine)?;
+        reentrancy::check(&self.engine)?;
         if self.is_closed() {
             return Err(Error::Closed);
         }

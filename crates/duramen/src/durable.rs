@@ -1,17 +1,17 @@
 //! The durable side of a store: the engine's log and its replicas, on the local disk (`commit`,
 //! `background`) or on other servers (`remote`).
 
-mod ahead;
 mod background;
 mod commit;
 mod figures;
 mod health;
+mod preallocation;
 mod remote;
 mod repair;
 mod scrub;
 
-use ahead::Ahead;
 use health::Health;
+use preallocation::Preallocation;
 use repair::Repairs;
 
 pub(crate) use commit::{Commit, LOCAL};
@@ -59,7 +59,7 @@ pub(crate) enum Replicas {
 pub(crate) struct Local {
     pub backup: Backup,
     pub meter: Arc<Meter>,
-    ahead: Ahead,
+    preallocation: Preallocation,
     /// Frames that were verified, and those that were found damaged.
     scrubbed: AtomicU64,
     bad_frames: AtomicU64,
@@ -77,7 +77,7 @@ impl Local {
         Local {
             backup,
             meter: Arc::default(),
-            ahead: Ahead::default(),
+            preallocation: Preallocation::default(),
             scrubbed: AtomicU64::new(0),
             bad_frames: AtomicU64::new(0),
             repairs: Repairs::default(),

@@ -60,7 +60,6 @@ mod error;
 mod expiry;
 mod heat;
 mod hints;
-mod inside;
 #[doc(hidden)]
 pub mod internals;
 mod load;
@@ -70,6 +69,7 @@ mod objects;
 mod options;
 mod planted;
 mod progress;
+mod reentrancy;
 mod restart;
 mod salvage;
 mod scan;

@@ -23,8 +23,8 @@ pub(crate) struct Loaded {
     pub has_revived: bool,
 }
 
-/// Input of a load.
-pub(crate) struct What<'a> {
+/// The segments of the log.
+pub(crate) struct Manifest<'a> {
     pub state: &'a State,
     pub listed: &'a [ReplicaInfo],
     /// Segments that should be in memory if not all fit.
@@ -53,13 +53,13 @@ struct Load<'a> {
 pub(crate) fn load(
     engine: &Arc<duramen_engine::Store>,
     backup: &Backup,
-    what: &What<'_>,
+    manifest: &Manifest<'_>,
     threads: usize,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<Loaded, Error> {
     let place = backup.disk().label();
-    let (state, listed) = (what.state, what.listed);
+    let (state, listed) = (manifest.state, manifest.listed);
     let ids: Vec<SegmentId> = listed.iter().map(|replica| replica.segment).collect();
     let passes: Vec<Pass> = state
         .passes
@@ -71,7 +71,7 @@ pub(crate) fn load(
         })
         .collect();
     let mut loader = engine.loader(&ids, &passes);
-    loader.keep(what.kept);
+    loader.keep(manifest.kept);
     let mut segments = listed.to_vec();
     segments.sort_unstable_by_key(|replica| std::cmp::Reverse(replica.segment));
     let wanted = match threads {

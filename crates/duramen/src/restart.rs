@@ -266,12 +266,12 @@ fn restart(
         engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
     }
     let heat = Heat::new(options, &engine, backup.identity().server);
-    let what = load::What {
+    let manifest = load::Manifest {
         state: &state,
         listed: &listed,
         kept: heat.as_ref().map_or(&[], Heat::segments),
     };
-    let mut loaded = load::load(&engine, &backup, &what, threads, started, progress)?;
+    let mut loaded = load::load(&engine, &backup, &manifest, threads, started, progress)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
     // Until these keys are removed, the next start needs the former clock (docs/protocols.md,

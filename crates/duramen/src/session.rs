@@ -1,6 +1,8 @@
 //! The embedded API: blocking calls that return when their effect has reached its level.
 
-use crate::{Condition, Error, Expiry, Incremented, Outcome, Store, Table, Value, Version, inside};
+use crate::{
+    Condition, Error, Expiry, Incremented, Outcome, Store, Table, Value, Version, reentrancy,
+};
 use duramen_base::ids::Level;
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_engine::{Decision, Guard, Part, Position};
@@ -629,7 +631,7 @@ impl Session {
     ) -> Result<T, Error> {
         let store = self.store.clone();
         self.run(|guard| {
-            let _inside = inside::enter(&store.engine);
+            let _inside = reentrancy::enter(&store.engine);
             run(guard)
         })
     }
@@ -639,7 +641,7 @@ impl Session {
         &mut self,
         run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
     ) -> Result<T, Error> {
-        inside::check(&self.store.engine)?;
+        reentrancy::check(&self.store.engine)?;
         let mut guard = self.engine.pin();
         if self.store.is_closed() {
             return Err(Error::Closed);

@@ -13,7 +13,7 @@ use crate::snapshot::Snapshots;
 use crate::threads::Threads;
 use crate::writer::LogWriter;
 use crate::{
-    DiskMode, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport, inside,
+    DiskMode, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport, reentrancy,
 };
 use duramen_backup::Copies;
 use duramen_backup::disk::Disk;
@@ -394,7 +394,7 @@ impl Store {
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
         self.check_open()?;
-        let _inside = inside::enter(&self.engine); // `close` waits for it
+        let _inside = reentrancy::enter(&self.engine); // `close` waits for it
         let Some(DurableStore { log, snapshots, .. }) = &self.durable else {
             return Err(Error::NoDirectory(Level::Buffered));
         };
