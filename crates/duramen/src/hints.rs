@@ -84,7 +84,7 @@ impl Hints {
         }
     }
 
-    /// This member's last hint, which nobody has taken yet.
+    /// This member's newest hint, once.
     pub fn take(&self) -> Option<Slice> {
         self.mine.lock().expect("this member's hint").take()
     }

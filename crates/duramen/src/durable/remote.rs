@@ -132,18 +132,20 @@ impl Part {
 }
 
 impl Commit {
+    /// A backup has ended a sync that was requested with [`Backups::sync`].
     pub fn synced(&mut self, backup: BackupId) {
         if self.flight.syncing.remove(&backup) {
             self.master.sync_ends(backup);
         }
     }
 
+    /// A backup has crashed.
     pub fn backup_lost(&mut self, backup: BackupId) {
         self.flight.syncing.remove(&backup);
         self.master.backup_lost(backup);
     }
 
-    /// Survivors are being written, or a swap is: the next step is due when an answer comes.
+    /// Whether survivors or a swap are in flight: then the next step is due after each answer.
     pub fn is_swapping(&self) -> bool {
         !self.flight.survivors.is_empty() || self.proposed.is_some()
     }
