@@ -1,6 +1,7 @@
 """Hostile or broken clients: the client itself gets a clear error or is closed, other clients are
 not affected."""
 
+import contextlib
 import random
 import resource
 import socket
@@ -272,6 +273,35 @@ def test_idle_client_is_closed(start):
 
         harness.wait_until(closed, "an idle client is closed after its time")
         assert busy.call("PING") == b"PONG"
+
+
+def test_clients_without_the_password_do_not_stay(start):
+    """They once held all connections of `maxclients` for as long as they liked."""
+    server = start("--login-timeout", 3, "--requirepass", "secret", "--maxclients", 4)
+    with server.connect() as known:
+        assert known.call("AUTH", "secret") == b"OK"
+        silent, talking = server.connect(), server.connect()
+        for wire in (silent, talking):
+            wire.socket.setblocking(False)
+
+        def closed(wire):
+            try:
+                while wire.socket.recv(4096):
+                    pass
+                return True
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        def both_closed():
+            with contextlib.suppress(OSError):
+                talking.socket.send(b"PING\r\n")
+            return closed(silent) and closed(talking)
+
+        assert not both_closed()
+        harness.wait_until(both_closed, "clients without the password are closed")
+        assert known.call("INFO", "stats").count(b"duramen_login_timeouts:2") == 1
 
 
 @pytest.mark.parametrize(

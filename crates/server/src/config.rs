@@ -137,6 +137,8 @@ pub struct ServerConfig {
     pub args_limit: usize,
     /// Largest request of a client that has not authenticated yet.
     pub preauth_limit_bytes: usize,
+    /// A client that has not authenticated within this time is closed; 0 = never.
+    pub login_timeout_s: u64,
     pub slowlog_slower_than_us: i64,
     pub slowlog_max_len: usize,
     /// Longest time that a graceful stop waits for clients to take their replies.
@@ -195,6 +197,7 @@ impl Default for ServerConfig {
             request_limit_bytes: 0,
             args_limit: 0,
             preauth_limit_bytes: 0,
+            login_timeout_s: 0,
             slowlog_slower_than_us: 0,
             slowlog_max_len: 0,
             stop_timeout_ms: 0,

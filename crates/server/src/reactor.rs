@@ -103,6 +103,8 @@ pub(crate) struct Reactor {
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
+    /// Time at which the last of the clients that have not authenticated must have done so.
+    logins_end_ms: u64,
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
     /// up.
     stop_deadline: Option<Instant>,
@@ -166,6 +168,7 @@ impl Reactor {
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
+            logins_end_ms: 0,
             stop_deadline: None,
             number,
             shared,
