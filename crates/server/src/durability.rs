@@ -1,7 +1,7 @@
 //! The durable store of a server, and its snapshots.
 //!
-//! **Concurrency.** Every method may be called from any thread. [`LogWriter::wait`] and table changes
-//! wait for the disk; reactor threads use them only in rare cases.
+//! **Concurrency.** Every method may be called from any thread. [`LogWriter::wait`] and changes of
+//! tables wait for the disk; reactor threads use them only in rare cases.
 
 mod place;
 
