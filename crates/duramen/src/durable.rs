@@ -48,6 +48,7 @@ pub(crate) struct Durable {
 }
 
 /// The replicas of a log.
+#[expect(clippy::large_enum_variant, reason = "a store has one of them")]
 pub(crate) enum Replicas {
     /// A single server: one replica, on its own disk.
     Local(Local),
