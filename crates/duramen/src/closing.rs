@@ -11,8 +11,8 @@
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
 //!   continue.
 
-use crate::commit::Durable;
-use crate::inside;
+use crate::durable::{Durable, Local};
+use crate::reentrancy;
 use crate::store::DurableStore;
 use crate::{Error, Store};
 use duramen_base::ids::Level;
@@ -45,7 +45,7 @@ impl Store {
     /// unacknowledged writes may be lost. [`Error::Closed`] if it was closed before.
     /// [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
-        inside::check(self)?;
+        reentrancy::check(&self.engine)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_open()?;
         self.shut(true);
@@ -87,7 +87,7 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`], [`Error::Nested`].
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        inside::check(self)?;
+        reentrancy::check(&self.engine)?;
         if self.is_closed() {
             return Err(Error::Closed);
         }
@@ -144,38 +144,38 @@ impl Durable {
         let written = self.log().appended();
         self.engine.close_heads();
         let closed = self.commit_once(&mut self.lock(), Level::Synced);
-        if self.remote.is_some() {
+        let Some(local) = self.local() else {
             return closed; // its log is recovered, or empty: no restart reads it
-        }
+        };
         if closed.is_err() && self.log().reached(&written) < Level::Synced {
             return closed;
         }
-        if let Some(heat) = &self.heat {
+        if let Some(heat) = &local.heat {
             heat.write_last(&self.engine);
         }
-        match closed.and_then(|()| self.tidy_up()) {
+        match closed.and_then(|()| self.tidy_up(local)) {
             Err(Error::DiskFull(_)) => Ok(()),
             done => done,
         }
     }
 
-    fn tidy_up(&self) -> Result<(), Error> {
-        self.finish_repairs()?;
-        while self.background_step()? {}
-        self.write_clean_shutdown()?;
-        self.backup().close()?;
+    fn tidy_up(&self, local: &Local) -> Result<(), Error> {
+        self.finish_repairs(local)?;
+        while self.local_step(local)? {}
+        self.write_clean_shutdown(local)?;
+        local.backup.close()?;
         Ok(())
     }
 
     /// Records a clean end: it is the last record, so commits are refused from here on.
-    fn write_clean_shutdown(&self) -> Result<(), Error> {
+    fn write_clean_shutdown(&self, local: &Local) -> Result<(), Error> {
         let mut commit = self.lock();
         commit.master.record(Record::CleanShutdown {
             next_segment: self.log().next_segment_id(),
             safe_version: self.engine.version_floor(),
         });
         self.commit_once(&mut commit, Level::Synced)?;
-        self.closed.store(true, Ordering::Release);
+        local.closed.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -190,11 +190,11 @@ impl Durable {
     /// When this returns, commits are refused and the directory is released. A member's directory
     /// belongs to its node.
     fn leave(&self) {
-        if let Some(backup) = &self.backup {
+        if let Some(local) = self.local() {
             let commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
-            self.closed.store(true, Ordering::Release);
+            local.closed.store(true, Ordering::Release);
             drop(commit);
-            backup.leave();
+            local.backup.leave();
         }
     }
 }

@@ -12,8 +12,8 @@
 //! commits for threads that can't wait (a reactor), and writes unrequested data at intervals. No
 //! lock of this file is held while another is taken.
 
-use crate::commit::{Commit, Durable};
-use crate::threads::Bell;
+use crate::bell::Bell;
+use crate::durable::{Commit, Durable};
 use crate::{DiskState, Error};
 use duramen_base::ids::Level;
 use duramen_engine::Position;
@@ -92,7 +92,7 @@ impl LogWriter {
                 Some(_) if self.reached(position) >= level => return Ok(()),
                 Some(commit) => {
                     self.commit_here(commit, level)?;
-                    if self.durable.remote.is_some() && self.reached(position) < level {
+                    if self.durable.remote().is_some() && self.reached(position) < level {
                         self.wait_for_end(before); // the answers of backups end it
                     }
                 }

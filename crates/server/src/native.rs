@@ -125,7 +125,7 @@ impl Executor {
             && let Some(durability) = durability
             && servant.is_waiting()
         {
-            servant.settle(|position| durability.reached(position));
+            servant.settle(|position| durability.log().reached(position));
         }
     }
 

@@ -344,7 +344,7 @@ impl Server {
     /// acknowledged, it tries again until an immediate stop is requested.
     fn close(&self, durability: &Durability) -> Result<(), ServerError> {
         loop {
-            match durability.close() {
+            match durability.store().close() {
                 Err(error @ duramen::Error::DiskFull(_))
                     if self.shared.stopping() == Stop::Graceful
                         && self.shared.commands.answered_early() =>

@@ -395,7 +395,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         databases::note_places(ctx, session)?;
     }
     match ctx.shared.durability() {
-        Some(durability) => durability.drop_table(table)?,
+        Some(durability) => durability.store().drop_table(table)?,
         None => ctx.shared.store().drop_table(table)?,
     }
     ctx.ok()
