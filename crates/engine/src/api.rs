@@ -1,6 +1,6 @@
 //! The engine's API types: options, objects, decisions, outcomes, errors.
 
-use crate::flash::{Cold, FlashOptions};
+use crate::device::{Cold, FlashOptions};
 use duramen_base::ids::Level;
 pub use duramen_base::ids::TableId;
 use std::sync::Arc;

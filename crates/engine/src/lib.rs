@@ -24,6 +24,7 @@ mod cleared;
 mod completion;
 mod core;
 mod counters;
+mod device;
 mod epoch;
 mod exclusive;
 pub mod flash;
@@ -48,8 +49,8 @@ mod write;
 
 pub use api::*;
 pub use completion::Completions;
+pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
-pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
 #[cfg(any(feature = "planted", shuttle))]
 pub use log::Bug;

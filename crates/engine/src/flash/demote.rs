@@ -2,10 +2,11 @@
 //! cleaned.
 
 use super::mask::Mask;
-use super::{BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
+use super::{Expiries, Tier, WRITE_BYTES};
 use crate::Mode;
 use crate::cleaner::FLASH_LIVE_PART_MAX;
 use crate::core::Core;
+use crate::device::BLOCK_BYTES;
 use crate::space::segment::Segment;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_disk::Aligned;

@@ -43,16 +43,16 @@
 mod background_reads;
 mod bulk;
 mod demote;
-mod device;
 mod fetch;
 mod heat;
 mod mask;
 mod promoted;
 mod warmth;
 
+pub use crate::device::{
+    Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within,
+};
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use device::BLOCK_BYTES;
-pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within};
 pub(crate) use fetch::{Holding, InMemory, locate_now};
 pub use heat::{Heat, HotKey, Refill, Refilled};
 #[cfg(any(loom, shuttle))]
