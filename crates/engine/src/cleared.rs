@@ -26,10 +26,10 @@
 use crate::cleaner::context::Context;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::flash::Tier;
 use crate::index::bucket::Slot;
 use crate::index::old::OldViews;
 use crate::space::Space;
+use crate::space::tier::Tier;
 use crate::{KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
 use std::collections::BTreeSet;

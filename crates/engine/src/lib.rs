@@ -75,7 +75,6 @@ pub use write::parse_integer;
 pub mod parts {
     pub use crate::epoch::{Epochs, SlotId};
     pub use crate::exclusive::Exclusive;
-    pub use crate::flash::Warmth;
     pub use crate::head::Tail;
     pub use crate::index::arena::Arena;
     pub use crate::index::bucket;
@@ -83,6 +82,7 @@ pub mod parts {
     pub use crate::log::modelled::OneHead;
     pub use crate::range::watch::Marks;
     pub use crate::space::segment::State;
+    pub use crate::space::tier::warmth::Warmth;
     pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
     pub use crate::topology::Topology;
 }

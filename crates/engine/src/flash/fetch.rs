@@ -1,10 +1,11 @@
 //! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
-use super::{Cold, Fetched, Tier};
 use crate::core::Core;
+use crate::device::{Cold, Fetched};
 use crate::index::bucket::Slot;
 use crate::session::{Guard, Session};
 use crate::space::Space;
+use crate::space::tier::Tier;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{self, Resource};
 use duramen_disk::Aligned;
