@@ -20,7 +20,7 @@
 
 mod api;
 mod cleaner;
-mod cleared;
+mod clear;
 mod completion;
 mod core;
 mod counters;
@@ -48,7 +48,6 @@ mod transaction;
 mod write;
 
 pub use api::*;
-pub use completion::Completions;
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};

@@ -10,6 +10,7 @@ use crate::epoch::SlotId;
 use crate::flash::{Holding, InMemory};
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
+use crate::index::prefetch::{prefetch, prefetch_pair};
 use crate::index::{Index, Partition};
 use crate::log::Position;
 use crate::space::Purpose;
@@ -43,8 +44,18 @@ pub(crate) struct Carried {
     pub holding: Holding,
 }
 
+impl Store {
+    /// Creates a session for one thread. Sessions share the heads in turn.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`].
+    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
+        Session::new(self.clone())
+    }
+}
+
 impl Session {
-    pub(crate) fn new(store: Arc<Store>) -> Result<Session, Error> {
+    fn new(store: Arc<Store>) -> Result<Session, Error> {
         let slot = store.core().epochs.register_session()?;
         let head = store.next_head();
         let carried = Carried {
@@ -525,22 +536,4 @@ impl Drop for Guard<'_> {
             self.core.pay_tax(appended, self.head, self.me);
         }
     }
-}
-
-#[inline(always)]
-pub(crate) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// Fetches a bucket and its neighbour in the pair, which has the first of its displaced keys.
-#[inline(always)]
-pub(crate) fn prefetch_pair(bucket: *const crate::index::bucket::Bucket) {
-    prefetch(bucket.cast());
-    prefetch((bucket as usize ^ size_of::<crate::index::bucket::Bucket>()) as *const u8);
 }

@@ -2,11 +2,8 @@
 //! figures.
 
 use crate::cleaner;
-use crate::core::Core;
-use crate::counters::Counters;
-use crate::load::Visitor;
+use crate::core::{Core, Visitor};
 use crate::log::Log;
-use crate::session::Session;
 use crate::topology::Topology;
 use crate::{Error, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::Level;
@@ -80,14 +77,6 @@ impl Store {
 
     pub(crate) fn next_head(&self) -> usize {
         self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
-    }
-
-    /// Creates a session for one thread. Sessions share the heads in turn.
-    ///
-    /// # Errors
-    /// [`Error::TooManySessions`].
-    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        Session::new(self.clone())
     }
 
     /// The log, for the writer that makes it durable; `None` if the store is in memory alone.
@@ -367,104 +356,6 @@ impl Store {
     pub fn clear_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
         self.session()?.pin_exclusive().clear(table)
     }
-}
-
-impl crate::Guard<'_> {
-    /// Removes every object of a table. Only under [`pin_exclusive`](Session::pin_exclusive).
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`].
-    ///
-    /// # Panics
-    /// If the guard is not exclusive.
-    pub fn clear(&self, table: TableId) -> Result<(), Error> {
-        self.empty(table, |table, floor| TableChange::Clear { table, floor })
-    }
-
-    fn empty(
-        &self,
-        table: TableId,
-        change: impl FnOnce(TableId, u64) -> TableChange,
-    ) -> Result<(), Error> {
-        assert!(self.alone, "clearing a table takes an exclusive guard");
-        let core = self.core;
-        let index = core.tables.index(table)?;
-        let counters = &core.heads[0].counters;
-        let objects = core.objects(table);
-        // No other guard is inside, so the counters of any actor may be written (head::H1: no head
-        // is in the middle of an append).
-        let mut others = 0;
-        core.tables
-            .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
-        let later = others > 0 && objects > 0 && self.may_count_later(objects);
-        if others == 0 {
-            kill_everything(core, counters);
-        } else if !later {
-            self.kill_table(table, index);
-        }
-        core.note_cleared(table);
-        counters.note_objects(table, -(objects as i64));
-        counters.note_expiring(table, -(core.expiring(table) as i64));
-        // Every version ever given is below this floor, so versions of re-created keys still only
-        // grow.
-        let floor = core.version_max() + 1;
-        let removed = self.note_change(index, change(table, floor));
-        if later {
-            self.count_later(table, index.take(floor, removed), counters);
-        } else {
-            index.clear(floor, removed, core.resources());
-        }
-        core.wakeup.ring();
-        Ok(())
-    }
-
-    /// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
-    /// on flash only if they cannot be left for later (cleared::K2).
-    fn kill_table(&self, table: TableId, index: &crate::index::Index) {
-        let core = self.core;
-        let counters = &core.heads[0].counters;
-        let mut cold = std::collections::BTreeSet::new();
-        for partition in index.partitions() {
-            let view = partition.view();
-            for bucket in 0..view.len() {
-                view.each_homed(bucket, self.me, |slot| {
-                    let window = core.space.window_of(slot.location());
-                    match self.memory_of(slot.location()) {
-                        Some(here) if !here.is_copy => {
-                            counters.note_dead(window, self.entry_at(here).padded_bytes);
-                        }
-                        _ => {
-                            cold.insert(window as u32);
-                        }
-                    }
-                });
-            }
-        }
-        for window in cold {
-            core.each_cold_entry(window, |location, entry| {
-                let hash = crate::KeyHash(core.hasher.hash(entry.key));
-                let view = index.partition(hash).view();
-                if entry.table == table.0
-                    && view.len() != 0
-                    && view.find_location(index.tag(hash), location).is_some()
-                {
-                    counters.note_dead(window as usize, entry.padded_bytes);
-                }
-            });
-        }
-    }
-}
-
-/// Counts all entries of all segments as dead.
-fn kill_everything(core: &Core, counters: &Counters) {
-    // Tombstones are alive in their windows, but not in the sum.
-    counters.note_all_dead(core.live_bytes());
-    for (window, segment) in core.space.segments.iter().enumerate() {
-        if segment.is_in_log() {
-            counters.note_moved(window, core.live_in(window as u32) as usize);
-        }
-    }
-    core.cleared.forget(core);
 }
 
 impl Store {

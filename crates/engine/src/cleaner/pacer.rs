@@ -7,16 +7,15 @@
 //! bounded, and its cost is spread over all batches.
 
 use crate::cleaner::context::Step;
-use crate::cleaner::shrink::{Look, Shrinker};
 use crate::core::Core;
+use crate::core::cleaning::shrink::Look;
 use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
 use crate::space::tier::Tier;
 use crate::{Error, Mode};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes that a writer appends between two checks of the memory pressure: about 30 small objects.
@@ -148,55 +147,6 @@ impl Waiting {
             Waiting::Outside | Waiting::Inside(_) if purpose.is_for_head() => WAIT_MAX,
             Waiting::Outside | Waiting::Inside(_) => Duration::MAX,
         }
-    }
-}
-
-/// The pacer's data about the load.
-#[derive(Default)]
-pub struct Pacer {
-    /// Live part of recent victims, in thousandths (exponential average).
-    victim_live: AtomicU64,
-    /// Used by the first cleaner thread only.
-    shrinker: Mutex<Shrinker>,
-    /// 1 while memory is given back.
-    shrinking: AtomicU64,
-    /// Number of times that a cleaner thread looked for work and found none.
-    idle_looks: AtomicU64,
-    /// 1 while a cache must evict although little is live, because fragments of large objects fill
-    /// its memory, or because its disk is full.
-    forced_eviction: AtomicU64,
-    /// Passes gain nothing until more entries have died.
-    passes_in_vain: AtomicBool,
-    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has since a
-    /// writer got memory.
-    flash_stuck_at: AtomicU64,
-}
-
-impl Pacer {
-    /// Notes whether the last search for a pass found passes to be in vain.
-    pub fn note_passes(&self, in_vain: bool) {
-        self.passes_in_vain.store(in_vain, Ordering::Relaxed);
-    }
-
-    /// True if no writer should wait for a pass.
-    pub fn passes_are_in_vain(&self) -> bool {
-        self.passes_in_vain.load(Ordering::Relaxed)
-    }
-
-    pub fn note_victim(&self, live_bytes: u64, segment_bytes: u64) {
-        let now = live_bytes * 1000 / segment_bytes.max(1);
-        let average = self.victim_live.load(Ordering::Relaxed);
-        self.victim_live
-            .store((average * 7 + now.min(1000)) / 8, Ordering::Relaxed);
-    }
-
-    /// A cleaner thread found nothing to do.
-    pub fn note_idle_look(&self) {
-        self.idle_looks.fetch_add(1, Ordering::Release);
-    }
-
-    pub fn is_shrinking(&self) -> bool {
-        self.shrinking.load(Ordering::Relaxed) != 0
     }
 }
 

@@ -29,6 +29,7 @@ pub mod bucket;
 pub(crate) mod change;
 mod defragment;
 pub mod old;
+pub(crate) mod prefetch;
 
 use crate::epoch::Epochs;
 use crate::space::Space;

@@ -8,8 +8,7 @@
 //! neither the keys nor their tombstones need memory beside the budget. Until the last tombstone is
 //! durable, the next start needs the time of the clock before it was set back.
 
-use super::Visitor;
-use crate::core::Core;
+use crate::core::{Core, Visitor};
 use crate::flash::{Holding, locate_now};
 use crate::range::Place;
 use crate::{Error, Mode, Session, Store, TableId};

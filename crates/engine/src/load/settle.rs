@@ -2,8 +2,8 @@
 //! wins.
 
 use super::revived::REVIVED;
-use super::{Loader, Patience, Visitor};
-use crate::core::Core;
+use super::{Loader, Patience};
+use crate::core::{Core, Visitor};
 use crate::counters::Counters;
 use crate::flash::{Holding, locate_now};
 use crate::index::bucket::{Locking, Slot, View};
@@ -49,7 +49,7 @@ impl<'a> Arrival<'a> {
         if let Some(index) = index {
             let view = index.partition(hash).view();
             if view.len() != 0 {
-                crate::session::prefetch_pair(view.line(view.home(index.tag(hash))));
+                crate::index::prefetch::prefetch_pair(view.line(view.home(index.tag(hash))));
             }
         }
         Arrival {
@@ -69,7 +69,7 @@ impl<'a> Arrival<'a> {
             if view.len() != 0
                 && let Some(location) = view.peek(index.tag(self.hash))
             {
-                crate::session::prefetch(core.space.at(location));
+                crate::index::prefetch::prefetch(core.space.at(location));
             }
         }
     }

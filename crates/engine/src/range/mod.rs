@@ -79,7 +79,7 @@ impl Place {
         let bucket = view.home(self.tag);
         if bucket + 1 < view.len() {
             view.each_inside(bucket + 1, |slot| {
-                crate::session::prefetch(space.at(slot.location()));
+                crate::index::prefetch::prefetch(space.at(slot.location()));
             });
         }
         Some((view, bucket))

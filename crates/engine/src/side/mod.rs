@@ -37,13 +37,12 @@ mod replay;
 mod tombstones;
 
 use crate::cleaner::candidate::Candidate;
-use crate::core::Core;
+use crate::core::{Core, Visitor};
 use crate::counters::{Counters, sub};
 use crate::flash::Image;
 use crate::head::Tail;
 use crate::index::Partition;
 use crate::index::bucket::{Locking, View};
-use crate::load::Visitor;
 use crate::log::{Bug, Log, Swap};
 use crate::range::Place;
 use crate::space::segment;
