@@ -15,8 +15,8 @@
 //! has acknowledged.
 
 use crate::core::Core;
-use crate::log;
 use crate::session::Guard;
+use crate::session::roll::roll;
 use crate::space::{Purpose, Space};
 use crate::{Completions, Error, Store, TableId};
 use duramen_base::limits::VALUE_BYTES_MAX;
@@ -75,7 +75,7 @@ impl Guard<'_> {
             if let Some(log) = &core.log {
                 log.check_writable()?;
             }
-            if !log::roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
+            if !roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
                 self.make_room(Purpose::Tombstones)?;
             }
         }

@@ -3,6 +3,7 @@
 
 pub mod cleaning;
 pub mod cleared;
+pub mod watches;
 
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SlotId, VISITORS};
@@ -11,7 +12,6 @@ use crate::head::{Head, Processor};
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
 use crate::log::{Log, Swaps};
-use crate::range::watch::Watches;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
@@ -27,6 +27,7 @@ use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
+use watches::Watches;
 
 /// Maximum number of sessions, cleaners included. Each has a slot in a cache line of its own.
 const SESSIONS_MAX: usize = 1024;

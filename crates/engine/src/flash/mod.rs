@@ -49,5 +49,5 @@ pub use crate::device::{
     Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within,
 };
 pub(crate) use bulk::{Gather, Image};
-pub(crate) use fetch::{Holding, InMemory, locate_now};
+pub(crate) use fetch::locate_now;
 pub use heat::{Heat, HotKey, Refill, Refilled};

@@ -9,8 +9,9 @@
 //! durable, the next start needs the time of the clock before it was set back.
 
 use crate::core::{Core, Visitor};
-use crate::flash::{Holding, locate_now};
+use crate::flash::locate_now;
 use crate::range::Place;
+use crate::session::holding::Holding;
 use crate::{Error, Mode, Session, Store, TableId};
 use duramen_format::entry::{self, Kind};
 use std::sync::Arc;

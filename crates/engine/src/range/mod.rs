@@ -37,7 +37,7 @@ pub(crate) mod watch;
 
 pub use purge::{Purge, Purged};
 pub use walk::{Export, RANGE_PARTS, RangeCount, RangePart, RangeStatistics};
-pub use watch::{Dirty, MARK_BYTES, Watch};
+pub use watch::Watch;
 
 use crate::core::Core;
 use crate::index::Index;

@@ -5,9 +5,12 @@
 //! log outlives the pin. Writes borrow it mutably, because a write that has to find memory first
 //! unpins for a moment.
 
+pub(crate) mod holding;
+pub(crate) mod order;
+pub(crate) mod roll;
+
 use crate::core::Core;
 use crate::epoch::SlotId;
-use crate::flash::{Holding, InMemory};
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
 use crate::index::prefetch::{prefetch, prefetch_pair};
@@ -20,6 +23,7 @@ use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
+use holding::{Holding, InMemory};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -153,7 +157,7 @@ pub struct Guard<'s> {
     pub(crate) scratch: &'s mut Vec<u8>,
     pub(crate) carried: &'s mut Carried,
     now_ms: Cell<u64>,
-    pub(crate) transaction: Option<crate::transaction::Transaction<'s>>,
+    pub(crate) transaction: Option<Transaction<'s>>,
     /// No other session is in the store.
     pub(crate) alone: bool,
     /// With a log: end of the last own append to this head, and the highest level of the tables
@@ -174,6 +178,33 @@ pub struct Guard<'s> {
     pub(crate) granted: bool,
     /// The purpose for which its writes take memory.
     pub(crate) puts: Purpose,
+}
+
+/// A locked home bucket and the slot and entry that were found in it.
+pub(crate) struct Locked<'s> {
+    pub(crate) partition: &'s Partition,
+    pub(crate) view: View<'s>,
+    pub(crate) home: usize,
+    pub(crate) tag: u64,
+    /// The lock belongs to the guard's transaction and outlives the update.
+    pub(crate) in_transaction: bool,
+    pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
+}
+
+/// State of a guard between `lock_keys` and `unlock_keys`.
+pub struct Transaction<'s> {
+    pub(crate) buckets: Vec<(View<'s>, usize)>,
+    /// Partitions with reserved room, and the number of inserts.
+    pub(crate) reserved: Vec<(&'s Partition, i64)>,
+    /// The keys that it has removed, for `removals`.
+    pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
+    /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its
+    /// keys as often as it may (transaction::T7).
+    pub(crate) unsettled: Vec<(u16, u64)>,
+    /// It has waited for memory in vain (transaction::T5) and does not wait again.
+    pub(crate) starved: bool,
+    /// It waits for memory for a moment only: its caller unlocks the keys, and tries again.
+    pub(crate) brief: bool,
 }
 
 impl<'s> Guard<'s> {
