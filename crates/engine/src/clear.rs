@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 const FEW_OBJECTS: u64 = 8192;
 
 impl Guard<'_> {
-    /// Removes every object of a table. Only under [`pin_exclusive`](crate::Session::pin_exclusive).
+    /// Removes every object of a table. Only under
+    /// [`pin_exclusive`](crate::Session::pin_exclusive).
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].

@@ -13,8 +13,8 @@
 //! - T5: a thread that waits for a transaction may be pinned, and so hold back the memory that the
 //!   transaction waits for. So memory is sought before the first lock; later, the transaction gives
 //!   up when there is no progress any more.
-//! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash
-//!   keeps all or none.
+//! - T6: with a log, the entries of a transaction are one group of one head (`session::roll`): a
+//!   crash keeps all or none.
 //! - T7: a transaction waits with nothing locked for predecessors that can still be lost in other
 //!   heads: it locks the keys, looks them up, unlocks them, waits, and locks them again. Keys that
 //!   others write all the time still have predecessors after a few rounds. For these it waits with

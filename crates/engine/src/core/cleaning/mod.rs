@@ -56,7 +56,8 @@ pub struct Current {
     /// Live bytes kept and dropped so far (eviction).
     pub kept: u64,
     pub dropped: u64,
-    /// An entry was skipped (C3); without a log the victim is scanned once more from its start.
+    /// An entry was skipped (context::C3); without a log the victim is scanned once more from its
+    /// start.
     pub skipped: bool,
     /// Offsets in the region of the entries that were skipped, and of those that are being examined
     /// again for this reason. With a log no other entry may be examined twice: an entry that was
