@@ -176,6 +176,44 @@ impl CleanersTurn {
     }
 }
 
+/// A writer's search for memory.
+struct Search {
+    waiting: Waiting,
+    purpose: Purpose,
+    /// The writer is inside the store.
+    alone: bool,
+    /// The time since its beginning.
+    whole: Waited,
+    /// Gain of cleaning when it was last judged.
+    gain: (u64, u64),
+    /// Progress of others at the last look, and the time without any.
+    freed: u64,
+    in_vain: InVain,
+    /// Number of looks that found no other thread at work.
+    fruitless: u32,
+    turn: CleanersTurn,
+    /// The oldest pin, and the time for which it has not moved.
+    oldest: (u64, Waited),
+}
+
+impl Search {
+    fn begin(core: &Core, waiting: Waiting, purpose: Purpose) -> Search {
+        let alone = !matches!(waiting, Waiting::Outside);
+        Search {
+            waiting,
+            purpose,
+            alone,
+            whole: Waited::since(Instant::now()),
+            gain: core.gain(),
+            freed: 0,
+            in_vain: InVain::begin(alone),
+            fruitless: 0,
+            turn: CleanersTurn::new(core),
+            oldest: (0, Waited::since(Instant::now())),
+        }
+    }
+}
+
 impl Core {
     /// Windows of a node that the store should need for its present live data: the smaller of the
     /// node's share of the budget and `FOOTPRINT` times the live bytes. Beyond it, cleaning is
@@ -347,13 +385,8 @@ impl Core {
         waiting: Waiting,
         purpose: Purpose,
     ) -> Result<(), Error> {
-        let alone = !matches!(waiting, Waiting::Outside);
-        let mut whole = Waited::since(Instant::now());
-        let mut gain_before = self.gain();
-        let (mut freed_last, mut in_vain) = (0, InVain::begin(alone));
-        let mut fruitless = 0;
-        let mut turn = CleanersTurn::new(self);
-        let mut oldest = (0, Waited::since(Instant::now()));
+        let mut search = Search::begin(self, waiting, purpose);
+        let alone = search.alone;
         let holding = if alone {
             &[Resource::Key, Resource::Head, Resource::Pin]
         } else {
@@ -362,32 +395,9 @@ impl Core {
         let mut long = LongWait::new(Resource::Memory, holding);
         loop {
             long.look();
-            let waited = whole.look(Instant::now());
-            let disk_has_room = self.disk_has_room(purpose);
-            if waited > waiting.most(purpose).min(self.flash_patience(purpose)) {
-                // A guard that waits briefly waits again outside if it gets this error.
-                let is_brief = matches!(waiting, Waiting::Briefly(_));
-                if !is_brief {
-                    self.note_stuck_flash();
-                }
-                return Err(self.no_room(disk_has_room || is_brief));
-            }
-            if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
-                self.epochs.pin(slot);
-                let quiet = self.epochs.quiet_before();
-                if quiet != oldest.0 {
-                    oldest = (quiet, Waited::since(Instant::now()));
-                } else {
-                    let waited = oldest.1.look(Instant::now());
-                    // It cannot demote as it can clean: with a tier it depends on a cleaner thread
-                    // and the device. Also with a full disk this error: it makes the caller unlock
-                    // its keys, and try again.
-                    if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
-                        self.note_stuck_flash();
-                        return Err(self.out_of_memory());
-                    }
-                }
-            }
+            let waited = search.whole.look(Instant::now());
+            self.has_patience(&search, waited)?;
+            self.freshen_pin(&mut search)?;
             self.take_back_released();
             self.reap(node);
             let disk_has_room = self.disk_has_room(purpose);
@@ -409,53 +419,112 @@ impl Core {
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
                 Some(Step::Blocked | Step::Idle) | None => {
-                    // Cleaners may be finishing victims, readers may be leaving retired windows,
-                    // and other writers may be taking the freed ones first: that is progress too.
-                    // Loaded in the order in which a victim passes through these states.
-                    let victims = self.victims(node);
-                    let (retired, _) = self.space.waiting(node);
-                    let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
-                    let log = self.log.as_ref().map_or(0, |log| log.progress());
-                    let freed = self.gain().0 + log + flash + self.cleared.progress();
-                    let waited = in_vain.time();
-                    if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
-                        (freed_last, in_vain, fruitless) = (freed, InVain::begin(alone), 0);
-                        turn = CleanersTurn::new(self);
-                    } else if self.is_disk_full() && waited > STARVED_AFTER {
-                        return Err(self.disk_full());
-                    } else if self.waits_for_disk(purpose) && waited < in_vain.patience() {
-                        self.ask_disk()?;
-                        turn = CleanersTurn::new(self);
-                    } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
-                        self.ask_flash();
-                        #[cfg(not(any(loom, shuttle)))]
-                        std::thread::sleep(DISK_LOOK_AGAIN);
-                        turn = CleanersTurn::new(self);
-                    } else if !alone && !turn.is_over(self) {
-                        self.wakeup.ring();
-                    } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
-                        fruitless += 1;
-                        if fruitless > 3 && !disk_has_room {
-                            return Err(self.disk_full());
-                        }
-                        if fruitless > 3 {
-                            self.give_up_cleaning(disk_has_room)?;
-                        }
-                    }
+                    self.wait_for_others(&mut search, node, disk_has_room)?;
                     duramen_base::sync::yield_now();
                 }
             }
-            // Fragments of large objects can make every victim as long as its survivor: then
-            // cleaning does not help.
-            let (freed, used) = self.gain();
-            let (freed, used) = (freed - gain_before.0, used - gain_before.1);
-            if freed >= GAIN_JUDGED_AFTER {
-                if used >= freed && !self.waits_for_flash() {
-                    self.give_up_cleaning(disk_has_room)?;
-                }
-                gain_before = self.gain();
+            self.judge_gain(&mut search, disk_has_room)?;
+        }
+    }
+
+    /// # Errors
+    /// If the search has taken too long.
+    fn has_patience(&self, search: &Search, waited: Duration) -> Result<(), Error> {
+        let (waiting, purpose) = (search.waiting, search.purpose);
+        if waited <= waiting.most(purpose).min(self.flash_patience(purpose)) {
+            return Ok(());
+        }
+        // A guard that waits briefly waits again outside if it gets this error.
+        let is_brief = matches!(waiting, Waiting::Briefly(_));
+        if !is_brief {
+            self.note_stuck_flash();
+        }
+        Err(self.no_room(self.disk_has_room(purpose) || is_brief))
+    }
+
+    /// Gives a guard that is inside a fresh stamp.
+    ///
+    /// # Errors
+    /// If the oldest pin has not moved for long: its holder is most likely waiting for this guard.
+    fn freshen_pin(&self, search: &mut Search) -> Result<(), Error> {
+        let (Waiting::Inside(slot) | Waiting::Briefly(slot)) = search.waiting else {
+            return Ok(());
+        };
+        self.epochs.pin(slot);
+        let quiet = self.epochs.quiet_before();
+        if quiet != search.oldest.0 {
+            search.oldest = (quiet, Waited::since(Instant::now()));
+            return Ok(());
+        }
+        let waited = search.oldest.1.look(Instant::now());
+        // It cannot demote as it can clean: with a tier it depends on a cleaner thread and the
+        // device. Also with a full disk this error: it makes the caller unlock its keys, and try
+        // again.
+        if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
+            self.note_stuck_flash();
+            return Err(self.out_of_memory());
+        }
+        Ok(())
+    }
+
+    /// There is nothing to clean now. Cleaners may be finishing victims, readers may be leaving
+    /// retired windows, and other writers may be taking the freed ones first: that is progress too.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn wait_for_others(
+        &self,
+        search: &mut Search,
+        node: usize,
+        disk_has_room: bool,
+    ) -> Result<(), Error> {
+        // Loaded in the order in which a victim passes through these states.
+        let victims = self.victims(node);
+        let (retired, _) = self.space.waiting(node);
+        let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
+        let log = self.log.as_ref().map_or(0, |log| log.progress());
+        let freed = self.gain().0 + log + flash + self.cleared.progress();
+        let waited = search.in_vain.time();
+        let alone = search.alone;
+        if freed != search.freed || (!alone && self.exclusive.is_wanted()) {
+            (search.freed, search.in_vain, search.fruitless) = (freed, InVain::begin(alone), 0);
+            search.turn = CleanersTurn::new(self);
+        } else if self.is_disk_full() && waited > STARVED_AFTER {
+            return Err(self.disk_full());
+        } else if self.waits_for_disk(search.purpose) && waited < search.in_vain.patience() {
+            self.ask_disk()?;
+            search.turn = CleanersTurn::new(self);
+        } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
+            self.ask_flash();
+            #[cfg(not(any(loom, shuttle)))]
+            std::thread::sleep(DISK_LOOK_AGAIN);
+            search.turn = CleanersTurn::new(self);
+        } else if !alone && !search.turn.is_over(self) {
+            self.wakeup.ring();
+        } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
+            search.fruitless += 1;
+            if search.fruitless > 3 && !disk_has_room {
+                return Err(self.disk_full());
+            }
+            if search.fruitless > 3 {
+                self.give_up_cleaning(disk_has_room)?;
             }
         }
+        Ok(())
+    }
+
+    /// Fragments of large objects can make every victim as long as its survivor: then cleaning does
+    /// not help.
+    fn judge_gain(&self, search: &mut Search, disk_has_room: bool) -> Result<(), Error> {
+        let (freed, used) = self.gain();
+        let (freed, used) = (freed - search.gain.0, used - search.gain.1);
+        if freed >= GAIN_JUDGED_AFTER {
+            if used >= freed && !self.waits_for_flash() {
+                self.give_up_cleaning(disk_has_room)?;
+            }
+            search.gain = self.gain();
+        }
+        Ok(())
     }
 
     /// Longest wait of a writer while flash takes no segment, if another writer waited in vain.
