@@ -12,8 +12,9 @@
 //!   than a commit may be: for a member of a cluster, each segment has certificates of its own. A
 //!   longer group is refused.
 
-use crate::log::{self, Log};
+use crate::log::Log;
 use crate::session::Guard;
+use crate::session::roll::roll;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
 use crate::{Error, Mode};
 use duramen_base::ids::SegmentId;
@@ -100,7 +101,7 @@ impl Guard<'_> {
             if tail.fits(bytes) && is_ready {
                 break;
             }
-            if !log::roll(core, self.head, tail, bytes, purpose)? {
+            if !roll(core, self.head, tail, bytes, purpose)? {
                 self.make_room(purpose)?;
             }
         }

@@ -10,9 +10,7 @@ pub mod cpu_affinity;
 mod expire;
 mod levels;
 pub mod pacer;
-mod remembered;
 mod select;
-mod shrink;
 
 use crate::core::Core;
 use crate::log::Log;

@@ -23,13 +23,13 @@
 //! - K3: at most 256 clears are pending at any time. Beyond that, a clear counts its entries itself
 //!   while all sessions wait.
 
-use crate::cleaner::context::Context;
-use crate::core::Core;
+use super::Core;
+use super::cleaning::Context;
 use crate::counters::Counters;
-use crate::flash::Tier;
 use crate::index::bucket::Slot;
 use crate::index::old::OldViews;
 use crate::space::Space;
+use crate::space::tier::Tier;
 use crate::{KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
 use std::collections::BTreeSet;
@@ -44,8 +44,6 @@ const STEP_BUCKETS: usize = 1024;
 /// Pause after a round that counted nothing; it is doubled for each further one, up to 12.8 s.
 const VAIN_ROUND_REST: Duration = Duration::from_millis(100);
 const VAIN_ROUNDS_MAX: u32 = 7;
-/// Number of objects that a clear counts itself while all sessions wait: 1 ms.
-const FEW_OBJECTS: u64 = 8192;
 /// Entries of a segment that was read that are looked up under one pin.
 const STEP_ENTRIES: usize = 256;
 
@@ -107,7 +105,7 @@ impl Cleared {
     }
 
     /// True if another clear may leave its buckets (K3).
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.left.load(Ordering::Acquire) < PENDING_MAX
     }
 
@@ -338,35 +336,5 @@ impl Context {
             self.leave(core);
         }
         true
-    }
-}
-
-impl crate::Guard<'_> {
-    /// True if the entries of a table with `objects` objects, which is being cleared, may be
-    /// counted afterwards (K2), and are many or on flash.
-    pub(crate) fn may_count_later(&self, objects: u64) -> bool {
-        let core = self.core;
-        let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
-        let mut windows = 0..core.space.segments.len() as u32;
-        (objects > FEW_OBJECTS || core.flash_used() > 0)
-            && core.cleared.has_room()
-            && core.cleaners() > 0
-            && !sides
-            && !core.is_loading()
-            && !windows.any(|window| core.is_held(window))
-    }
-
-    /// Leaves the buckets of a cleared table to be counted. The guard is alone.
-    pub(crate) fn count_later(&self, table: TableId, views: OldViews, counters: &Counters) {
-        self.core.cleared.add(table, views);
-        let group = self.tail.as_ref().map(|tail| tail.group());
-        let (mut at, end) = group.map_or((0, 0), |group| (group.start, group.end));
-        while at < end {
-            let location = Space::location(at);
-            // SAFETY: whole entries that this guard appended.
-            let entry = unsafe { entry::parse_trusted(self.core.space.at(location)) };
-            at += entry.padded_bytes;
-            self.core.count_cleared(&entry, location, counters); // K2
-        }
     }
 }
