@@ -133,7 +133,8 @@ mod tests {
     use super::*;
 
     /// On a file system that cannot exchange names, a kill between the two moves left the older
-    /// snapshot and the complete `dump.new`. The next start removed `dump.new`, and there was no `dump`.
+    /// snapshot and the complete `dump.new`. The next start removed `dump.new`, and there was no
+    /// `dump`.
     #[test]
     fn a_snapshot_that_was_being_put_in_place_is_there_after_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
