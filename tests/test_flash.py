@@ -475,6 +475,31 @@ def test_what_one_request_may_need_of_flash_is_bounded(tiered):
 # Clients that disconnect, servers that stop.
 
 
+@pytest.mark.parametrize("command", ["EXISTS", "MGET"])
+def test_clients_that_wait_for_flash_take_no_memory_beyond_the_bound(tiered, command):
+    """A request that meets more keys on flash when it is presented again kept its entries while it
+    waited behind others: each of many clients had up to 2 MB, and that memory was never given
+    back."""
+    server = tiered(threads=1, size="256mb")
+    count, clients, keys = 150_000, 80, 1900
+    with server.connect() as wire:
+        fill(wire, range(count))
+    bound = 1.1 * MEMORY + 10_000_000
+
+    def ask(first):
+        numbers = range(first * 37, first * 37 + keys)
+        with server.connect() as wire:
+            reply = wire.call(command, *(key(n) for n in numbers))
+            assert reply == (keys if command == "EXISTS" else [value(n) for n in numbers])
+
+    # The requests themselves, and for MGET their replies, are beside the bound.
+    beside = clients * keys * (32 + (VALUE_BYTES + 16 if command == "MGET" else 0))
+    with harness.Resident(server) as resident:
+        in_threads([lambda n=n: ask(n) for n in range(clients)])
+    assert resident.most <= bound + beside, f"{resident.most / 1e6:.0f} MB resident: {resident.kinds}"
+    harness.wait_until(lambda: server.resident_bytes() <= bound, "memory is given back", patience_s=20)
+
+
 def test_clients_that_leave_while_their_keys_are_fetched(cold):
     rng = random.Random(4)
     for _ in range(200):
