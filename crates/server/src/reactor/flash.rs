@@ -33,11 +33,12 @@
 //!   than the requests did. But the replies wait for [`CORK_MS`] at most, and only once.
 //! - F6: an entry that the first request needs is never dropped as one that only later requests
 //!   need, even if both name it: otherwise the first request would request it again without end.
-//! - F7: a connection that was admitted, and needs more, goes before the queue. It continues at once
-//!   if F1 has room beside its kept entries. Otherwise it gives them up and becomes the first of the
-//!   queue. So it waits only for connections with bytes in F1, and these wait for no queued one: they
-//!   end, or give up their bytes. The last of them is alone, and F1 has room for one alone. But a
-//!   request whose entries exceed F1 goes to the end of the queue: it might need others for ever.
+//! - F7: a connection that was admitted, and needs more, goes before the queue. It continues at
+//!   once if F1 has room beside its kept entries. Otherwise it gives them up and becomes the first
+//!   of the queue. So it waits only for connections with bytes in F1, which wait for no queued
+//!   connection: each ends or gives up its bytes, and the last is alone, with room for all that
+//!   it needs. But a request whose entries exceed F1 goes to the end of the queue: otherwise the
+//!   others could wait for ever.
 //!
 //! **Concurrency.** Everything here belongs to the thread; its epoll instance watches its reader.
 //!
