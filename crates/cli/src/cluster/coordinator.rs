@@ -102,7 +102,7 @@ pub(crate) struct SettingsArgs {
     /// Most bytes of a crashed server that one server recovers at a time [default 128mb].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     partition_size: Option<u64>,
-    /// Most entries of the same [default 1048576].
+    /// Most entries of the same, 1000 to 1099511627776 [default 1048576].
     #[arg(long, value_name = "N")]
     partition_records: Option<u64>,
     /// Put replicas on fixed groups of servers, so that this many others share a server's: losses
