@@ -239,8 +239,8 @@ pub fn direct_alignment(file: &File) -> io::Result<usize> {
     Ok(ALIGNMENT_MAX) // not known: the largest that is possible
 }
 
-/// Allocates the holes of a sparse file, so that no write runs out of space later. File systems that
-/// cannot do so are trusted with the file as it is.
+/// Allocates the holes of a sparse file, so that no write runs out of space later. Some file
+/// systems cannot do so: there the file stays as it is.
 fn fill_holes(file: &File, bytes: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),

@@ -24,7 +24,7 @@
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
 use crate::room::Room;
-use crate::session::roll::roll;
+use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Transaction};
 use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
@@ -188,7 +188,7 @@ impl<'s> Guard<'s> {
             let (core, head) = (self.core, self.head);
             let tail = self.tail.as_mut().expect("just taken");
             // Room that is left for removals alone is no room for known writes.
-            let is_open = bytes == 0 || purpose != Purpose::Head || !tail.is_for_deletes();
+            let is_open = bytes == 0 || takes(core, tail, purpose);
             if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
                 return;
             }

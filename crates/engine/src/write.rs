@@ -16,7 +16,7 @@ use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::log::{Bug, Log};
 use crate::session::order::Buried;
-use crate::session::roll::roll;
+use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Locked};
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
@@ -340,7 +340,11 @@ impl<'s> Guard<'s> {
             object.victim = victim_of(log, &self.core.space, locked, tail);
         }
         let mut bytes = object.padded_bytes();
-        if !tail.fits(bytes) || tail.is_for_deletes() && self.puts == Purpose::Head {
+        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
+        let is_shut = tail.is_for_deletes()
+            && (self.puts == Purpose::Head || !self.granted)
+            && !takes(self.core, tail, self.puts);
+        if !tail.fits(bytes) || is_shut {
             if !self.ahead.is_empty() {
                 self.go_on();
                 return Ok(Put::LookAgain);

@@ -21,7 +21,7 @@ pub(super) fn run(place: &StoreDirectory, out: &Path, json: bool) -> ExitCode {
         ));
     }
     let done =
-        duramen::internals::salvage(&*place.disk, out, &mut |table, key| list.add(table, key));
+        duramen::internals::salvage(&place.disk, out, &mut |table, key| list.add(table, key));
     let done = match done {
         Ok(done) => done,
         Err(error) => return super::cannot_look(&error.to_string()),

@@ -18,6 +18,21 @@ use crate::{Error, KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
 use std::ops::Range;
 
+/// True if entries for this purpose may go into the head's open window (room::R4).
+#[inline(always)]
+pub(crate) fn takes(core: &Core, tail: &Tail, purpose: Purpose) -> bool {
+    !tail.is_for_deletes() || reserve_takes(core, purpose)
+}
+
+#[cold]
+fn reserve_takes(core: &Core, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Head => false,
+        Purpose::Tombstones => true,
+        _ => !core.refuses(purpose) && core.disk_has_room(purpose),
+    }
+}
+
 /// Gives the head a fresh window for an entry of `bytes`. `Ok(false)`: none is free now.
 ///
 /// # Errors
@@ -34,7 +49,10 @@ pub(crate) fn roll(
         return Err(core.out_of_memory());
     }
     let is_full = core.refuses(Purpose::Head);
-    if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
+    if tail.is_for_deletes() && purpose != Purpose::Tombstones && tail.fits(bytes) {
+        if purpose != Purpose::Head {
+            return Ok(takes(core, tail, purpose));
+        }
         // The reserve for tombstones is full again, in memory and on disk: the window becomes an
         // ordinary one.
         let is_spare = core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose);

@@ -132,8 +132,9 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// On a file system that cannot exchange names, a kill between the two moves left the older snapshot
-    /// and the complete `dump.new`. The next start removed `dump.new`, and there was no `dump`.
+    /// On a file system that cannot exchange names, a kill between the two moves left the older
+    /// snapshot and the complete `dump.new`. The next start removed `dump.new`, and there was no
+    /// `dump`.
     #[test]
     fn a_snapshot_that_was_being_put_in_place_is_there_after_the_next_start() {
         let folder = tempfile::tempdir().unwrap();

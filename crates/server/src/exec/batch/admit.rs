@@ -12,8 +12,8 @@ use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_wire::resp::{Args, Encoder};
 
-/// Maximum number of commands without keys in a transaction, `SELECT` excluded. All clients wait for
-/// a transaction, and the time of such a command does not depend on its length.
+/// Maximum number of commands without keys in a transaction, `SELECT` excluded. All clients wait
+/// for a transaction, and the time of such a command does not depend on its length.
 const WITHOUT_KEYS_MAX: usize = 1_024;
 
 pub(crate) enum Admitted {
