@@ -45,14 +45,25 @@ impl Store {
     /// unacknowledged writes may be lost. [`Error::Closed`] if it was closed before.
     /// [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
+        self.close_unless(|| false).map(drop)
+    }
+
+    /// As [`close`](Self::close), for a member of a cluster, whose backups may never answer: it
+    /// stops waiting for them when `gives_up` holds. Returns the approximate number of bytes that
+    /// they have not confirmed then, beside records about tables; `None`: everything is durable.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    #[doc(hidden)]
+    pub fn close_unless(&self, gives_up: impl Fn() -> bool) -> Result<Option<u64>, Error> {
         reentrancy::check(&self.engine)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_open()?;
         self.shut(true);
         let Some(durable) = &self.durable else {
-            return Ok(());
+            return Ok(None);
         };
-        let result = durable.end();
+        let result = durable.end(gives_up);
         if matches!(result, Err(Error::DiskFull(_))) {
             self.shut(false); // E4
         } else {
@@ -116,9 +127,13 @@ impl Drop for Store {
 
 impl DurableStore {
     /// Ends all work with everything on disk; or, without space, lets it continue as before.
-    fn end(&self) -> Result<(), Error> {
+    /// A member that `gives_up` to wait for its backups ends without them; see
+    /// [`Store::close_unless`].
+    fn end(&self, gives_up: impl Fn() -> bool) -> Result<Option<u64>, Error> {
         let durable = &self.log.durable;
-        let written = self.log.wait(&durable.log().appended(), Level::Synced);
+        let appended = durable.log().appended();
+        let written = self.log.wait_unless(&appended, Level::Synced, gives_up);
+        let written = written.map(|all| (!all).then(|| durable.log().undurable_bytes()));
         if matches!(written, Err(Error::DiskFull(_))) {
             return written;
         }
@@ -126,7 +141,7 @@ impl DurableStore {
         if let Some(threads) = &self.threads {
             threads.end();
         }
-        let done = written.and_then(|()| durable.shut_down());
+        let done = written.and_then(|missing| durable.shut_down().map(|()| missing));
         if matches!(done, Err(Error::DiskFull(_))) {
             self.snapshots.go_on();
             if let Some(threads) = &self.threads {
@@ -145,7 +160,9 @@ impl Durable {
         self.engine.close_heads();
         let closed = self.commit_once(&mut self.lock(), Level::Synced);
         let Some(local) = self.local() else {
-            return closed; // its log is recovered, or empty: no restart reads it
+            // Its log is recovered, or empty: no restart reads it. The commit of a member waits for
+            // no backup.
+            return closed;
         };
         if closed.is_err() && self.log().reached(&written) < Level::Synced {
             return closed;

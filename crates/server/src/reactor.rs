@@ -212,6 +212,7 @@ impl Reactor {
             }
         }
         self.close_all();
+        self.me().beat.sleeps(); // no thread is missed from now on
     }
 
     /// Runs one round over the events of epoll and the work left from the last round.
