@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
 use duramen_base::lock::{file_of_store, lock_alone};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -139,6 +140,10 @@ impl FileDevice {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)
                 .map_err(|error| failed("making it so long:")(error.into()))?;
             wanted
+        } else if is_file(&file) && found > 0 {
+            fill_holes(&file, if wanted > 0 { wanted } else { found })
+                .map_err(failed("allocating all of"))?;
+            if wanted > 0 { wanted } else { found }
         } else if wanted > 0 {
             found.min(wanted)
         } else {
@@ -232,6 +237,15 @@ pub fn direct_alignment(file: &File) -> io::Result<usize> {
         return Ok((sector as usize).max(SECTOR_BYTES));
     }
     Ok(ALIGNMENT_MAX) // not known: the largest that is possible
+}
+
+/// Allocates the holes of a sparse file, so that no write runs out of space later. Some file
+/// systems cannot do so: there the file stays as it is.
+fn fill_holes(file: &File, bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn is_file(file: &File) -> bool {

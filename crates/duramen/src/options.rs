@@ -1,6 +1,7 @@
 //! The options with which a store is opened.
 
 use crate::DiskMode;
+use crate::planted::Bug;
 use duramen_base::ids::Level;
 use duramen_base::units::{GIB, MIB};
 use std::path::PathBuf;
@@ -271,6 +272,20 @@ impl Options {
     pub fn scrub_interval(mut self, interval: Duration) -> Options {
         self.scrub_interval = interval;
         self
+    }
+}
+
+impl Options {
+    /// True if this bug is planted; false at compile time without the feature.
+    #[inline]
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        #[cfg(feature = "planted")]
+        return self.planted == Some(bug);
+        #[cfg(not(feature = "planted"))]
+        {
+            let _ = bug;
+            false
+        }
     }
 }
 

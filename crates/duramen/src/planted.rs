@@ -20,17 +20,3 @@ pub enum Bug {
     #[cfg(feature = "planted")]
     Replication(duramen_cluster::replication::Bug),
 }
-
-impl crate::Options {
-    /// True if this bug is planted; false at compile time without the feature.
-    #[inline]
-    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
-        #[cfg(feature = "planted")]
-        return self.planted == Some(bug);
-        #[cfg(not(feature = "planted"))]
-        {
-            let _ = bug;
-            false
-        }
-    }
-}

@@ -2,14 +2,13 @@
 //!
 //! **Invariants** (docs/protocols.md, "Snapshot")
 //! - N1: at the moment no thread is inside the engine: all earlier operations are in the copy, no
-//!   later ones (`cut`).
+//!   later ones (durable::cut).
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only
 //!   grow, so their beginnings up to the lengths of that moment can be copied in the background.
 //! - N3: the copy becomes a store by its last step, after all of it is durable (create::K2).
 //!   An interrupted copy is refused.
 
-use crate::commit::LOCAL;
-use crate::cut::Cut;
+use crate::durable::{Cut, LOCAL, Local};
 use crate::restart::{frames_of_copy, replication_config};
 use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;
@@ -59,6 +58,7 @@ impl Snapshots {
     pub fn take(
         &self,
         log: &LogWriter,
+        local: &Local,
         disk: Arc<dyn Disk>,
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
@@ -66,7 +66,7 @@ impl Snapshots {
             return Err(Error::SnapshotRunning);
         }
         let started = Instant::now();
-        let result = take(self, log, disk, started, progress);
+        let result = take(self, log, local, disk, started, progress);
         *self.last.lock().expect("the last snapshot") = Some(Last {
             at: SystemTime::now(),
             ok: result.is_ok(),
@@ -110,22 +110,23 @@ impl Snapshots {
 fn take(
     snapshots: &Snapshots,
     log: &LogWriter,
+    local: &Local,
     disk: Arc<dyn Disk>,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<SnapshotReport, Error> {
     snapshots.check()?;
-    let source = log.durable.backup();
+    let source = &local.backup;
     let geometry = Geometry {
         wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
         frames: frames_of_copy(source.geometry(), &log.durable.options),
         ..*source.geometry()
     };
     let options = duramen_backup::Options::default();
-    let (disk, pace) = considerate(log, disk);
+    let (disk, pace) = considerate(log, local, disk);
     let target =
         Backup::create_copy(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
-    let cut = log.durable.cut(); // N1
+    let cut = log.durable.cut(local); // N1
     log.tell();
     let (cut, _pinned) = (cut?, Pinned(log));
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
@@ -134,7 +135,7 @@ fn take(
     for (segment, certificate) in &cut.certificates {
         snapshots.check()?;
         copy(
-            log,
+            source,
             &target,
             &cut.state,
             *segment,
@@ -171,17 +172,21 @@ fn take(
 
 /// The disk to copy to, throttled in favour of commits. Without threads (the simulator) there is no
 /// throttling.
-fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Option<Arc<Pace>>) {
+fn considerate(
+    log: &LogWriter,
+    local: &Local,
+    disk: Arc<dyn Disk>,
+) -> (Arc<dyn Disk>, Option<Arc<Pace>>) {
     if !log.has_thread() {
         return (disk, None);
     }
-    let (disk, pace) = throttled(disk, log.durable.meter.clone());
+    let (disk, pace) = throttled(disk, local.meter.clone());
     (disk, Some(pace))
 }
 
 /// N2: copies the beginning of a segment into a frame of its own.
 fn copy(
-    log: &LogWriter,
+    source: &Backup,
     target: &Backup,
     state: &State,
     segment: SegmentId,
@@ -189,7 +194,6 @@ fn copy(
     buffer: &mut [u8],
     pace: Option<&Pace>,
 ) -> Result<(), Error> {
-    let source = log.durable.backup();
     let wait = |bytes| {
         if let Some(pace) = pace {
             pace.wait(bytes);

@@ -15,8 +15,9 @@
 //!   another entry only if a window could be opened for that entry now. Otherwise each delete would
 //!   open a window of the reserve, rewrites would fill it, and in the end no delete would find one.
 
-use crate::log::{self, Log};
+use crate::log::Log;
 use crate::session::Guard;
+use crate::session::roll::{roll, takes};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
 use crate::{Error, Mode};
 use duramen_base::ids::SegmentId;
@@ -99,10 +100,10 @@ impl Guard<'_> {
         while self.ahead.is_empty() {
             self.take_head();
             let tail = self.tail.as_mut().expect("just taken");
-            if tail.fits(bytes) && log::takes(core, tail, purpose) {
+            if tail.fits(bytes) && takes(core, tail, purpose) {
                 break;
             }
-            if !log::roll(core, self.head, tail, bytes, purpose)? {
+            if !roll(core, self.head, tail, bytes, purpose)? {
                 self.make_room(purpose)?;
             }
         }

@@ -98,12 +98,3 @@ impl Planted {
         }
     }
 }
-
-#[cfg(feature = "planted")]
-impl crate::Node {
-    /// Plants this bug from now on; bugs of a whole life take effect with the next life.
-    pub fn plant(&mut self, bug: Bug) {
-        self.planted = Planted::one(bug);
-        self.member.plant(bug);
-    }
-}

@@ -293,7 +293,7 @@ impl ServerConfig {
                 "flash-size without flash-file: name the file or partition by `--flash-file`".to_owned(),
             ),
             (false, 0) => refuse(format!(
-                "flash-file without flash-size: say by `--flash-size` how much of {} may be used",
+                "flash-file without flash-size: set `--flash-size`, the size of the part of {} that may be used",
                 self.flash_file
             )),
             (false, bytes) if bytes < FLASH_BYTES_MIN => refuse(format!(
@@ -354,7 +354,7 @@ impl ServerConfig {
             let port = address.rsplit_once(':').map(|(_, port)| port.parse());
             let Some(Ok(1u16..)) = port else {
                 return refuse(format!(
-                    "coordinator `{address}` is no host:port, for example 127.0.0.1:7100"
+                    "coordinator `{address}` is not host:port, for example 127.0.0.1:7100"
                 ));
             };
         }
@@ -369,7 +369,9 @@ impl ServerConfig {
             return refuse("a member is a master, a backup, or both".to_owned());
         }
         if self.mode == duramen_engine::Mode::Cache {
-            return refuse("a member of a cluster is no cache: leave out `mode cache`".to_owned());
+            return refuse(
+                "a member of a cluster cannot be a cache: leave out `mode cache`".to_owned(),
+            );
         }
         if self.disk_mode == DiskMode::Raw {
             return refuse(

@@ -56,6 +56,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
+/// Messages for which a thread keeps memory between rounds.
+const MESSAGES_KEPT: usize = 1_024;
 /// Number of requests after which a group runs: enough to hide the memory latency of a batch, few
 /// enough for the first-level cache.
 const GROUP_REQUESTS: usize = 64;
@@ -210,6 +212,7 @@ impl Reactor {
             }
         }
         self.close_all();
+        self.me().beat.sleeps(); // no thread is missed from now on
     }
 
     /// Runs one round over the events of epoll and the work left from the last round.
@@ -384,6 +387,7 @@ impl Reactor {
                 }
             }
         }
+        messages.shrink_to(MESSAGES_KEPT);
         self.messages = messages;
     }
 

@@ -253,7 +253,7 @@ mod tests {
         for path in inside.iter().chain(&outside) {
             let said = refusal(path);
             assert!(
-                said.contains("all that it holds would be lost; name a file of its own"),
+                said.contains("everything in it would be lost; name a separate file"),
                 "{said}"
             );
         }

@@ -26,7 +26,6 @@
 mod group;
 #[cfg(any(loom, shuttle))]
 pub mod modelled;
-mod order;
 mod planted;
 mod position;
 mod relocate;
@@ -34,14 +33,13 @@ mod removals;
 mod stream;
 mod swap;
 
-pub(crate) use group::{roll, takes};
-pub(crate) use order::{Buried, HEADS_MAX};
 #[cfg_attr(
     not(any(feature = "planted", shuttle)),
     allow(unreachable_pub, unused_imports)
 )]
 pub use planted::Bug;
 pub use position::Position;
+pub(crate) use position::{HEADS_MAX, pack_place};
 pub use relocate::Relocation;
 pub use stream::{Collected, Piece};
 pub(crate) use swap::Required;
@@ -83,7 +81,7 @@ pub struct Log {
     memory: Memory,
     /// One per head. Positions of table changes have the stream number behind these.
     pub(crate) streams: Box<[Stream]>,
-    removals: Removals,
+    pub(crate) removals: Removals,
     changes: Mutex<Changes>,
     /// Numbers up to which changes have reached the level.
     changes_buffered: AtomicU64,
@@ -93,7 +91,7 @@ pub struct Log {
     refuses: AtomicU8,
     /// Survivors could not be written for want of disk space.
     cannot_clean: AtomicBool,
-    planted: planted::Planted,
+    pub(crate) planted: planted::Planted,
     version_floor: AtomicU64,
     /// Segments are being loaded.
     loading: AtomicBool,
@@ -198,7 +196,7 @@ impl Log {
     }
 
     /// The stream number of table changes.
-    fn changes_stream(&self) -> u16 {
+    pub(crate) fn changes_stream(&self) -> u16 {
         self.streams.len() as u16
     }
 

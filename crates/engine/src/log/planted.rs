@@ -59,14 +59,14 @@ pub enum Bug {
 
 /// The bug that is planted, if any.
 #[derive(Default)]
-pub(super) struct Planted {
+pub(crate) struct Planted {
     #[cfg(any(feature = "planted", shuttle))]
     bug: std::sync::OnceLock<Bug>,
 }
 
 impl Planted {
     #[inline(always)]
-    pub(super) fn is(&self, bug: Bug) -> bool {
+    pub(crate) fn is(&self, bug: Bug) -> bool {
         #[cfg(any(feature = "planted", shuttle))]
         return self.bug.get() == Some(&bug);
         #[cfg(not(any(feature = "planted", shuttle)))]

@@ -571,7 +571,7 @@ pub static SETTINGS: &[Setting] = &[
         "milliseconds",
         "5000",
         number!(stop_timeout_ms as u64),
-        "Longest time a stop waits for clients to take their last replies.",
+        "Longest time a stop waits for clients to take their last replies, and for a member's backups.",
     )
     .runtime(),
     row(

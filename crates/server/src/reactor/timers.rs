@@ -120,7 +120,8 @@ impl Reactor {
                 self.close(token);
             } else if timeout_ms > 0
                 && connection.held.is_none()
-                && connection.waits_for != WaitsFor::Flash
+                && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Output)
+                && !connection.client.monitors()
                 && connection.record.idle_ms(self.now_ms) >= timeout_ms
             {
                 self.me().counters.idle_closed.add(1);

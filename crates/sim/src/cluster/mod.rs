@@ -7,13 +7,13 @@
 //! the last fault everything is served and replicated again within a bounded time.
 
 mod bug;
-mod chair;
 mod client;
 mod coverage;
 mod disks;
 mod fault;
 mod finish;
 mod flash;
+mod foreign_coordinator;
 pub mod history;
 pub mod linear;
 mod machine;
@@ -23,7 +23,7 @@ mod phantom;
 mod plan;
 pub mod planted;
 pub mod runs;
-mod stranger;
+mod sim_coordinator;
 mod tables;
 mod trace;
 mod world;

@@ -12,6 +12,10 @@ use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_wire::resp::{Args, Encoder};
 
+/// Maximum number of commands without keys in a transaction, `SELECT` excluded. All clients wait
+/// for a transaction, and the time of such a command does not depend on its length.
+const WITHOUT_KEYS_MAX: usize = 1_024;
+
 pub(crate) enum Admitted {
     Run(&'static Spec),
     /// Queued or refused; the reply is written.
@@ -230,6 +234,15 @@ fn enqueue(
         let queued_bytes = transaction.queued_bytes.saturating_add(queued_bytes(args));
         if queued_bytes > limit || !transaction.queue.push(*args) {
             let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
+            return refuse(shared, local, client, out, Some(spec), &text);
+        }
+        if spec.keys.first == 0 && spec.name != "select" {
+            transaction.without_keys += 1;
+        }
+        if transaction.without_keys > WITHOUT_KEYS_MAX {
+            let text = format!(
+                "ERR a transaction may have {WITHOUT_KEYS_MAX} commands without keys at most"
+            );
             return refuse(shared, local, client, out, Some(spec), &text);
         }
         transaction.queued_bytes = queued_bytes;
