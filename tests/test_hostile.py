@@ -438,6 +438,7 @@ def test_clients_that_are_killed_many_times_take_no_memory(start):
     server = start(threads=2, memory="64mb")
     others = [server.connect() for _ in range(300)]
     with server.connect() as wire:
+        harness.wait_until(lambda: b"connected_clients:301\r" in wire.call("INFO", "clients"), "all are accepted")
         before = server.resident_bytes()
         wire.pipeline([("MULTI",), *[("CLIENT", "KILL", "TYPE", "normal")] * 1000])
         assert set(wire.call("EXEC")[:1]) == {300}
