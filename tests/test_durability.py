@@ -1103,7 +1103,7 @@ def test_fsck_names_the_file_that_is_short_or_missing(durable, tmp_path, name, k
     said = offline("fsck", tmp_path / "data", code=1).splitlines()
     assert [line for line in said if line.startswith("problem: ")][0].startswith(f"problem: {words}"), said
     assert sum(words in line for line in said) == 1 and said[-1] == "damaged: 1 problem", said
-    advice = [line for line in said if line.startswith("what to do: ")][0]
+    advice = [line for line in said if line.startswith("to recover: ")][0]
     assert ("fsck --repair" in advice) == (name != "superblock"), said
     report = json.loads(offline("fsck", "--json", tmp_path / "data", code=1))
     assert words in report["problems"][0], report

@@ -418,11 +418,27 @@ def test_a_transaction_has_a_bounded_number_of_commands_without_keys(start):
         assert "not allowed inside a transaction" in str(replies[1]) and "EXECABORT" in str(replies[2])
 
 
+def test_commands_that_a_transaction_refuses_take_no_memory(start):
+    """Each refused command beyond the bound was kept until the end of the transaction."""
+    server = start(threads=1, memory="64mb")
+    with server.connect() as wire:
+        before = server.resident_bytes()
+        assert wire.call("MULTI") == b"OK"
+        message = b"x" * 4000
+        for _ in range(40):
+            replies = wire.pipeline([("ECHO", message)] * 1000)
+        assert "1024 commands without keys" in str(replies[-1])
+        assert server.resident_bytes() < before + 24 * MIB
+        with pytest.raises(ErrorReply, match="EXECABORT"):
+            wire.call("EXEC")
+
+
 def test_clients_that_are_killed_many_times_take_no_memory(start):
     """Each CLIENT KILL of a transaction posted a message for each client: 600 MB, for ever."""
     server = start(threads=2, memory="64mb")
     others = [server.connect() for _ in range(300)]
     with server.connect() as wire:
+        harness.wait_until(lambda: b"connected_clients:301\r" in wire.call("INFO", "clients"), "all are accepted")
         before = server.resident_bytes()
         wire.pipeline([("MULTI",), *[("CLIENT", "KILL", "TYPE", "normal")] * 1000])
         assert set(wire.call("EXEC")[:1]) == {300}

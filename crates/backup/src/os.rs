@@ -226,9 +226,14 @@ fn write_process_id(mut file: &fs::File) -> io::Result<()> {
 /// # Errors
 /// The directory has other contents.
 pub fn is_store(dir: &Path) -> io::Result<bool> {
+    Ok(contents(dir)?.is_some())
+}
+
+/// The store, or the beginning of one, in a directory; None: there is no such directory.
+fn contents(dir: &Path) -> io::Result<Option<Probe>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     for entry in entries {
@@ -242,7 +247,8 @@ pub fn is_store(dir: &Path) -> io::Result<bool> {
         }
     }
     match create::probe(&OsDisk::new(dir, Mode::Buffered)) {
-        Ok(_) | Err(Error::Unfinished { .. }) => Ok(true),
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Unfinished { .. }) => Ok(Some(Probe::Empty)),
         Err(error) => Err(io::Error::other(error.to_string())),
     }
 }
@@ -261,14 +267,11 @@ pub fn is_copy(dir: &Path) -> io::Result<bool> {
     if dir.is_symlink() {
         return Err(io::Error::other("it is a symbolic link"));
     }
-    if !is_store(dir)? {
-        return Ok(false);
-    }
-    match create::probe(&OsDisk::new(dir, Mode::Buffered)) {
-        Ok(Probe::Store(found)) if !found.unfinished && !is_snapshot(dir) => {
+    match contents(dir)? {
+        Some(Probe::Store(found)) if !found.unfinished && !is_snapshot(dir) => {
             Err(io::Error::other("it is the data directory of a server"))
         }
-        _ => Ok(true),
+        found => Ok(found.is_some()),
     }
 }
 

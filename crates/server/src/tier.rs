@@ -148,7 +148,7 @@ fn advice(error: &Error) -> &'static str {
     let (Error::Device { source, .. } | Error::Open { source, .. }) = error else {
         return match error {
             Error::InUse { .. } => "; give each server its own, or stop the other one",
-            Error::OfStore { .. } => "; name a file of its own",
+            Error::OfStore { .. } => "; name a separate file",
             _ => "",
         };
     };

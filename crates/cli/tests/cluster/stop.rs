@@ -1,5 +1,6 @@
 //! The end of a member by a signal while its backups do not answer.
 
+use crate::coordinator;
 use crate::process::{DEADLINE, Process, signal};
 use crate::redis::Redis;
 use duramen_wire::resp::Reply;
@@ -10,22 +11,10 @@ use std::time::{Duration, Instant};
 fn a_member_whose_backups_do_not_answer_ends_in_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = format!("redb:{}", folder.path().join("store").display());
-    let coordinator = Process::start(&[
-        "coordinator",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "no",
-        "--store",
-        &store,
-        "--replicas",
-        "2",
-        // A member that is paused stays a member, and the other one serves its keys.
-        "--verdict-timeout",
-        "20s",
-        "--read-lease",
-        "10s",
-    ]);
+    // A member that is paused stays a member, and the other one serves its keys.
+    let patience = ["--verdict-timeout=20s", "--read-lease=10s"];
+    let settings = [&["--replicas", "2"][..], &patience].concat();
+    let coordinator = coordinator::start(&store, &settings);
     let at = coordinator.said("coordinator");
     let start = |name: &str| {
         let dir = folder.path().join(name).display().to_string();

@@ -182,7 +182,7 @@ pub(crate) struct Heap {
     /// Held shared during an allocation or a free, exclusively by a checkpoint.
     pub changing: RwLock<()>,
     workers: Mutex<Vec<Worker>>,
-    /// Lifts that were made.
+    /// Number of workers that were to have a lift.
     lifts: AtomicUsize,
 }
 

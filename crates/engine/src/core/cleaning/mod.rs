@@ -191,8 +191,8 @@ pub struct Pacer {
     pub forced_eviction: AtomicU64,
     /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
-    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has since a
-    /// writer got memory.
+    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has. It is
+    /// void as soon as flash has progressed.
     pub flash_stuck_at: AtomicU64,
 }
 
