@@ -14,7 +14,6 @@ pub mod lease;
 pub mod membership;
 pub mod placement;
 pub mod planted;
-pub mod random;
 mod recovery;
 pub mod replication;
 pub mod rifl;

@@ -6,8 +6,8 @@ use super::store::Contents;
 use super::{Config, Coordinator, Migration, Output, Timer};
 use crate::membership::Members;
 use crate::planted::Bug;
-use crate::random::Random;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
+use duramen_base::random::Random;
 use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

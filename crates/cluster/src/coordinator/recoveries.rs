@@ -54,7 +54,7 @@ impl Coordinator {
         let Some(min_open) = self.servers.get(&dead).map(|s| s.record.min_open) else {
             return;
         };
-        let id = RecoveryId(self.random.number());
+        let id = RecoveryId(self.random.next_u64());
         let planted = self.config.planted;
         let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US, planted);
         self.recoveries.insert(dead, new);
@@ -503,7 +503,7 @@ impl Coordinator {
         if recovery.log.is_none() || can_go_on {
             return;
         }
-        let id = RecoveryId(self.random.number());
+        let id = RecoveryId(self.random.next_u64());
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.begin_again(id);
         }

@@ -2,8 +2,8 @@
 
 use super::bug::Bug;
 use super::plan::{Fault, Plan, Profile};
-use crate::random::Random;
 use duramen_backup::planted::Bug as Backup;
+use duramen_base::random::Random;
 use duramen_cluster::planted::Bug as Cluster;
 use duramen_cluster::replication::Bug as Replication;
 use duramen_cluster::rifl::Bug as Rifl;
