@@ -637,6 +637,41 @@ def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):
         assert len(wire.call("DURAMEN.TABLE", "LIST")) == tables + 1
 
 
+@pytest.mark.parametrize("level, stop", [("synced", None), ("memory", "NOSAVE"), ("memory", "NOW NOSAVE")])
+def test_a_disk_that_hangs_does_not_delay_a_stop(small_disk, durable, level, stop):
+    """SIGTERM and SHUTDOWN NOSAVE waited for the disk without bound."""
+    server = durable("--stop-timeout-ms", 1000, dir=small_disk / "data", level=level)
+    with server.connect() as wire:
+        wire.call("SET", "before", "1")
+        assert wire.call("WAITAOF", 1, 0, 5000) == [1, 0]
+        with harness.frozen(small_disk):
+            if stop:
+                wire.call("SET", "lost", "2")
+                wire.send(harness.encode("SHUTDOWN", *stop.split()))
+            else:
+                server.process.terminate()
+            harness.wait_until(lambda: "did not end within its time" in server.log(), "it ends")
+    assert server.process.wait(timeout=harness.PATIENCE_S) == 6
+    assert "the directory is not closed: the disk has not answered" in server.log()
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("GET", "before") == b"1"
+
+
+def test_a_stop_waits_for_writes_at_level_memory_while_the_disk_hangs(small_disk, durable):
+    server = durable("--stop-timeout-ms", 100, dir=small_disk / "data", level="memory")
+    with server.connect() as wire:
+        with harness.frozen(small_disk):
+            assert wire.call("SET", "owed", "1") == b"OK"
+            server.process.terminate()
+            time.sleep(7)
+            assert server.process.poll() is None
+        assert server.process.wait(timeout=harness.PATIENCE_S) == 0
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("GET", "owed") == b"1"
+
+
 def test_a_stop_on_a_full_disk_loses_nothing(small_disk, durable):
     """SHUTDOWN answered nothing, exited with 0 and had discarded 88 MB that level `memory` had
     acknowledged. It is refused unless every acknowledged write has room."""

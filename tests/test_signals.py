@@ -204,7 +204,7 @@ def test_hup_reads_the_configuration_file_again(tmp_path, config):
 def test_hup_opens_the_log_file_again(tmp_path):
     log, old = tmp_path / "duramen.log", tmp_path / "duramen.log.1"
     with serve(tmp_path, "--log-file", log, stderr=subprocess.PIPE) as (process, port):
-        assert "serving" in log.read_text()
+        harness.wait_until(lambda: "serving" in log.read_text(), "the log has the first lines")
         log.rename(old)
         process.send_signal(signal.SIGUSR1)
         harness.wait_until(lambda: "SIGUSR1" in old.read_text(), "the renamed file is written to")

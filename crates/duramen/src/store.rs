@@ -427,6 +427,17 @@ impl Store {
         Some(stats)
     }
 
+    /// A number that grows with each write or sync that the disk of the directory has ended.
+    #[doc(hidden)]
+    pub fn disk_answers(&self) -> u64 {
+        let durable = self.durable.as_ref();
+        let local = durable.and_then(|durable| durable.log.durable.local());
+        local.map_or(0, |local| {
+            let done = local.backup.stats();
+            done.commits + done.syncs + done.wal_written_bytes + done.frame_written_bytes
+        })
+    }
+
     /// Memory of data in flight to the disk, beside the budget; zeros without a directory, and for
     /// a member of a cluster.
     #[doc(hidden)]

@@ -11,6 +11,8 @@ use crate::config::ServerConfig;
 use crate::error::ServerError;
 use duramen::internals::{LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
+use duramen_base::ids::Level;
+use duramen_engine::{Log, Position};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -249,8 +251,24 @@ impl Durability {
 
     /// Whether written data is not on disk yet.
     pub(crate) fn has_unwritten(&self) -> bool {
+        !self.unwritten().is_none()
+    }
+
+    /// The written data that is not on disk yet.
+    pub(crate) fn unwritten(&self) -> Position {
         let log = self.store.engine().log();
-        log.is_some_and(|log| !log.appended().is_none())
+        log.map(Log::appended).unwrap_or_default()
+    }
+
+    /// Whether all data of `position` is on disk.
+    pub(crate) fn is_written(&self, position: &Position) -> bool {
+        let log = self.store.engine().log();
+        log.is_none_or(|log| log.reached(position) == Level::Synced)
+    }
+
+    /// A number that grows with each write or sync that the disk has ended.
+    pub(crate) fn disk_answers(&self) -> u64 {
+        self.store.disk_answers()
     }
 
     /// When the last successful snapshot ended, in seconds since the Unix epoch; 0 = there was

@@ -50,10 +50,10 @@ pub enum ServerError {
     /// a person must look at the reason.
     #[error("this member's life is over: {reason}")]
     LifeOver { again: bool, reason: String },
-    /// A thread did not end when the server stopped: the process should end without it. Writes
+    /// A thread or the disk did not end the stop in time: the process should end without it. Writes
     /// acknowledged at a level above `memory` are on disk, as after any crash.
     #[error(
-        "a thread did not end within the time that a stop has, and the process ends without it:\n{table}"
+        "the stop did not end within its time, and the process ends without it:\n{table}"
     )]
     Stuck { table: String },
     /// No named coordinator belongs to this cluster, and none ever will: name other coordinators,

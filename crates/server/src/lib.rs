@@ -9,6 +9,7 @@
 
 mod admin;
 mod clock;
+mod closing;
 pub mod cluster;
 pub mod config;
 pub mod durability;

@@ -3,7 +3,23 @@
 
 use super::{Message, Shared, Stop};
 use crate::durability::{Durability, Job, Stopping, Target};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Waits a bounded time until everything is on disk: the disk may never answer.
+fn flush_within(durability: &Arc<Durability>, patience: Duration) -> Result<(), String> {
+    let (ends, end) = mpsc::channel();
+    let flushed = Arc::clone(durability);
+    let thread = std::thread::Builder::new().name("flush".to_owned());
+    let flush = move || drop(ends.send(flushed.store().flush()));
+    if let Err(error) = thread.spawn(flush) {
+        return Err(format!("cannot start a thread: {error}"));
+    }
+    match end.recv_timeout(patience) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the disk has not answered for {patience:?}")),
+    }
+}
 
 impl Shared {
     /// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
@@ -22,8 +38,15 @@ impl Shared {
         let (durability, shared) = (Arc::clone(durability), self.this());
         let outcome = Arc::clone(&stopping);
         self.ending.ask(true);
+        let patience = Duration::from_millis(self.config().stop_timeout_ms);
         let write = move || {
-            let written = durability.store().flush();
+            let written = match anyway {
+                true => flush_within(&durability, patience),
+                false => durability
+                    .store()
+                    .flush()
+                    .map_err(|error| error.to_string()),
+            };
             let Some(shared) = shared else { return };
             let result = match written {
                 Ok(()) => Ok(how),
@@ -36,7 +59,7 @@ impl Shared {
                         "not stopping: {why}; acknowledged writes that are not on disk would be lost. Free space, or discard them with SHUTDOWN NOSAVE"
                     );
                     shared.ending.ask(false);
-                    Err(why.to_string())
+                    Err(why)
                 }
             };
             outcome.end(result.clone().map(|_| ()));
