@@ -182,7 +182,7 @@ impl Salvage {
         let end = header
             .as_ref()
             .map(|header| scan::scan(&mut reader, place, header, true, &mut |_| Ok(())));
-        self.wal_damage = match end {
+        self.wal_damage = match &end {
             None => Some("neither header of the write-ahead log can be read".to_owned()),
             Some(Err(error)) => Some(error.to_string()),
             Some(Ok(end)) if end.lsn <= self.durable_lsn => Some(format!(
@@ -197,6 +197,17 @@ impl Salvage {
         // Of two with one number the later life's counts.
         commits.sort_by_key(|(commit, _)| (commit.lsn, std::cmp::Reverse(commit.generation)));
         commits.dedup_by_key(|(commit, _)| commit.lsn);
+        if let (None, Some(Ok(end))) = (&self.wal_damage, end) {
+            // A start must take it for the end, as a power cut may look the same; it is no proof.
+            let mut behind = commits.iter().map(|(commit, _)| commit);
+            let behind = behind.find(|c| c.lsn > end.lsn && c.generation >= end.generation);
+            self.wal_damage = behind.map(|next| {
+                format!(
+                    "commit {} of the write-ahead log cannot be read, and commit {} behind it can",
+                    end.lsn, next.lsn
+                )
+            });
+        }
         for (commit, body) in &commits {
             for record in commit.records(body).into_iter().flatten() {
                 self.take_record(&record);

@@ -452,3 +452,30 @@ fn a_page_of_sound_entries_from_elsewhere_is_a_loss() {
         assert!(!repaired.done.lost.is_empty() && repaired.done.unproved > 0);
     }
 }
+
+/// A start takes the first page that cannot be read for the end of the write-ahead log: after a
+/// power cut that is right. A repair called the data of the commits behind it proved.
+#[test]
+fn commits_behind_a_damaged_one_are_a_loss() {
+    let [dir, killed, out] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let store = Store::open(options(dir.path())).unwrap();
+    let mut session = store.session().unwrap();
+    session.set_level(Some(Level::Buffered)).unwrap();
+    for n in 0..500 {
+        session.set(T, key(n), [n as u8; 500]).unwrap();
+    }
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap(); // as `kill -9` leaves it
+        std::fs::copy(file.path(), killed.path().join(file.file_name())).unwrap();
+    }
+    drop(session);
+    store.close().unwrap();
+    let wal = killed.path().join("wal");
+    let mut bytes = std::fs::read(&wal).unwrap();
+    bytes[200 * 4096..201 * 4096].fill(0);
+    std::fs::write(&wal, bytes).unwrap();
+    let damaged: Arc<dyn Disk> = Arc::new(OsDisk::new(killed.path(), Mode::Buffered));
+    let done = duramen::internals::salvage(&damaged, out.path(), &mut |_, _| {}).unwrap();
+    let said = done.wal_damage.unwrap();
+    assert!(said.contains("cannot be read, and commit"), "{said}");
+}

@@ -52,9 +52,7 @@ pub enum ServerError {
     LifeOver { again: bool, reason: String },
     /// A thread or the disk did not end the stop in time: the process should end without it. Writes
     /// acknowledged at a level above `memory` are on disk, as after any crash.
-    #[error(
-        "the stop did not end within its time, and the process ends without it:\n{table}"
-    )]
+    #[error("the stop did not end within its time, and the process ends without it:\n{table}")]
     Stuck { table: String },
     /// No named coordinator belongs to this cluster, and none ever will: name other coordinators,
     /// or their cluster.
