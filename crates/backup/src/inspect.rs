@@ -50,6 +50,9 @@ pub struct WalEnd {
     pub bytes: u64,
     /// The server had recorded this end when it stopped.
     pub clean: bool,
+    /// Commits that are newer than the end. A power cut may leave some; otherwise a commit at the
+    /// end is damaged.
+    pub behind: u64,
 }
 
 /// The contents of a frame's slots.
@@ -193,6 +196,11 @@ impl Inspector {
             to_lsn: end.lsn,
             bytes: end.bytes,
             clean: header.end_lsn == end.lsn,
+            behind: match header.end_lsn == end.lsn {
+                true => 0,
+                false => scan::commits_behind(&mut reader, &header.salts, &end)
+                    .map_or(0, |behind| behind.len() as u64),
+            },
         })
     }
 

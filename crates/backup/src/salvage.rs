@@ -193,21 +193,21 @@ impl Salvage {
         };
         let from = header.as_ref().map_or(0, |header| header.tail_lsn);
         let salts = header.as_ref().map(|header| &header.salts);
+        if let (None, Some(Ok(end)), Some(salts)) = (&self.wal_damage, end, salts) {
+            // A start must take it for the end, as a power cut may look the same; it is no proof.
+            let behind = scan::commits_behind(&mut reader, salts, &end).unwrap_or_default();
+            let next = behind.iter().map(|commit| commit.lsn).min();
+            self.wal_damage = next.map(|next| {
+                format!(
+                    "commit {} of the write-ahead log cannot be read, and commit {next} behind it can",
+                    end.lsn
+                )
+            });
+        }
         let mut commits = scan::sound_commits(&mut reader, salts, from);
         // Of two with one number the later life's counts.
         commits.sort_by_key(|(commit, _)| (commit.lsn, std::cmp::Reverse(commit.generation)));
         commits.dedup_by_key(|(commit, _)| commit.lsn);
-        if let (None, Some(Ok(end))) = (&self.wal_damage, end) {
-            // A start must take it for the end, as a power cut may look the same; it is no proof.
-            let mut behind = commits.iter().map(|(commit, _)| commit);
-            let behind = behind.find(|c| c.lsn > end.lsn && c.generation >= end.generation);
-            self.wal_damage = behind.map(|next| {
-                format!(
-                    "commit {} of the write-ahead log cannot be read, and commit {} behind it can",
-                    end.lsn, next.lsn
-                )
-            });
-        }
         for (commit, body) in &commits {
             for record in commit.records(body).into_iter().flatten() {
                 self.take_record(&record);

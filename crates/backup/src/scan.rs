@@ -221,21 +221,32 @@ fn next(
     Ok(None)
 }
 
-/// Whether any commit in the ring proves that the one at the end had been durable.
-fn was_durable(reader: &mut Reader<'_>, salts: &Salts, end: &End) -> std::io::Result<bool> {
+/// Heads of the commits in the ring that are newer than the one at the end, at any place. A power
+/// cut may leave some; otherwise the commit at the end is damaged.
+pub(crate) fn commits_behind(
+    reader: &mut Reader<'_>,
+    salts: &Salts,
+    end: &End,
+) -> std::io::Result<Vec<Commit>> {
+    let mut behind = Vec::new();
     let mut at = 0;
     while at < reader.ring_bytes {
         if let Some(commit) = reader.head(at)?
             && salts.has(&commit)
             && commit.generation >= end.generation
             && commit.lsn > end.lsn
-            && commit.durable_lsn >= end.lsn
         {
-            return Ok(true);
+            behind.push(commit);
         }
         at += BLOCK;
     }
-    Ok(false)
+    Ok(behind)
+}
+
+/// Whether any commit in the ring proves that the one at the end had been durable.
+fn was_durable(reader: &mut Reader<'_>, salts: &Salts, end: &End) -> std::io::Result<bool> {
+    let behind = commits_behind(reader, salts, end)?;
+    Ok(behind.iter().any(|commit| commit.durable_lsn >= end.lsn))
 }
 
 /// Every commit in the ring that is sound by itself and not older than `from`, with its body, at

@@ -199,6 +199,12 @@ impl Report {
             Ok(end) => {
                 let wal = json!({ "commits": commits, "bytes": end.bytes, "clean": end.clean });
                 self.facts.insert("wal".to_owned(), wal);
+                if end.behind > 0 {
+                    self.notes.push(format!(
+                        "write-ahead log: commit {} cannot be read, and {} behind it can; after a power cut that is normal, otherwise the log is damaged there, and a start loses what follows",
+                        end.to_lsn, end.behind
+                    ));
+                }
             }
             Err(error) => self.problems.push(error.damage()),
         }
