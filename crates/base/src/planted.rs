@@ -1,7 +1,7 @@
 //! Bugs that tests plant to prove that they find them: one list and one mechanism for all crates.
 //!
 //! A test plants a bug in its thread; product code asks [`has_bug`] at the place of the mistake.
-//! Without feature `planted` (and outside of random schedules) there are no bugs: [`has_bug`] is
+//! Without feature `planted` (and outside of model checkers) there are no bugs: [`has_bug`] is
 //! false at compile time.
 
 /// A mistake: most of them are taken from a paper or its code, others leave out one condition of a
@@ -69,6 +69,9 @@ pub enum Bug {
     RemovalsAreNotMarked,
     /// A watch sees a write or a removal before any other thread can.
     MarkedBeforeSeen,
+    /// epoch::E3: memory that was retired has no readers, whenever it was, while no session is
+    /// inside.
+    QuietWithoutBound,
 
     // duramen-backup: the write-ahead log and the frames of one device.
     /// Trap 10: the frame's certificate is overwritten in place instead of alternating between two
@@ -347,13 +350,13 @@ pub fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
 
 pub use imp::Planted;
 
-#[cfg(any(feature = "planted", shuttle))]
+#[cfg(any(feature = "planted", loom, shuttle))]
 mod imp {
     use super::Bug;
     use std::cell::Cell;
     use std::marker::PhantomData;
 
-    // The standard library's, not the one of `sync`: all threads of a random schedule run on one
+    // The standard library's, not the one of `sync`: all threads of a model checker run on one
     // thread of the system, and each of them has the bug.
     std::thread_local! {
         static BUG: Cell<Option<Bug>> = const { Cell::new(None) };
@@ -394,7 +397,7 @@ mod imp {
     }
 }
 
-#[cfg(not(any(feature = "planted", shuttle)))]
+#[cfg(not(any(feature = "planted", loom, shuttle)))]
 mod imp {
     use super::Bug;
 

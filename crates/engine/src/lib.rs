@@ -51,8 +51,6 @@ pub use completion::Completions;
 pub use duramen_base::waits::Wait;
 pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
-#[cfg(any(feature = "planted", shuttle))]
-pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
 pub use range::{

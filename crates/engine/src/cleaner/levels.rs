@@ -29,9 +29,10 @@ use super::select::{select_disk, select_hollow_on_disk, select_memory, select_wa
 use crate::TableId;
 use crate::core::Core;
 use crate::counters::{add, sub};
-use crate::log::{Bug, Log, Pass, Swap};
+use crate::log::{Log, Pass, Swap};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, NewTombstone};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
@@ -367,7 +368,7 @@ impl Context {
             return self.keep_completion(core, entry, location);
         }
         let is_tombstone = entry.kind == entry::Kind::Tombstone;
-        let careless = !is_tombstone && log.has_bug(Bug::NotMaterialised);
+        let careless = !is_tombstone && has_bug(Bug::NotMaterialised);
         if careless || !self.is_needed(log, entry) {
             if is_tombstone {
                 counters.note_moved(from, entry.padded_bytes);

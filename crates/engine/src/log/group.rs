@@ -10,12 +10,12 @@
 //! not shown an open group.
 
 use super::Log;
-use super::planted::Bug;
 use crate::core::Core;
 use crate::head::{Head, Tail};
 use crate::index::bucket;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, Kind};
 use std::ops::Range;
 
@@ -124,7 +124,7 @@ impl Log {
 
     /// Entries that the holder of the head's lock appends from now on form one group.
     pub(crate) fn begin_group(&self, tail: &mut Tail) {
-        if !self.planted.is(Bug::GroupsInParts) {
+        if !has_bug(Bug::GroupsInParts) {
             tail.begin_group();
         }
     }

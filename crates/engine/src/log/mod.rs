@@ -27,7 +27,6 @@ mod group;
 #[cfg(any(loom, shuttle))]
 pub mod modelled;
 mod order;
-mod planted;
 mod position;
 mod relocate;
 mod removals;
@@ -36,11 +35,6 @@ mod swap;
 
 pub(crate) use group::roll;
 pub(crate) use order::{Buried, HEADS_MAX};
-#[cfg_attr(
-    not(any(feature = "planted", shuttle)),
-    allow(unreachable_pub, unused_imports)
-)]
-pub use planted::Bug;
 pub use position::Position;
 pub use relocate::Relocation;
 pub use stream::{Collected, Piece};
@@ -51,6 +45,7 @@ pub use swap::{Pass, SurvivorReady, Swap};
 use crate::space::Space;
 use crate::{Error, LogOptions, TableChange};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering,
 };
@@ -93,7 +88,6 @@ pub struct Log {
     refuses: AtomicU8,
     /// Survivors could not be written for want of disk space.
     cannot_clean: AtomicBool,
-    planted: planted::Planted,
     version_floor: AtomicU64,
     /// Segments are being loaded.
     loading: AtomicBool,
@@ -169,7 +163,6 @@ impl Log {
             next_segment: AtomicU64::new(options.first_segment.max(1)),
             refuses: AtomicU8::new(0),
             cannot_clean: AtomicBool::new(false),
-            planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
             loading: AtomicBool::new(false),
             sides: AtomicUsize::new(0),
@@ -339,7 +332,7 @@ impl Log {
     /// windows of side logs (swap::D8).
     pub(crate) fn may_leave_memory(&self, window: u32) -> bool {
         self.is_durably_closed(window as usize)
-            && (self.swaps.is_written(window) || self.has_bug(Bug::UnwrittenLeavesMemory))
+            && (self.swaps.is_written(window) || has_bug(Bug::UnwrittenLeavesMemory))
     }
 
     /// Copies bytes of a closed segment that the caller's pin keeps in memory.

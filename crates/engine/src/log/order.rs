@@ -17,7 +17,6 @@
 //! **Observation**: everything that a guard was shown (objects, absences, failed conditions) joins
 //! its position if it can still be lost (docs/traps.md, trap 4).
 
-use super::planted::Bug;
 use super::{Log, Position};
 use crate::index::{Index, Partition};
 use crate::session::Guard;
@@ -25,6 +24,7 @@ use crate::space::{Purpose, Space};
 use crate::write::Locked;
 use crate::{Error, KeyHash, TableChange, TableId};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waits::NOTHING;
 use duramen_base::waits::Resource::{Door, Head, Key, Pin};
 use duramen_format::entry::NewTombstone;
@@ -130,7 +130,7 @@ impl<'s> Guard<'s> {
     #[inline(never)]
     pub(crate) fn observe_entry(&self, index: &Index, location: u64) {
         if let Some(log) = &self.core.log
-            && !log.planted.is(Bug::HitsDoNotWait)
+            && !has_bug(Bug::HitsDoNotWait)
         {
             self.observe(log, index, log.place_of(&self.core.space, location));
         }
@@ -159,7 +159,7 @@ impl<'s> Guard<'s> {
         let Some(log) = &self.core.log else {
             return;
         };
-        if log.planted.is(Bug::MissesDoNotWait) {
+        if has_bug(Bug::MissesDoNotWait) {
             return;
         }
         let seen = partition.last_removed();
@@ -245,7 +245,7 @@ impl<'s> Guard<'s> {
             Some(_) => false,
             None => locked.partition.last_removed() != 0,
         };
-        if !is_elsewhere || log.planted.is(Bug::AnyHead) {
+        if !is_elsewhere || has_bug(Bug::AnyHead) {
             return Ok(true);
         }
         self.settle(log, hash, locked)
@@ -352,7 +352,7 @@ impl<'s> Guard<'s> {
         let Some(log) = self.core.log.as_deref() else {
             return Vec::new();
         };
-        if log.planted.is(Bug::AnyHead) {
+        if has_bug(Bug::AnyHead) {
             return Vec::new();
         }
         let own = self.head.number as u16;
@@ -506,7 +506,7 @@ impl<'s> Guard<'s> {
         self.head.counters.note_tombstone(bytes);
         self.carried.appended += bytes as u64;
         match &mut self.transaction {
-            Some(transaction) if !log.planted.is(Bug::RemovalsShownEarly) => {
+            Some(transaction) if !has_bug(Bug::RemovalsShownEarly) => {
                 transaction.removed.push((locked.partition, hash));
             }
             // A guard that is alone ends its group before any other guard enters.

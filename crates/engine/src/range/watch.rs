@@ -19,10 +19,10 @@
 
 use super::contains;
 use crate::core::Core;
-use crate::log::Bug;
 use crate::session::Guard;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{self, Mutex};
 use duramen_base::waits::{self, LongWait, NOTHING, Resource};
 use std::collections::HashMap;
@@ -162,10 +162,7 @@ impl Store {
             .watches
             .generation
             .fetch_add(1, Ordering::SeqCst);
-        if self
-            .log()
-            .is_some_and(|log| log.has_bug(Bug::QuiesceDoesNotWait))
-        {
+        if has_bug(Bug::QuiesceDoesNotWait) {
             return;
         }
         self.wait_for_guards();

@@ -4,7 +4,6 @@
 mod disk;
 mod flash;
 mod model;
-#[cfg(feature = "planted")]
 mod planted;
 mod restart;
 mod scenarios;
