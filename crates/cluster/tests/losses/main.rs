@@ -8,7 +8,6 @@
 
 #[path = "../common/dice.rs"]
 mod dice;
-#[cfg(feature = "planted")]
 mod planted;
 
 use dice::Dice;
@@ -126,8 +125,6 @@ fn config() -> Config {
         frees_max: 3,
         coordinated: true,
         layout: Layout::Scatter,
-        #[cfg(feature = "planted")]
-        planted: None,
     }
 }
 

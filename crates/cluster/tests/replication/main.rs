@@ -11,7 +11,6 @@
 
 #[path = "../common/dice.rs"]
 mod dice;
-#[cfg(feature = "planted")]
 mod planted;
 mod scenarios;
 
@@ -602,8 +601,6 @@ fn config(one_stream: bool) -> Config {
         frees_max: usize::MAX,
         coordinated: false,
         layout: Layout::Scatter,
-        #[cfg(feature = "planted")]
-        planted: None,
     }
 }
 
