@@ -7,8 +7,8 @@
 
 use crate::Error;
 use crate::commit::{Durable, LOCAL};
-use crate::planted::Bug;
 use duramen_base::ids::Level;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
@@ -104,10 +104,9 @@ impl Durable {
             let number = commit
                 .master
                 .swap(add, swap.remove.clone(), swap.version_floor);
-            if self.options.has_bug(Bug::FreeBeforeSwap) {
-                commit.frees.extend(&swap.remove);
-                commit.proposed = Some((number, swap));
-                return Ok(true);
+            if has_bug(Bug::FreeBeforeSwap) {
+                let mut victims = swap.remove.iter();
+                victims.try_for_each(|id| self.backup().free(*id))?;
             }
             commit.proposed = Some((number, swap));
         }

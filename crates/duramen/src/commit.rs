@@ -19,12 +19,12 @@ use crate::heat::Heat;
 use crate::hints::Hints;
 use crate::member::{Flight, Remote};
 use crate::meter::Meter;
-use crate::planted::Bug;
 use crate::repair::Repairs;
 use crate::scrub::Scrub;
 use crate::{DiskState, Error, Options};
 use duramen_backup::{Backup, Chunk};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
 use duramen_engine::{Collected, Log, Piece, Swap, TableChange};
 use duramen_format::certificate::Certificate;
@@ -371,7 +371,7 @@ impl Durable {
         }
         commit.staged = false;
         let mut reached = committed.level.min(level);
-        if self.options.has_bug(Bug::AnswerBeforeSync) {
+        if has_bug(Bug::AnswerBeforeSync) {
             reached = Level::Synced;
         }
         self.log().complete(&mut commit.collected, reached);

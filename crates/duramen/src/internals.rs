@@ -2,8 +2,6 @@
 //! no part of the embedded API.
 
 pub use crate::member::{Backups, Bytes, Call, MemberOptions};
-#[cfg(feature = "planted")]
-pub use crate::planted::Bug;
 pub use crate::repair::{Repair, RepairStep};
 pub use crate::salvage::{Lost, Salvaged, salvage};
 pub use crate::writer::LogWriter;

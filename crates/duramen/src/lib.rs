@@ -71,7 +71,6 @@ mod member;
 mod meter;
 mod objects;
 mod options;
-mod planted;
 mod progress;
 mod repair;
 mod restart;

@@ -5,6 +5,7 @@ use crate::restart::Loaded;
 use crate::{Error, Phase, Progress};
 use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::carry;
 use duramen_cluster::control::State;
 use duramen_engine::{LoadError, Loader, Pass};
 use std::num::NonZeroUsize;
@@ -84,7 +85,7 @@ pub(crate) fn load(
     } else {
         std::thread::scope(|scope| {
             for _ in 0..wanted.min(segments.len()) {
-                scope.spawn(|| load.run(started, progress));
+                scope.spawn(carry(|| load.run(started, progress)));
             }
         });
     }

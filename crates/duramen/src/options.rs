@@ -67,10 +67,6 @@ pub struct Options {
     /// Name of the cluster; a directory of another one is refused.
     #[doc(hidden)]
     pub cluster: String,
-    /// A planted bug for tests.
-    #[cfg(feature = "planted")]
-    #[doc(hidden)]
-    pub planted: Option<crate::planted::Bug>,
 }
 
 impl Options {
@@ -123,8 +119,6 @@ impl Options {
             restart_threads: 0,
             version_floor: 0,
             cluster: "duramen".to_owned(),
-            #[cfg(feature = "planted")]
-            planted: None,
         }
     }
 

@@ -14,13 +14,13 @@ use crate::commit::{Commit, Durable, LOCAL};
 use crate::health::Health;
 use crate::heat::Heat;
 use crate::load;
-use crate::planted::Bug;
 use crate::repair::Repairs;
 use crate::scrub::Scrub;
 use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
 use duramen_cluster::control::{Listed, State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
@@ -84,23 +84,8 @@ pub(crate) fn open(
     }
 }
 
-#[cfg(not(feature = "planted"))]
 fn backup_options(options: &Options) -> duramen_backup::Options {
     duramen_backup::Options {
-        memory_bytes: duramen_backup::Options::copies_of(options.engine.memory_bytes),
-        ..duramen_backup::Options::default()
-    }
-}
-
-#[cfg(feature = "planted")]
-fn backup_options(options: &Options) -> duramen_backup::Options {
-    let planted = match options.planted {
-        Some(Bug::Backup(bug)) => Some(bug),
-        Some(Bug::DamageIsSkipped) => Some(duramen_backup::planted::Bug::DamageIsSkipped),
-        _ => None,
-    };
-    duramen_backup::Options {
-        planted,
         memory_bytes: duramen_backup::Options::copies_of(options.engine.memory_bytes),
         ..duramen_backup::Options::default()
     }
@@ -266,17 +251,11 @@ fn restart(
         place: place.clone(),
         reason,
     };
-    let mut state = read_control(&backup, replicas, options, &damaged)?;
-    if options.has_bug(Bug::ReplayEverything) {
-        replay_everything(&mut state, replicas);
-    }
-    if options.has_bug(Bug::DamageIsSkipped) {
-        skip_damage(&mut state, replicas);
-    }
+    let state = read_control(&backup, replicas, options, &damaged)?;
     let listed = check_complete(&state, replicas, &damaged)?;
     let engine = make_engine(&backup, &state, replicas, options)?;
     // The control segment counts until the next one does.
-    let control = newest_control(replicas, options).map(|replica| replica.segment);
+    let control = newest_control(replicas).map(|replica| replica.segment);
     backup.forget_rebuilt(&|id| state.segments.contains_key(&id) || control == Some(id));
     for (table, info) in &state.tables {
         engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
@@ -334,9 +313,9 @@ fn restart(
     Ok((durable, loaded))
 }
 
-fn newest_control<'a>(replicas: &'a [ReplicaInfo], options: &Options) -> Option<&'a ReplicaInfo> {
+fn newest_control(replicas: &[ReplicaInfo]) -> Option<&ReplicaInfo> {
     let controls = replicas.iter().filter(|r| r.kind == Kind::Control);
-    if options.has_bug(Bug::OldControlHead) {
+    if has_bug(Bug::OldControlHead) {
         controls.min_by_key(|replica| replica.segment)
     } else {
         controls.max_by_key(|replica| replica.segment)
@@ -351,7 +330,7 @@ fn read_control(
     options: &Options,
     damaged: &dyn Fn(String) -> Error,
 ) -> Result<State, Error> {
-    let Some(newest) = newest_control(replicas, options) else {
+    let Some(newest) = newest_control(replicas) else {
         if replicas.is_empty() {
             let safe_version = options.version_floor;
             return Ok(State {
@@ -372,29 +351,6 @@ fn read_control(
         ))
     })?;
     State::replay(newest.segment, &bytes).map_err(|error| damaged(error.to_string()))
-}
-
-/// [`Bug::ReplayEverything`].
-fn replay_everything(state: &mut State, replicas: &[ReplicaInfo]) {
-    for replica in replicas
-        .iter()
-        .filter(|r| r.kind != Kind::Control && !r.damaged)
-    {
-        state.segments.entry(replica.segment).or_insert(Listed {
-            kind: replica.kind,
-            head: 0,
-            epoch: replica.epoch,
-            closed: Some(replica.certificate()),
-            generation: 0,
-        });
-    }
-}
-
-/// [`Bug::DamageIsSkipped`].
-fn skip_damage(state: &mut State, replicas: &[ReplicaInfo]) {
-    for replica in replicas.iter().filter(|replica| replica.damaged) {
-        state.segments.remove(&replica.segment);
-    }
 }
 
 /// The state of a new store: the default table exists from the start.
@@ -431,6 +387,9 @@ fn check_complete(
         let is_whole = listed
             .closed
             .is_none_or(|certificate| replica.certificate() == certificate);
+        if replica.damaged && has_bug(Bug::DamageIsSkipped) {
+            continue;
+        }
         if replica.damaged || replica.kind != listed.kind || !is_whole {
             return Err(damaged(format!(
                 "segment {id} ({}) is damaged: {} bytes of it are valid{}",
@@ -449,6 +408,10 @@ fn check_complete(
             )));
         }
         found.push(**replica);
+    }
+    if has_bug(Bug::ReplayEverything) {
+        let is_data = |replica: &ReplicaInfo| replica.kind != Kind::Control && !replica.damaged;
+        return Ok(replicas.iter().copied().filter(is_data).collect());
     }
     Ok(found)
 }
@@ -491,14 +454,7 @@ fn make_engine(
         log: Some(log),
         ..options.engine.clone()
     };
-    let engine = duramen_engine::Store::new(engine)?;
-    #[cfg(feature = "planted")]
-    match (options.planted, engine.log()) {
-        (Some(Bug::Engine(bug)), Some(log)) => log.plant(bug),
-        (Some(Bug::DamageIsSkipped), Some(log)) => log.plant(duramen_engine::Bug::DamageIsSkipped),
-        _ => {}
-    }
-    Ok(engine)
+    Ok(duramen_engine::Store::new(engine)?)
 }
 
 fn make_master(backup: &Backup, state: State, replicas: &[ReplicaInfo]) -> Master {

@@ -4,6 +4,7 @@
 //! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
 
 use crate::{Error, LogWriter};
+use duramen_base::planted::carry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -77,7 +78,7 @@ impl Threads {
 
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name(name.to_owned());
-        match thread.spawn(body) {
+        match thread.spawn(carry(body)) {
             Ok(handle) => {
                 self.handles.lock().expect("threads").push(handle);
                 Ok(())
