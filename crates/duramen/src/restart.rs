@@ -22,7 +22,7 @@ use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
-use duramen_cluster::control::{Listed, State, Table, segments_max};
+use duramen_cluster::control::{State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;

@@ -21,10 +21,10 @@
 //! after its leases by time.
 
 use crate::owned::Owned;
-use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, ListVersion, MapVersion, ServerId, TableId, TabletsVersion};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_cluster::random::Random;
@@ -230,7 +230,6 @@ pub struct Member {
     /// The time of the next request of each kind.
     timers: BTreeMap<Asking, u64>,
     next_token: u64,
-    planted: Planted,
 }
 
 impl Member {
@@ -254,15 +253,7 @@ impl Member {
             asking: BTreeMap::new(),
             timers: BTreeMap::from([(Asking::Enlist, now_us)]),
             next_token: 0,
-            planted: Planted::default(),
         }
-    }
-
-    /// Plants this bug from now on.
-    #[cfg(feature = "planted")]
-    pub fn plant(&mut self, bug: Bug) {
-        self.planted = Planted::one(bug);
-        self.owned.planted = self.planted;
     }
 
     /// Its id; `NONE` before it is a member.
@@ -616,7 +607,7 @@ impl Member {
             request,
             answer: ServerAnswer::Refused(refusal),
         };
-        let is_old = sender.generation < self.term && !self.planted.is(Bug::OldLeaderObeyed);
+        let is_old = sender.generation < self.term && !has_bug(Bug::OldLeaderObeyed);
         if !sender.is_coordinator() || is_old {
             return out.push(refuse(Refusal::NotLeader { leader: None })); // N6
         }
@@ -687,7 +678,7 @@ impl Member {
         self.asking.clear();
         self.timers.clear();
         self.detector = None;
-        if !self.planted.is(Bug::ServesAfterEnd) {
+        if !has_bug(Bug::ServesAfterEnd) {
             out.push(Output::View(Arc::new(View::default())));
         }
         out.push(Output::Ended {

@@ -30,7 +30,6 @@ use crate::migration::Migrations;
 use crate::needed::{self, Needed};
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Purging;
-use crate::planted::Planted;
 use crate::recovery::{self, Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
 use crate::serve;
@@ -73,7 +72,6 @@ pub struct Node {
     look_us: u64,
     forgive_us: u64,
     pub(crate) ended: bool,
-    pub(crate) planted: Planted,
 }
 
 impl Node {
@@ -93,7 +91,6 @@ impl Node {
             look_us: now_us,
             forgive_us: now_us,
             ended: false,
-            planted: Planted::default(),
         }
     }
 
@@ -426,7 +423,7 @@ impl Node {
             return false;
         };
         let owned = self.member.owned();
-        if owned.has(&ranges) || here::is_anything(owned, life, &ranges, self.planted) {
+        if owned.has(&ranges) || here::is_anything(owned, life, &ranges) {
             return false; // recovery::R2
         }
         let has_begun = life.recoveries.begin(now_us, &life.store, order, ranges);
@@ -442,7 +439,7 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         let until = self.read_until.clone();
-        match Life::begin(now_us, server, settings, &self.options, until, self.planted) {
+        match Life::begin(now_us, server, settings, &self.options, until) {
             Ok((life, opened)) => {
                 self.life = Some(life);
                 out.push(opened);

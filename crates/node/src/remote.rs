@@ -28,9 +28,9 @@
 mod silence;
 
 use crate::member::Token;
-use crate::planted::{Bug, Planted};
 use duramen::internals::{Backups, Bytes, Call};
 use duramen_base::ids::{Level, SegmentId, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
@@ -202,7 +202,6 @@ pub(crate) struct Remote {
     next_token: u64,
     silence: Silence,
     ended: bool,
-    pub(crate) planted: Planted,
 }
 
 impl Remote {
@@ -219,7 +218,6 @@ impl Remote {
             next_token: HEAD_TOKENS,
             silence: Silence::default(),
             ended: false,
-            planted: Planted::default(),
         }
     }
 
@@ -262,7 +260,7 @@ impl Remote {
         for (call, open) in &mut self.calls {
             if open.due_us <= now_us {
                 open.due_us = now_us + PATIENCE_US;
-                if self.planted.is(Bug::LateLease) {
+                if has_bug(Bug::LateLease) {
                     open.sent_us = None;
                 }
                 open.sent_us.get_or_insert(now_us); // Q3

@@ -20,11 +20,6 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        if self.planted.is(crate::planted::Bug::AnyListUnlocks)
-            && life.migrations.is_news(self.member.owned().told())
-        {
-            self.member.owned_mut().unlock_all();
-        }
         let owned = self.member.owned();
         let around = Around {
             me: self.member.id(),
@@ -32,7 +27,6 @@ impl Node {
             is_made: owned.done() == owned.told().version,
             store: &life.store,
             clients: life.client_leases.clients(),
-            planted: self.planted,
         };
         let mut said = Said::default();
         hear(&mut life.migrations, &around, &mut said);
@@ -47,7 +41,6 @@ impl Node {
             locked,
             unlocked,
             jobs,
-            hastened,
         } = said;
         for (request, answer) in answers {
             out.push(NodeOutput::AnswerPeer {
@@ -65,10 +58,6 @@ impl Node {
         }
         for migration in unlocked {
             self.member.owned_mut().unlock(migration);
-        }
-        for (table, range) in hastened {
-            self.member.owned_mut().hasten(table, range);
-            self.publish(out);
         }
         if has_changed {
             self.publish(out);
@@ -103,10 +92,7 @@ impl Node {
         done: Done,
         out: &mut Vec<NodeOutput>,
     ) {
-        self.migrate(
-            |migrations, around, _| migrations.done(now_us, done, around),
-            out,
-        );
+        self.migrate(|migrations, _, _| migrations.done(now_us, done), out);
     }
 
     /// Begins the targets, if the list is applied and no part of the range is here.
@@ -120,7 +106,7 @@ impl Node {
         }
         for (id, table, range) in life.migrations.waiting() {
             let ranges = Ranges::new([(table, range)]).expect("a range of a list");
-            if !here::is_anything(owned, life, &ranges, self.planted) {
+            if !here::is_anything(owned, life, &ranges) {
                 life.migrations.begin(id, &life.store);
             }
         }

@@ -39,12 +39,12 @@ mod source;
 mod target;
 
 use crate::member::{RequestId, Token};
-use crate::planted::Planted;
 use crate::ranges::Ranges;
 use crate::remote::{Asked, PeerCall};
 use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, PeerAnswer, TabletState, Tablets, ToCoordinator,
 };
@@ -101,7 +101,6 @@ pub(crate) struct Around<'a> {
     pub is_made: bool,
     pub store: &'a Arc<Store>,
     pub clients: &'a Arc<Clients>,
-    pub planted: Planted,
 }
 
 /// The outputs, in this order.
@@ -115,8 +114,6 @@ pub(crate) struct Said {
     /// Served again (M8).
     pub unlocked: Vec<MigrationId>,
     pub jobs: Vec<(&'static str, Work)>,
-    /// Planted bug: served as if it were listed.
-    pub hastened: Vec<(TableId, KeyRange)>,
 }
 
 impl Said {
@@ -238,18 +235,14 @@ impl Migrations {
         for (id, (table, range, to)) in outgoing {
             let run = self.names.fresh().0;
             let new = || Source::new(id, table, range, to, run);
-            self.sources.entry(id).or_insert_with(new);
+            let source = self.sources.entry(id).or_insert_with(new);
+            source.unlocks |= has_bug(Bug::AnyListUnlocks);
         }
         for (id, (table, range, from)) in incoming {
             let run = self.names.fresh().0;
             let new = || Target::new(id, table, range, from, run);
             self.targets.entry(id).or_insert_with(new);
         }
-    }
-
-    /// Whether this list was not followed yet.
-    fn is_news(&self, told: &Tablets) -> bool {
-        told.version > self.seen
     }
 
     /// The source of a migration has sent a message.
@@ -302,13 +295,13 @@ impl Migrations {
     }
 
     /// Handles the end of a job.
-    pub fn done(&mut self, now_us: u64, done: Done, around: &Around<'_>) {
+    pub fn done(&mut self, now_us: u64, done: Done) {
         let Done { run, what } = done;
         match what {
             What::Exported(result) => {
                 let mut sources = self.sources.values_mut();
                 if let Some(source) = sources.find(|source| source.run() == run) {
-                    source.exported(now_us, result, around);
+                    source.exported(now_us, result);
                 }
             }
             What::Replayed(sequence, result) => {

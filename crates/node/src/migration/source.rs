@@ -4,10 +4,10 @@
 use super::{
     ASK_US, Around, Done, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said, What,
 };
-use crate::planted::{Bug, Planted};
 use crate::remote::{Asked, PeerCall};
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
@@ -45,8 +45,6 @@ struct Work {
     export: Option<Export>,
     /// Marked, and not exported yet.
     pending: VecDeque<(Box<[u8]>, u64)>,
-    rounds: u32,
-    planted: Planted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +134,7 @@ pub(super) struct Source {
     is_announced: bool,
     locked_us: Option<u64>,
     /// It is to be served again (migration::M8).
-    unlocks: bool,
+    pub(super) unlocks: bool,
 }
 
 impl Source {
@@ -189,8 +187,6 @@ impl Source {
             watch: None,
             export: None,
             pending: VecDeque::new(),
-            rounds: 0,
-            planted: around.planted,
         })));
         self.stage = Stage::Copying;
         self.give(Step::Begin, said);
@@ -210,7 +206,7 @@ impl Source {
     }
 
     /// Handles the end of a step.
-    pub fn exported(&mut self, now_us: u64, result: Result<Exported>, around: &Around<'_>) {
+    pub fn exported(&mut self, now_us: u64, result: Result<Exported>) {
         self.is_busy = false;
         if let Stage::GivenUp(..) | Stage::Told = self.stage {
             return;
@@ -228,7 +224,7 @@ impl Source {
         let is_last = matches!(self.stage, Stage::Records(_)) && !exported.more;
         let bytes: usize = exported.chunks.iter().map(|chunk| chunk.len()).sum();
         self.rest_us = now_us + bytes as u64 * 1_000_000 / pace;
-        let safe_version = match around.planted.is(Bug::SafeVersionStays) {
+        let safe_version = match has_bug(Bug::SafeVersionStays) {
             true => 0,
             false => exported.safe_version,
         };
@@ -288,7 +284,7 @@ impl Source {
 
     /// Continues the migration.
     pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
-        self.watch_lock(now_us, around, said);
+        self.watch_lock(now_us, said);
         if let Stage::GivenUp(reason, due_us) = &mut self.stage {
             if *due_us <= now_us {
                 *due_us = now_us + PATIENCE_US;
@@ -360,7 +356,7 @@ impl Source {
     }
 
     /// migration::M8, migration::M9.
-    fn watch_lock(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
+    fn watch_lock(&mut self, now_us: u64, said: &mut Said) {
         if std::mem::take(&mut self.unlocks) {
             said.unlocked.push(self.id);
         }
@@ -368,9 +364,7 @@ impl Source {
             return;
         }
         self.locked_us = None;
-        if around.planted.is(Bug::TimeUnlocks) {
-            said.unlocked.push(self.id);
-        }
+        self.unlocks |= has_bug(Bug::TimeUnlocks);
         // When all is answered, the target has reported: the coordinator decides.
         if matches!(self.stage, Stage::Sent) && self.flights.is_empty() {
             return;
@@ -397,7 +391,7 @@ impl Source {
             return self.give(Step::Round, said);
         }
         self.locked_us = Some(now_us);
-        if !around.planted.is(Bug::SourceServesOn) {
+        if !has_bug(Bug::SourceServesOn) {
             said.locked.push((self.id, self.table, self.range));
         }
         self.stage = Stage::Locking;
@@ -444,7 +438,6 @@ impl Source {
         match answer {
             Some(PeerAnswer::Migrated { sequence: got }) if got == sequence => {
                 self.flights.remove(&sequence);
-                self.purge_early();
             }
             Some(PeerAnswer::NotYet { after_ms }) => {
                 flight.due_us = now_us + u64::from(after_ms) * 1000;
@@ -458,15 +451,6 @@ impl Source {
             }
             // Only the coordinator decides whether the target is alive.
             _ => flight.due_us = now_us + REST_US,
-        }
-    }
-
-    /// Planted bug: purges before the list has removed the range.
-    fn purge_early(&self) {
-        if let (Stage::Sent, Some(work), true) = (&self.stage, &self.work, self.flights.is_empty())
-            && lock(work).planted.is(Bug::PurgedEarly)
-        {
-            let _ = lock(work).store.purge(self.table, self.range);
         }
     }
 
@@ -526,11 +510,13 @@ impl Work {
             }
             Step::Lock => {
                 self.store.quiesce();
-                self.take()?;
+                if !has_bug(Bug::RoundsAreLost) {
+                    self.take()?;
+                }
                 self.marks(&mut out)?
             }
             Step::Rest => self.marks(&mut out)?,
-            Step::Records if self.planted.is(Bug::RecordsStay) => false,
+            Step::Records if has_bug(Bug::RecordsStay) => false,
             Step::Records => match self.clients.export(self.table, &self.range) {
                 Some(records) => {
                     out = records;
@@ -576,10 +562,7 @@ impl Work {
         if dirty.start_again {
             return Err("its table was cleared, or more was written than can be sent".to_owned());
         }
-        self.rounds += 1;
-        if !(self.planted.is(Bug::RoundsAreLost) && self.rounds > 1) {
-            self.pending.extend(dirty.keys);
-        }
+        self.pending.extend(dirty.keys);
         Ok(())
     }
 

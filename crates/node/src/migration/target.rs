@@ -5,9 +5,9 @@ use super::{
     ASK_US, Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said, What,
 };
 use crate::member::RequestId;
-use crate::planted::Bug;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{SideCommit, SideLog, SidePlan};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, PeerAnswer, ToCoordinator,
@@ -236,7 +236,7 @@ impl Target {
         if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
             && !self.is_replaying()
             && let Some(last) = self.last
-            && (self.whole > last || around.planted.is(Bug::LastIsEnough))
+            && (self.whole > last || has_bug(Bug::LastIsEnough))
         {
             match side.commit() {
                 Ok(commit) => {
@@ -254,10 +254,7 @@ impl Target {
             && *due_us <= now_us
         {
             *due_us = now_us + PATIENCE_US;
-            let is_first = std::mem::replace(&mut self.until_us, u64::MAX) != u64::MAX;
-            if is_first && self.refused.is_none() && around.planted.is(Bug::ServedBeforeListed) {
-                said.hastened.push((self.table, self.range));
-            }
+            self.until_us = u64::MAX;
             let report = ToCoordinator::MigrationDone {
                 migration: self.id,
                 server: around.me,
@@ -274,19 +271,11 @@ impl Target {
             Stage::Asking(_) => "the target does not reach the coordinator",
             _ => return,
         };
-        if self.until_us <= now_us {
-            let reason = reason.to_owned();
-            if around.planted.is(Bug::RefusesAndReports) {
-                self.refused = Some(reason);
-                self.answer(said);
-                self.refused = None;
-                self.until_us = u64::MAX;
-                return;
-            }
-            return self.fail(now_us, reason);
+        if self.until_us <= now_us && self.refused.is_none() {
+            return self.fail(now_us, reason.to_owned());
         }
         if let Stage::Committing(commit) = &self.stage
-            && (commit.is_durable() || around.planted.is(Bug::ReportedBeforeDurable))
+            && (commit.is_durable() || has_bug(Bug::ReportedBeforeDurable))
         {
             self.stage = Stage::Asking(now_us); // migration::M3
         }
@@ -377,7 +366,9 @@ impl Target {
     fn fail(&mut self, now_us: u64, reason: String) {
         if let Stage::Filling | Stage::Committing(_) | Stage::Asking(_) = self.stage {
             self.refused = Some(reason.clone());
-            self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
+            if !has_bug(Bug::RefusesAndReports) {
+                self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
+            }
         }
     }
 
