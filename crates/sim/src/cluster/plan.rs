@@ -1,7 +1,7 @@
 //! The plan of a run: all its faults and settings, which a profile and a seed determine.
 
-use super::bug::Bug;
 use crate::random::Random;
+use duramen_base::planted::Bug;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
