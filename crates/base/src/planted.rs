@@ -4,6 +4,8 @@
 //! Without feature `planted` (and outside of model checkers) there are no bugs: [`has_bug`] is
 //! false at compile time.
 
+pub use imp::Planted;
+
 /// A mistake: most of them are taken from a paper or its code, others leave out one condition of a
 /// rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,9 +338,12 @@ pub fn plant(bug: Bug) -> Planted {
     imp::plant(Some(bug))
 }
 
-/// Calls `f` with this bug planted, or with none.
-pub fn with_bug<T>(bug: impl Into<Option<Bug>>, f: impl FnOnce() -> T) -> T {
-    let _planted = bug.into().map(plant);
+/// Calls `f` with this bug.
+///
+/// # Panics
+/// Without feature `planted`.
+pub fn with_bug<T>(bug: Bug, f: impl FnOnce() -> T) -> T {
+    let _planted = plant(bug);
     f()
 }
 
@@ -347,8 +352,6 @@ pub fn with_bug<T>(bug: impl Into<Option<Bug>>, f: impl FnOnce() -> T) -> T {
 pub fn carry<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
     imp::carry(f)
 }
-
-pub use imp::Planted;
 
 #[cfg(any(feature = "planted", loom, shuttle))]
 mod imp {
