@@ -271,7 +271,8 @@ impl Target {
             Stage::Asking(_) => "the target does not reach the coordinator",
             _ => return,
         };
-        if self.until_us <= now_us && self.refused.is_none() {
+        if self.until_us <= now_us {
+            self.until_us = u64::MAX;
             return self.fail(now_us, reason.to_owned());
         }
         if let Stage::Committing(commit) = &self.stage
