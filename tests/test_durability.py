@@ -902,6 +902,35 @@ def test_a_save_never_removes_what_is_no_snapshot(durable, tmp_path, name):
     assert (taken / "mine").read_text() == "precious"
 
 
+def test_a_save_never_replaces_data_of_a_server(durable, tmp_path):
+    """A server served its own last snapshot in place. SAVE gave its live directory another name,
+    put the new snapshot there, and the next start removed what was acknowledged since."""
+    (tmp_path / "dump").mkdir()
+    server = durable("--snapshot-dir", tmp_path, dir=tmp_path / "dump")
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        with pytest.raises(ErrorReply, match="data directory of a server"):
+            wire.call("SAVE")
+        wire.call("BGSAVE")
+        harness.wait_until(lambda: b"rdb_bgsave_in_progress:0" in wire.call("INFO", "persistence"), "the snapshot ends")
+        wire.call("SET", "later", "v")
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("MGET", "k", "later") == [b"v", b"v"]
+
+
+def test_a_copy_of_a_snapshot_stays(durable, tmp_path):
+    """A start and a SAVE removed a directory that an operator had named `dump.old`."""
+    server = durable("--snapshot-dir", tmp_path / "saves")
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        assert wire.call("SAVE") == b"OK"
+        shutil.copytree(tmp_path / "saves" / "dump", tmp_path / "saves" / "dump.old")
+        assert wire.call("SAVE") == b"OK"
+    restart(server)
+    assert (tmp_path / "saves" / "dump.old" / "frames").exists()
+
+
 def test_a_file_size_limit_counts_as_a_full_disk(durable, tmp_path):
     """SIGXFSZ ended the server."""
     server = durable()
@@ -1074,7 +1103,7 @@ def test_fsck_names_the_file_that_is_short_or_missing(durable, tmp_path, name, k
     said = offline("fsck", tmp_path / "data", code=1).splitlines()
     assert [line for line in said if line.startswith("problem: ")][0].startswith(f"problem: {words}"), said
     assert sum(words in line for line in said) == 1 and said[-1] == "damaged: 1 problem", said
-    advice = [line for line in said if line.startswith("what to do: ")][0]
+    advice = [line for line in said if line.startswith("to recover: ")][0]
     assert ("fsck --repair" in advice) == (name != "superblock"), said
     report = json.loads(offline("fsck", "--json", tmp_path / "data", code=1))
     assert words in report["problems"][0], report

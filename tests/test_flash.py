@@ -475,6 +475,27 @@ def test_what_one_request_may_need_of_flash_is_bounded(tiered):
 # Clients that disconnect, servers that stop.
 
 
+def test_clients_that_wait_for_flash_take_no_memory_beyond_the_bound(tiered):
+    """A request that met more keys on flash when it was presented again kept its entries while it
+    waited behind others: each of many clients had up to 2 MB, and that memory was never given
+    back."""
+    server = tiered(threads=1, size="256mb")
+    clients, keys = 100, 1900
+    with server.connect() as wire:
+        fill(wire, range(150_000))
+    bound = 1.1 * MEMORY + 10_000_000
+
+    def ask(number):
+        with server.connect() as wire:
+            assert wire.call("EXISTS", *(key(number * 37 + n) for n in range(keys))) == keys
+
+    requests = clients * keys * len(encode(key(0)))
+    with harness.Resident(server) as resident:
+        in_threads(clients, ask)
+    assert resident.most <= bound + requests, f"{resident.most / 1e6:.0f} MB resident: {resident.kinds}"
+    harness.wait_until(lambda: server.resident_bytes() <= bound, "memory is given back", patience_s=20)
+
+
 def test_clients_that_leave_while_their_keys_are_fetched(cold):
     rng = random.Random(4)
     for _ in range(200):

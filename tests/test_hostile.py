@@ -1,6 +1,7 @@
 """Hostile or broken clients: the client itself gets a clear error or is closed, other clients are
 not affected."""
 
+import contextlib
 import random
 import resource
 import socket
@@ -274,6 +275,35 @@ def test_idle_client_is_closed(start):
         assert busy.call("PING") == b"PONG"
 
 
+def test_clients_without_the_password_do_not_stay(start):
+    """They once held all connections of `maxclients` for as long as they liked."""
+    server = start("--login-timeout", 3, "--requirepass", "secret", "--maxclients", 4)
+    with server.connect() as known:
+        assert known.call("AUTH", "secret") == b"OK"
+        silent, talking = server.connect(), server.connect()
+        for wire in (silent, talking):
+            wire.socket.setblocking(False)
+
+        def closed(wire):
+            try:
+                while wire.socket.recv(4096):
+                    pass
+                return True
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        def both_closed():
+            with contextlib.suppress(OSError):
+                talking.socket.send(b"PING\r\n")
+            return closed(silent) and closed(talking)
+
+        assert not both_closed()
+        harness.wait_until(both_closed, "clients without the password are closed")
+        assert known.call("INFO", "stats").count(b"duramen_login_timeouts:2") == 1
+
+
 @pytest.mark.parametrize(
     "before",
     [
@@ -349,3 +379,98 @@ def test_strangers_fill_no_memory(start):
         assert wire.call("AUTH", "secret") == b"OK"
     for stranger in strangers:
         stranger.close()
+
+
+def test_long_requests_for_reports_hold_up_nobody(start):
+    """Two requests kept a thread busy for 20 s and more: a description per name of a command, and a
+    pattern compiled for each MATCH of one SCAN."""
+    server = start(threads=1)
+    with server.connect() as wire:
+        for name in ("INFO", "DOCS"):
+            assert len(wire.call("COMMAND", name, *["get"] * 1024)) in (1024, 2048)
+            with pytest.raises(ErrorReply, match="more than 1024 names"):
+                wire.call("COMMAND", name, *["client"] * 1025)
+        begun = time.monotonic()
+        assert wire.call("SCAN", 0, *["MATCH", "?" * 1024] * 20_000) == [b"0", []]
+        assert time.monotonic() - begun < 3
+        assert wire.call("SCAN", 0, "MATCH", "?" * 1025, "MATCH", "*") == [b"0", []]
+        with pytest.raises(ErrorReply, match="pattern"):
+            wire.call("SCAN", 0, "MATCH", "*", "MATCH", "?" * 1025)
+
+
+def test_a_transaction_has_a_bounded_number_of_commands_without_keys(start):
+    """20,000 times FLUSHALL took a minute, in which no client was served, and 250 MB for ever."""
+    server = start(threads=2)
+    with server.connect() as wire:
+        for db in range(16):
+            wire.pipeline([("SELECT", db), ("SET", "k", "v")])
+        wire.call("SELECT", 0)
+        queued = [("MULTI",), *[("FLUSHALL",)] * 1024, *[("SELECT", 0), ("SET", "k", "v")] * 2000]
+        assert set(wire.pipeline(queued)[1:]) == {b"QUEUED"}
+        begun = time.monotonic()
+        assert set(wire.call("EXEC")) == {b"OK"}
+        assert time.monotonic() - begun < 3
+        assert wire.call("DBSIZE") == 1
+        replies = wire.pipeline([("MULTI",), *[("FLUSHALL",)] * 1025, ("EXEC",)])
+        assert "1024 commands without keys" in str(replies[-2]) and "EXECABORT" in str(replies[-1])
+        assert wire.call("DBSIZE") == 1
+        replies = wire.pipeline([("MULTI",), ("CONFIG", "REWRITE"), ("EXEC",)])
+        assert "not allowed inside a transaction" in str(replies[1]) and "EXECABORT" in str(replies[2])
+
+
+def test_commands_that_a_transaction_refuses_take_no_memory(start):
+    """Each refused command beyond the bound was kept until the end of the transaction."""
+    server = start(threads=1, memory="64mb")
+    with server.connect() as wire:
+        before = server.resident_bytes()
+        assert wire.call("MULTI") == b"OK"
+        message = b"x" * 4000
+        for _ in range(40):
+            replies = wire.pipeline([("ECHO", message)] * 1000)
+        assert "1024 commands without keys" in str(replies[-1])
+        assert server.resident_bytes() < before + 24 * MIB
+        with pytest.raises(ErrorReply, match="EXECABORT"):
+            wire.call("EXEC")
+
+
+def test_clients_that_are_killed_many_times_take_no_memory(start):
+    """Each CLIENT KILL of a transaction posted a message for each client: 600 MB, for ever."""
+    server = start(threads=2, memory="64mb")
+    others = [server.connect() for _ in range(300)]
+    with server.connect() as wire:
+        harness.wait_until(lambda: b"connected_clients:301\r" in wire.call("INFO", "clients"), "all are accepted")
+        before = server.resident_bytes()
+        wire.pipeline([("MULTI",), *[("CLIENT", "KILL", "TYPE", "normal")] * 1000])
+        assert set(wire.call("EXEC")[:1]) == {300}
+        assert server.resident_bytes() < before + 16 * MIB
+        harness.wait_until(lambda: wire.call("INFO", "clients").count(b"connected_clients:1\r") == 1, "all are closed")
+    for other in others:
+        other.close()
+
+
+def test_long_transactions_leave_no_memory(start):
+    """A thread kept the keys of the longest transaction that it ever ran: 21 MB each."""
+    server = start(threads=2, memory="64mb")
+    keys = [b"%07d" % n for n in range(50)]
+    before = server.resident_bytes()
+    clients = [server.connect() for _ in range(4)]
+    for wire in clients:
+        assert set(wire.pipeline([("MULTI",), *[("EXISTS", *keys)] * 20_000])[1:]) == {b"QUEUED"}
+        assert set(wire.call("EXEC")) == {0}
+    for wire in clients:
+        wire.close()
+    harness.wait_until(lambda: server.resident_bytes() < before + 12 * MIB, "the memory is given back")
+
+
+def test_a_paused_client_is_not_idle(start):
+    """`timeout` closed clients that CLIENT PAUSE held, and monitors."""
+    server = start("--timeout", 2)
+    with server.connect() as wire, server.connect() as paused, server.connect() as monitor:
+        assert monitor.call("MONITOR") == b"OK"
+        assert wire.call("CLIENT", "PAUSE", 5000, "WRITE") == b"OK"
+        paused.send(encode("SET", "k", "v"))
+        for _ in range(9):
+            time.sleep(0.5)
+            wire.call("PING")
+        assert paused.reply() == b"OK"
+        assert b"MONITOR" not in monitor.reply()

@@ -18,7 +18,8 @@ mod utilization;
 mod ycsb;
 
 use crate::figure::{Entry, Figure, entry};
-use crate::harness::{Options, Report, Result, render::Render};
+use crate::harness::{Options, Report, Result, render};
+use std::path::PathBuf;
 
 /// All figures, in the order of the help; then helpers of them.
 pub static FIGURES: [Entry; 18] = [
@@ -51,6 +52,31 @@ impl Figure for flash::FlashArgs {
             options,
             ..self.clone()
         })
+    }
+}
+
+/// Puts the JSON reports found in a directory into the marked sections of a document
+#[derive(Clone, Debug, clap::Args)]
+struct Render {
+    /// Directory with the reports and plots
+    #[arg(long, default_value = "docs/benchmarks")]
+    from: PathBuf,
+    /// The document
+    #[arg(long, default_value = "docs/benchmarks.md")]
+    into: PathBuf,
+}
+
+impl Figure for Render {
+    const NAME: &'static str = "render";
+
+    fn run(&self, _: &Options) -> Result<Vec<Report>> {
+        let figures = render::render_into(&self.into, &self.from)?;
+        println!(
+            "rendered {} into {}",
+            figures.join(", "),
+            self.into.display()
+        );
+        Ok(Vec::new())
     }
 }
 

@@ -1,36 +1,10 @@
 //! Reports as text: for the terminal, and as sections of `docs/benchmarks.md`.
 
 use super::report::{Report, Table};
-use super::{Doing, Failure, Options, Result};
-use crate::figure::Figure;
+use super::{Doing, Failure, Result};
 use serde_json::Value;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-
-/// Puts the JSON reports found in a directory into the marked sections of a document
-#[derive(Clone, Debug, clap::Args)]
-pub struct Render {
-    /// Directory with the reports and plots
-    #[arg(long, default_value = "docs/benchmarks")]
-    from: PathBuf,
-    /// The document
-    #[arg(long, default_value = "docs/benchmarks.md")]
-    into: PathBuf,
-}
-
-impl Figure for Render {
-    const NAME: &'static str = "render";
-
-    fn run(&self, _: &Options) -> Result<Vec<Report>> {
-        let figures = render_into(&self.into, &self.from)?;
-        println!(
-            "rendered {} into {}",
-            figures.join(", "),
-            self.into.display()
-        );
-        Ok(Vec::new())
-    }
-}
+use std::path::Path;
 
 /// The text that a finished figure prints.
 pub fn report_text(report: &Report) -> String {
@@ -155,7 +129,10 @@ fn grouped(number: &str) -> String {
 
 /// Puts each report found in `directory` between its markers `<!-- figure NAME -->` and `<!-- end
 /// NAME -->` in `document`. Returns the names of these figures.
-fn render_into(document: &Path, directory: &Path) -> Result<Vec<String>> {
+///
+/// # Errors
+/// A file cannot be read or written, or the document has no markers for a report.
+pub fn render_into(document: &Path, directory: &Path) -> Result<Vec<String>> {
     let shown = document.display();
     let mut text = std::fs::read_to_string(document).doing(format!("reading {shown}"))?;
     let plots = directory
@@ -202,7 +179,7 @@ fn replace_between(text: &str, name: &str, body: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Row;
+    use crate::harness::{Options, Row};
 
     #[test]
     fn rows_with_different_columns_share_a_table() {

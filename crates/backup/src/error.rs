@@ -56,7 +56,7 @@ pub enum Error {
     )]
     DamagedSuperblock { place: String, reason: String },
     #[error(
-        "`{place}` holds the beginning of a snapshot or a restore that was never completed, so it is no store. Restore into it again, or remove it and use another snapshot"
+        "`{place}` holds the beginning of a snapshot or a restore that was never completed, so it is not a store. Restore into it again, or remove it and use another snapshot"
     )]
     Unfinished { place: String },
     #[error(

@@ -22,7 +22,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
 use crate::buffer::Buffer;
-use crate::create;
+use crate::create::{self, Probe};
 use crate::disk::{BLOCK_BYTES, Disk, File, OpenHow};
 use crate::error::Error;
 pub use crate::region::SUPERBLOCK;
@@ -226,20 +226,29 @@ fn write_process_id(mut file: &fs::File) -> io::Result<()> {
 /// # Errors
 /// The directory has other contents.
 pub fn is_store(dir: &Path) -> io::Result<bool> {
+    Ok(contents(dir)?.is_some())
+}
+
+/// The store, or the beginning of one, in a directory; None: there is no such directory.
+fn contents(dir: &Path) -> io::Result<Option<Probe>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     for entry in entries {
         let name = entry?.file_name();
         if STORE_FILES.iter().all(|ours| name.as_os_str() != *ours) {
-            let text = format!("it holds `{}`, which is no part of a store", name.display());
+            let text = format!(
+                "it holds `{}`, which is not part of a store",
+                name.display()
+            );
             return Err(io::Error::other(text));
         }
     }
     match create::probe(&OsDisk::new(dir, Mode::Buffered)) {
-        Ok(_) | Err(Error::Unfinished { .. }) => Ok(true),
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Unfinished { .. }) => Ok(Some(Probe::Empty)),
         Err(error) => Err(io::Error::other(error.to_string())),
     }
 }
@@ -249,25 +258,62 @@ pub fn is_snapshot(dir: &Path) -> bool {
     create::is_snapshot(&OsDisk::new(dir, Mode::Buffered))
 }
 
-/// Removes a store, or the beginning of one, with its directory; does nothing if there is no such
-/// directory.
+/// Whether the directory has a snapshot that no server has used, or the beginning of one, or is
+/// empty; false if there is no such directory.
 ///
 /// # Errors
-/// The directory has other contents, or a server has it open: nothing is changed.
-pub fn remove_store(dir: &Path) -> io::Result<()> {
-    if !is_store(dir)? {
+/// The directory has other contents, a server's data among them, or is a symbolic link.
+pub fn is_copy(dir: &Path) -> io::Result<bool> {
+    if dir.is_symlink() {
+        return Err(io::Error::other("it is a symbolic link"));
+    }
+    match contents(dir)? {
+        Some(Probe::Store(found)) if !found.unfinished && !is_snapshot(dir) => {
+            Err(io::Error::other("it is the data directory of a server"))
+        }
+        found => Ok(found.is_some()),
+    }
+}
+
+/// Removes a snapshot, or the beginning of one, with its directory; does nothing if there is no
+/// such directory. The files are removed under another name of the directory, so that a removal
+/// that is interrupted can be continued: [`finish_removal`].
+///
+/// # Errors
+/// As [`is_copy`], or a server has it open: nothing is changed.
+pub fn remove_copy(dir: &Path) -> io::Result<()> {
+    finish_removal(dir)?;
+    if !is_copy(dir)? {
         return Ok(());
     }
-    let disk = OsDisk::new(dir, Mode::Buffered);
-    let lock = disk.lock()?;
-    for name in STORE_FILES {
-        match fs::remove_file(dir.join(name)) {
+    let lock = OsDisk::new(dir, Mode::Buffered).lock()?;
+    fs::rename(dir, removed_name(dir))?;
+    drop(lock);
+    finish_removal(dir)
+}
+
+/// Continues an interrupted [`remove_copy`] of this directory.
+///
+/// # Errors
+/// A file cannot be removed, or is not of a store.
+pub fn finish_removal(dir: &Path) -> io::Result<()> {
+    let removed = removed_name(dir);
+    let files = STORE_FILES
+        .iter()
+        .map(|name| fs::remove_file(removed.join(name)));
+    for done in files.chain(std::iter::once_with(|| fs::remove_dir(&removed))) {
+        match done {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
-    drop(lock);
-    fs::remove_dir(dir)
+    Ok(())
+}
+
+/// `.NAME.removed` beside the directory: no name that people choose.
+fn removed_name(dir: &Path) -> PathBuf {
+    let name = dir.file_name().unwrap_or_default().display().to_string();
+    dir.with_file_name(format!(".{name}.removed"))
 }
 
 struct OsFile {

@@ -368,9 +368,9 @@ impl<'a> Rebuild<'a> {
             replica.staged_closed = replica.closed;
             replica.staged_base = replica.base;
             if replica.base > replica.certificate.length {
-                replica
-                    .damaged
-                    .get_or_insert_with(|| "less is certified than lies in its frame".to_owned());
+                replica.damaged.get_or_insert_with(|| {
+                    "its certificate covers less than its frame holds".to_owned()
+                });
             }
         }
         let mut taken = self.unknown.clone();

@@ -22,7 +22,7 @@ impl std::str::FromStr for Duration {
             "d" => 86_400_000,
             _ => {
                 return Err(format!(
-                    "`{unit}` is no unit of time: write ms, s, m, h or d, as in 90s"
+                    "`{unit}` is not a unit of time: write ms, s, m, h or d, as in 90s"
                 ));
             }
         };

@@ -66,7 +66,8 @@ pub(crate) struct LoadArgs {
 }
 
 const HELP: &str = "\
-Without --rate, latency counts from sending a pipeline to its last reply; with it, from when a request was due.
+Latency is the time from the sending of a pipeline to its last reply. With --rate it begins at the
+moment at which the request was due.
 
 Exit codes: 0 measured, 1 could not measure, 2 wrong usage.";
 

@@ -268,7 +268,7 @@ const GET_HELP: &str = "\
 EXAMPLES
   duramen get greeting
   duramen get --no-newline blob > file    the exact bytes
-  duramen get --json greeting             \"hello\"; {\"base64\": …} if it is no UTF-8; null if absent
+  duramen get --json greeting             \"hello\"; {\"base64\": …} if not UTF-8; null if absent
 
 Exit codes: 0 found, 1 not found, 2 wrong usage, 3 error from the server, 4 no connection.";
 
@@ -279,7 +279,8 @@ EXAMPLES
   duramen set lock mine --nx --ttl 10s || echo taken
   duramen set blob - < file               the value is standard input
 
-Exit codes: 0 stored, 1 the condition did not hold, 2 wrong usage, 3 error from the server, 4 no connection.";
+Exit codes: 0 stored, 1 the condition did not hold, 2 wrong usage, 3 error from the server,
+4 no connection.";
 
 const INCR_HELP: &str = "\
 EXAMPLES
@@ -294,7 +295,8 @@ EXAMPLES
   duramen expire session:7 30m
   duramen expire session:7 1500ms --xx
 
-Exit codes: 0 set, 1 no such key or the condition did not hold, 2 wrong usage, 3 error from the server, 4 no connection.";
+Exit codes: 0 set, 1 no such key or the condition did not hold, 2 wrong usage, 3 error from the
+server, 4 no connection.";
 
 const SNAPSHOT_HELP: &str = "\
 `duramen restore` makes a data directory of the copy.
@@ -304,7 +306,7 @@ EXAMPLES
   duramen restore /backup/monday /var/lib/duramen
   duramen snapshot /backup/now --background
 
-Exit codes: 0 done, 2 wrong usage, 3 error from the server (it says which), 4 no connection.";
+Exit codes: 0 done, 2 wrong usage, 3 error from the server, which is printed, 4 no connection.";
 
 const TABLE_HELP: &str = "\
 EXAMPLES
@@ -313,7 +315,8 @@ EXAMPLES
   duramen table create orders --servers 5 --coordinator 127.0.0.1:7400
   DURAMEN_COORDINATOR=10.0.0.1:7400,10.0.0.2:7400 duramen table drop orders
 
-Exit codes: 0 done, 2 wrong usage, 3 refused (it says why: the table exists, there is none), 4 no connection.";
+Exit codes: 0 done, 2 wrong usage, 3 refused, with the reason (the table exists, or does not),
+4 no connection.";
 
 const SCAN_HELP: &str = "\
 A key that exists from beginning to end is printed at least once; it may be printed twice.
@@ -336,7 +339,7 @@ pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), 
         } = &table.command
         {
             return Err(Failure::Usage(
-                "--servers is for a cluster: say which with --coordinator".to_owned(),
+                "--servers is for a cluster: name it with --coordinator".to_owned(),
             ));
         }
     }

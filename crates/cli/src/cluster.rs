@@ -70,7 +70,8 @@ fn token(file: Option<&Path>) -> Result<Vec<u8>, String> {
 /// Parses `64mb`, `1gb` or plain bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let bytes = duramen_server::config::parse_size(text);
-    bytes.ok_or_else(|| format!("`{text}` is no size: write bytes, or a number and kb, mb or gb"))
+    bytes
+        .ok_or_else(|| format!("`{text}` is not a size: write bytes, or a number and kb, mb or gb"))
 }
 
 /// Requests to a coordinator. (`table` is among the commands of a server, too: see `ClusterTable`.)
@@ -189,7 +190,7 @@ fn failure(error: &Error) -> Failure {
         Error::OutcomeUnknown { deadline, last } => Failure::NoCoordinator {
             within: *deadline,
             tried: last.clone(),
-            advice: "What was asked may have been done: look with `duramen status`.",
+            advice: "The request may have been carried out: see `duramen status`.",
         },
         Error::Options(why) => Failure::Usage(why.clone()),
         Error::Refused(why) => Failure::Coordinator(why.clone()),

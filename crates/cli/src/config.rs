@@ -148,7 +148,7 @@ impl Loaded {
             several => {
                 let names: Vec<&str> = several.iter().map(|(name, _)| &**name).collect();
                 problems.push(format!(
-                    "{} are the same setting: say one of them",
+                    "{} are the same setting: use one of them",
                     names.join(" and ")
                 ));
             }
@@ -195,7 +195,7 @@ impl Loaded {
         let Some(n) = known else {
             problems.push(match entry.is_table {
                 true => format!(
-                    "{place}:{line}: there are no sections, and `{key}` is no setting: let the settings stand without `[{key}]`"
+                    "{place}:{line}: there are no sections, and `{key}` is not a setting: write the settings without `[{key}]`"
                 ),
                 false => format!("{place}:{line}: unknown setting `{key}`; {}", hint(key)),
             });
@@ -204,7 +204,7 @@ impl Loaded {
         if let Origin::File { line: first, .. } = &self.origins[n] {
             let names: Vec<&str> = SETTINGS[n].names().collect();
             problems.push(format!(
-                "{place}:{line}: `{}` are the same setting, which stands in line {first} already",
+                "{place}:{line}: `{}` are the same setting, which is set in line {first} already",
                 names.join("` and `")
             ));
             return;
@@ -239,7 +239,7 @@ impl Loaded {
                 let nearest = Setting::nearest(name.trim_start_matches("DURAMEN_"));
                 let nearest = Setting::find(nearest).map_or_else(String::new, Setting::env_name);
                 self.warnings.push(format!(
-                    "environment variable {name} is no setting; did you mean {nearest}?"
+                    "environment variable {name} is not a setting; did you mean {nearest}?"
                 ));
             }
         }
@@ -311,8 +311,8 @@ pub(crate) fn given(matches: &ArgMatches) -> Given {
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Both look at what `duramen serve` would: the file of --config, else of DURAMEN_CONFIG, else duramen.toml if it exists; and
-the variables DURAMEN_*, which win over the file.
+Both commands read the same settings as `duramen serve`: the file that --config names, else the one
+that DURAMEN_CONFIG names, else duramen.toml if it exists. Variables DURAMEN_* override the file.
 
 EXAMPLES
   duramen config check
@@ -320,7 +320,7 @@ EXAMPLES
   duramen config print --show-origin
   duramen config print > duramen.toml     start a file from the defaults
 
-Exit codes: 0 correct, 2 something is wrong (each problem on a line of its own).")]
+Exit codes: 0 correct, 2 there are errors, one per line.")]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     command: ConfigCommand,

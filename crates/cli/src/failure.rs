@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use duramen_wire::resp::ReplyError;
 
 /// Shown under each command's help.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found or condition not met, 2 wrong usage, 3 error from the server, 4 no connection.";
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 not found or condition not met, 2 wrong usage, 3 error from the server,
+4 no connection.";
 
 /// A serving process could not start, or broke.
 pub(crate) const EXIT_FAILED: u8 = 5;

@@ -32,7 +32,7 @@ use failure::{EXIT_CODES, Failure};
 
 /// Log-structured, in-memory key-value store with the Redis protocol.
 #[derive(Parser)]
-#[command(name = "duramen", version, max_term_width = 120, after_help = EXIT_CODES, after_long_help = LONG_HELP)]
+#[command(name = "duramen", version, max_term_width = 100, after_help = EXIT_CODES, after_long_help = LONG_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -55,11 +55,11 @@ EXIT CODES
   2  wrong usage: an option, argument or configuration was not understood
   3  the server answered with an error
   4  the server could not be reached, or the connection broke
-  5  `duramen serve`, `coordinator` or `up` could not start, or failed; `fsck`, `log dump` and `restore` have nothing to
-     look at, or no room
+  5  `serve`, `coordinator` or `up` could not start, or failed; `fsck`, `log dump` or `restore` could
+     not read the store, or had no room
   6  `duramen serve`: a thread did not end when the server was stopped
 
-`duramen fsck`, `log dump` and `restore` end with 1 if something is damaged, `bench` if it could not measure.";
+`fsck`, `log dump` and `restore` end with 1 if something is damaged, `bench` if it could not measure.";
 
 #[derive(Subcommand)]
 enum Command {

@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 /// There is nothing to read: no store, in use, no permission.
 const EXIT_CANNOT_LOOK: u8 = 5;
 
-const CODES: &str = "Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot look (no store, in use, no permission).";
+const CODES: &str = "\
+Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot be read (no store, in use, no permission).";
 
 #[derive(Args)]
 #[command(after_help = FSCK_HELP)]
@@ -43,20 +44,22 @@ pub(crate) struct FsckArgs {
 }
 
 const FSCK_HELP: &str = "\
-Reads every byte of a data directory that no server uses, and verifies it: superblock, write-ahead log, segments, every entry
-in them, and whether all that the control log lists is there. Writes nothing.
+Reads every byte of a data directory that no server uses, and verifies it: superblock, write-ahead
+log, segments, every entry, and whether all segments that the control log lists exist. Writes
+nothing.
 
-With --repair, a store that a server refuses is copied into a new directory, entry by entry, each by its own checksum. DIR is not
-changed. Where bytes are lost there may have been newer values or deletions: keys of which that cannot be ruled out are in the copy, and
-are listed in the file NEW.unproved.
+--repair copies a store that a server refuses into a new directory: each entry whose checksum is
+right. DIR is not changed. Lost bytes may have held newer values or deletions. A key for which this is
+possible is copied too, and is listed in the file NEW.unproved.
 
 EXAMPLES
   duramen fsck /var/lib/duramen
   duramen fsck --repair /var/lib/duramen --out /var/lib/duramen-repaired
   duramen fsck /backup/monday --json | jq .problems
 
-Exit codes: 0 sound (--repair: everything was copied and proved), 1 damaged (--repair: something is lost or not proved), 2 wrong usage, 5 cannot
-look (no store, in use, no permission), or --repair could not write.";
+Exit codes: 0 sound (--repair: all was copied and proved), 1 damaged (--repair: something is lost or
+unproved), 2 wrong usage, 5 cannot be read (no store, in use, no permission) or --repair could not
+write.";
 
 #[derive(Args)]
 #[command(after_help = restore::HELP)]

@@ -24,8 +24,9 @@ const EXIT_REFUSED: u8 = 3;
 const EXIT_STUCK: u8 = 6;
 
 const AFTER_HELP: &str = "\
-Settings come from flags, then DURAMEN_* variables, then the configuration file, then defaults; `duramen config print
---show-origin` shows the result. When clients are served, one line goes to standard output:
+Flags override DURAMEN_* variables, these override the configuration file, and that overrides the
+defaults: `duramen config print --show-origin` shows the result. One line on standard output tells
+that clients are served:
 
   ready resp=127.0.0.1:6379 native=- admin=127.0.0.1:8379
 
@@ -39,13 +40,17 @@ EXAMPLES
   duramen serve --coordinator 10.0.0.1:7400 --cluster NAME --dir /var/lib/duramen
                                               a member of a cluster
 
-SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once. A thread that does not come back
-is given up 5 s after --stop-timeout-ms, or 3 s after the second signal, and the exit code is 6. SIGHUP opens --log-file again
-and reads the configuration file again. A closed terminal ends nothing.
-While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
+SIGTERM or SIGINT stops the server after clients have received their replies; a second signal stops it
+at once. If a thread does not end within 5 s after --stop-timeout-ms, or 3 s after the second signal,
+the exit code is 6. SIGHUP opens --log-file again and reads the configuration file again. The server
+continues when its terminal is closed.
 
-Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to another cluster or speaks another version,
-5 could not start, or failed while running, 6 a thread did not end in time.";
+While data is being loaded, requests get the error LOADING, and INFO and http://ADMIN/loading show the
+progress.
+
+Exit codes: 0 stopped by a signal, 2 wrong settings, 3 the coordinator belongs to another cluster or
+has another protocol version, 5 could not start, or failed while running, 6 a thread did not end in
+time.";
 
 /// Flags of `duramen serve`: one per setting, and the file.
 pub(crate) struct ServeArgs {

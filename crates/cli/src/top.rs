@@ -37,7 +37,7 @@ pub(crate) struct TopArgs {
 
 const HELP: &str = "\
 Keys: q, Esc or Ctrl-C quit; p pauses; + and - change the interval.
-When standard output is no terminal, one line per interval is printed instead.
+If standard output is not a terminal, one line per interval is printed instead.
 
 EXAMPLES
   duramen top
@@ -49,7 +49,7 @@ Exit codes: 0 done, 2 wrong usage, 3 error from the server, 4 no connection.";
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("is no number of seconds from 0.1 to 3600".to_owned()),
+        _ => Err("is not a number of seconds from 0.1 to 3600".to_owned()),
     }
 }
 

@@ -230,7 +230,7 @@ fn expiry() {
     server.ask(&["ttl", "k"]).expect_left_of(3600);
     server
         .ask(&["expire", "k", "1w"])
-        .expect_error(2, "no unit of time");
+        .expect_error(2, "not a unit of time");
 }
 
 #[test]

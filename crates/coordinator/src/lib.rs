@@ -70,9 +70,7 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// Set `announce`.
-    #[error(
-        "listening at {0}, others need to be told by which address they reach it: say --announce HOST:PORT"
-    )]
+    #[error("it listens at {0}, so others need to know its address: use --announce HOST:PORT")]
     Announce(SocketAddr),
     /// Choose another store, or correct the cluster's name.
     #[error("the store {store} cannot be used: {reason}")]

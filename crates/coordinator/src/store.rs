@@ -24,14 +24,12 @@ pub enum StoreSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error(
-        "`{0}` is no store: write redb:DIR, or etcd:http://HOST:PORT and more of them after commas"
+        "`{0}` is not a store: write redb:DIR, or etcd:http://HOST:PORT and more of them after commas"
     )]
     Unknown(String),
-    #[error("`{0}` is no address of etcd: write http://HOST:PORT")]
+    #[error("`{0}` is not an address of etcd: write http://HOST:PORT")]
     Endpoint(String),
-    #[error(
-        "etcd is spoken to without TLS: write http, not https, and put it on a network of its own"
-    )]
+    #[error("TLS to etcd is not supported: use http, and a network of its own")]
     Tls,
     #[error("cannot make the directory {path}: {reason}")]
     Directory { path: PathBuf, reason: String },

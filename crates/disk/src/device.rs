@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
 use duramen_base::lock::{file_of_store, lock_alone};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -134,18 +135,17 @@ impl FileDevice {
         let found = found.map_err(failed("looking how long it is:"))?;
         let unit = UNIT_BYTES as u64;
         let wanted = bytes - bytes % unit;
-        let has = if wanted > found && is_file(&file) {
-            check_length(wanted)?;
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)
-                .map_err(|error| failed("making it so long:")(error.into()))?;
-            wanted
-        } else if wanted > 0 {
-            found.min(wanted)
-        } else {
-            found
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let has = match wanted {
+            0 => found,
+            _ if is_file => wanted,
+            _ => found.min(wanted),
         };
         let has = has - has % unit;
         check_length(has)?;
+        if is_file {
+            allocate(&file, has, found).map_err(failed("allocating all of"))?;
+        }
         let alignment = if past_cache {
             direct_alignment(&file).map_err(failed("asking for the alignment of"))?
         } else {
@@ -234,8 +234,13 @@ pub fn direct_alignment(file: &File) -> io::Result<usize> {
     Ok(ALIGNMENT_MAX) // not known: the largest that is possible
 }
 
-fn is_file(file: &File) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.is_file())
+/// Makes a file at least `bytes` long and allocates its holes, so that no write runs out of space
+/// later. Some file systems cannot do so: there a file that is long enough stays as it is.
+fn allocate(file: &File, bytes: u64, found: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP) if bytes <= found => Ok(()),
+        done => done.map_err(io::Error::from),
+    }
 }
 
 impl Device for FileDevice {

@@ -38,7 +38,7 @@ pub enum Error {
     #[error("{path} is in use by another process")]
     InUse { path: String },
     /// Name another file: nothing was changed.
-    #[error("{path} is {what}, and all that it holds would be lost")]
+    #[error("{path} is {what}, and everything in it would be lost")]
     OfStore { path: String, what: String },
 }
 

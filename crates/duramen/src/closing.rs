@@ -11,8 +11,8 @@
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
 //!   continue.
 
-use crate::commit::Durable;
-use crate::inside;
+use crate::durable::{Durable, Local};
+use crate::reentrancy;
 use crate::store::DurableStore;
 use crate::{Error, Store};
 use duramen_base::ids::Level;
@@ -45,14 +45,25 @@ impl Store {
     /// unacknowledged writes may be lost. [`Error::Closed`] if it was closed before.
     /// [`Error::Nested`].
     pub fn close(&self) -> Result<(), Error> {
-        inside::check(self)?;
+        self.close_unless(|| false).map(drop)
+    }
+
+    /// As [`close`](Self::close), for a member of a cluster, whose backups may never answer: it
+    /// stops waiting for them when `gives_up` holds. Returns the approximate number of bytes that
+    /// they have not confirmed then, beside records about tables; `None`: everything is durable.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    #[doc(hidden)]
+    pub fn close_unless(&self, gives_up: impl Fn() -> bool) -> Result<Option<u64>, Error> {
+        reentrancy::check(&self.engine)?;
         let _one_at_a_time = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_open()?;
         self.shut(true);
         let Some(durable) = &self.durable else {
-            return Ok(());
+            return Ok(None);
         };
-        let result = durable.end();
+        let result = durable.end(gives_up);
         if matches!(result, Err(Error::DiskFull(_))) {
             self.shut(false); // E4
         } else {
@@ -87,7 +98,7 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`], [`Error::Nested`].
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        inside::check(self)?;
+        reentrancy::check(&self.engine)?;
         if self.is_closed() {
             return Err(Error::Closed);
         }
@@ -116,9 +127,13 @@ impl Drop for Store {
 
 impl DurableStore {
     /// Ends all work with everything on disk; or, without space, lets it continue as before.
-    fn end(&self) -> Result<(), Error> {
+    /// A member that `gives_up` to wait for its backups ends without them; see
+    /// [`Store::close_unless`].
+    fn end(&self, gives_up: impl Fn() -> bool) -> Result<Option<u64>, Error> {
         let durable = &self.log.durable;
-        let written = self.log.wait(&durable.log().appended(), Level::Synced);
+        let appended = durable.log().appended();
+        let written = self.log.wait_unless(&appended, Level::Synced, gives_up);
+        let written = written.map(|all| (!all).then(|| durable.log().undurable_bytes()));
         if matches!(written, Err(Error::DiskFull(_))) {
             return written;
         }
@@ -126,7 +141,7 @@ impl DurableStore {
         if let Some(threads) = &self.threads {
             threads.end();
         }
-        let done = written.and_then(|()| durable.shut_down());
+        let done = written.and_then(|missing| durable.shut_down().map(|()| missing));
         if matches!(done, Err(Error::DiskFull(_))) {
             self.snapshots.go_on();
             if let Some(threads) = &self.threads {
@@ -144,38 +159,40 @@ impl Durable {
         let written = self.log().appended();
         self.engine.close_heads();
         let closed = self.commit_once(&mut self.lock(), Level::Synced);
-        if self.remote.is_some() {
-            return closed; // its log is recovered, or empty: no restart reads it
-        }
+        let Some(local) = self.local() else {
+            // Its log is recovered, or empty: no restart reads it. The commit of a member waits for
+            // no backup.
+            return closed;
+        };
         if closed.is_err() && self.log().reached(&written) < Level::Synced {
             return closed;
         }
-        if let Some(heat) = &self.heat {
+        if let Some(heat) = &local.heat {
             heat.write_last(&self.engine);
         }
-        match closed.and_then(|()| self.tidy_up()) {
+        match closed.and_then(|()| self.tidy_up(local)) {
             Err(Error::DiskFull(_)) => Ok(()),
             done => done,
         }
     }
 
-    fn tidy_up(&self) -> Result<(), Error> {
-        self.finish_repairs()?;
-        while self.background_step()? {}
-        self.write_clean_shutdown()?;
-        self.backup().close()?;
+    fn tidy_up(&self, local: &Local) -> Result<(), Error> {
+        self.finish_repairs(local)?;
+        while self.local_step(local)? {}
+        self.write_clean_shutdown(local)?;
+        local.backup.close()?;
         Ok(())
     }
 
     /// Records a clean end: it is the last record, so commits are refused from here on.
-    fn write_clean_shutdown(&self) -> Result<(), Error> {
+    fn write_clean_shutdown(&self, local: &Local) -> Result<(), Error> {
         let mut commit = self.lock();
         commit.master.record(Record::CleanShutdown {
             next_segment: self.log().next_segment_id(),
             safe_version: self.engine.version_floor(),
         });
         self.commit_once(&mut commit, Level::Synced)?;
-        self.closed.store(true, Ordering::Release);
+        local.closed.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -190,11 +207,11 @@ impl Durable {
     /// When this returns, commits are refused and the directory is released. A member's directory
     /// belongs to its node.
     fn leave(&self) {
-        if let Some(backup) = &self.backup {
+        if let Some(local) = self.local() {
             let commit = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
-            self.closed.store(true, Ordering::Release);
+            local.closed.store(true, Ordering::Release);
             drop(commit);
-            backup.leave();
+            local.backup.leave();
         }
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of segments first, then keys by falling heat.
 
-use crate::threads::Bell;
+use crate::bell::Bell;
 use crate::{DiskMode as Mode, Options};
 use duramen_base::ids::SegmentId;
 use duramen_base::units::MIB;

@@ -15,9 +15,9 @@
 //!
 //! Paper: none; docs/traps.md, trap 37, for a recovery.
 
+use crate::Options;
+use crate::bell::Bell;
 use crate::heat::{Blocks, PAUSE_FACTOR, keys_in, refill_from};
-use crate::threads::Bell;
-use crate::{LogWriter, Options};
 use duramen_format::heat::{BLOCK_BYTES, HINT_BYTES_MAX};
 use duramen_wire::native::Slice;
 use std::collections::VecDeque;
@@ -84,8 +84,13 @@ impl Hints {
         }
     }
 
+    /// This member's newest hint, once.
+    pub fn take(&self) -> Option<Slice> {
+        self.mine.lock().expect("this member's hint").take()
+    }
+
     /// Adds a hint of another server (N2).
-    fn bring(&self, server: u64, blocks: Slice) {
+    pub fn bring(&self, server: u64, blocks: Slice) {
         let mut others = self.others.lock().expect("hints of others");
         others.push_back((server, blocks));
         if others.len() > OTHERS_MAX {
@@ -125,29 +130,6 @@ impl Hints {
         if matches!(is_whole, Ok(true)) && !blocks.file.is_empty() {
             *told = news;
             *self.mine.lock().expect("this member's hint") = Some(blocks.file.into());
-        }
-    }
-}
-
-/// Hints of members, for the code that exchanges them.
-impl LogWriter {
-    /// Whether this store makes hints, and can use those of others.
-    pub fn has_hints(&self) -> bool {
-        self.durable.hints.is_some()
-    }
-
-    /// The keys that are read often here, if there is more to report than the last time: blocks of
-    /// `duramen_format::heat`.
-    pub fn take_hint(&self) -> Option<Slice> {
-        let hints = self.durable.hints.as_ref()?;
-        hints.mine.lock().expect("this member's hint").take()
-    }
-
-    /// Requests a refill of memory with the hot keys of another server, as far as they are here, on
-    /// flash. Does not wait.
-    pub fn refill(&self, server: u64, blocks: Slice) {
-        if let Some(hints) = &self.durable.hints {
-            hints.bring(server, blocks);
         }
     }
 }

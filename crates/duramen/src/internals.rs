@@ -1,10 +1,10 @@
 //! Internals for the server, the members of a cluster, the tools and the simulator: not stable, and
 //! no part of the embedded API.
 
-pub use crate::member::{Backups, Bytes, Call, MemberOptions};
-pub use crate::repair::{Repair, RepairStep};
+pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep};
+pub use crate::member::MemberOptions;
 pub use crate::salvage::{Lost, Salvaged, salvage};
 pub use crate::writer::LogWriter;
 pub use duramen_backup::Copies;
-pub use duramen_backup::os::{is_store, remove_store};
+pub use duramen_backup::os::{finish_removal, is_copy, remove_copy};
 pub use duramen_engine::Position;

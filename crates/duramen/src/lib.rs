@@ -53,17 +53,13 @@
 //! Papers: Rumble14 (log-structured memory), Ousterhout15 (versions, conditions, durability),
 //! Merritt17 (many cores), Beineke18 (the disk).
 
-mod ahead;
-mod background;
+mod bell;
 mod closing;
-mod commit;
+mod durable;
 mod error;
 mod expiry;
-mod figures;
-mod health;
 mod heat;
 mod hints;
-mod inside;
 #[doc(hidden)]
 pub mod internals;
 mod load;
@@ -72,11 +68,10 @@ mod meter;
 mod objects;
 mod options;
 mod progress;
-mod repair;
+mod reentrancy;
 mod restart;
 mod salvage;
 mod scan;
-mod scrub;
 mod session;
 mod snapshot;
 mod stats;
@@ -95,17 +90,12 @@ pub use duramen_base::limits::{
     KEY_BYTES_MAX, STORE_BYTES_MIN as MEMORY_BYTES_MIN, TABLES_MAX, VALUE_BYTES_MAX,
 };
 pub use error::Error;
-pub use expiry::{Expiry, Ttl};
-pub use objects::{Condition, Incremented, Outcome, Value, Version};
+pub use objects::{Condition, Expiry, Incremented, Outcome, Ttl, Value, Version};
 pub use options::Options;
 pub use progress::{Phase, Progress, SnapshotReport};
 pub use scan::Scan;
-pub use scrub::ScrubProgress;
 pub use session::Session;
-pub use stats::{DiskState, DurabilityStats, Latency, MemoryStats};
+pub use stats::{DiskState, DurabilityStats, Latency, MemoryStats, ScrubProgress};
 pub use store::Store;
 pub use tables::TableInfo;
 pub use transaction::Transaction;
-
-// Short names for use inside this crate.
-use internals::{LogWriter, Repair};

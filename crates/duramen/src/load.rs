@@ -1,7 +1,6 @@
 //! Loads segments from disk into memory, several at a time, the newest first: so most old entries
 //! are already dead when they are loaded.
 
-use crate::restart::Loaded;
 use crate::{Error, Phase, Progress};
 use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::SegmentId;
@@ -11,10 +10,22 @@ use duramen_engine::{LoadError, Loader, Pass};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Input of a load.
-pub(crate) struct What<'a> {
+/// Result of a restart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loaded {
+    pub bytes: u64,
+    pub entries: u64,
+    pub took: Duration,
+    pub clean: bool,
+    /// Keys that had expired are live by the present clock, and must be removed before the store is
+    /// used.
+    pub has_revived: bool,
+}
+
+/// The segments of the log.
+pub(crate) struct Manifest<'a> {
     pub state: &'a State,
     pub listed: &'a [ReplicaInfo],
     /// Segments that should be in memory if not all fit.
@@ -43,13 +54,13 @@ struct Load<'a> {
 pub(crate) fn load(
     engine: &Arc<duramen_engine::Store>,
     backup: &Backup,
-    what: &What<'_>,
+    manifest: &Manifest<'_>,
     threads: usize,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<Loaded, Error> {
     let place = backup.disk().label();
-    let (state, listed) = (what.state, what.listed);
+    let (state, listed) = (manifest.state, manifest.listed);
     let ids: Vec<SegmentId> = listed.iter().map(|replica| replica.segment).collect();
     let passes: Vec<Pass> = state
         .passes
@@ -61,7 +72,7 @@ pub(crate) fn load(
         })
         .collect();
     let mut loader = engine.loader(&ids, &passes);
-    loader.keep(what.kept);
+    loader.keep(manifest.kept);
     let mut segments = listed.to_vec();
     segments.sort_unstable_by_key(|replica| std::cmp::Reverse(replica.segment));
     let wanted = match threads {

@@ -1,4 +1,4 @@
-//! Values, versions and conditions in the interface of a session.
+//! Values, versions, conditions and expiries in the interface of a session.
 
 use duramen_engine::Object;
 use std::fmt;
@@ -180,5 +180,112 @@ impl<T> From<duramen_engine::Incremented<T>> for Incremented<T> {
             value: done.value,
             version: Version(done.version),
         }
+    }
+}
+
+/// The time at which an object expires. In steps of a millisecond, never earlier than requested.
+///
+/// ```
+/// use duramen::Expiry;
+/// use std::time::{Duration, SystemTime};
+///
+/// assert_eq!(Expiry::from(Duration::from_secs(60)), Expiry::After(Duration::from_secs(60)));
+/// assert!(matches!(Expiry::from(SystemTime::now()), Expiry::At(_)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Expiry {
+    Never,
+    /// The expiry of the existing object; never, if there is none.
+    Keep,
+    /// A duration from now. Zero: the object is removed.
+    After(Duration),
+    /// A time; if it is in the past, the object is removed.
+    At(SystemTime),
+}
+
+impl Expiry {
+    /// In milliseconds since the Unix epoch. `found`: the expiry of the existing object.
+    pub(crate) fn at_ms(self, now_ms: u64, found: Option<u64>) -> Option<u64> {
+        match self {
+            Expiry::Never => None,
+            Expiry::Keep => found,
+            Expiry::After(time) => Some(now_ms.saturating_add(ceil_ms(time))),
+            Expiry::At(time) => {
+                let since = time.duration_since(UNIX_EPOCH);
+                Some(since.map_or(0, ceil_ms))
+            }
+        }
+    }
+}
+
+impl From<Duration> for Expiry {
+    fn from(after: Duration) -> Expiry {
+        Expiry::After(after)
+    }
+}
+
+impl From<SystemTime> for Expiry {
+    fn from(at: SystemTime) -> Expiry {
+        Expiry::At(at)
+    }
+}
+
+fn ceil_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The time that an object has left.
+///
+/// ```
+/// use duramen::{Options, Store, Table, Ttl};
+/// use std::time::Duration;
+///
+/// # let store = Store::open(Options::memory(64 << 20))?;
+/// # let mut session = store.session()?;
+/// session.set_for(Table::DEFAULT, "token", "x", Duration::from_secs(60))?;
+/// match session.ttl(Table::DEFAULT, "token")? {
+///     Ttl::Absent => unreachable!("it was just set"),
+///     Ttl::Never => unreachable!("it was given a minute"),
+///     Ttl::Left(time) => assert!(time <= Duration::from_secs(60)),
+/// }
+/// # Ok::<(), duramen::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttl {
+    /// There is no such object.
+    Absent,
+    /// It does not expire.
+    Never,
+    Left(Duration),
+}
+
+impl Ttl {
+    pub(crate) fn of(object: Option<Object<'_>>, now_ms: u64) -> Ttl {
+        match object.map(|object| object.expires_at_ms) {
+            None => Ttl::Absent,
+            Some(None) => Ttl::Never,
+            Some(Some(at_ms)) => Ttl::Left(Duration::from_millis(at_ms.saturating_sub(now_ms))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_expires_early() {
+        let after = |time| Expiry::After(time).at_ms(1000, None);
+        assert_eq!(after(Duration::ZERO), Some(1000));
+        assert_eq!(after(Duration::from_nanos(1)), Some(1001));
+        assert_eq!(after(Duration::from_millis(5)), Some(1005));
+        assert_eq!(after(Duration::MAX), Some(u64::MAX));
+        let at = |time| Expiry::At(time).at_ms(1000, Some(7));
+        assert_eq!(at(UNIX_EPOCH + Duration::from_nanos(1_000_001)), Some(2));
+        assert_eq!(at(UNIX_EPOCH - Duration::from_secs(1)), Some(0));
+        assert_eq!(Expiry::Keep.at_ms(1000, Some(7)), Some(7));
+        assert_eq!(Expiry::Never.at_ms(1000, Some(7)), None);
+        assert!(time_of(u64::MAX).is_some());
     }
 }

@@ -9,13 +9,9 @@
 //! - P4: segments that were open are closed at their ends, in the same commit as the new control
 //!   segment; heads continue in new ones.
 
-use crate::ahead::Ahead;
-use crate::commit::{Commit, Durable, LOCAL};
-use crate::health::Health;
+use crate::durable::{Durable, LOCAL, Local, Replicas};
 use crate::heat::Heat;
-use crate::load;
-use crate::repair::Repairs;
-use crate::scrub::Scrub;
+use crate::load::{self, Loaded};
 use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
@@ -27,9 +23,9 @@ use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Segment ids that a restart skips: more than can have been given without trace (a pass reserves a
 /// few dozen).
@@ -45,18 +41,6 @@ pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// Fewest segments of memory for which longer segments are chosen.
 const MEMORY_SEGMENTS_MIN: u64 = 128;
-
-/// Result of a restart.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Loaded {
-    pub bytes: u64,
-    pub entries: u64,
-    pub took: Duration,
-    pub clean: bool,
-    /// Keys that had expired are live by the present clock, and must be removed before the store is
-    /// used.
-    pub has_revived: bool,
-}
 
 /// Opens the store on a disk; creates it if there is none. `threads`: number of loading threads; 0
 /// = two per core.
@@ -261,12 +245,12 @@ fn restart(
         engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
     }
     let heat = Heat::new(options, &engine, backup.identity().server);
-    let what = load::What {
+    let manifest = load::Manifest {
         state: &state,
         listed: &listed,
         kept: heat.as_ref().map_or(&[], Heat::segments),
     };
-    let mut loaded = load::load(&engine, &backup, &what, threads, started, progress)?;
+    let mut loaded = load::load(&engine, &backup, &manifest, threads, started, progress)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
     // Until these keys are removed, the next start needs the former clock (docs/protocols.md,
@@ -277,27 +261,11 @@ fn restart(
         0
     };
     let master = make_master(&backup, state, &backup.replicas());
-    let durable = Durable {
-        options: options.clone(),
-        engine,
-        backup: Some(backup),
-        remote: None,
-        commit: Mutex::new(Commit::new(master)),
-        health: Health::default(),
-        meter: Arc::default(),
-        ended: AtomicU64::new(0),
-        clock_floor_ms: AtomicU64::new(clock_floor_ms),
-        unsynced: AtomicBool::new(false),
-        closed: AtomicBool::new(false),
-        ahead: Ahead::default(),
-        scrubbed: AtomicU64::new(0),
-        bad_frames: AtomicU64::new(0),
-        repairs: Repairs::default(),
-        scrub: Scrub::new(options.scrub_interval),
-        heat,
-        hints: None, // no other server has its data
-    };
-    durable.secure_room();
+    let local = Local::new(backup, options.scrub_interval, heat);
+    let durable = Durable::new(options, engine, master, Replicas::Local(local));
+    durable
+        .clock_floor_ms
+        .store(clock_floor_ms, Ordering::Relaxed);
     // P4. Without room it stays staged: reads are served, writes are refused until there is room.
     match durable.commit_once(&mut durable.lock(), Level::Synced) {
         Ok(()) | Err(Error::DiskFull(_)) => {}

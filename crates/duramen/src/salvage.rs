@@ -7,9 +7,12 @@
 //!   included.
 //! - A damaged entry is one gap if its header is plausible and the next entry, or the end, lies
 //!   where the header says. So its value, which a client chose, is not searched for entries.
-//! - Behind another gap, entries are *found again* by searching for several consecutive ones, each
-//!   with its checksum. A client may have put them into a value. So they lose against any entry of
-//!   their key that was not found again.
+//! - Behind another gap, entries are found by searching for several consecutive ones, each with its
+//!   checksum. Entries behind such a gap, or behind one whose end a single flipped bit does not
+//!   explain, are *found again*: a client may have put them into a value. So they lose against any
+//!   entry of their key that was not found again.
+//! - A segment that does not match its certificate, or the list, is lost as a whole, even if each
+//!   entry in it is sound: they may be those of another segment. They count, and prove nothing.
 //! - An entry behind a gap counts as damage if its version takes up half of the versions that are
 //!   left above the entries in front of all gaps: no client can use up the versions.
 //! - Missing bytes may have held a newer version of any key, or its deletion. A key is *proved* if
@@ -22,19 +25,25 @@
 
 use crate::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
+use duramen_backup::ReplicaInfo;
 use duramen_backup::disk::Disk;
+use duramen_backup::inspect;
 use duramen_backup::os::{SUPERBLOCK, is_store};
 use duramen_backup::salvage::{Remains, Salvage};
 use duramen_base::ids::SegmentId;
 use duramen_base::lock::STORE_FILES;
 use duramen_cluster::control::{Listed, State, each_record};
-use duramen_engine::TableId;
-use duramen_format::entry::{self, Entry, Kind as EntryKind, VERSION_MAX};
-use duramen_format::segment::{HEADER_BYTES, Kind};
-use std::collections::{BTreeMap, HashMap};
+use duramen_engine::{Error as EngineError, TableId};
+use duramen_format::certificate::Certificate;
+use duramen_format::entry::{
+    self, Damage, Entry, Kind as EntryKind, VERSION_MAX, WIDE_HEADER_BYTES,
+};
+use duramen_format::segment::{HEADER_BYTES, Header, Kind};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Consecutive valid entries that are accepted as entries behind a gap; fewer if the segment ends
 /// with them.
@@ -102,13 +111,14 @@ type Winners = HashMap<(u32, Box<[u8]>), Winner>;
 /// [`Error::Disk`]: there is no store, or its superblock can't be read; `to` is not empty; or as
 /// [`Store::open`] and its writes, of the new one.
 pub fn salvage(
-    from: &dyn Disk,
+    from: &Arc<dyn Disk>,
     to: &Path,
     unproved: &mut dyn FnMut(&str, &[u8]),
 ) -> Result<Salvaged, Error> {
     make_empty(to)?;
-    let salvage = Salvage::new(from).map_err(Error::Disk)?;
-    let mut repair = Repair::new(&salvage);
+    let salvage = Salvage::new(&**from).map_err(Error::Disk)?;
+    let sound = check(from, salvage.identity().server);
+    let mut repair = Repair::new(&salvage, sound);
     let listed: Vec<(SegmentId, Option<Listed>)> = repair.listed();
     let mut gaps = Vec::new();
     for (segment, listed) in &listed {
@@ -123,8 +133,26 @@ pub fn salvage(
     repair.write(to, unproved)
 }
 
+/// The replicas that a restart would find and `fsck` finds sound.
+type Sound = BTreeMap<SegmentId, ReplicaInfo>;
+
+/// Verifies every replica as `fsck` does.
+///
+/// # Errors
+/// The reason why a restart would read none of them.
+fn check(disk: &Arc<dyn Disk>, server: u64) -> Result<Sound, String> {
+    let mut sound = Sound::new();
+    let checked = inspect::check_replicas(disk.clone(), &mut |_, _| {}, &mut |check, _| {
+        if check.problem.is_none() && check.info.log == server {
+            sound.insert(check.info.segment, check.info);
+        }
+    });
+    checked.map(|()| sound).map_err(|error| error.damage())
+}
+
 struct Repair<'a> {
     salvage: &'a Salvage,
+    sound: Sound,
     state: State,
     winners: Winners,
     version_max: u64,
@@ -133,7 +161,9 @@ struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    fn new(salvage: &'a Salvage) -> Repair<'a> {
+    fn new(salvage: &'a Salvage, sound: Result<Sound, String>) -> Repair<'a> {
+        let wal_damage = salvage.wal_damage.clone();
+        let refusal = sound.as_ref().err().filter(|_| wal_damage.is_none());
         let mut repair = Repair {
             salvage,
             state: State::default(),
@@ -141,9 +171,11 @@ impl<'a> Repair<'a> {
             version_max: 0,
             bytes: 0,
             done: Salvaged {
-                wal_damage: salvage.wal_damage.clone(),
+                control_damage: refusal.cloned(),
+                wal_damage,
                 ..Salvaged::default()
             },
+            sound: sound.unwrap_or_default(),
         };
         repair.read_control();
         repair
@@ -157,16 +189,26 @@ impl<'a> Repair<'a> {
             self.done.control_damage = Some("there is no control segment".to_owned());
             return;
         };
-        let remains = self.salvage.read(control, None);
+        let sound = self.sound.get(&control).map(ReplicaInfo::certificate);
+        let length = sound.map(|certificate| certificate.length);
+        let remains = self.salvage.read(control, length);
         let mut state = State::default();
-        let read = each_record(control, &remains.bytes, |_, record| {
-            let _ = state.apply(record); // a restart would refuse; here one record is skipped
+        let mut misfit = None;
+        let read = each_record(control, &remains.bytes, |at, record| {
+            if let Err(why) = state.apply(record) {
+                // A restart would refuse; here the record is skipped.
+                misfit.get_or_insert_with(|| format!("byte {at}: `{}` {why}", record.name()));
+            }
             Ok(())
         });
-        if let Err(error) = read {
-            self.done.control_damage = Some(error.to_string());
+        let damage = read.err().map(|error| error.to_string()).or(misfit);
+        if damage.is_some() {
+            self.done.control_damage = damage;
         } else if self.done.wal_damage.is_some() {
             self.done.control_damage = Some("its last records may be missing".to_owned());
+        } else if !sound.is_some_and(|certificate| certificate.matches(&remains.bytes)) {
+            let differs = || "it does not match its certificate".to_owned();
+            self.done.control_damage.get_or_insert_with(differs);
         }
         self.state = state;
     }
@@ -186,11 +228,31 @@ impl<'a> Repair<'a> {
         all.into_iter().collect()
     }
 
+    /// The certificate of a listed segment. `None`: it is open, and a restart would not find it, or
+    /// not as it is listed.
+    fn certificate(&self, segment: SegmentId, listed: &Listed) -> Option<Certificate> {
+        listed.closed.or_else(|| {
+            let found = self.sound.get(&segment)?;
+            let is_newest = found.closed || found.epoch >= listed.epoch;
+            (is_newest && found.kind == listed.kind).then(|| found.certificate())
+        })
+    }
+
     /// The readable bytes of a segment.
     fn read(&self, segment: SegmentId, listed: Option<&Listed>) -> Remains {
-        let closed = listed.and_then(|listed| listed.closed);
+        let certificate = listed.and_then(|listed| self.certificate(segment, listed));
         self.salvage
-            .read(segment, closed.map(|certificate| certificate.length))
+            .read(segment, certificate.map(|certificate| certificate.length))
+    }
+
+    /// Whether these are all bytes of a listed segment. Sound entries alone do not show that: a
+    /// lost or misdirected write leaves those of another segment, or older ones.
+    fn is_whole(&self, segment: SegmentId, listed: &Listed, bytes: &[u8]) -> bool {
+        let header = Header::decode(bytes);
+        header.is_ok_and(|header| header.segment == segment && header.kind == listed.kind)
+            && self
+                .certificate(segment, listed)
+                .is_some_and(|certificate| certificate.matches(bytes))
     }
 
     /// Passes a segment's entries in front of its first gap to the winners; returns where the gap
@@ -198,6 +260,12 @@ impl<'a> Repair<'a> {
     fn take(&mut self, segment: SegmentId, listed: Option<&Listed>) -> Option<usize> {
         let Remains { bytes, missing } = self.read(segment, listed);
         self.bytes += bytes.len() as u64;
+        let end = bytes.len().max(HEADER_BYTES);
+        let server = self.salvage.identity().server;
+        if Header::decode(&bytes).is_ok_and(|header| header.log != server) {
+            self.lose(segment, listed, Some(HEADER_BYTES..end));
+            return None; // the bytes of another store, with versions of their own
+        }
         let mut place = Place {
             segment,
             at: HEADER_BYTES,
@@ -207,12 +275,18 @@ impl<'a> Repair<'a> {
             self.meet(place, &entry);
             place.at += entry.padded_bytes;
         }
-        // An open segment may have continued in lost commits.
+        let gap = (place.at < bytes.len()).then_some(place.at);
         let is_open = listed.is_none_or(|listed| listed.closed.is_none());
-        if is_open && (self.done.wal_damage.is_some() || !missing.is_empty()) {
+        let is_whole = listed.is_none_or(|listed| self.is_whole(segment, listed, &bytes));
+        let is_known = !is_open || self.done.control_damage.is_none();
+        if !is_whole && gap.is_none() && is_known {
+            self.lose(segment, listed, Some(HEADER_BYTES..end));
+        }
+        // An open segment may have continued in lost commits.
+        if is_open && (self.done.wal_damage.is_some() || !missing.is_empty() || !is_whole) {
             self.lose(segment, listed, None);
         }
-        (place.at < bytes.len()).then_some(place.at)
+        gap
     }
 
     /// The same from the first gap on, which begins at `first`. Versions from `limit` on are
@@ -224,7 +298,7 @@ impl<'a> Repair<'a> {
         first: usize,
         limit: u64,
     ) {
-        let Remains { bytes, .. } = self.read(segment, listed);
+        let Remains { mut bytes, .. } = self.read(segment, listed);
         let mut place = Place {
             segment,
             at: first,
@@ -238,10 +312,12 @@ impl<'a> Repair<'a> {
                     continue;
                 }
                 Ok(entry) => place.at + entry.padded_bytes,
-                Err(_) => end_by_header(&bytes, place.at).unwrap_or_else(|| {
-                    place.found_again = true;
-                    find_again(&bytes, place.at).unwrap_or(bytes.len())
-                }),
+                Err(_) => {
+                    let end = end_by_header(&mut bytes, place.at);
+                    place.found_again |= end.is_none_or(|(_, is_sure)| !is_sure);
+                    let searched = || find_again(&bytes, place.at).unwrap_or(bytes.len());
+                    end.map_or_else(searched, |(end, _)| end)
+                }
             };
             self.lose(segment, listed, Some(place.at..next));
             place.at = next;
@@ -309,6 +385,48 @@ impl<'a> Repair<'a> {
         }
     }
 
+    /// Makes the tables of the new store, and returns their ids by the old ones. They are the same,
+    /// because values may hold them: those of the server's own table do. Only a table that nothing
+    /// but entries found again name gets an id that is free: a client may have made it up.
+    fn make_tables(&self, store: &Store) -> Result<BTreeMap<u32, TableId>, Error> {
+        let mut made: BTreeMap<u32, TableId> = BTreeMap::new();
+        for (id, table) in &self.state.tables {
+            let id = TableId(*id);
+            if id != TableId::DEFAULT {
+                store.engine().adopt_table(id, &table.name, table.level)?;
+            } else if table.level.is_some() {
+                store.set_level(id, table.level)?;
+            }
+            made.insert(id.0, id);
+        }
+        made.insert(TableId::DEFAULT.0, TableId::DEFAULT);
+        // Ids that are known come before the others, which must not take them.
+        let objects = self.winners.iter().filter(|(_, winner)| winner.is_object);
+        let unknown: BTreeSet<(bool, u32)> = objects
+            .map(|((table, _), winner)| (winner.place.found_again, *table))
+            .collect();
+        for (is_found_again, id) in unknown {
+            if made.contains_key(&id) {
+                continue;
+            }
+            let mut name = self.table_name(id);
+            while store.find_table(&name).is_some() {
+                name.push('+'); // a client gave this name to another table
+            }
+            let adopt = || store.engine().adopt_table(TableId(id), &name, None);
+            let table = match (!is_found_again).then(adopt) {
+                Some(Ok(())) => TableId(id),
+                // `TooManyTables`: another table has the place of a dropped one.
+                None | Some(Err(EngineError::TooManyTables { .. })) => {
+                    store.create_table(&name, None)?
+                }
+                Some(Err(error)) => return Err(error.into()),
+            };
+            made.insert(id, table);
+        }
+        Ok(made)
+    }
+
     /// Creates the new store.
     fn write(
         mut self,
@@ -317,14 +435,7 @@ impl<'a> Repair<'a> {
     ) -> Result<Salvaged, Error> {
         let part = to.join(PART);
         let store = Store::open(self.options(&part))?;
-        let mut tables: BTreeMap<u32, TableId> = BTreeMap::new();
-        for (id, table) in &self.state.tables {
-            let made = match store.engine().table_id(&table.name) {
-                Some(made) => made,
-                None => store.create_table(&table.name, table.level)?,
-            };
-            tables.insert(*id, made);
-        }
+        let tables = self.make_tables(&store)?;
         let mut places: BTreeMap<SegmentId, Vec<usize>> = BTreeMap::new();
         for ((table, key), winner) in &self.winners {
             if !winner.is_object {
@@ -346,12 +457,8 @@ impl<'a> Repair<'a> {
                 let Ok(entry) = entry::parse(remains.bytes.get(at..).unwrap_or_default()) else {
                     continue; // it was readable a moment ago: the device is getting worse
                 };
-                let table = match tables.get(&entry.table) {
-                    Some(table) => *table,
-                    None => {
-                        let made = store.create_table(&self.table_name(entry.table), None)?;
-                        *tables.entry(entry.table).or_insert(made)
-                    }
+                let Some(table) = tables.get(&entry.table).copied() else {
+                    continue; // as above
                 };
                 let expires = (entry.expires_at_ms != 0).then_some(entry.expires_at_ms);
                 session.batch(|guard| {
@@ -465,12 +572,48 @@ fn rest(bytes: &[u8], at: usize) -> Option<&[u8]> {
 }
 
 /// The end of a damaged entry according to its own header, if an entry or the end of the segment is
-/// there.
-fn end_by_header(bytes: &[u8], at: usize) -> Option<usize> {
+/// there; and whether it is sure. The length may be what was damaged, and then a client's bytes may
+/// be there. It is sure if one flipped bit explains the entry's checksum, and all such bits give
+/// one end.
+fn end_by_header(bytes: &mut [u8], at: usize) -> Option<(usize, bool)> {
     let shape = entry::parse_again(rest(bytes, at)?).ok()?;
-    let next = at + shape.padded_bytes;
-    let is_end = rest(bytes, next).is_none_or(|rest| entry::parse(rest).is_ok());
-    is_end.then_some(next)
+    let claimed = at + shape.padded_bytes;
+    let mut ends = BTreeSet::new();
+    for bit in 0..8 * WIDE_HEADER_BYTES {
+        let Some(byte) = bytes.get_mut(at + bit / 8) else {
+            break;
+        };
+        *byte ^= 1 << (bit % 8);
+        if let Ok(entry) = entry::parse(&bytes[at..]) {
+            ends.insert(at + entry.padded_bytes);
+        }
+        bytes[at + bit / 8] ^= 1 << (bit % 8);
+    }
+    if let Err(Damage::Checksum { stored, computed }) = entry::parse(&bytes[at..])
+        && is_one_bit(stored ^ computed, claimed - at)
+    {
+        ends.insert(claimed);
+    }
+    let is_end = |end| rest(bytes, end).is_none_or(|rest| entry::parse(rest).is_ok());
+    let (end, is_sure) = match ends.first() {
+        Some(end) if ends.len() == 1 => (*end, true),
+        _ => (claimed, false),
+    };
+    is_end(end).then_some((end, is_sure))
+}
+
+/// Whether two sequences of this many bytes whose CRC32C differ by `difference` can differ in a
+/// single bit.
+fn is_one_bit(difference: u32, bytes: usize) -> bool {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let mut of_bit = POLYNOMIAL; // of the last bit; each bit in front of it is one step further
+    for _ in 0..8 * bytes {
+        if of_bit == difference {
+            return true;
+        }
+        of_bit = (of_bit >> 1) ^ if of_bit & 1 == 1 { POLYNOMIAL } else { 0 };
+    }
+    false
 }
 
 /// The place behind `from` at which entries begin again.

@@ -46,6 +46,27 @@ pub struct Scan<'s> {
     objects: usize,
 }
 
+impl Session {
+    /// Walks over a table, in no order of keys: [`Scan`] describes the guarantees.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set_many(Table::DEFAULT, &[("a", "1"), ("b", "22")])?;
+    /// let mut bytes = 0;
+    /// for object in session.scan(Table::DEFAULT) {
+    ///     let (_key, value) = object?;
+    ///     bytes += value.len();
+    /// }
+    /// assert_eq!(bytes, 3);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn scan(&mut self, table: Table) -> Scan<'_> {
+        Scan::new(self, table)
+    }
+}
+
 impl<'s> Scan<'s> {
     pub(crate) fn new(session: &'s mut Session, table: Table) -> Scan<'s> {
         Scan {

@@ -1,7 +1,7 @@
 //! The embedded API: blocking calls that return when their effect has reached its level.
 
 use crate::{
-    Condition, Error, Expiry, Incremented, Outcome, Scan, Store, Table, Value, Version, inside,
+    Condition, Error, Expiry, Incremented, Outcome, Store, Table, Value, Version, reentrancy,
 };
 use duramen_base::ids::Level;
 use duramen_base::limits::VALUE_BYTES_MAX;
@@ -47,6 +47,25 @@ pub struct Session {
     level: Option<Level>,
     /// Position of its writes and reads that were not synced when their call returned.
     behind: Position,
+}
+
+impl Store {
+    /// A session for one thread. Cheap, but not for each call: keep it.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "key", "value")?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`], [`Error::Closed`], [`Error::Nested`].
+    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
+        self.check_open()?;
+        Session::new(self.clone())
+    }
 }
 
 impl fmt::Debug for Session {
@@ -598,25 +617,6 @@ impl Session {
         })
     }
 
-    /// Walks over a table, in no order of keys: [`Scan`] describes the guarantees.
-    ///
-    /// ```
-    /// # use duramen::{Options, Store, Table};
-    /// # let store = Store::open(Options::memory(64 << 20))?;
-    /// # let mut session = store.session()?;
-    /// session.set_many(Table::DEFAULT, &[("a", "1"), ("b", "22")])?;
-    /// let mut bytes = 0;
-    /// for object in session.scan(Table::DEFAULT) {
-    ///     let (_key, value) = object?;
-    ///     bytes += value.len();
-    /// }
-    /// assert_eq!(bytes, 3);
-    /// # Ok::<(), duramen::Error>(())
-    /// ```
-    pub fn scan(&mut self, table: Table) -> Scan<'_> {
-        Scan::new(self, table)
-    }
-
     /// Runs operations of the engine as one batch, and returns when all its writes and reads are
     /// durable. Not a transaction: other sessions see the batch half done, unless it locks its keys
     /// ([`Guard::lock_keys`]).
@@ -631,7 +631,7 @@ impl Session {
     ) -> Result<T, Error> {
         let store = self.store.clone();
         self.run(|guard| {
-            let _inside = inside::enter(&store);
+            let _inside = reentrancy::enter(&store.engine);
             run(guard)
         })
     }
@@ -641,7 +641,7 @@ impl Session {
         &mut self,
         run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
     ) -> Result<T, Error> {
-        inside::check(&self.store)?;
+        reentrancy::check(&self.store.engine)?;
         let mut guard = self.engine.pin();
         if self.store.is_closed() {
             return Err(Error::Closed);

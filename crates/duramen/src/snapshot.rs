@@ -1,14 +1,14 @@
 //! Snapshots: a copy of all data at one moment, made while the store goes on.
 //!
 //! **Invariants** (docs/protocols.md, "Snapshot")
-//! - N1: the moment is one commit, made while no thread is inside the engine: all earlier
-//!   operations are in the copy, no later ones.
+//! - N1: at the moment no thread is inside the engine: all earlier operations are in the copy, no
+//!   later ones (durable::cut).
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only
 //!   grow, so their beginnings up to the lengths of that moment can be copied in the background.
 //! - N3: the copy becomes a store by its last step, after all of it is durable (create::K2).
 //!   An interrupted copy is refused.
 
-use crate::commit::LOCAL;
+use crate::durable::{Cut, LOCAL, Local};
 use crate::restart::{frames_of_copy, replication_config};
 use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;
@@ -21,7 +21,6 @@ use duramen_cluster::control::State;
 use duramen_cluster::replication::{Effect, Found, Master};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -46,13 +45,6 @@ struct Last {
     took: Duration,
 }
 
-/// The state at the moment of a snapshot.
-struct Cut {
-    state: State,
-    /// Certificate of each listed segment.
-    certificates: BTreeMap<SegmentId, Certificate>,
-}
-
 /// replication::O9: segments that are not yet copied are not freed; dropping this allows it.
 struct Pinned<'a>(&'a LogWriter);
 
@@ -66,6 +58,7 @@ impl Snapshots {
     pub fn take(
         &self,
         log: &LogWriter,
+        local: &Local,
         disk: Arc<dyn Disk>,
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
@@ -73,7 +66,7 @@ impl Snapshots {
             return Err(Error::SnapshotRunning);
         }
         let started = Instant::now();
-        let result = take(self, log, disk, started, progress);
+        let result = take(self, log, local, disk, started, progress);
         *self.last.lock().expect("the last snapshot") = Some(Last {
             at: SystemTime::now(),
             ok: result.is_ok(),
@@ -117,29 +110,32 @@ impl Snapshots {
 fn take(
     snapshots: &Snapshots,
     log: &LogWriter,
+    local: &Local,
     disk: Arc<dyn Disk>,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<SnapshotReport, Error> {
     snapshots.check()?;
-    let source = log.durable.backup();
+    let source = &local.backup;
     let geometry = Geometry {
         wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
         frames: frames_of_copy(source.geometry(), &log.durable.options),
         ..*source.geometry()
     };
     let options = duramen_backup::Options::default();
-    let (disk, pace) = considerate(log, disk);
+    let (disk, pace) = considerate(log, local, disk);
     let target =
         Backup::create_copy(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
-    let (cut, _pinned) = cut(log)?;
+    let cut = log.durable.cut(local); // N1
+    log.tell();
+    let (cut, _pinned) = (cut?, Pinned(log));
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
     let mut buffer = vec![0; geometry.segment_bytes as usize];
     let mut bytes_done = 0;
     for (segment, certificate) in &cut.certificates {
         snapshots.check()?;
         copy(
-            log,
+            source,
             &target,
             &cut.state,
             *segment,
@@ -176,50 +172,21 @@ fn take(
 
 /// The disk to copy to, throttled in favour of commits. Without threads (the simulator) there is no
 /// throttling.
-fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Option<Arc<Pace>>) {
+fn considerate(
+    log: &LogWriter,
+    local: &Local,
+    disk: Arc<dyn Disk>,
+) -> (Arc<dyn Disk>, Option<Arc<Pace>>) {
     if !log.has_thread() {
         return (disk, None);
     }
-    let (disk, pace) = throttled(disk, log.durable.meter.clone());
+    let (disk, pace) = throttled(disk, local.meter.clone());
     (disk, Some(pace))
-}
-
-/// N1: one commit while no thread is inside.
-fn cut(log: &LogWriter) -> Result<(Cut, Pinned<'_>), Error> {
-    let durable = &log.durable;
-    let mut session = durable.engine.session()?;
-    let guard = session.pin_exclusive();
-    let mut commit = durable.lock();
-    durable.commit_once(&mut commit, Level::Synced)?;
-    drop(guard);
-    let state = commit.master.state().clone();
-    let open = commit.open_certificates();
-    let certificates = state
-        .segments
-        .iter()
-        .map(|(id, listed)| {
-            let known = listed.closed.or_else(|| open.get(id).copied());
-            (
-                *id,
-                known.expect("a listed segment is closed, or open and known"),
-            )
-        })
-        .collect();
-    commit.master.pin();
-    drop(commit);
-    log.tell();
-    Ok((
-        Cut {
-            state,
-            certificates,
-        },
-        Pinned(log),
-    ))
 }
 
 /// N2: copies the beginning of a segment into a frame of its own.
 fn copy(
-    log: &LogWriter,
+    source: &Backup,
     target: &Backup,
     state: &State,
     segment: SegmentId,
@@ -227,7 +194,6 @@ fn copy(
     buffer: &mut [u8],
     pace: Option<&Pace>,
 ) -> Result<(), Error> {
-    let source = log.durable.backup();
     let wait = |bytes| {
         if let Some(pace) = pace {
             pace.wait(bytes);

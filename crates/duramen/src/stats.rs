@@ -1,12 +1,12 @@
 //! Figures of the durable side.
 
-use crate::ScrubProgress;
 use duramen_base::ids::Level;
 use std::time::{Duration, SystemTime};
 
 /// Whether the disk takes writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DiskState {
+    #[default]
     Ok,
     /// Writes are refused until there is space.
     Full,
@@ -22,6 +22,15 @@ pub struct Latency {
     pub p50: Duration,
     pub p99: Duration,
     pub max: Duration,
+}
+
+/// Progress of a requested scrub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Replicas, and the write-ahead log, still to be verified; 0 = it is done.
+    pub left: u64,
+    /// Their number when it began.
+    pub total: u64,
 }
 
 /// Figures of memory, from [`Store::memory`](crate::Store::memory). Lengths are in bytes.
@@ -47,7 +56,7 @@ pub struct MemoryStats {
 }
 
 /// Figures of the disk's side, from [`Store::stats`](crate::Store::stats).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DurabilityStats {
     /// The store's default level.

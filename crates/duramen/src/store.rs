@@ -6,17 +6,18 @@
 //! - S2: threads hold the store weakly or not at all: when the last owner drops it, they are ended
 //!   and joined, and all appends are synced; only [`Store::close`] records a clean end (`closing`).
 
-use crate::commit::Durable;
-use crate::restart::{self, Loaded};
+use crate::durable::{Durable, Local, Repair};
+use crate::load::Loaded;
+use crate::restart;
 use crate::snapshot::Snapshots;
 use crate::threads::Threads;
+use crate::writer::LogWriter;
 use crate::{
-    DiskMode, DurabilityStats, Error, LogWriter, MemoryStats, Options, Progress, Repair, Session,
-    SnapshotReport, inside,
+    DiskMode, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport, reentrancy,
 };
+use duramen_backup::Copies;
 use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
-use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_engine::Position;
 use std::fmt;
@@ -170,7 +171,7 @@ impl Store {
         let Some(DurableStore { log, .. }) = &self.durable else {
             return Ok(());
         };
-        let appended = || self.engine.log().expect("it has one").appended();
+        let appended = || log.durable.log().appended();
         let mut revived = self.engine.revived();
         let mut session = self.engine.session()?;
         while revived.step(&mut session)? {
@@ -192,7 +193,7 @@ impl Store {
         let engine = durable.engine.clone();
         let log = Arc::new(LogWriter::new(Arc::new(durable), options.commit_window));
         let hook = Arc::downgrade(&log);
-        engine.log().expect("it has one").on_demand(move || {
+        log.durable.log().on_demand(move || {
             if let Some(log) = hook.upgrade() {
                 if threads {
                     log.demand(Level::Synced);
@@ -280,8 +281,8 @@ impl Store {
     /// Sets the interval at which one frame is verified; 0 = none, except on request.
     #[doc(hidden)]
     pub fn set_scrub_interval(&self, interval: Duration) {
-        if let Some(durable) = &self.durable {
-            durable.log.durable.scrub.set_interval(interval);
+        if let Some(local) = self.local() {
+            local.scrub.set_interval(interval);
         }
     }
 
@@ -290,8 +291,8 @@ impl Store {
     /// and must not call the store. Only the last hook counts.
     #[doc(hidden)]
     pub fn watch_repairs(&self, hook: impl Fn(&Repair) + Send + Sync + 'static) {
-        if let Some(durable) = &self.durable {
-            durable.log.durable.repairs.watch(Box::new(hook));
+        if let Some(local) = self.local() {
+            local.repairs.watch(Box::new(hook));
         }
     }
 
@@ -308,21 +309,8 @@ impl Store {
         self.durable.as_ref().map(|durable| &*durable.log)
     }
 
-    /// A session for one thread. Cheap, but not for each call: keep it.
-    ///
-    /// ```
-    /// # use duramen::{Options, Store, Table};
-    /// # let store = Store::open(Options::memory(64 << 20))?;
-    /// let mut session = store.session()?;
-    /// session.set(Table::DEFAULT, "key", "value")?;
-    /// # Ok::<(), duramen::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::TooManySessions`], [`Error::Closed`], [`Error::Nested`].
-    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        self.check_open()?;
-        Session::new(self.clone())
+    fn local(&self) -> Option<&Local> {
+        self.durable.as_ref()?.log.durable.local()
     }
 
     /// S1.
@@ -406,12 +394,12 @@ impl Store {
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
         self.check_open()?;
-        let _inside = inside::enter(self); // `close` waits for it
-        match &self.durable {
-            Some(durable) if durable.log.durable.remote.is_some() => Err(Error::NotHere),
-            Some(durable) => durable.snapshots.take(&durable.log, disk, progress),
-            None => Err(Error::NoDirectory(Level::Buffered)),
-        }
+        let _inside = reentrancy::enter(&self.engine); // `close` waits for it
+        let Some(DurableStore { log, snapshots, .. }) = &self.durable else {
+            return Err(Error::NoDirectory(Level::Buffered));
+        };
+        let local = log.durable.local().ok_or(Error::NotHere)?;
+        snapshots.take(log, local, disk, progress)
     }
 
     /// Figures of the disk's side; `None` if the store has no directory. For those of memory see
@@ -443,33 +431,28 @@ impl Store {
     /// a member of a cluster.
     #[doc(hidden)]
     pub fn copies(&self) -> Copies {
-        let durable = self.durable.as_ref();
-        let backup = durable.and_then(|durable| durable.log.durable.backup.as_ref());
-        backup.map_or_else(Copies::default, Backup::copies)
+        self.local()
+            .map_or_else(Copies::default, |local| local.backup.copies())
     }
 
     /// The damage of the file of hot keys, as a message; `None`: there is none.
     #[doc(hidden)]
     pub fn hint_damage(&self) -> Option<String> {
-        let heat = self.durable.as_ref()?.log.durable.heat.as_ref()?;
-        heat.damage()
+        self.local()?.heat.as_ref()?.damage()
     }
 
     /// Bytes of log that the directory has room for, and those that the options require, if the
     /// latter are more; `None`: there is room. A snapshot includes it, too.
     #[doc(hidden)]
     pub fn lacking_room(&self) -> Option<(u64, u64)> {
-        let durable = &self.durable.as_ref()?.log.durable;
-        restart::lacking_room(durable.backup().geometry(), &durable.options)
+        restart::lacking_room(self.local()?.backup.geometry(), self.options()?)
     }
 
     /// Bytes of log that the options ask for, and the fewest with which all heads can write, which
     /// it gets instead, if they are more.
     #[doc(hidden)]
     pub fn raised_disk(&self) -> Option<(u64, u64)> {
-        let durable = &self.durable.as_ref()?.log.durable;
-        let backup = durable.backup.as_ref()?;
-        restart::raised_disk(backup.geometry(), &durable.options)
+        restart::raised_disk(self.local()?.backup.geometry(), self.options()?)
     }
 
     /// The options with which the store was opened; `None` without a directory.

@@ -3,10 +3,12 @@
 //!
 //! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
 
-use crate::{Error, LogWriter};
+use crate::Error;
+use crate::durable::{Local, Remote, Replicas, Scrub};
+use crate::writer::LogWriter;
 use duramen_base::planted::carry;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,31 +24,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(200);
 pub(crate) struct Threads {
     log: Arc<LogWriter>,
     handles: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Wakes the background thread early: another thread waits for room.
-#[derive(Default)]
-pub(crate) struct Bell {
-    /// SeqCst on both sides: a ring is either seen before the sleep, or ends it.
-    rung: AtomicBool,
-    lock: Mutex<()>,
-    bell: Condvar,
-}
-
-impl Bell {
-    pub fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst) {
-            drop(self.lock.lock().expect("the background's bell"));
-            self.bell.notify_all();
-        }
-    }
-
-    pub fn sleep(&self, time: Duration) {
-        let guard = self.lock.lock().expect("the background's bell");
-        let is_quiet = |_: &mut ()| !self.rung.load(Ordering::SeqCst);
-        drop(self.bell.wait_timeout_while(guard, time, is_quiet));
-        self.rung.store(false, Ordering::SeqCst);
-    }
 }
 
 impl Threads {
@@ -69,7 +46,7 @@ impl Threads {
         let (writer, background) = (log.clone(), log.clone());
         self.spawn("duramen-log", move || writer.run())?;
         self.spawn("duramen-frames", move || run_background(&background))?;
-        if log.durable.heat.is_some() || log.durable.hints.is_some() {
+        if log.durable.hint_bell().is_some() {
             let heat = log.clone();
             self.spawn("duramen-heat", move || run_heat(&heat))?;
         }
@@ -95,11 +72,8 @@ impl Threads {
         self.log.stop.store(true, Ordering::SeqCst);
         self.log.wake();
         self.log.background.ring();
-        if let Some(heat) = &self.log.durable.heat {
-            heat.bell.ring();
-        }
-        if let Some(hints) = &self.log.durable.hints {
-            hints.bell.ring();
+        if let Some(bell) = self.log.durable.hint_bell() {
+            bell.ring();
         }
         let handles = std::mem::take(&mut *self.handles.lock().expect("threads"));
         for handle in handles {
@@ -110,16 +84,21 @@ impl Threads {
 
 fn run_heat(log: &LogWriter) {
     let (engine, stop) = (&log.durable.engine, || log.stop.load(Ordering::SeqCst));
-    if let Some(heat) = &log.durable.heat {
-        heat.run(engine, &stop);
-    }
-    if let Some(hints) = &log.durable.hints {
-        hints.run(engine, &stop);
+    match &log.durable.replicas {
+        Replicas::Local(Local {
+            heat: Some(heat), ..
+        }) => heat.run(engine, &stop),
+        Replicas::Remote(Remote {
+            hints: Some(hints), ..
+        }) => hints.run(engine, &stop),
+        _ => {}
     }
 }
 
 fn run_background(log: &LogWriter) {
     let durable = &log.durable;
+    let scrub = durable.local().map(|local| &local.scrub);
+    let is_asked_for = || scrub.is_some_and(Scrub::is_asked_for);
     let mut scrubbed = Instant::now();
     let (mut noted, mut expired) = (Instant::now(), 0);
     while !log.stop.load(Ordering::SeqCst) {
@@ -136,19 +115,19 @@ fn run_background(log: &LogWriter) {
             }
             noted = Instant::now();
         }
-        if durable.scrub.is_due(scrubbed) {
+        if scrub.is_some_and(|scrub| scrub.is_due(scrubbed)) {
             // Damage that it finds is repaired; an unreadable device shows in the repair.
             let began = Instant::now();
             let _ = durable.scrub_step();
             scrubbed = Instant::now();
-            if durable.scrub.is_asked_for() && durable.log().undurable_bytes() > 0 {
+            if is_asked_for() && durable.log().undurable_bytes() > 0 {
                 log.background.sleep(began.elapsed()); // half of the time is for commits
             }
         }
         durable.note(done.as_ref().map(drop));
         match done {
             Ok(true) => {}
-            Ok(false) if relocated || durable.scrub.is_asked_for() => {}
+            Ok(false) if relocated || is_asked_for() => {}
             Ok(false) => log.background.sleep(LOOK_EVERY),
             Err(_) => log.background.sleep(TRY_AGAIN),
         }

@@ -8,10 +8,10 @@
 //! - X3: the caller's closure never unwinds past a lock: a panic is caught, the keys are unlocked,
 //!   and then the panic continues.
 //! - X4: all transactions lock keys in one order (engine::transaction::T1), and a
-//!   thread inside a closure does not lock others (`inside`): no two transactions wait for each
+//!   thread inside a closure does not lock others (`reentrancy`): no two transactions wait for each
 //!   other.
 
-use crate::{Error, Expiry, Session, Table, Version, inside};
+use crate::{Error, Expiry, Session, Table, Version, reentrancy};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{Guard, KeyHash, Object, Position, ROOM_ATTEMPTS_MAX, Room};
 use std::panic::{self, AssertUnwindSafe};
@@ -60,7 +60,7 @@ enum Change {
 }
 
 /// A value, and its time of expiry, in milliseconds since the Unix epoch.
-type Seen<'a> = (&'a [u8], Option<u64>);
+type ValueWithExpiry<'a> = (&'a [u8], Option<u64>);
 
 /// Result of an attempt.
 enum Attempt<T> {
@@ -129,7 +129,7 @@ impl Session {
         keys: &[(Table, impl AsRef<[u8]>)],
         mut body: impl FnMut(&mut Transaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        inside::check(&self.store)?;
+        reentrancy::check(&self.store.engine)?;
         let store = self.store.clone();
         let mut guard = self.engine.pin();
         if store.is_closed() {
@@ -137,7 +137,7 @@ impl Session {
         }
         let keys = sorted(&guard, keys)?;
         let mut body = |tx: &mut Transaction<'_>| {
-            let _inside = inside::enter(&store);
+            let _inside = reentrancy::enter(&store.engine);
             body(tx)
         };
         let attempt = run(&mut guard, &keys, &mut body);
@@ -290,7 +290,7 @@ impl Transaction<'_> {
     }
 
     /// The value with the changes on top, and its time of expiry.
-    fn look(&self, place: usize) -> Result<Option<Seen<'_>>, Error> {
+    fn look(&self, place: usize) -> Result<Option<ValueWithExpiry<'_>>, Error> {
         match &self.changes[place] {
             Some(Change::Remove) => Ok(None),
             Some(Change::Put {

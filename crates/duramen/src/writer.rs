@@ -12,8 +12,8 @@
 //! commits for threads that can't wait (a reactor), and writes unrequested data at intervals. No
 //! lock of this file is held while another is taken.
 
-use crate::commit::{Commit, Durable};
-use crate::threads::Bell;
+use crate::bell::Bell;
+use crate::durable::{Commit, Durable};
 use crate::{DiskState, Error};
 use duramen_base::ids::Level;
 use duramen_engine::Position;
@@ -82,23 +82,40 @@ impl LogWriter {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]: it is then unknown whether the write survives.
     pub fn wait(&self, position: &Position, level: Level) -> Result<(), Error> {
+        self.wait_unless(position, level, || false).map(drop)
+    }
+
+    /// As [`wait`](Self::wait), until `gives_up` holds: then false. It is checked each time that a
+    /// commit has ended, and every 50 ms.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(crate) fn wait_unless(
+        &self,
+        position: &Position,
+        level: Level,
+        gives_up: impl Fn() -> bool,
+    ) -> Result<bool, Error> {
         loop {
             let before = self.durable.ended.load(Ordering::Acquire); // W2
             if self.reached(position) >= level {
-                return Ok(());
+                return Ok(true);
             }
             match self.durable.try_lock() {
                 // Another thread may have committed it between the two checks.
-                Some(_) if self.reached(position) >= level => return Ok(()),
+                Some(_) if self.reached(position) >= level => return Ok(true),
                 Some(commit) => {
                     self.commit_here(commit, level)?;
-                    if self.durable.remote.is_some() && self.reached(position) < level {
+                    if self.durable.remote().is_some() && self.reached(position) < level {
                         self.wait_for_end(before); // the answers of backups end it
                     }
                 }
                 None => self.wait_for_end(before),
             }
             self.durable.health.check()?;
+            if self.reached(position) < level && gives_up() {
+                return Ok(false);
+            }
         }
     }
 

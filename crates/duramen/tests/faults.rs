@@ -487,7 +487,7 @@ fn repaired(
     let before = std::fs::read(dir.join("frames")).unwrap();
     let out = tempfile::tempdir().unwrap();
     let mut unproved = Vec::new();
-    let damaged = OsDisk::new(dir, Mode::Buffered);
+    let damaged: Arc<dyn Disk> = Arc::new(OsDisk::new(dir, Mode::Buffered));
     let done = duramen::internals::salvage(&damaged, out.path(), &mut |_, key| {
         unproved.push(key.to_vec())
     });

@@ -1,8 +1,9 @@
 //! The engine's API types: options, objects, decisions, outcomes, errors.
 
-use crate::flash::{Cold, FlashOptions};
+use crate::device::{Cold, FlashOptions};
 use duramen_base::ids::Level;
 pub use duramen_base::ids::TableId;
+use duramen_format::entry::Completion;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -344,4 +345,15 @@ pub enum Error {
     TooManySessions { limit: usize },
     #[error("the system refused {bytes} bytes of address space: {reason}")]
     Reserve { bytes: u64, reason: String },
+}
+
+/// The tracker of executed requests. Called with the store pinned: it must not enter the store, nor
+/// wait for a thread that is in it.
+pub trait Completions: Send + Sync {
+    /// A record was found in a log that is loaded or replayed (completion::Q3).
+    fn met(&self, record: &Completion<'_>);
+
+    /// True if the record must stay: its client has not acknowledged it, and its tablet is served
+    /// here (completion::Q2).
+    fn keep(&self, record: &Completion<'_>) -> bool;
 }

@@ -15,24 +15,13 @@
 //! has acknowledged.
 
 use crate::core::Core;
-use crate::log;
 use crate::session::Guard;
+use crate::session::roll::roll;
 use crate::space::{Purpose, Space};
-use crate::{Error, Store, TableId};
+use crate::{Completions, Error, Store, TableId};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_format::entry::{Completion, Entry};
 use std::sync::Arc;
-
-/// The tracker of executed requests. Called with the store pinned: it must not enter the store, nor
-/// wait for a thread that is in it.
-pub trait Completions: Send + Sync {
-    /// A record was found in a log that is loaded or replayed (Q3).
-    fn met(&self, record: &Completion<'_>);
-
-    /// True if the record must stay: its client has not acknowledged it, and its tablet is served
-    /// here (Q2).
-    fn keep(&self, record: &Completion<'_>) -> bool;
-}
 
 impl Store {
     /// Sets the tracker, before anything is loaded. Until then all records stay. Only the first
@@ -86,7 +75,7 @@ impl Guard<'_> {
             if let Some(log) = &core.log {
                 log.check_writable()?;
             }
-            if !log::roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
+            if !roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
                 self.make_room(Purpose::Tombstones)?;
             }
         }

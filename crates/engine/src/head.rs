@@ -10,10 +10,11 @@
 //! - H3: with a log, an open group belongs to the holder of the lock, and ends before the lock is
 //!   released.
 
-use crate::cleaner::cpu_affinity::Processor;
 use crate::counters::Counters;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::sync::Mutex;
+use rustix::thread::sched_getcpu;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The open end of a segment, either of a head or of a cleaner's survivor.
 #[derive(Default)]
@@ -141,4 +142,23 @@ pub struct Head {
     pub node: usize,
     /// The processor on which its writer last ran.
     pub processor: Processor,
+}
+
+/// The processor on which a head's writer last ran: a hint, ordered with nothing else.
+#[derive(Default)]
+pub struct Processor(AtomicUsize);
+
+impl Processor {
+    /// Called by the writer now and then.
+    pub fn note(&self) {
+        let here = sched_getcpu() + 1;
+        // The number rarely changes, and then the cache line stays shared.
+        if self.0.load(Ordering::Relaxed) != here {
+            self.0.store(here, Ordering::Relaxed);
+        }
+    }
+
+    pub fn last(&self) -> Option<usize> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
 }

@@ -20,10 +20,11 @@
 
 mod api;
 mod cleaner;
-mod cleared;
+mod clear;
 mod completion;
 mod core;
 mod counters;
+mod device;
 mod epoch;
 mod exclusive;
 pub mod flash;
@@ -47,15 +48,14 @@ mod transaction;
 mod write;
 
 pub use api::*;
-pub use completion::Completions;
+pub use core::watches::{Dirty, MARK_BYTES};
+pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
-pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
 pub use range::{
-    Dirty, Export, MARK_BYTES, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics,
-    Watch,
+    Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
 };
 pub use room::Room;
 pub use session::{Guard, Seen, Session};
@@ -70,16 +70,16 @@ pub use write::parse_integer;
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod parts {
+    pub use crate::core::watches::Marks;
     pub use crate::epoch::{Epochs, SlotId};
     pub use crate::exclusive::Exclusive;
-    pub use crate::flash::Warmth;
     pub use crate::head::Tail;
     pub use crate::index::arena::Arena;
     pub use crate::index::bucket;
     pub use crate::index::{Partition, Resize, Resources};
     pub use crate::log::modelled::OneHead;
-    pub use crate::range::watch::Marks;
     pub use crate::space::segment::State;
+    pub use crate::space::tier::warmth::Warmth;
     pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
     pub use crate::topology::Topology;
 }

@@ -11,9 +11,13 @@
 //!   whole (engine::log::L2). It is one step only if a commit is one step, and if it is no longer
 //!   than a commit may be: for a member of a cluster, each segment has certificates of its own. A
 //!   longer group is refused.
+//! - R4: live data do not fill the reserve of removals. A window that was opened for deletes takes
+//!   another entry only if a window could be opened for that entry now. Otherwise each delete would
+//!   open a window of the reserve, rewrites would fill it, and in the end no delete would find one.
 
-use crate::log::{self, Log};
+use crate::log::Log;
 use crate::session::Guard;
+use crate::session::roll::{roll, takes};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
 use crate::{Error, Mode};
 use duramen_base::ids::SegmentId;
@@ -96,11 +100,10 @@ impl Guard<'_> {
         while self.ahead.is_empty() {
             self.take_head();
             let tail = self.tail.as_mut().expect("just taken");
-            let is_ready = purpose != Purpose::Head || !tail.is_for_deletes();
-            if tail.fits(bytes) && is_ready {
+            if tail.fits(bytes) && takes(core, tail, purpose) {
                 break;
             }
-            if !log::roll(core, self.head, tail, bytes, purpose)? {
+            if !roll(core, self.head, tail, bytes, purpose)? {
                 self.make_room(purpose)?;
             }
         }
@@ -141,9 +144,9 @@ impl Guard<'_> {
         }
         let purpose = self.purpose_of(room);
         let more_bytes = room.objects_bytes as u64;
-        if core.mode == Mode::Store
-            && purpose == Purpose::Head
-            && core.has_more_than(core.live_limit().saturating_sub(more_bytes))
+        let is_head = core.mode == Mode::Store && purpose == Purpose::Head;
+        if core.refuses(purpose)
+            || is_head && core.has_more_than(core.live_limit().saturating_sub(more_bytes))
         {
             return Err(core.out_of_memory());
         }

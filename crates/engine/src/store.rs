@@ -2,14 +2,11 @@
 //! figures.
 
 use crate::cleaner;
-use crate::core::Core;
-use crate::counters::Counters;
-use crate::load::Visitor;
-use crate::log::Log;
-use crate::session::Session;
+use crate::core::{Core, Visitor};
+use crate::log::{Log, Relocation};
 use crate::topology::Topology;
 use crate::{Error, Options, TableChange, TableId, TableInfo};
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, SegmentId};
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -80,14 +77,6 @@ impl Store {
 
     pub(crate) fn next_head(&self) -> usize {
         self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
-    }
-
-    /// Creates a session for one thread. Sessions share the heads in turn.
-    ///
-    /// # Errors
-    /// [`Error::TooManySessions`].
-    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        Session::new(self.clone())
     }
 
     /// The log, for the writer that makes it durable; `None` if the store is in memory alone.
@@ -369,102 +358,71 @@ impl Store {
     }
 }
 
-impl crate::Guard<'_> {
-    /// Removes every object of a table. Only under [`pin_exclusive`](Session::pin_exclusive).
-    ///
-    /// # Errors
-    /// [`Error::NoSuchTable`].
-    ///
-    /// # Panics
-    /// If the guard is not exclusive.
-    pub fn clear(&self, table: TableId) -> Result<(), Error> {
-        self.empty(table, |table, floor| TableChange::Clear { table, floor })
+impl Store {
+    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
+    /// gains. A repeated call has no effect. An open segment is taken when it is closed
+    /// ([`close_heads`](Store::close_heads)).
+    pub fn relocate(&self, segment: SegmentId) {
+        let Some(log) = self.log() else {
+            return;
+        };
+        if log.swaps().is_listed(segment) && !log.swaps().is_victim(segment) {
+            log.swaps().relocations.want(segment);
+            self.core().wakeup.ring();
+        }
     }
 
-    fn empty(
-        &self,
-        table: TableId,
-        change: impl FnOnce(TableId, u64) -> TableChange,
-    ) -> Result<(), Error> {
-        assert!(self.alone, "clearing a table takes an exclusive guard");
-        let core = self.core;
-        let index = core.tables.index(table)?;
-        let counters = &core.heads[0].counters;
-        let objects = core.objects(table);
-        // No other guard is inside, so the counters of any actor may be written (head::H1: no head
-        // is in the middle of an append).
-        let mut others = 0;
-        core.tables
-            .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
-        let later = others > 0 && objects > 0 && self.may_count_later(objects);
-        if others == 0 {
-            kill_everything(core, counters);
-        } else if !later {
-            self.kill_table(table, index);
-        }
-        core.note_cleared(table);
-        counters.note_objects(table, -(objects as i64));
-        counters.note_expiring(table, -(core.expiring(table) as i64));
-        // Every version ever given is below this floor, so versions of re-created keys still only
-        // grow.
-        let floor = core.version_max() + 1;
-        let removed = self.note_change(index, change(table, floor));
-        if later {
-            self.count_later(table, index.take(floor, removed), counters);
+    /// Progress of a segment's relocation.
+    pub fn relocation(&self, segment: SegmentId) -> Relocation {
+        let Some(log) = self.log() else {
+            return Relocation::Done;
+        };
+        let swaps = log.swaps();
+        // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
+        // to another.
+        let has_source = swaps.is_at_work()
+            || swaps.is_victim(segment)
+            || swaps.is_emptied(segment)
+            || self.has_window(log, segment);
+        if !swaps.is_listed(segment) {
+            Relocation::Done
+        } else if has_source {
+            Relocation::Waiting
         } else {
-            index.clear(floor, removed, core.resources());
+            Relocation::NoSource
         }
-        core.wakeup.ring();
-        Ok(())
     }
 
-    /// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
-    /// on flash only if they cannot be left for later (cleared::K2).
-    fn kill_table(&self, table: TableId, index: &crate::index::Index) {
-        let core = self.core;
-        let counters = &core.heads[0].counters;
-        let mut cold = std::collections::BTreeSet::new();
-        for partition in index.partitions() {
-            let view = partition.view();
-            for bucket in 0..view.len() {
-                view.each_homed(bucket, self.me, |slot| {
-                    let window = core.space.window_of(slot.location());
-                    match self.memory_of(slot.location()) {
-                        Some(here) if !here.is_copy => {
-                            counters.note_dead(window, self.entry_at(here).padded_bytes);
-                        }
-                        _ => {
-                            cold.insert(window as u32);
-                        }
-                    }
-                });
+    fn has_window(&self, log: &Log, segment: SegmentId) -> bool {
+        let mut windows = self.core().space.segments.iter().enumerate();
+        windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
+    }
+
+    /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
+    pub fn relocation_step(&self, quota_bytes: u64) -> bool {
+        let asks = self
+            .log()
+            .is_some_and(|log| log.swaps().relocations.is_asking());
+        asks && self.core().cleaners() == 0 && self.clean_step(quota_bytes)
+    }
+
+    /// Closes the segment if it is a head's open one. Does nothing if another thread is using that
+    /// head.
+    pub fn close_head_of(&self, segment: SegmentId) {
+        let Some(log) = self.log() else {
+            return;
+        };
+        let core = self.core();
+        for head in &core.heads {
+            let Ok(mut tail) = head.tail.try_lock() else {
+                continue;
+            };
+            let window = tail.window();
+            if window.is_some_and(|window| log.segment_of(window as usize) == segment) {
+                log.close_head(&core.space, head.number, &mut tail);
             }
         }
-        for window in cold {
-            core.each_cold_entry(window, |location, entry| {
-                let hash = crate::KeyHash(core.hasher.hash(entry.key));
-                let view = index.partition(hash).view();
-                if entry.table == table.0
-                    && view.len() != 0
-                    && view.find_location(index.tag(hash), location).is_some()
-                {
-                    counters.note_dead(window as usize, entry.padded_bytes);
-                }
-            });
-        }
     }
-}
-
-/// Counts all entries of all segments as dead.
-fn kill_everything(core: &Core, counters: &Counters) {
-    // Tombstones are alive in their windows, but not in the sum.
-    counters.note_all_dead(core.live_bytes());
-    for (window, segment) in core.space.segments.iter().enumerate() {
-        if segment.is_in_log() {
-            counters.note_moved(window, core.live_in(window as u32) as usize);
-        }
-    }
-    core.cleared.forget(core);
 }
 
 impl Store {

@@ -13,8 +13,8 @@
 //! - T5: a thread that waits for a transaction may be pinned, and so hold back the memory that the
 //!   transaction waits for. So memory is sought before the first lock; later, the transaction gives
 //!   up when there is no progress any more.
-//! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash
-//!   keeps all or none.
+//! - T6: with a log, the entries of a transaction are one group of one head (`session::roll`): a
+//!   crash keeps all or none.
 //! - T7: a transaction waits with nothing locked for predecessors that can still be lost in other
 //!   heads: it locks the keys, looks them up, unlocks them, waits, and locks them again. Keys that
 //!   others write all the time still have predecessors after a few rounds. For these it waits with
@@ -23,28 +23,12 @@
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
-use crate::log;
 use crate::room::Room;
-use crate::session::Guard;
+use crate::session::roll::{roll, takes};
+use crate::session::{Guard, Transaction};
 use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{LongWait, Resource};
-
-/// State of a guard between `lock_keys` and `unlock_keys`.
-pub struct Transaction<'s> {
-    buckets: Vec<(View<'s>, usize)>,
-    /// Partitions with reserved room, and the number of inserts.
-    reserved: Vec<(&'s Partition, i64)>,
-    /// The keys that it has removed, for `removals`.
-    pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
-    /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its
-    /// keys as often as it may (T7).
-    pub(crate) unsettled: Vec<(u16, u64)>,
-    /// It has waited for memory in vain (T5) and does not wait again.
-    pub(crate) starved: bool,
-    /// It waits for memory for a moment only: its caller unlocks the keys, and tries again.
-    pub(crate) brief: bool,
-}
 
 impl Transaction<'_> {
     /// True if a key that does not exist yet would be refused ([`Error::Crowded`]).
@@ -204,7 +188,7 @@ impl<'s> Guard<'s> {
             let (core, head) = (self.core, self.head);
             let tail = self.tail.as_mut().expect("just taken");
             // Room that is left for removals alone is no room for known writes.
-            let is_open = bytes == 0 || purpose != Purpose::Head || !tail.is_for_deletes();
+            let is_open = bytes == 0 || takes(core, tail, purpose);
             if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
                 return;
             }
@@ -212,7 +196,7 @@ impl<'s> Guard<'s> {
                 // Writes that fit the head go there; others continue in a new segment anyway, which
                 // is taken now.
                 let is_ready = is_open && tail.fits(bytes)
-                    || log::roll(core, head, tail, bytes, purpose) != Ok(false);
+                    || roll(core, head, tail, bytes, purpose) != Ok(false);
                 if is_ready {
                     return;
                 }

@@ -11,18 +11,20 @@
 use crate::cleaner::pacer::Waiting;
 use crate::counters::Counters;
 use crate::head::Tail;
-use crate::index::bucket::{Locking, Slot, View};
+use crate::index::bucket::{Locking, Slot};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
-use crate::log::{self, Buried, Log};
-use crate::session::Guard;
+use crate::log::Log;
+use crate::session::order::Buried;
+use crate::session::roll::{roll, takes};
+use crate::session::{Guard, Locked};
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};
-use duramen_base::sync::{AtomicU64, Backoff};
-use duramen_format::entry::{Entry, NewObject};
+use duramen_base::sync::Backoff;
+use duramen_format::entry::NewObject;
 
 /// A head's segment is closed for its dead entries if they are at least a segment divided by this.
 const DEAD_PART_TO_CLOSE: u64 = 8;
@@ -34,17 +36,6 @@ const INDEX_ATTEMPTS_MAX: u32 = 64;
 const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 #[cfg(not(any(loom, shuttle)))]
 const FLASH_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
-
-/// A locked home bucket and the slot and entry that were found in it.
-pub(crate) struct Locked<'s> {
-    pub(crate) partition: &'s Partition,
-    view: View<'s>,
-    home: usize,
-    tag: u64,
-    /// The lock belongs to the guard's transaction and outlives the update.
-    pub(crate) in_transaction: bool,
-    pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
-}
 
 impl Locked<'_> {
     #[inline(always)]
@@ -347,12 +338,16 @@ impl<'s> Guard<'s> {
             object.victim = victim_of(log, &self.core.space, locked, tail);
         }
         let mut bytes = object.padded_bytes();
-        if !tail.fits(bytes) || tail.is_for_deletes() && self.puts == Purpose::Head {
+        // A rewrite that was granted room has it (room::R1), whatever others write meanwhile.
+        let is_shut = tail.is_for_deletes()
+            && (self.puts == Purpose::Head || !self.granted)
+            && !takes(self.core, tail, self.puts);
+        if !tail.fits(bytes) || is_shut {
             if !self.ahead.is_empty() {
                 self.go_on();
                 return Ok(Put::LookAgain);
             }
-            if !log::roll(self.core, self.head, tail, bytes + 8, self.puts)? {
+            if !roll(self.core, self.head, tail, bytes + 8, self.puts)? {
                 return Ok(Put::NoSpace);
             }
             if tail.in_group() {

@@ -4,15 +4,24 @@
 //! **Invariants**
 //! - E1: only the process that holds the file's lock reads and writes the state (store::M1).
 //! - E2: a batch is one redb transaction, synced before `commit` returns (store::M1, store::M3).
+//! - E3: a file at the store's path is complete from its first moment: it is made under another
+//!   name, synced and renamed, by one process at a time (a lock file of its own). So a creation
+//!   that was interrupted leaves no file that a later start must refuse.
 
 use crate::{unavailable, unusable};
 use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
-use std::io::ErrorKind;
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 const STATE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("state");
 const TERMS: TableDefinition<&str, u64> = TableDefinition::new("terms");
+
+/// Length of the magic number at the begin of a redb file.
+const MAGIC_BYTES: usize = 9;
+/// A new redb file has nothing beyond its first page.
+const HEADER_BYTES: u64 = 4096;
 
 /// The embedded store; see the module.
 pub struct Embedded {
@@ -36,6 +45,39 @@ impl Embedded {
     /// cannot open the store read it.
     fn sign(&self) -> PathBuf {
         self.path.with_extension("leader")
+    }
+
+    /// Makes the file if it was never completely made (E3). False: another process makes it now.
+    fn create_if_missing(&self) -> Result<bool, redb::Error> {
+        if !never_made(&self.path)? {
+            return Ok(true);
+        }
+        let lock = File::create(self.path.with_extension("redb.lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        // Another process may have made it before this one had the lock.
+        if never_made(&self.path)? {
+            self.create()?;
+        }
+        Ok(true)
+    }
+
+    fn create(&self) -> Result<(), redb::Error> {
+        let unfinished = self.path.with_extension("redb.new");
+        match std::fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        Database::create(&unfinished)?.close()?;
+        File::open(&unfinished)?.sync_all()?;
+        std::fs::rename(&unfinished, &self.path)?;
+        if let Some(folder) = self.path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
     }
 
     fn database(&self) -> Result<&Database, Error> {
@@ -91,6 +133,34 @@ impl Embedded {
     }
 }
 
+/// Whether the file is absent, or is what an interrupted creation by redb leaves: redb writes the
+/// magic number last, and nothing but the first page before it. A store whose first page was
+/// damaged later has data beyond that page, and is no such file.
+fn never_made(path: &Path) -> std::io::Result<bool> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    (&mut file)
+        .take(MAGIC_BYTES as u64)
+        .read_to_end(&mut bytes)?;
+    if bytes.iter().any(|byte| *byte != 0) {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::Start(HEADER_BYTES))?;
+    loop {
+        bytes.clear();
+        (&mut file).take(1 << 16).read_to_end(&mut bytes)?;
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+}
+
 /// An I/O error (a full or failing disk) may be temporary; a damaged file is not.
 fn trouble(error: redb::Error) -> Error {
     match error {
@@ -103,15 +173,20 @@ fn trouble(error: redb::Error) -> Error {
 impl MetaStore for Embedded {
     fn acquire(&mut self) -> Result<Option<Term>, Error> {
         self.database = None; // the lock of this process would block it
-        match Database::create(&self.path) {
+        let named = |error| match trouble(error) {
+            Error::Unavailable { reason } => {
+                unavailable(format!("{}: {reason}", self.path.display()))
+            }
+            Error::Unusable { reason } => unusable(format!("{}: {reason}", self.path.display())),
+            other => other,
+        };
+        if !self.create_if_missing().map_err(named)? {
+            return Ok(None);
+        }
+        match Database::open(&self.path) {
             Ok(database) => self.database = Some(database),
             Err(DatabaseError::DatabaseAlreadyOpen) => return Ok(None),
-            Err(DatabaseError::Storage(redb::StorageError::Io(error)))
-                if error.kind() != ErrorKind::InvalidData =>
-            {
-                return Err(unavailable(format!("{}: {error}", self.path.display())));
-            }
-            Err(error) => return Err(unusable(format!("{}: {error}", self.path.display()))),
+            Err(error) => return Err(named(error.into())),
         }
         let term = match self.next_term() {
             Ok(term) => term,
@@ -172,5 +247,79 @@ mod tests {
         ));
         let damaged = redb::Error::Corrupted("a page".to_owned());
         assert!(matches!(trouble(damaged), Error::Unusable { .. }));
+    }
+
+    /// A coordinator whose first start was interrupted could not start again: redb gives the file
+    /// its length first, then writes the first page without the magic number, then with it.
+    #[test]
+    fn a_file_that_was_never_completely_made_is_made_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("coordinator.redb");
+        let mut first_page = vec![0; 320];
+        first_page[MAGIC_BYTES..].fill(7);
+        for (length, begin) in [
+            (0, vec![]),
+            (5, vec![]),
+            (1_056_768, vec![]),
+            (1_056_768, first_page),
+        ] {
+            std::fs::write(&path, &begin).expect("written");
+            let file = File::options().write(true).open(&path).expect("a file");
+            file.set_len(length).expect("a length");
+            std::fs::write(folder.path().join("coordinator.redb.new"), "half").expect("written");
+            let mut store = Embedded::new(&path, "one:1");
+            assert_eq!(store.acquire(), Ok(Some(Term(1))), "{length} bytes");
+            assert_eq!(Embedded::new(&path, "two:1").acquire(), Ok(None));
+            drop(store);
+            let again = Embedded::new(&path, "one:1").acquire();
+            assert_eq!(again, Ok(Some(Term(2))), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_store_with_a_damaged_first_page_is_kept_and_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("coordinator.redb");
+        let mut store = Embedded::new(&path, "one:1");
+        assert_eq!(store.acquire(), Ok(Some(Term(1))));
+        drop(store);
+        let mut bytes = std::fs::read(&path).expect("a file");
+        bytes[..HEADER_BYTES as usize].fill(0);
+        std::fs::write(&path, &bytes).expect("written");
+        let refused = Embedded::new(&path, "one:1").acquire();
+        assert!(
+            matches!(refused, Err(Error::Unusable { .. })),
+            "{refused:?}"
+        );
+        assert!(std::fs::read(&path).expect("a file") == bytes);
+    }
+
+    /// Two coordinators that start at once do not replace each other's file.
+    #[test]
+    fn one_process_at_a_time_makes_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("coordinator.redb");
+        let lock = File::create(path.with_extension("redb.lock")).expect("a file");
+        lock.lock().expect("it is free");
+        assert_eq!(Embedded::new(&path, "one:1").acquire(), Ok(None));
+        assert!(!path.exists());
+        drop(lock);
+        let leaders = std::thread::scope(|scope| {
+            let start = |_| {
+                scope.spawn(|| {
+                    let mut store = Embedded::new(&path, "one:1");
+                    (store.acquire(), store)
+                })
+            };
+            let threads: Vec<_> = (0..8).map(start).collect();
+            let ends = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("ends"));
+            let ends: Vec<_> = ends.collect(); // a store that leads is kept open meanwhile
+            ends.iter()
+                .filter(|(led, _)| matches!(led, Ok(Some(_))))
+                .count()
+        });
+        assert_eq!(leaders, 1);
     }
 }

@@ -29,6 +29,7 @@
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (docs/traps.md,
 //! traps 22 and 26).
 
+use crate::requests::RequestId;
 use duramen_backup::{
     Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, WantedKeys,
 };
@@ -62,6 +63,32 @@ pub struct Reply<T> {
     pub tag: T,
     pub answer: PeerAnswer,
     pub payload: Slice,
+}
+
+/// A task for the keeper.
+#[derive(Clone, Debug)]
+pub enum Task {
+    Peer {
+        request: RequestId,
+        sender: ServerId,
+        question: Peer,
+        payload: Vec<u8>,
+    },
+    StartRead {
+        request: RequestId,
+        recovery: RecoveryId,
+        log: ServerId,
+        min_open: SegmentId,
+    },
+    /// The master of this log does not need these.
+    NotNeeded {
+        log: ServerId,
+        replicas: Vec<ReplicaEntry>,
+    },
+    /// node::D3.
+    Crashed(ServerId),
+    /// node::D3.
+    Removed(ServerId),
 }
 
 /// The settings of a backup service.

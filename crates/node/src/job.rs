@@ -12,11 +12,10 @@
 //!
 //! Paper: [Ousterhout15 §6] (worker threads beside a dispatch thread)
 
-use crate::member::Order;
-use crate::migration;
-use crate::order::Purging;
-use crate::recovery;
-use duramen_engine::Error;
+use crate::order::{Order, Purging};
+use duramen_base::ids::RecoveryId;
+use duramen_engine::{Error, SideCommit, SideError};
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::RangeLoad;
 use std::fmt;
 
@@ -39,8 +38,49 @@ pub(crate) enum JobResult {
     /// One slice; the rest of the purge.
     Purged(Result<(), Error>, Option<Purging>),
     Counted(Vec<RangeLoad>),
-    Recovery(recovery::Done),
-    Migration(migration::Done),
+    Recovery(RunId, RecoveryCompletion),
+    /// Of the migration with this number.
+    Migration(u64, MigrationCompletion),
+}
+
+/// Names the replay of a partition.
+pub(crate) type RunId = (RecoveryId, u32);
+
+/// The result of a job of a recovery.
+#[derive(Clone, Debug)]
+pub(crate) enum RecoveryCompletion {
+    Replayed {
+        segment: usize,
+        attempt: u32,
+        bytes: usize,
+        result: Result<u64, SideError>,
+    },
+    Committed(Result<SideCommit, SideError>),
+    Aborted,
+}
+
+/// The result of a job of a migration. An error is the reason, for people.
+#[derive(Clone, Debug)]
+pub(crate) enum MigrationCompletion {
+    Exported(Result<Exported, String>),
+    /// Of the message with this number.
+    Replayed(u64, Result<(), String>),
+    TakenBack,
+}
+
+/// The result of a step of a migration's source.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exported {
+    /// Each is a message.
+    pub chunks: Vec<Slice>,
+    /// The step must be repeated for the rest.
+    pub more: bool,
+    /// Number of keys that are marked by now.
+    pub marked: usize,
+    /// Half of the room for marks is used: they are sent before anything else.
+    pub is_crowded: bool,
+    pub safe_version: u64,
+    pub bytes_total: u64,
 }
 
 impl Job {

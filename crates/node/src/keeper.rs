@@ -2,37 +2,9 @@
 //!
 //! Paper: [Ousterhout15 §4.2]
 
-use crate::backup_service::{BackupService, Reply};
-use crate::member::RequestId;
+use crate::backup_service::{BackupService, Reply, Task};
 use crate::node_types::NodeOutput;
-use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
-use duramen_wire::native::message::{Peer, ReplicaEntry};
-
-/// A task for the keeper.
-#[derive(Clone, Debug)]
-pub enum Task {
-    Peer {
-        request: RequestId,
-        sender: ServerId,
-        question: Peer,
-        payload: Vec<u8>,
-    },
-    StartRead {
-        request: RequestId,
-        recovery: RecoveryId,
-        log: ServerId,
-        min_open: SegmentId,
-    },
-    /// The master of this log does not need these.
-    NotNeeded {
-        log: ServerId,
-        replicas: Vec<ReplicaEntry>,
-    },
-    /// node::D3.
-    Crashed(ServerId),
-    /// node::D3.
-    Removed(ServerId),
-}
+use crate::requests::RequestId;
 
 impl BackupService<RequestId> {
     /// Carries out a task, or holds it until [`settle`](Self::settle).

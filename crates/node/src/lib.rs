@@ -9,6 +9,7 @@
 //! (docs/protocols.md).
 
 mod backup_service;
+mod effects;
 mod here;
 mod job;
 mod keeper;
@@ -25,23 +26,23 @@ mod owned;
 mod ranges;
 mod recovery;
 mod remote;
+mod requests;
 pub mod serve;
 #[cfg(test)]
 mod servers;
 mod view;
 mod warmth;
 
-pub use backup_service::{BackupConfig, BackupService, Reply};
+pub use backup_service::{BackupConfig, BackupService, Reply, Task};
 pub use job::{Job, JobDone};
-pub use keeper::Task;
 pub use lease::ReadUntil;
-pub use member::{Candidate, Input, Member, Order, Output, Purge, RequestId, Token};
+pub use member::{Candidate, Input, Member, Output};
 pub use node::Node;
 pub use node_types::{NodeInput, NodeOptions, NodeOutput};
-pub use order::Purging;
+pub use order::{Order, Purge, Purging};
 pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
-pub use remote::PeerCall;
-pub use serve::{Asked, Clients, Hint, Servant, Views, WhenCold};
+pub use requests::{PeerCall, RequestId, Token};
+pub use serve::{ClientRequest, Clients, Hint, Servant, Views, WhenCold};
 pub use view::{Map, Owner, Route, View};
 pub use warmth::HeldHint;

@@ -6,13 +6,12 @@
 use crate::backup_service::{BackupConfig, BackupService};
 use crate::lease::{Leases, ReadUntil};
 use crate::loads::Loads;
-use crate::member::Token;
 use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Purging;
 use crate::recovery::Recoveries;
-use crate::remote::{Heard, Queue, Remote};
+use crate::remote::{Queue, Remote, RemoteEvent};
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;
@@ -163,16 +162,6 @@ impl Life {
         again.chain(parts).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether an answer of the coordinator belongs to a part of this, and not to the member.
-    pub fn is_for(token: Token) -> bool {
-        Remote::is_for_head(token)
-            || Recoveries::is_for(token)
-            || Migrations::is_for(token)
-            || Needed::is_for(token)
-            || Loads::is_for(token)
-            || serve::leases::Leases::is_for(token)
-    }
-
     pub fn log(&self) -> &duramen::internals::LogWriter {
         self.store.log().expect("a member's store has a log")
     }
@@ -185,8 +174,8 @@ impl Life {
 
     /// remote::Q5: all replicas of this log on a backup are lost; it gets no requests for a while,
     /// longer each time.
-    pub fn lose(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
-        self.remote.lost(now_us, backup, heard);
+    pub fn lose(&mut self, now_us: u64, backup: BackupId, events: &mut Vec<RemoteEvent>) {
+        self.remote.lost(now_us, backup, events);
         self.log().backup_lost(backup);
         let server = ServerId::from_number(backup.0);
         let known = self.lost.get(&server);

@@ -10,10 +10,10 @@
 //! Paper: [Ousterhout15 §7.4] (tablet statistics); differs: they are not in the log's head, and not
 //! exact.
 
+use crate::effects::Effects;
 use crate::job::{Job, JobResult};
-use crate::member::Token;
 use crate::migration::takes_over_max;
-use crate::recovery::Effects;
+use crate::requests::Token;
 use duramen::Store;
 use duramen_backup::Backup;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
@@ -23,8 +23,6 @@ use duramen_wire::native::message::{
 };
 use std::sync::Arc;
 
-/// Tokens from this number on, up to the next bit, belong to this file.
-const LOADS_NAMES: u64 = 1 << 58;
 /// Time until the first count, and the interval of counts.
 const FIRST_US: u64 = 2_000_000;
 const COUNT_US: u64 = 10_000_000;
@@ -56,11 +54,6 @@ impl Loads {
         }
     }
 
-    /// Whether an answer of the coordinator belongs to this file.
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> 58 == 1
-    }
-
     pub fn due_us(&self) -> u64 {
         self.due_us.min(self.room_due_us)
     }
@@ -79,7 +72,7 @@ impl Loads {
             if self.room_told != Some(room) {
                 self.room_told = Some(room);
                 self.next += 1;
-                let token = Token(LOADS_NAMES | self.next);
+                let token = Token::Loads(self.next);
                 let server = me;
                 out.reports
                     .push((token, ToCoordinator::Room { server, room }));
@@ -90,7 +83,7 @@ impl Loads {
         {
             self.told.clone_from(&loads);
             self.next += 1;
-            let token = Token(LOADS_NAMES | self.next);
+            let token = Token::Loads(self.next);
             let server = me;
             out.reports
                 .push((token, ToCoordinator::Loads { server, loads }));

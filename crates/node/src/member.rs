@@ -20,18 +20,19 @@
 //! trap 28), a server that is declared crashed ends itself when it is told so, and stops reads
 //! after its leases by time.
 
+use crate::order::{Order, Purge};
 use crate::owned::Owned;
 use crate::ranges::Ranges;
+use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
-use duramen_base::ids::{KeyRange, ListVersion, MapVersion, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{ListVersion, MapVersion, ServerId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_cluster::random::Random;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer,
-    Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, TableEntry, Tablets,
-    ToCoordinator,
+    Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Tablets, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,14 +54,6 @@ const MAP_SOON_EACH_US: u64 = 200;
 const CONFIRM_US: u64 = 1_000_000;
 /// The same while other members would tell it (detector::F4).
 const CONFIRM_SELDOM_US: u64 = 10_000_000;
-
-/// Names a received request until it is answered. Given by the driver of the member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// Names a sent request until it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
 
 /// An input of a member.
 #[derive(Clone, Debug)]
@@ -165,21 +158,6 @@ pub enum Output {
     /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new
     /// process or at once.
     Ended { again: bool, reason: String },
-}
-
-/// Applies a list of tablets to the store. See `Order::run`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    pub version: TabletsVersion,
-    /// All existing tables.
-    pub tables: Vec<TableEntry>,
-}
-
-/// Removes objects of these ranges, which other servers own. See [`Purge::begin`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Purge {
-    pub table: TableId,
-    pub ranges: Vec<KeyRange>,
 }
 
 /// A server that wants to become a member.
@@ -436,7 +414,7 @@ impl Member {
                 list_version: self.members.version(),
             },
         };
-        let token = Token(self.next_token);
+        let token = Token::Member(self.next_token);
         self.next_token += 1;
         self.asking.insert(token, (asking, now_us + PATIENCE_US));
         let address = self.candidate.coordinators[self.coordinator].clone();

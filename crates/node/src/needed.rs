@@ -19,10 +19,9 @@
 //!
 //! Paper: [Ousterhout15 §7.3]; docs/traps.md, trap 21.
 
-use crate::keeper::Task;
-use crate::member::Token;
-use crate::recovery::Effects;
-use crate::remote::PeerCall;
+use crate::backup_service::Task;
+use crate::effects::Effects;
+use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, has_bug};
@@ -34,8 +33,6 @@ use duramen_wire::native::message::{
 };
 use std::collections::BTreeMap;
 
-/// Calls and tokens from this number on, up to the next bit, belong to this file.
-const NEEDED_NAMES: u64 = 1 << 59;
 /// Interval of the checks for replicas.
 const LOOK_US: u64 = 500_000;
 /// A request without an answer is repeated after this time.
@@ -65,16 +62,6 @@ pub(crate) struct Needed {
 }
 
 impl Needed {
-    /// Whether an answer of the coordinator belongs to this file.
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> 59 == 1
-    }
-
-    /// Whether an answer of another server belongs to this file.
-    pub fn is_call(call: PeerCall) -> bool {
-        call.0 >> 59 == 1
-    }
-
     pub fn due_us(&self) -> u64 {
         self.look_us
     }
@@ -114,7 +101,7 @@ impl Needed {
         let waits = matches!(&self.unknown, Some((_, _, until_us)) if now_us < *until_us);
         if !unknown.is_empty() && !waits {
             self.next += 1;
-            let token = Token(NEEDED_NAMES | self.next);
+            let token = Token::Needed(self.next);
             self.unknown = Some((token, unknown, now_us + PATIENCE_US));
             out.reports.push((token, ToCoordinator::Servers));
         }
@@ -135,11 +122,11 @@ impl Needed {
             primary: false,
         });
         self.next += 1;
-        let call = PeerCall(NEEDED_NAMES | self.next);
+        let call = PeerCall::Needed(self.next);
         question.call = Some(call);
         question.replicas = entries.collect();
         question.due_us = now_us + PATIENCE_US;
-        out.asked.push(crate::remote::Asked {
+        out.requests.push(PeerRequest {
             call,
             to: log,
             question: Peer::Needed {

@@ -19,21 +19,22 @@
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
+mod jobs;
+mod migrations;
+
+use crate::backup_service::Task;
+use crate::effects::Effects;
 use crate::here;
-use crate::job::{Job, JobDone, JobResult};
-use crate::keeper::Task;
 use crate::lease::ReadUntil;
-use crate::life::{Again, Life, member_of};
-use crate::loads::Loads;
-use crate::member::{Input, Member, Order, Output, Purge, RequestId, Token};
-use crate::migration::Migrations;
-use crate::needed::{self, Needed};
+use crate::life::{Life, member_of};
+use crate::member::{Input, Member, Output};
+use crate::needed;
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
-use crate::order::Purging;
-use crate::recovery::{self, Effects, PartitionProgress, Recoveries};
-use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
-use crate::serve;
-use crate::warmth::{HeldHint, Warmth};
+use crate::order::{Order, Purge};
+use crate::recovery::{self, PartitionProgress};
+use crate::remote::RemoteEvent;
+use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
+use crate::warmth::HeldHint;
 use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::placement;
@@ -52,8 +53,6 @@ const LOOK_US: u64 = 20_000;
 const FORGIVE_US: u64 = 100_000;
 /// A ping without an answer is dropped after this time.
 const PING_US: u64 = 5_000_000;
-/// A job that failed for lack of memory is tried again after this time.
-const AGAIN_US: u64 = 100_000;
 
 /// A server of a cluster; see the module.
 pub struct Node {
@@ -83,7 +82,7 @@ impl Node {
             options,
             life: None,
             read_until: Arc::default(),
-            next_ping: PING_CALLS,
+            next_ping: 0,
             pings: BTreeMap::new(),
             obeyed: None,
             held_order: None,
@@ -139,18 +138,18 @@ impl Node {
 
     /// `now_us`: the monotonic clock of [`Node::new`].
     pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         if input.is_answer()
             && let Some(life) = &mut self.life
         {
             life.remote.heard(now_us);
         }
         match input {
-            NodeInput::Member(Input::Answered { token, answer }) if Life::is_for(token) => {
-                self.coordinator_answered(now_us, token, Some(&answer), &mut heard, out);
+            NodeInput::Member(Input::Answered { token, answer }) => {
+                self.coordinator_answered(now_us, token, Some(answer), &mut events, out);
             }
-            NodeInput::Member(Input::Unanswered { token }) if Life::is_for(token) => {
-                self.coordinator_answered(now_us, token, None, &mut heard, out);
+            NodeInput::Member(Input::Unanswered { token }) => {
+                self.coordinator_answered(now_us, token, None, &mut events, out);
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done, out),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
@@ -162,76 +161,113 @@ impl Node {
                 payload,
             } => self.asked(now_us, request, sender, target, question, payload, out),
             NodeInput::PeerAnswered { call, answer } => {
-                if let Some((nonce, _)) = self.pings.remove(&call) {
-                    if let Some((
-                        PeerAnswer::Pong {
-                            nonce: got,
-                            list_version,
-                            ..
-                        },
-                        _,
-                    )) = answer
-                        && got == nonce
-                    {
-                        let ponged = Input::Ponged {
-                            nonce,
-                            list_version,
-                        };
-                        self.tell_member(now_us, ponged, out);
-                    }
-                } else if let Some(life) = &mut self.life {
-                    if Recoveries::is_call(call) {
-                        let mut jobs = Vec::new();
-                        life.recoveries.answered(now_us, call, answer, &mut jobs);
-                        out.extend(jobs.into_iter().map(NodeOutput::Job));
-                    } else if Migrations::is_call(call) {
-                        let answer = answer.map(|(answer, _)| answer);
-                        life.migrations.answered(now_us, call, answer);
-                    } else if Needed::is_call(call) {
-                        let answer = answer.map(|(answer, _)| answer);
-                        let task = life.needed.answered(now_us, call, answer);
-                        out.extend(task.map(NodeOutput::Keep));
-                    } else if Warmth::is_call(call) {
-                        life.warmth.answered(call, answer);
-                    } else {
-                        life.remote.answered(now_us, call, answer, &mut heard);
-                    }
-                }
+                self.peer_answered(now_us, call, answer, &mut events, out);
             }
             NodeInput::Tick => {}
         }
         if self.member.due_us() <= now_us {
             self.tell_member(now_us, Input::Tick, out);
         }
-        self.go_on(now_us, heard, out);
+        self.go_on(now_us, events, out);
     }
 
-    /// The coordinator's answer to a part of the node other than the member; `None`: it was not
-    /// reached.
+    /// The coordinator's answer; `None`: it was not reached.
     fn coordinator_answered(
         &mut self,
         now_us: u64,
         token: Token,
-        answer: Option<&CoordinatorAnswer>,
-        heard: &mut Vec<Heard>,
+        answer: Option<CoordinatorAnswer>,
+        events: &mut Vec<RemoteEvent>,
         out: &mut Vec<NodeOutput>,
     ) {
-        let Some(life) = &mut self.life else {
-            return;
-        };
-        if Recoveries::is_for(token) {
-            life.recoveries.reported(now_us, token, answer);
-        } else if Migrations::is_for(token) {
-            life.migrations.reported(now_us, token, answer);
-        } else if serve::leases::Leases::is_for(token) {
-            life.client_leases.answered(token, answer);
-        } else if Needed::is_for(token) {
-            let tasks = life.needed.listed(token, answer, self.member.members());
-            out.extend(tasks.into_iter().map(NodeOutput::Keep));
-        } else if Loads::is_for(token) {
-            life.loads.answered(answer);
-        } else {
-            life.remote.head_answered(now_us, token, answer, heard);
+        match (token, &mut self.life, answer.as_ref()) {
+            (Token::Member(_), ..) => {
+                let input = match answer {
+                    Some(answer) => Input::Answered { token, answer },
+                    None => Input::Unanswered { token },
+                };
+                self.tell_member(now_us, input, out);
+            }
+            (_, None, _) => {}
+            (Token::ControlHead(_), Some(life), answer) => {
+                life.remote.head_answered(now_us, token, answer, events);
+            }
+            (Token::Recovery(_), Some(life), answer) => {
+                life.recoveries.reported(now_us, token, answer);
+            }
+            (Token::Migration(_), Some(life), answer) => {
+                life.migrations.reported(now_us, token, answer);
+            }
+            (Token::ClientLeases(_), Some(life), answer) => {
+                life.client_leases.answered(token, answer);
+            }
+            (Token::Needed(_), Some(life), answer) => {
+                let tasks = life.needed.listed(token, answer, self.member.members());
+                out.extend(tasks.into_iter().map(NodeOutput::Keep));
+            }
+            (Token::Loads(_), Some(life), answer) => life.loads.answered(answer),
+        }
+    }
+
+    /// The answer of another server; `None`: it was not reached, or the connection broke.
+    fn peer_answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Slice)>,
+        events: &mut Vec<RemoteEvent>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        match (call, &mut self.life) {
+            (PeerCall::Ping(_), _) => self.ping_answered(now_us, call, answer, out),
+            (_, None) => {}
+            (PeerCall::Replication(_), Some(life)) => {
+                life.remote.answered(now_us, call, answer, events);
+            }
+            (PeerCall::Recovery(_), Some(life)) => {
+                let mut jobs = Vec::new();
+                life.recoveries.answered(now_us, call, answer, &mut jobs);
+                out.extend(jobs.into_iter().map(NodeOutput::Job));
+            }
+            (PeerCall::Migration(_), Some(life)) => {
+                let answer = answer.map(|(answer, _)| answer);
+                life.migrations.answered(now_us, call, answer);
+            }
+            (PeerCall::Needed(_), Some(life)) => {
+                let answer = answer.map(|(answer, _)| answer);
+                let task = life.needed.answered(now_us, call, answer);
+                out.extend(task.map(NodeOutput::Keep));
+            }
+            (PeerCall::Warmth(_), Some(life)) => life.warmth.answered(call, answer),
+        }
+    }
+
+    fn ping_answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Slice)>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let sent = self.pings.remove(&call);
+        if let (
+            Some((
+                PeerAnswer::Pong {
+                    nonce,
+                    list_version,
+                    ..
+                },
+                _,
+            )),
+            Some((known, _)),
+        ) = (answer, sent)
+            && nonce == known
+        {
+            let ponged = Input::Ponged {
+                nonce,
+                list_version,
+            };
+            self.tell_member(now_us, ponged, out);
         }
     }
 
@@ -305,15 +341,15 @@ impl Node {
     // --- the member's outputs
 
     fn tell_member(&mut self, now_us: u64, input: Input, out: &mut Vec<NodeOutput>) {
-        let mut said = Vec::new();
-        self.member.handle(now_us, input, &mut said);
-        for output in said {
+        let mut outputs = Vec::new();
+        self.member.handle(now_us, input, &mut outputs);
+        for output in outputs {
             self.member_says(now_us, output, out);
         }
     }
 
     fn member_says(&mut self, now_us: u64, output: Output, out: &mut Vec<NodeOutput>) {
-        let said = match output {
+        let output = match output {
             Output::AskCoordinator {
                 token,
                 address,
@@ -329,7 +365,7 @@ impl Node {
                 question,
             } => {
                 self.next_ping += 1;
-                let call = PeerCall(self.next_ping);
+                let call = PeerCall::Ping(self.next_ping);
                 if let Peer::Ping { nonce } = question {
                     self.pings.insert(call, (nonce, now_us));
                 }
@@ -367,7 +403,7 @@ impl Node {
                 NodeOutput::Ended { again, reason }
             }
         };
-        out.push(said);
+        out.push(output);
     }
 
     fn delegated(
@@ -454,7 +490,7 @@ impl Node {
         changes: Vec<ServerChange>,
         out: &mut Vec<NodeOutput>,
     ) {
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         let me = self.member.id();
         let Some(life) = self.life.as_mut() else {
             return;
@@ -486,7 +522,7 @@ impl Node {
             };
             let backup = BackupId(gone.number());
             up.retain(|member| member.backup != backup);
-            life.remote.lost(now_us, backup, &mut heard);
+            life.remote.lost(now_us, backup, &mut events);
             life.log().backup_lost(backup);
             if self.options.backup.is_some() {
                 out.push(NodeOutput::Keep(match is_removed {
@@ -496,7 +532,7 @@ impl Node {
             }
         }
         life.log().backups_up(up);
-        self.go_on(now_us, heard, out);
+        self.go_on(now_us, events, out);
     }
 
     /// D2.
@@ -512,109 +548,34 @@ impl Node {
     }
 
     fn quit(&mut self, now_us: u64, again: bool, reason: &str, out: &mut Vec<NodeOutput>) {
-        let mut said = Vec::new();
-        self.member.quit(again, reason, &mut said);
-        for output in said {
+        let mut outputs = Vec::new();
+        self.member.quit(again, reason, &mut outputs);
+        for output in outputs {
             self.member_says(now_us, output, out);
         }
     }
 
     /// Publishes the view after a lock or an unlock.
-    pub(crate) fn publish(&self, out: &mut Vec<NodeOutput>) {
-        let mut said = Vec::new();
-        self.member.publish_now(&mut said);
-        for output in said {
+    fn publish(&self, out: &mut Vec<NodeOutput>) {
+        let mut outputs = Vec::new();
+        self.member.publish_now(&mut outputs);
+        for output in outputs {
             if let Output::View(view) = output {
                 out.push(NodeOutput::View(view));
             }
         }
     }
 
-    // --- jobs
-
-    pub(crate) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
-        if let Some(life) = &self.life {
-            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
-            let work = move || {
-                let result = order.run(store.engine(), &clients);
-                JobResult::Obeyed(order, result)
-            };
-            out.push(NodeOutput::Job(Job::new("order", work)));
-        }
-    }
-
-    pub(crate) fn begin_purge(&self, purge: Purge, out: &mut Vec<NodeOutput>) {
-        if let Some(life) = &self.life {
-            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
-            let work = move || purge_slice(purge.begin(store.engine(), &clients));
-            out.push(NodeOutput::Job(Job::new("purge", work)));
-        }
-    }
-
-    fn job_done(&mut self, now_us: u64, done: JobDone, out: &mut Vec<NodeOutput>) {
-        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
-            return;
-        };
-        let again_us = now_us + AGAIN_US;
-        match done.result {
-            JobResult::Obeyed(order, Ok(())) => {
-                let log = life.store.engine().log();
-                let position = log.expect("a member's store has a log").appended();
-                self.obeyed = Some((order.version, position));
-                life.complaint = None;
-            }
-            JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
-            | JobResult::Purged(Err(duramen_engine::Error::FlashFailed), _) => {
-                // The data to be dropped cannot be read, so no new data could be served. Its
-                // replicas can be read.
-                self.quit(now_us, true, "flash cannot be read", out);
-            }
-            JobResult::Obeyed(order, Err(error)) => {
-                life.again.push((again_us, Again::Obey));
-                let version = order.version;
-                let reason =
-                    format!("the tables cannot be made as the coordinator says, yet: {error}");
-                if life.complaint.as_ref() != Some(&reason) {
-                    life.complaint = Some(reason.clone());
-                    out.push(NodeOutput::Fails(reason.clone()));
-                }
-                self.tell_member(now_us, Input::NotObeyed { version, reason }, out);
-            }
-            JobResult::Purged(Ok(()), Some(rest)) => purge_on(rest, out),
-            JobResult::Purged(Err(_), Some(rest)) => {
-                life.again.push((again_us, Again::Purge(rest)));
-            }
-            JobResult::Purged(_, None) => self.tell_member(now_us, Input::Purged, out),
-            JobResult::Counted(loads) => life.loads.counted(loads),
-            JobResult::Recovery(done) => life.recoveries.job_done(now_us, done),
-            JobResult::Migration(done) => self.migration_job_done(now_us, done, out),
-        }
-    }
-
-    fn try_again(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
-        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
-            return;
-        };
-        let due = life.again.extract_if(.., |(at_us, _)| *at_us <= now_us);
-        let due: Vec<Again> = due.map(|(_, again)| again).collect();
-        for again in due {
-            match again {
-                Again::Obey => self.tell_member(now_us, Input::ObeyAgain, out),
-                Again::Purge(rest) => purge_on(rest, out),
-            }
-        }
-    }
-
     // --- the store's side
 
-    fn go_on(&mut self, now_us: u64, mut heard: Vec<Heard>, out: &mut Vec<NodeOutput>) {
+    fn go_on(&mut self, now_us: u64, mut events: Vec<RemoteEvent>, out: &mut Vec<NodeOutput>) {
         if self.ended {
             return;
         }
-        self.lose_silent(now_us, &mut heard, out);
-        while !heard.is_empty() {
-            for one in std::mem::take(&mut heard) {
-                self.hear(now_us, one, &mut heard, out);
+        self.lose_silent(now_us, &mut events, out);
+        while !events.is_empty() {
+            for event in std::mem::take(&mut events) {
+                self.remote_event(now_us, event, &mut events, out);
             }
         }
         self.say_obeyed(now_us, out);
@@ -624,7 +585,7 @@ impl Node {
             return;
         };
         let mut effects = Effects::default();
-        let head = life.remote.poll(now_us, &mut effects.asked);
+        let head = life.remote.poll(now_us, &mut effects.requests);
         effects.reports.extend(head);
         effects.reports.extend(life.client_leases.poll(now_us));
         let (me, told) = (self.member.id(), self.member.owned().told().version);
@@ -657,7 +618,7 @@ impl Node {
         }
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
-            asked,
+            requests,
             reports,
             jobs,
             tasks,
@@ -670,11 +631,11 @@ impl Node {
             self.tell_member(now_us, Input::Left(ranges), out);
         }
         self.report(reports, out);
-        self.ask_peers(asked, out);
+        self.ask_peers(requests, out);
         self.move_on(now_us, out);
     }
 
-    pub(crate) fn report(&self, reports: Vec<(Token, ToCoordinator)>, out: &mut Vec<NodeOutput>) {
+    fn report(&self, reports: Vec<(Token, ToCoordinator)>, out: &mut Vec<NodeOutput>) {
         for (token, question) in reports {
             let address = self.member.coordinator().to_owned();
             out.push(NodeOutput::AskCoordinator {
@@ -685,13 +646,13 @@ impl Node {
         }
     }
 
-    pub(crate) fn ask_peers(&self, asked: Vec<Asked>, out: &mut Vec<NodeOutput>) {
-        for Asked {
+    fn ask_peers(&self, requests: Vec<PeerRequest>, out: &mut Vec<NodeOutput>) {
+        for PeerRequest {
             call,
             to,
             question,
             payload,
-        } in asked
+        } in requests
         {
             let entry = self.member.members().get(to);
             let address = entry.map(|entry| entry.addresses.native.clone());
@@ -706,23 +667,29 @@ impl Node {
         }
     }
 
-    fn hear(&mut self, now_us: u64, one: Heard, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
+    fn remote_event(
+        &mut self,
+        now_us: u64,
+        event: RemoteEvent,
+        events: &mut Vec<RemoteEvent>,
+        out: &mut Vec<NodeOutput>,
+    ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        match one {
-            Heard::Answered(ticket, answer) => life.log().answered(ticket, answer),
-            Heard::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
-            Heard::Freed(backup, segment) => life.log().freed(backup, segment),
-            Heard::Synced(backup) => life.log().synced(backup),
-            Heard::Noted(min_open) => life.log().control_head_noted(min_open),
-            Heard::Granted(holder, sent_us) => {
+        match event {
+            RemoteEvent::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            RemoteEvent::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
+            RemoteEvent::Freed(backup, segment) => life.log().freed(backup, segment),
+            RemoteEvent::Synced(backup) => life.log().synced(backup),
+            RemoteEvent::Noted(min_open) => life.log().control_head_noted(min_open),
+            RemoteEvent::Granted(holder, sent_us) => {
                 life.leases.granted(holder, sent_us);
                 self.look_us = now_us;
             }
-            Heard::Lost(backup) => life.lose(now_us, backup, heard),
-            Heard::Back(backup) => life.is_back(backup, self.member.members()),
-            Heard::Fenced => {
+            RemoteEvent::Lost(backup) => life.lose(now_us, backup, events),
+            RemoteEvent::Back(backup) => life.is_back(backup, self.member.members()),
+            RemoteEvent::Fenced => {
                 let reason = "a backup or the coordinator takes it for crashed";
                 self.quit(now_us, true, reason, out);
             }
@@ -730,7 +697,12 @@ impl Node {
     }
 
     /// remote::Q8.
-    fn lose_silent(&mut self, now_us: u64, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
+    fn lose_silent(
+        &mut self,
+        now_us: u64,
+        events: &mut Vec<RemoteEvent>,
+        out: &mut Vec<NodeOutput>,
+    ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
@@ -739,7 +711,7 @@ impl Node {
             out.push(NodeOutput::Fails(format!(
                 "server {server} runs, but stores nothing that it is sent: other backups replace it"
             )));
-            life.lose(now_us, backup, heard);
+            life.lose(now_us, backup, events);
         }
     }
 
@@ -773,18 +745,5 @@ impl Node {
         let holders = life.log().control_holders();
         let due = life.leases.step(now_us, &holders);
         life.remote.renew(now_us, due);
-    }
-}
-
-/// A purge continues in another job, after those that were issued meanwhile.
-fn purge_on(rest: Purging, out: &mut Vec<NodeOutput>) {
-    out.push(NodeOutput::Job(Job::new("purge", || purge_slice(rest))));
-}
-
-fn purge_slice(purging: Purging) -> JobResult {
-    match purging.slice() {
-        Ok(true) => JobResult::Purged(Ok(()), Some(purging)),
-        Ok(false) => JobResult::Purged(Ok(()), None),
-        Err(error) => JobResult::Purged(Err(error), Some(purging)),
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! Paper: [Ousterhout15 §3, §6]
 
-use crate::backup_service::BackupService;
+use crate::backup_service::{BackupService, Task};
 use crate::job::{Job, JobDone};
-use crate::keeper::Task;
-use crate::member::{Candidate, Input, RequestId, Token};
-use crate::remote::PeerCall;
+use crate::member::{Candidate, Input};
+use crate::requests::{PeerCall, RequestId, Token};
 use crate::serve::Clients;
 use crate::view::View;
 use duramen::Store;

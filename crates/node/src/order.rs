@@ -1,14 +1,29 @@
 //! Applies the coordinator's list of tablets to a store.
 
-use crate::member::{Order, Purge};
 use crate::serve::Clients;
-use duramen_base::ids::{KeyRange, TableId};
+use duramen_base::ids::{KeyRange, TableId, TabletsVersion};
 use duramen_engine::{self as engine, Error, Store};
+use duramen_wire::native::message::TableEntry;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
 /// Steps of a slice: some 10 ms of work, and of reading from flash.
 const SLICE_STEPS: usize = 64;
+
+/// Applies a list of tablets to the store. See `Order::run`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub version: TabletsVersion,
+    /// All existing tables.
+    pub tables: Vec<TableEntry>,
+}
+
+/// Removes objects of these ranges, which other servers own. See [`Purge::begin`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Purge {
+    pub table: TableId,
+    pub ranges: Vec<KeyRange>,
+}
 
 impl Order {
     /// Waits for guards that began before the view changed, drops tables that are gone, and creates

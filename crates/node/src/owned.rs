@@ -15,7 +15,7 @@
 //!
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (docs/traps.md, trap 28).
 
-use crate::member::{Order, Purge};
+use crate::order::{Order, Purge};
 use crate::ranges::{NotATable, Ranges, Tenures};
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};

@@ -21,11 +21,10 @@
 //! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which makes the side log part
 //! of the log (docs/protocols.md).
 
-use crate::job::{Job, JobResult};
-use crate::keeper::Task;
-use crate::member::Token;
+use crate::effects::Effects;
+use crate::job::{Job, JobResult, RecoveryCompletion, RunId};
 use crate::ranges::Ranges;
-use crate::remote::{Asked, PeerCall};
+use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen::Store;
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
@@ -41,8 +40,6 @@ use duramen_wire::native::message::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Calls and tokens from this number on, up to the next bit, are those of recoveries.
-const RECOVERY_NAMES: u64 = 1 << 62;
 /// Most partitions at once.
 const RUNS_MAX: usize = 4;
 /// Segments that are read at once, for each partition.
@@ -66,9 +63,6 @@ const ROUNDS_MAX: usize = 6;
 const SETTLE_US: u64 = 15_000_000;
 /// Interval of the progress reports for people.
 const PROGRESS_US: u64 = 250_000;
-
-/// Names a partition.
-pub(crate) type RunId = (RecoveryId, u32);
 
 /// The progress of a partition's replay, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,39 +136,6 @@ struct Run {
     stage: Stage,
 }
 
-/// The result of a job of a recovery.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    run: RunId,
-    what: What,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Replayed {
-        segment: usize,
-        attempt: u32,
-        bytes: usize,
-        result: Result<u64, SideError>,
-    },
-    Committed(Result<SideCommit, SideError>),
-    Aborted,
-}
-
-/// The outputs.
-#[derive(Default)]
-pub(crate) struct Effects {
-    pub asked: Vec<Asked>,
-    pub reports: Vec<(Token, ToCoordinator)>,
-    pub jobs: Vec<Job>,
-    pub tasks: Vec<Task>,
-    /// Ranges whose objects belong to the member from now on if it owns them, and are to be purged
-    /// if not (R3).
-    pub ended: Vec<Ranges>,
-    /// Dead servers some of whose data belong to the member from now on.
-    pub recovered: Vec<ServerId>,
-}
-
 /// The recoveries of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Recoveries {
@@ -186,16 +147,6 @@ pub(crate) struct Recoveries {
 }
 
 impl Recoveries {
-    /// Whether an answer of the coordinator belongs to this file.
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> 62 == 1
-    }
-
-    /// Whether an answer of another server belongs to this file.
-    pub fn is_call(call: PeerCall) -> bool {
-        call.0 >> 62 == 1
-    }
-
     pub fn has(&self, id: RunId) -> bool {
         self.runs.contains_key(&id)
     }
@@ -289,7 +240,7 @@ impl Recoveries {
             match &mut run.stage {
                 Stage::Replaying => {
                     run.refill(now_us);
-                    run.ask(now_us, members, &mut self.next, &mut out.asked);
+                    run.ask(now_us, members, &mut self.next, &mut out.requests);
                     run.end(*id, &mut out.jobs);
                 }
                 Stage::GivingUp(outcome) if run.jobs == 0 => {
@@ -297,14 +248,13 @@ impl Recoveries {
                     let (run, side) = (*id, run.side.clone());
                     out.jobs.push(Job::new("take back", move || {
                         let _ = side.abort(); // no effect on one that had ended
-                        let what = What::Aborted;
-                        JobResult::Recovery(Done { run, what })
+                        JobResult::Recovery(run, RecoveryCompletion::Aborted)
                     }));
                 }
                 Stage::Reporting(outcome, due_us) if *due_us <= now_us => {
                     *due_us = now_us + PATIENCE_US;
                     self.next += 1;
-                    let token = Token(RECOVERY_NAMES | self.next);
+                    let token = Token::Recovery(self.next);
                     self.tokens.insert(token, *id);
                     let report = ToCoordinator::PartitionDone {
                         recovery: id.0,
@@ -327,7 +277,7 @@ impl Recoveries {
             if run.tells_progress() && run.progress_us <= now_us {
                 run.progress_us = now_us + PROGRESS_US;
                 self.next += 1;
-                let token = Token(RECOVERY_NAMES | self.next); // the answer is ignored
+                let token = Token::Recovery(self.next); // the answer is ignored
                 let progress = run.progress(*id);
                 let report = ToCoordinator::PartitionProgress {
                     recovery: id.0,
@@ -373,13 +323,13 @@ impl Recoveries {
                 let (side, attempt) = (run.side.clone(), part.attempt);
                 let payload = aligned(payload);
                 jobs.push(Job::new("replay", move || {
-                    let what = What::Replayed {
+                    let completion = RecoveryCompletion::Replayed {
                         segment,
                         attempt,
                         bytes: payload.len(),
                         result: side.replay(&payload),
                     };
-                    JobResult::Recovery(Done { run: id, what })
+                    JobResult::Recovery(id, completion)
                 }));
             }
             Some((PeerAnswer::NotYet { after_ms }, _)) => {
@@ -394,12 +344,12 @@ impl Recoveries {
     }
 
     /// Handles the end of a job.
-    pub fn job_done(&mut self, now_us: u64, done: Done) {
-        let Some(run) = self.runs.get_mut(&done.run) else {
+    pub fn job_done(&mut self, now_us: u64, id: RunId, completion: RecoveryCompletion) {
+        let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
-        match done.what {
-            What::Replayed {
+        match completion {
+            RecoveryCompletion::Replayed {
                 segment,
                 attempt,
                 bytes,
@@ -412,12 +362,12 @@ impl Recoveries {
                 };
                 run.replayed(segment, attempt, bytes, result);
             }
-            What::Committed(Ok(commit)) => {
+            RecoveryCompletion::Committed(Ok(commit)) => {
                 run.is_committed = true;
                 run.stage = Stage::Settling(commit, now_us + SETTLE_US);
             }
-            What::Committed(Err(error)) => run.fail(&error),
-            What::Aborted => {
+            RecoveryCompletion::Committed(Err(error)) => run.fail(&error),
+            RecoveryCompletion::Aborted => {
                 let outcome = match &mut run.stage {
                     Stage::Aborting(outcome) => outcome.take(),
                     _ => return,
@@ -553,7 +503,13 @@ impl Run {
         }
     }
 
-    fn ask(&mut self, now_us: u64, members: &Members, next: &mut u64, asked: &mut Vec<Asked>) {
+    fn ask(
+        &mut self,
+        now_us: u64,
+        members: &Members,
+        next: &mut u64,
+        requests: &mut Vec<PeerRequest>,
+    ) {
         let due = |(_, part): &(&usize, &Part)| {
             part.due_us <= now_us && (part.asked.is_some() || part.offset.is_some())
         };
@@ -598,10 +554,10 @@ impl Run {
                 bytes_max: READ_BYTES,
             });
             *next += 1;
-            let call = PeerCall(RECOVERY_NAMES | *next);
+            let call = PeerCall::Recovery(*next);
             part.asked = Some(call);
             part.due_us = now_us + PATIENCE_US;
-            asked.push(Asked {
+            requests.push(PeerRequest {
                 call,
                 to: alive[part.failed % alive.len()],
                 question,
@@ -661,8 +617,7 @@ impl Run {
         self.stage = Stage::Committing;
         let side = self.side.clone();
         jobs.push(Job::new("commit", move || {
-            let what = What::Committed(side.commit());
-            JobResult::Recovery(Done { run: id, what })
+            JobResult::Recovery(id, RecoveryCompletion::Committed(side.commit()))
         }));
     }
 

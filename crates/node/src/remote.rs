@@ -27,7 +27,7 @@
 
 mod silence;
 
-use crate::member::Token;
+use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen::internals::{Backups, Bytes, Call};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_base::planted::{Bug, has_bug};
@@ -51,15 +51,6 @@ const COPIES_MAX: usize = 1;
 const COPY_US: u64 = 5_000_000;
 /// The request waits for its turn (Q7).
 const NOT_YET: u64 = u64::MAX;
-/// Tokens from this number on are those of control heads; the member's are below.
-const HEAD_TOKENS: u64 = 1 << 63;
-
-/// Calls from this number on are those of pings.
-pub(crate) const PING_CALLS: u64 = 1 << 63;
-
-/// Names a request to another server until it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerCall(pub u64);
 
 /// A wish of the store.
 enum Wish {
@@ -114,17 +105,9 @@ impl Backups for Queue {
     }
 }
 
-/// A request to be sent.
-pub(crate) struct Asked {
-    pub call: PeerCall,
-    pub to: ServerId,
-    pub question: Peer,
-    pub payload: Slice,
-}
-
-/// The meaning of an answer.
+/// An event that the store is told of.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum RemoteEvent {
     Answered(Ticket, Result<Level, Rejection>),
     /// None of these holders had the bytes of a closed segment.
     NotFetched(Ticket, Vec<BackupId>),
@@ -141,7 +124,7 @@ pub(crate) enum Heard {
     Fenced,
 }
 
-enum What {
+enum Request {
     Write {
         ticket: Ticket,
         write: WriteReplica,
@@ -163,22 +146,22 @@ enum What {
     Renew(SegmentId),
 }
 
-impl What {
+impl Request {
     /// The work of the backup that has failed if there is no answer (Q8).
     fn need(&self) -> Option<Need> {
         match self {
-            What::Write { .. } | What::Fetch { .. } | What::Free(_) | What::Sync => {
+            Request::Write { .. } | Request::Fetch { .. } | Request::Free(_) | Request::Sync => {
                 Some(Need::Disk)
             }
-            What::Renew(_) => Some(Need::Lease),
-            What::Probe => None,
+            Request::Renew(_) => Some(Need::Lease),
+            Request::Probe => None,
         }
     }
 }
 
 struct Open {
     to: BackupId,
-    what: What,
+    request: Request,
     /// Part of a copy of a closed segment (Q7), which began at this time.
     copy_us: Option<u64>,
     /// When it was first sent.
@@ -198,8 +181,7 @@ pub(crate) struct Remote {
     /// The control head that the coordinator is to note, and the time of the next request.
     head: Option<(SegmentId, u64)>,
     heads: BTreeMap<Token, SegmentId>,
-    next_call: u64,
-    next_token: u64,
+    next: u64,
     silence: Silence,
     ended: bool,
 }
@@ -214,16 +196,10 @@ impl Remote {
             controls: BTreeMap::new(),
             head: None,
             heads: BTreeMap::new(),
-            next_call: 0,
-            next_token: HEAD_TOKENS,
+            next: 0,
             silence: Silence::default(),
             ended: false,
         }
-    }
-
-    /// Whether an answer of the coordinator belongs to this file.
-    pub fn is_for_head(token: Token) -> bool {
-        token.0 >= HEAD_TOKENS
     }
 
     /// When [`poll`](Self::poll) has a request to repeat.
@@ -234,7 +210,11 @@ impl Remote {
     }
 
     /// Takes the wishes, and sends the due requests.
-    pub fn poll(&mut self, now_us: u64, out: &mut Vec<Asked>) -> Option<(Token, ToCoordinator)> {
+    pub fn poll(
+        &mut self,
+        now_us: u64,
+        out: &mut Vec<PeerRequest>,
+    ) -> Option<(Token, ToCoordinator)> {
         let wishes = self.queue.take();
         if self.ended {
             return None; // Q6
@@ -243,9 +223,9 @@ impl Remote {
             match wish {
                 Wish::Call(call) => self.wished(now_us, call),
                 Wish::Free(backup, segment) => {
-                    self.open(now_us, backup, What::Free(segment));
+                    self.open(now_us, backup, Request::Free(segment));
                 }
-                Wish::Sync(backup) => self.open(now_us, backup, What::Sync),
+                Wish::Sync(backup) => self.open(now_us, backup, Request::Sync),
                 Wish::ControlHead(min_open) => {
                     let known = self.head.map_or(SegmentId::NONE, |(known, _)| known);
                     self.head = Some((min_open.max(known), now_us));
@@ -253,7 +233,8 @@ impl Remote {
             }
         }
         self.count_unanswered(now_us);
-        let is_over = |open: &Open| matches!(open.what, What::Renew(_)) && open.sent_us.is_some();
+        let is_over =
+            |open: &Open| matches!(open.request, Request::Renew(_)) && open.sent_us.is_some();
         self.calls
             .retain(|_, open| open.due_us > now_us || !is_over(open)); // the owner of the wish sends a new request
         self.begin_copies(now_us);
@@ -264,8 +245,8 @@ impl Remote {
                     open.sent_us = None;
                 }
                 open.sent_us.get_or_insert(now_us); // Q3
-                let (question, payload) = question(self.log, &open.what);
-                out.push(Asked {
+                let (question, payload) = question(self.log, &open.request);
+                out.push(PeerRequest {
                     call: *call,
                     to: ServerId::from_number(open.to.0),
                     question,
@@ -278,8 +259,8 @@ impl Remote {
             return None;
         }
         *due_us = now_us + PATIENCE_US;
-        let token = Token(self.next_token);
-        self.next_token += 1;
+        self.next += 1;
+        let token = Token::ControlHead(self.next);
         self.heads.insert(token, *min_open);
         let question = ToCoordinator::ControlHead {
             server: self.log,
@@ -293,7 +274,7 @@ impl Remote {
         for open in self.calls.values() {
             if open.due_us <= now_us
                 && open.sent_us.is_some_and(|sent| sent < now_us)
-                && let Some(need) = open.what.need()
+                && let Some(need) = open.request.need()
             {
                 self.silence.in_vain(now_us, open.to, need);
             }
@@ -310,9 +291,9 @@ impl Remote {
         self.silence.silent()
     }
 
-    /// Asks a lost backup whether it works again: [`Heard::Back`].
+    /// Asks a lost backup whether it works again: [`RemoteEvent::Back`].
     pub fn probe(&mut self, now_us: u64, backup: BackupId) {
-        self.open(now_us, backup, What::Probe);
+        self.open(now_us, backup, Request::Probe);
     }
 
     /// Q7.
@@ -325,20 +306,20 @@ impl Remote {
         }
     }
 
-    fn open(&mut self, now_us: u64, to: BackupId, what: What) {
-        self.open_copy(now_us, to, what, None);
+    fn open(&mut self, now_us: u64, to: BackupId, request: Request) {
+        self.open_copy(now_us, to, request, None);
     }
 
-    fn open_copy(&mut self, due_us: u64, to: BackupId, what: What, copy_us: Option<u64>) {
-        self.next_call += 1;
+    fn open_copy(&mut self, due_us: u64, to: BackupId, request: Request, copy_us: Option<u64>) {
+        self.next += 1;
         let open = Open {
             to,
-            what,
+            request,
             copy_us,
             sent_us: None,
             due_us,
         };
-        self.calls.insert(PeerCall(self.next_call), open);
+        self.calls.insert(PeerCall::Replication(self.next), open);
     }
 
     fn wished(&mut self, now_us: u64, call: Call) {
@@ -363,19 +344,19 @@ impl Remote {
         let ticket = send.ticket;
         match call.bytes {
             Bytes::Here(payload) => {
-                let what = What::Write {
+                let request = Request::Write {
                     ticket,
                     write,
                     payload,
                 };
-                self.open(now_us, send.backup, what);
+                self.open(now_us, send.backup, request);
             }
             Bytes::At(mut holders) => {
                 holders.reverse(); // the last one is asked
                 let Some(holder) = holders.last().copied() else {
                     return; // the rules give no holder only if they know none
                 };
-                let what = What::Fetch {
+                let request = Request::Fetch {
                     ticket,
                     write,
                     certificate: send.certificate,
@@ -383,7 +364,7 @@ impl Remote {
                     holders,
                     failed: Vec::new(),
                 };
-                self.open_copy(NOT_YET, holder, what, None);
+                self.open_copy(NOT_YET, holder, request, None);
             }
         }
     }
@@ -392,7 +373,7 @@ impl Remote {
     pub fn renew(&mut self, now_us: u64, holders: Vec<BackupId>) {
         for holder in holders {
             if let Some(control) = self.controls.get(&holder).copied() {
-                self.open(now_us, holder, What::Renew(control));
+                self.open(now_us, holder, Request::Renew(control));
             }
         }
     }
@@ -403,17 +384,17 @@ impl Remote {
         now_us: u64,
         call: PeerCall,
         answer: Option<(PeerAnswer, Slice)>,
-        heard: &mut Vec<Heard>,
+        events: &mut Vec<RemoteEvent>,
     ) {
         let Some(mut open) = self.calls.remove(&call) else {
             return; // Q2
         };
         let (answer, payload) = match answer {
             Some((PeerAnswer::Fenced, _)) => {
-                if let What::Write { ticket, .. } = open.what {
-                    heard.push(Heard::Answered(ticket, Err(Rejection::Fenced)));
+                if let Request::Write { ticket, .. } = open.request {
+                    events.push(RemoteEvent::Answered(ticket, Err(Rejection::Fenced)));
                 }
-                return heard.push(Heard::Fenced);
+                return events.push(RemoteEvent::Fenced);
             }
             None | Some((PeerAnswer::Refused(Refusal::NotReady { .. } | Refusal::NotUp(_)), _)) => {
                 open.due_us = now_us + REST_US;
@@ -423,32 +404,34 @@ impl Remote {
             Some(answer) => answer,
         };
         let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
-        if let Some(need) = open.what.need() {
+        if let Some(need) = open.request.need() {
             self.silence.answered(to, need);
         }
-        match (open.what, answer) {
-            (What::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
+        match (open.request, answer) {
+            (Request::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
                 if leased && write.kind == Kind::Control {
-                    heard.push(Heard::Granted(to, sent_us));
+                    events.push(RemoteEvent::Granted(to, sent_us));
                 }
-                heard.push(Heard::Answered(ticket, Ok(level)));
+                events.push(RemoteEvent::Answered(ticket, Ok(level)));
             }
-            (What::Write { ticket, .. }, PeerAnswer::Busy | PeerAnswer::Full) => {
-                heard.push(Heard::Answered(ticket, Err(Rejection::Busy)));
+            (Request::Write { ticket, .. }, PeerAnswer::Busy | PeerAnswer::Full) => {
+                events.push(RemoteEvent::Answered(ticket, Err(Rejection::Busy)));
             }
-            (fetch @ What::Fetch { .. }, answer) => {
+            (fetch @ Request::Fetch { .. }, answer) => {
                 let bytes = matches!(answer, PeerAnswer::Segment).then_some(payload);
-                self.fetched(now_us, fetch, open.copy_us, bytes, heard);
+                self.fetched(now_us, fetch, open.copy_us, bytes, events);
             }
-            (What::Free(segment), PeerAnswer::Freed | PeerAnswer::Unknown) => {
-                heard.push(Heard::Freed(to, segment));
+            (Request::Free(segment), PeerAnswer::Freed | PeerAnswer::Unknown) => {
+                events.push(RemoteEvent::Freed(to, segment));
             }
-            (What::Sync, PeerAnswer::Synced) => heard.push(Heard::Synced(to)),
-            (What::Probe, PeerAnswer::Synced) => heard.push(Heard::Back(to)),
-            (What::Renew(_), PeerAnswer::Leased) => heard.push(Heard::Granted(to, sent_us)),
-            (What::Renew(_), _) => {} // no lease from that holder
-            (What::Write { .. } | What::Free(_) | What::Sync | What::Probe, _) => {
-                heard.push(Heard::Lost(to));
+            (Request::Sync, PeerAnswer::Synced) => events.push(RemoteEvent::Synced(to)),
+            (Request::Probe, PeerAnswer::Synced) => events.push(RemoteEvent::Back(to)),
+            (Request::Renew(_), PeerAnswer::Leased) => {
+                events.push(RemoteEvent::Granted(to, sent_us))
+            }
+            (Request::Renew(_), _) => {} // no lease from that holder
+            (Request::Write { .. } | Request::Free(_) | Request::Sync | Request::Probe, _) => {
+                events.push(RemoteEvent::Lost(to));
             }
         }
     }
@@ -457,12 +440,12 @@ impl Remote {
     fn fetched(
         &mut self,
         now_us: u64,
-        fetch: What,
+        fetch: Request,
         copy_us: Option<u64>,
         bytes: Option<Slice>,
-        heard: &mut Vec<Heard>,
+        events: &mut Vec<RemoteEvent>,
     ) {
-        let What::Fetch {
+        let Request::Fetch {
             ticket,
             write,
             certificate,
@@ -474,24 +457,24 @@ impl Remote {
             unreachable!("only called with one");
         };
         let good = bytes.filter(|bytes| Certificate::of(bytes) == certificate); // Q4
-        let (to, what) = match good {
+        let (to, request) = match good {
             Some(bytes) => {
                 let payload = bytes.part(write.offset as usize..bytes.len());
-                let what = What::Write {
+                let request = Request::Write {
                     ticket,
                     write,
                     payload,
                 };
-                (target, what)
+                (target, request)
             }
             None => {
                 failed.extend(holders.pop());
                 let Some(next) = holders.last().copied() else {
                     // The rules ask again, with the holders at that time.
-                    heard.push(Heard::NotFetched(ticket, failed));
+                    events.push(RemoteEvent::NotFetched(ticket, failed));
                     return;
                 };
-                let what = What::Fetch {
+                let request = Request::Fetch {
                     ticket,
                     write,
                     certificate,
@@ -499,11 +482,11 @@ impl Remote {
                     holders,
                     failed,
                 };
-                (next, what)
+                (next, request)
             }
         };
         let due_us = copy_us.map_or(NOT_YET, |_| now_us); // a holder was lost before its turn
-        self.open_copy(due_us, to, what, copy_us);
+        self.open_copy(due_us, to, request, copy_us);
     }
 
     /// The answer of the coordinator; `None`: it was not reached.
@@ -512,18 +495,18 @@ impl Remote {
         now_us: u64,
         token: Token,
         answer: Option<&CoordinatorAnswer>,
-        heard: &mut Vec<Heard>,
+        events: &mut Vec<RemoteEvent>,
     ) {
         let Some(min_open) = self.heads.remove(&token) else {
             return;
         };
         match answer {
             Some(CoordinatorAnswer::Noted) => {
-                heard.push(Heard::Noted(min_open));
+                events.push(RemoteEvent::Noted(min_open));
                 self.heads.retain(|_, asked| *asked > min_open);
                 self.head.take_if(|(wanted, _)| *wanted <= min_open);
             }
-            Some(CoordinatorAnswer::Refused(Refusal::NotUp(_))) => heard.push(Heard::Fenced),
+            Some(CoordinatorAnswer::Refused(Refusal::NotUp(_))) => events.push(RemoteEvent::Fenced),
             _ => {
                 if let Some((_, due_us)) = &mut self.head {
                     *due_us = now_us + REST_US;
@@ -533,11 +516,11 @@ impl Remote {
     }
 
     /// A backup has crashed, or is lost for this log.
-    pub fn lost(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
+    pub fn lost(&mut self, now_us: u64, backup: BackupId, events: &mut Vec<RemoteEvent>) {
         self.silence.forget(backup);
         let concerned = |open: &Open| {
-            let target = match open.what {
-                What::Fetch { target, .. } => target,
+            let target = match open.request {
+                Request::Fetch { target, .. } => target,
                 _ => open.to,
             };
             open.to == backup || target == backup
@@ -550,9 +533,9 @@ impl Remote {
             .collect();
         for call in calls {
             let open = self.calls.remove(&call).expect("it was just seen");
-            match open.what {
-                What::Fetch { target, .. } if target != backup => {
-                    self.fetched(now_us, open.what, open.copy_us, None, heard);
+            match open.request {
+                Request::Fetch { target, .. } if target != backup => {
+                    self.fetched(now_us, open.request, open.copy_us, None, events);
                 }
                 _ => {}
             }
@@ -568,22 +551,24 @@ impl Remote {
     }
 }
 
-fn question(log: ServerId, what: &What) -> (Peer, Slice) {
-    let question = match what {
-        What::Write { write, payload, .. } => return (Peer::WriteReplica(*write), payload.clone()),
-        What::Fetch {
+fn question(log: ServerId, request: &Request) -> (Peer, Slice) {
+    let question = match request {
+        Request::Write { write, payload, .. } => {
+            return (Peer::WriteReplica(*write), payload.clone());
+        }
+        Request::Fetch {
             write, certificate, ..
         } => Peer::ReadSegment {
             log,
             segment: write.segment,
             certificate: *certificate,
         },
-        What::Free(segment) => Peer::FreeReplicas {
+        Request::Free(segment) => Peer::FreeReplicas {
             log,
             segments: vec![*segment],
         },
-        What::Sync | What::Probe => Peer::SyncReplicas { log },
-        What::Renew(control) => Peer::RenewLease {
+        Request::Sync | Request::Probe => Peer::SyncReplicas { log },
+        Request::Renew(control) => Peer::RenewLease {
             log,
             control: *control,
         },

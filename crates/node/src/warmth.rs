@@ -15,8 +15,8 @@
 //!
 //! Paper: none, since in Ousterhout15 all is in memory; docs/traps.md, trap 37.
 
-use crate::recovery::Effects;
-use crate::remote::{Asked, PeerCall};
+use crate::effects::Effects;
+use crate::requests::{PeerCall, PeerRequest};
 use duramen_base::ids::ServerId;
 use duramen_base::units::MIB;
 use duramen_cluster::membership::Members;
@@ -25,8 +25,6 @@ use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Peer, PeerAnswer, Refusal};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Calls from this number on, up to the next bit, belong to this file.
-const WARMTH_NAMES: u64 = 1 << 57;
 /// Interval of the checks for hints to send or to drop.
 const LOOK_US: u64 = 500_000;
 /// A hint that was not accepted is sent again after this time.
@@ -52,7 +50,7 @@ pub struct HeldHint {
 }
 
 /// The hint of another server.
-struct Held {
+struct StoredHint {
     blocks: Slice,
     since_us: u64,
     /// Since when the list does not have the server.
@@ -60,7 +58,7 @@ struct Held {
 }
 
 /// The last hint sent to one of its receivers.
-struct Told {
+struct SentHint {
     call: PeerCall,
     /// When it is sent again.
     due_us: u64,
@@ -78,9 +76,9 @@ struct Search {
 /// The hints of a member; see the module.
 #[derive(Default)]
 pub(crate) struct Warmth {
-    held: BTreeMap<ServerId, Held>,
+    held: BTreeMap<ServerId, StoredHint>,
     mine: Option<Slice>,
-    told: BTreeMap<ServerId, Told>,
+    sent: BTreeMap<ServerId, SentHint>,
     wanted: VecDeque<ServerId>,
     search: Option<Search>,
     /// Found, and not returned yet.
@@ -98,11 +96,6 @@ impl Warmth {
             is_warm,
             ..Warmth::default()
         }
-    }
-
-    /// Whether an answer of another server belongs to this file.
-    pub fn is_call(call: PeerCall) -> bool {
-        call.0 >> 57 == 1
     }
 
     /// The hints kept here, for people.
@@ -142,13 +135,13 @@ impl Warmth {
             let reason = format!("{} bytes of hints", blocks.len());
             return PeerAnswer::Refused(Refusal::Invalid(reason));
         }
-        let held = Held {
+        let held = StoredHint {
             blocks: blocks.into(),
             since_us: now_us,
             gone_us: None,
         };
         self.held.insert(server, held);
-        let bytes = |held: &BTreeMap<ServerId, Held>| {
+        let bytes = |held: &BTreeMap<ServerId, StoredHint>| {
             held.values().map(|held| held.blocks.len()).sum::<usize>()
         };
         while bytes(&self.held) > HELD_BYTES_MAX {
@@ -188,7 +181,7 @@ impl Warmth {
             self.forget(now_us, members);
             if let Some(hint) = hint() {
                 self.mine = Some(hint);
-                self.told.clear();
+                self.sent.clear();
             }
             self.tell(now_us, me, members, out);
         }
@@ -212,16 +205,16 @@ impl Warmth {
             return;
         };
         let others: Vec<ServerId> = following(me, me, members).take(TOLD).collect();
-        self.told.retain(|server, _| others.contains(server));
+        self.sent.retain(|server, _| others.contains(server));
         for to in others {
-            if self.told.get(&to).is_some_and(|told| now_us < told.due_us) {
+            if self.sent.get(&to).is_some_and(|sent| now_us < sent.due_us) {
                 continue;
             }
             self.next += 1;
-            let call = PeerCall(WARMTH_NAMES | self.next);
+            let call = PeerCall::Warmth(self.next);
             let due_us = now_us + AGAIN_US;
-            self.told.insert(to, Told { call, due_us });
-            out.asked.push(Asked {
+            self.sent.insert(to, SentHint { call, due_us });
+            out.requests.push(PeerRequest {
                 call,
                 to,
                 question: Peer::PutHeat,
@@ -253,9 +246,9 @@ impl Warmth {
             return;
         };
         self.next += 1;
-        let call = PeerCall(WARMTH_NAMES | self.next);
+        let call = PeerCall::Warmth(self.next);
         search.asked = Some((call, now_us + PATIENCE_US));
-        out.asked.push(Asked {
+        out.requests.push(PeerRequest {
             call,
             to,
             question: Peer::GetHeat {
@@ -271,9 +264,9 @@ impl Warmth {
             Some((PeerAnswer::Heat, blocks)) => Some(blocks),
             _ => None,
         };
-        if let Some(told) = self.told.values_mut().find(|told| told.call == call) {
+        if let Some(sent) = self.sent.values_mut().find(|sent| sent.call == call) {
             if blocks.is_some() {
-                told.due_us = u64::MAX; // until the hint changes
+                sent.due_us = u64::MAX; // until the hint changes
             }
             return;
         }

@@ -137,6 +137,8 @@ pub struct ServerConfig {
     pub args_limit: usize,
     /// Largest request of a client that has not authenticated yet.
     pub preauth_limit_bytes: usize,
+    /// A client that has not authenticated within this time is closed; 0 = never.
+    pub login_timeout_s: u64,
     pub slowlog_slower_than_us: i64,
     pub slowlog_max_len: usize,
     /// Longest time that a graceful stop waits for clients to take their replies.
@@ -195,6 +197,7 @@ impl Default for ServerConfig {
             request_limit_bytes: 0,
             args_limit: 0,
             preauth_limit_bytes: 0,
+            login_timeout_s: 0,
             slowlog_slower_than_us: 0,
             slowlog_max_len: 0,
             stop_timeout_ms: 0,
@@ -290,7 +293,7 @@ impl ServerConfig {
                 "flash-size without flash-file: name the file or partition by `--flash-file`".to_owned(),
             ),
             (false, 0) => refuse(format!(
-                "flash-file without flash-size: say by `--flash-size` how much of {} may be used",
+                "flash-file without flash-size: set `--flash-size`, the size of the part of {} that may be used",
                 self.flash_file
             )),
             (false, bytes) if bytes < FLASH_BYTES_MIN => refuse(format!(
@@ -351,7 +354,7 @@ impl ServerConfig {
             let port = address.rsplit_once(':').map(|(_, port)| port.parse());
             let Some(Ok(1u16..)) = port else {
                 return refuse(format!(
-                    "coordinator `{address}` is no host:port, for example 127.0.0.1:7100"
+                    "coordinator `{address}` is not host:port, for example 127.0.0.1:7100"
                 ));
             };
         }
@@ -366,7 +369,9 @@ impl ServerConfig {
             return refuse("a member is a master, a backup, or both".to_owned());
         }
         if self.mode == duramen_engine::Mode::Cache {
-            return refuse("a member of a cluster is no cache: leave out `mode cache`".to_owned());
+            return refuse(
+                "a member of a cluster cannot be a cache: leave out `mode cache`".to_owned(),
+            );
         }
         if self.disk_mode == DiskMode::Raw {
             return refuse(

@@ -1,8 +1,7 @@
-//! The durable layer as the server uses it: the durable store, snapshots, and the wake-up of
-//! threads that wait for either.
+//! The durable store of a server, and its snapshots.
 //!
-//! **Concurrency.** Every method may be called from any thread. [`Durability::wait`] and table
-//! changes wait for the disk; reactor threads use them only in rare cases.
+//! **Concurrency.** Every method may be called from any thread. [`LogWriter::wait`] and changes of
+//! tables wait for the disk; reactor threads use them only in rare cases.
 
 mod place;
 
@@ -10,10 +9,8 @@ pub(crate) use place::SnapshotPaths;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
-use duramen::internals::{Copies, LogWriter, Repair, RepairStep};
+use duramen::internals::{LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
-use duramen_base::ids::Level;
-use duramen_engine::{Position, TableId};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -229,30 +226,6 @@ impl Durability {
             .expect("a store with a directory has a log")
     }
 
-    /// The level that a position has reached. Cheap.
-    #[inline]
-    pub fn reached(&self, position: &Position) -> Level {
-        self.log().reached(position)
-    }
-
-    /// Requests a commit of everything appended so far; returns at once.
-    pub fn demand(&self, level: Level) {
-        self.log().demand(level);
-    }
-
-    /// Commits on this thread, unless another thread is committing; false = nothing was done.
-    pub fn commit_here(&self, level: Level) -> bool {
-        self.log().try_commit_here(level)
-    }
-
-    /// Waits for the disk.
-    ///
-    /// # Errors
-    /// As `LogWriter::wait`.
-    pub fn wait(&self, position: &Position, level: Level) -> Result<(), duramen::Error> {
-        self.log().wait(position, level)
-    }
-
     /// The reason why the last appended data does not become durable now; None: it does.
     pub fn failure(&self) -> Option<String> {
         match self.log().disk() {
@@ -262,45 +235,10 @@ impl Durability {
         }
     }
 
-    /// Creates a table; waits until it is durable.
-    ///
-    /// # Errors
-    /// As `duramen::Store::create_table_told`.
-    pub fn create_table(
-        &self,
-        name: &str,
-        level: Option<Level>,
-        tell: impl FnOnce(TableId),
-    ) -> Result<TableId, duramen::Error> {
-        self.store.create_table_told(name, level, tell)
-    }
-
-    /// Drops a table; waits until that is durable.
-    ///
-    /// # Errors
-    /// As `duramen::Store::drop_table`.
-    pub fn drop_table(&self, table: TableId) -> Result<(), duramen::Error> {
-        self.store.drop_table(table)
-    }
-
     /// Number of other servers that have a write when it has reached its level; 0: this server is
     /// not a member of a cluster.
     pub fn replicas(&self) -> usize {
         self.log().replicas().unwrap_or(0)
-    }
-
-    pub fn set_scrub_interval(&self, ms: u64) {
-        self.store.set_scrub_interval(Duration::from_millis(ms));
-    }
-
-    /// Starts to verify all frames; returns their number.
-    pub fn scrub(&self) -> u64 {
-        self.store.scrub().unwrap_or(0)
-    }
-
-    /// Memory of data not yet on disk.
-    pub(crate) fn copies(&self) -> Copies {
-        self.store.copies()
     }
 
     pub fn stats(&self) -> DurabilityStats {
@@ -313,14 +251,6 @@ impl Durability {
     pub(crate) fn has_unwritten(&self) -> bool {
         let log = self.store.engine().log();
         log.is_some_and(|log| !log.appended().is_none())
-    }
-
-    /// Makes all data durable and notes that the stop was clean.
-    ///
-    /// # Errors
-    /// As `duramen::Store::close`.
-    pub fn close(&self) -> Result<(), duramen::Error> {
-        self.store.close()
     }
 
     /// When the last successful snapshot ended, in seconds since the Unix epoch; 0 = there was
@@ -348,6 +278,7 @@ impl Durability {
     pub fn snapshot_after(&self, target: Target) {
         lock(&self.snapshots).next = Some(target);
     }
+
     /// Reserves a snapshot, which [`make_snapshot`](Self::make_snapshot) makes.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use crate::shared::{Membership, ViewCache};
 use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
-use duramen_node::{Asked, Hint, Servant, View, Views, WhenCold};
+use duramen_node::{ClientRequest, Hint, Servant, View, Views, WhenCold};
 use duramen_wire::native::codec::{
     BodyError, Envelope, Frame, Header, Trouble, decode_request, encode_trouble,
 };
@@ -76,7 +76,7 @@ impl<'a> Turn<'a> {
 
 /// The decoded content of a frame.
 enum Decoded<'a> {
-    Asked(Asked<'a>),
+    Request(ClientRequest<'a>),
     /// A message that is not a client's request.
     Foreign,
     Malformed(BodyError),
@@ -125,7 +125,7 @@ impl Executor {
             && let Some(durability) = durability
             && servant.is_waiting()
         {
-            servant.settle(|position| durability.reached(position));
+            servant.settle(|position| durability.log().reached(position));
         }
     }
 
@@ -175,7 +175,7 @@ impl Executor {
                     continue;
                 }
                 match &decoded[n] {
-                    Decoded::Asked(asked) => {
+                    Decoded::Request(asked) => {
                         if let Some(most) = fetch_bytes {
                             let lent = turn.client.lent_bytes(turn.executed);
                             servant.when_cold(WhenCold::Waits {
@@ -233,7 +233,7 @@ fn serve_cold(
     guard: &mut Guard<'_>,
     seen: &mut CurrentView<'_>,
     (now_us, most): (u64, usize),
-    asked: &Asked<'_>,
+    asked: &ClientRequest<'_>,
     turn: &mut Turn<'_>,
 ) -> bool {
     let wanted = servant.take_wanted();
@@ -253,7 +253,7 @@ fn serve_cold(
 /// Notes the flash entries that a request needs; it stands behind a request that waits for flash.
 #[cold]
 fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &Decoded<'_>) {
-    let Decoded::Asked(asked) = decoded else {
+    let Decoded::Request(asked) = decoded else {
         return;
     };
     let mut look = |single: &Single<'_>| {
@@ -272,7 +272,7 @@ fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &D
 }
 
 const FOREIGN: Trouble<'static> = Trouble::NotServing {
-    reason: "this connection is a client's, and this server no coordinator",
+    reason: "this connection is a client's, and this server is not a coordinator",
 };
 
 #[inline]
@@ -283,7 +283,7 @@ fn decode<'a>(guard: &duramen_engine::Guard<'_>, framed: &Framed, input: &'a [u8
         payload: &input[framed.payload.clone()],
     };
     match decode_request(&frame) {
-        Ok(Some(request)) => Decoded::Asked(Asked {
+        Ok(Some(request)) => Decoded::Request(ClientRequest {
             envelope: framed.header.envelope,
             request,
             hint: Hint::new(guard, &request),
@@ -295,7 +295,7 @@ fn decode<'a>(guard: &duramen_engine::Guard<'_>, framed: &Framed, input: &'a [u8
 
 #[inline]
 fn fetch(guard: &duramen_engine::Guard<'_>, decoded: &Decoded<'_>) {
-    if let Decoded::Asked(Asked {
+    if let Decoded::Request(ClientRequest {
         hint: Some(hint), ..
     }) = decoded
     {

@@ -56,6 +56,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
+/// Messages for which a thread keeps memory between rounds.
+const MESSAGES_KEPT: usize = 1_024;
 /// Number of requests after which a group runs: enough to hide the memory latency of a batch, few
 /// enough for the first-level cache.
 const GROUP_REQUESTS: usize = 64;
@@ -103,6 +105,8 @@ pub(crate) struct Reactor {
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
+    /// Time at which the last of the clients that have not authenticated must have done so.
+    logins_end_ms: u64,
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
     /// up.
     stop_deadline: Option<Instant>,
@@ -166,6 +170,7 @@ impl Reactor {
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
+            logins_end_ms: 0,
             stop_deadline: None,
             number,
             shared,
@@ -207,6 +212,7 @@ impl Reactor {
             }
         }
         self.close_all();
+        self.me().beat.sleeps(); // no thread is missed from now on
     }
 
     /// Runs one round over the events of epoll and the work left from the last round.
@@ -381,6 +387,7 @@ impl Reactor {
                 }
             }
         }
+        messages.shrink_to(MESSAGES_KEPT);
         self.messages = messages;
     }
 

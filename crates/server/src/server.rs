@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The addresses at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,6 +287,9 @@ impl Server {
 /// Pause between two attempts to close the directory when the disk has no room for the writes that
 /// were acknowledged while the stop began.
 const CLOSE_AGAIN: Duration = Duration::from_secs(1);
+/// A member's backups have this time to confirm its last writes, however long the clients took to
+/// take their replies.
+const BACKUPS_AT_LEAST: Duration = Duration::from_secs(1);
 /// Longest wait at an immediate stop: every thread comes back to its loop within this time.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -340,17 +343,36 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
 }
 
 impl Server {
+    /// Closes the log of a member. It waits for the backups within the time of the stop, because
+    /// they may be gone for ever.
+    fn close_member(&self, durability: &Durability) -> Result<(), ServerError> {
+        let stop_timeout = Duration::from_millis(self.shared.config().stop_timeout_ms);
+        let left = stop_timeout.saturating_sub(self.shared.ending.since());
+        let until = Instant::now() + left.max(BACKUPS_AT_LEAST);
+        let gives_up = || self.shared.stopping() != Stop::Graceful || Instant::now() >= until;
+        if let Some(bytes) = durability.store().close_unless(gives_up)? {
+            tracing::warn!(
+                bytes,
+                "stopping, although the backups have not confirmed the end of the log: writes in it that were acknowledged at level `memory` may be lost"
+            );
+        }
+        Ok(())
+    }
+
     /// Closes the directory in order. If the disk has no room for writes that were already
     /// acknowledged, it tries again until an immediate stop is requested.
     fn close(&self, durability: &Durability) -> Result<(), ServerError> {
+        if self.shared.membership().is_some() {
+            return self.close_member(durability);
+        }
         loop {
-            match durability.close() {
+            match durability.store().close() {
                 Err(error @ duramen::Error::DiskFull(_))
                     if self.shared.stopping() == Stop::Graceful
                         && self.shared.commands.answered_early() =>
                 {
                     tracing::error!(
-                        "the end waits, as what was acknowledged last would be lost: {error}; another signal ends at once"
+                        "the stop waits, because the last acknowledged writes would be lost: {error}; another signal stops at once"
                     );
                     std::thread::sleep(CLOSE_AGAIN);
                 }

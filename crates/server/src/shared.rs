@@ -273,7 +273,9 @@ impl Shared {
 
     /// Memory of data not yet on disk: of this server's log, and of the replicas kept for others.
     pub fn copies(&self) -> Copies {
-        let own = self.durability().map(|durability| durability.copies());
+        let own = self
+            .durability()
+            .map(|durability| durability.store().copies());
         let kept = self.kept.get().and_then(Weak::upgrade);
         let kept = kept.map(|backup| backup.copies());
         own.into_iter().chain(kept).sum()
@@ -339,7 +341,7 @@ impl Shared {
         // Set the level before the table can be found: its first write is answered at its level.
         let tell = |table| self.commands.set_level(table, level);
         match self.durability() {
-            Some(durability) => durability.create_table(name, level, tell),
+            Some(durability) => durability.store().create_table_told(name, level, tell),
             None => Ok(self.store().create_table_told(name, level, tell)?),
         }
     }
@@ -512,7 +514,7 @@ impl Shared {
         }
         (unleased_ms >= NOT_READY_AFTER_MS).then(|| {
             format!(
-                "its tablets wait for a lease of its backups since {} s",
+                "its tablets have waited for a lease of its backups for {} s",
                 unleased_ms / 1_000
             )
         })

@@ -148,7 +148,7 @@ fn advice(error: &Error) -> &'static str {
     let (Error::Device { source, .. } | Error::Open { source, .. }) = error else {
         return match error {
             Error::InUse { .. } => "; give each server its own, or stop the other one",
-            Error::OfStore { .. } => "; name a file of its own",
+            Error::OfStore { .. } => "; name a separate file",
             _ => "",
         };
     };
@@ -253,7 +253,7 @@ mod tests {
         for path in inside.iter().chain(&outside) {
             let said = refusal(path);
             assert!(
-                said.contains("all that it holds would be lost; name a file of its own"),
+                said.contains("everything in it would be lost; name a separate file"),
                 "{said}"
             );
         }

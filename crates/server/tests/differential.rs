@@ -109,14 +109,14 @@ const ALIKE: Duration = Duration::from_millis(300);
 
 /// Result of one sequence of requests.
 #[derive(Default)]
-struct Said {
+struct Comparison {
     compared: usize,
     differing: usize,
     wrong: Vec<String>,
 }
 
-fn compare(sequence: &str, address: SocketAddr, redis: SocketAddr) -> Said {
-    let mut said = Said::default();
+fn compare(sequence: &str, address: SocketAddr, redis: SocketAddr) -> Comparison {
+    let mut said = Comparison::default();
     let (mut ours, mut theirs) = (Peer::connect(address), Peer::connect(redis));
     let requests = sequence
         .lines()

@@ -52,7 +52,8 @@ impl Member {
         let shared = server.shared();
         let table = match shared.durability() {
             Some(durability) => durability
-                .create_table("db0", None, |_| {})
+                .store()
+                .create_table("db0", None)
                 .expect("a table"),
             None => shared.store().create_table("db0").expect("a table"),
         };

@@ -1,7 +1,7 @@
 //! Sends one operation over RESP or over the native protocol, and converts the answer for the
 //! history.
 
-use crate::history::{Asked, Before, Op, Told, When, dress, undress};
+use crate::history::{Before, Input, Op, Output, When, dress, undress};
 use crate::resp::{Client as RespClient, Failure, Reply};
 use duramen_client::{Condition, Error, Outcome, Table, Write};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Told(Told),
+    Done(Output),
     /// It may have been done, or be done later.
     Unknown(String),
     /// It was not done and won't be.
@@ -21,7 +21,7 @@ pub(crate) enum Answer {
 
 /// A connection to servers.
 pub(crate) trait Asker {
-    fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer;
+    fn ask(&mut self, key: &str, input: &Input, deadline: Instant) -> Answer;
 
     /// A native client returns versions, so writes may depend on them; it cannot read the text
     /// before a write; and it masks failures.
@@ -29,18 +29,18 @@ pub(crate) trait Asker {
 }
 
 impl Asker for RespClient {
-    fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer {
-        let value = dress(&asked.value);
-        let by = asked.by.to_string();
+    fn ask(&mut self, key: &str, input: &Input, deadline: Instant) -> Answer {
+        let value = dress(&input.value);
+        let by = input.by.to_string();
         let key = key.as_bytes();
         let mut commands: Vec<Vec<&[u8]>> = Vec::new();
-        match asked.op {
+        match input.op {
             Op::Read => commands.push(vec![b"GET", key]),
             Op::Remove => commands.push(vec![b"DEL", key]),
             Op::Increment => commands.push(vec![b"INCRBY", key, by.as_bytes()]),
             Op::Write => {
                 let mut set: Vec<&[u8]> = vec![b"SET", key, &value];
-                match asked.condition {
+                match input.condition {
                     Some(When::Absent) => set.push(b"NX"),
                     Some(When::Present) => set.push(b"XX"),
                     Some(When::Version) => {
@@ -48,7 +48,7 @@ impl Asker for RespClient {
                     }
                     None => {}
                 }
-                match asked.before {
+                match input.before {
                     Before::No => commands.push(set),
                     Before::Reply => {
                         set.push(b"GET");
@@ -62,9 +62,9 @@ impl Asker for RespClient {
             }
         }
         match self.run(key, &commands, deadline) {
-            Ok(replies) => match told(asked, replies.last()) {
-                Some(told) => Answer::Told(told),
-                None => Answer::Nonsense(format!("{asked:?}: {replies:?}")),
+            Ok(replies) => match output_of(input, replies.last()) {
+                Some(output) => Answer::Done(output),
+                None => Answer::Nonsense(format!("{input:?}: {replies:?}")),
             },
             Err(Failure::NotDone(reason)) => Answer::NotDone(reason),
             Err(Failure::Unknown(reason)) => Answer::Unknown(reason),
@@ -85,26 +85,26 @@ fn text_or_absent(reply: &Reply) -> Option<Option<String>> {
 }
 
 /// The content of a RESP answer; `None`: it does not fit the request.
-fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
+fn output_of(input: &Input, reply: Option<&Reply>) -> Option<Output> {
     let ok = Reply::Simple("OK".to_owned());
-    let mut told = Told::default();
-    match (asked.op, reply?) {
-        (Op::Read, reply) => told.value = text_or_absent(reply)?,
-        (Op::Remove, Reply::Number(removed @ 0..=1)) => told.applied = Some(*removed == 1),
-        (Op::Increment, Reply::Number(number)) => told.number = Some(*number),
-        (Op::Write, reply) => match (asked.before, reply) {
-            (Before::No, Reply::Null) => told.applied = Some(false),
+    let mut output = Output::default();
+    match (input.op, reply?) {
+        (Op::Read, reply) => output.value = text_or_absent(reply)?,
+        (Op::Remove, Reply::Number(removed @ 0..=1)) => output.applied = Some(*removed == 1),
+        (Op::Increment, Reply::Number(number)) => output.number = Some(*number),
+        (Op::Write, reply) => match (input.before, reply) {
+            (Before::No, Reply::Null) => output.applied = Some(false),
             (Before::No, reply) if *reply == ok => {}
-            (Before::Reply, reply) => told.before = Some(text_or_absent(reply)?),
+            (Before::Reply, reply) => output.before = Some(text_or_absent(reply)?),
             (Before::Transaction, Reply::Array(results)) => match results.as_slice() {
-                [before, done] if *done == ok => told.before = Some(text_or_absent(before)?),
+                [before, done] if *done == ok => output.before = Some(text_or_absent(before)?),
                 _ => return None,
             },
             _ => return None,
         },
         _ => return None,
     }
-    Some(told)
+    Some(output)
 }
 
 /// A table of the native client.
@@ -112,25 +112,25 @@ fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
 pub(crate) struct Native(pub(crate) Table);
 
 impl Asker for Native {
-    fn ask(&mut self, key: &str, asked: &Asked, _: Instant) -> Answer {
+    fn ask(&mut self, key: &str, input: &Input, _: Instant) -> Answer {
         let key = key.as_bytes();
-        let condition = match asked.condition {
+        let condition = match input.condition {
             None => Condition::Always,
             Some(When::Absent) => Condition::Absent,
             Some(When::Present) => Condition::Present,
-            Some(When::Version) => Condition::Version(asked.version),
+            Some(When::Version) => Condition::Version(input.version),
         };
-        let mut told = Told::default();
-        let result = match asked.op {
+        let mut output = Output::default();
+        let result = match input.op {
             Op::Read => self.0.get(key).map(|object| {
                 if let Some(object) = object {
-                    told.value = Some(undress(&object.value));
-                    told.version = object.version;
+                    output.value = Some(undress(&object.value));
+                    output.version = object.version;
                 }
                 None
             }),
-            Op::Increment => self.0.increment(key, asked.by).map(|sum| {
-                told.number = Some(sum);
+            Op::Increment => self.0.increment(key, input.by).map(|sum| {
+                output.number = Some(sum);
                 None
             }),
             Op::Remove => self.0.remove_if(key, condition).map(Some),
@@ -139,25 +139,25 @@ impl Asker for Native {
                     condition,
                     ..Write::default()
                 };
-                self.0.write(key, &dress(&asked.value), write).map(Some)
+                self.0.write(key, &dress(&input.value), write).map(Some)
             }
         };
         match result {
             Ok(None) => {}
             Ok(Some(Outcome::Written { version } | Outcome::Removed { version })) => {
-                told.version = version;
+                output.version = version;
             }
-            Ok(Some(Outcome::Absent)) => told.applied = Some(false),
+            Ok(Some(Outcome::Absent)) => output.applied = Some(false),
             Ok(Some(Outcome::ConditionFailed { current })) => {
-                told.applied = Some(false);
-                told.version = current.unwrap_or(0);
+                output.applied = Some(false);
+                output.version = current.unwrap_or(0);
             }
-            Ok(Some(other)) => return Answer::Nonsense(format!("{asked:?}: {other:?}")),
+            Ok(Some(other)) => return Answer::Nonsense(format!("{input:?}: {other:?}")),
             Err(error @ Error::Deadline { .. }) => return Answer::NotDone(error.to_string()),
             Err(error @ Error::OutcomeUnknown { .. }) => return Answer::Unknown(error.to_string()),
-            Err(error) => return Answer::Nonsense(format!("{asked:?}: {error}")),
+            Err(error) => return Answer::Nonsense(format!("{input:?}: {error}")),
         }
-        Answer::Told(told)
+        Answer::Done(output)
     }
 
     fn is_native(&self) -> bool {

@@ -14,19 +14,19 @@ pub(crate) struct Record {
     pub(crate) client: usize,
     pub(crate) key: String,
     #[serde(flatten)]
-    pub(crate) asked: Asked,
+    pub(crate) input: Input,
     /// Nanoseconds since the program began.
     pub(crate) call: u64,
     #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
     pub(crate) end: Option<u64>,
     /// `None`: unknown outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) out: Option<Told>,
+    pub(crate) out: Option<Output>,
 }
 
-/// The request for a key.
+/// The input of an operation: the request for a key.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct Input {
     pub(crate) op: Op,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) value: String,
@@ -69,9 +69,9 @@ pub(crate) enum Before {
     Transaction,
 }
 
-/// The answer.
+/// The output of an operation: the answer.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Output {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) value: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,9 +108,9 @@ fn before_or_null<S: Serializer>(
         .serialize(serializer)
 }
 
-impl Asked {
-    pub(crate) fn new(op: Op) -> Asked {
-        Asked {
+impl Input {
+    pub(crate) fn new(op: Op) -> Input {
+        Input {
             op,
             value: String::new(),
             by: 0,
@@ -120,10 +120,10 @@ impl Asked {
         }
     }
 
-    pub(crate) fn write(value: String) -> Asked {
-        Asked {
+    pub(crate) fn write(value: String) -> Input {
+        Input {
             value,
-            ..Asked::new(Op::Write)
+            ..Input::new(Op::Write)
         }
     }
 }
@@ -198,19 +198,19 @@ mod tests {
 
     #[test]
     fn lines_are_those_that_the_checker_reads() {
-        let mut asked = Asked::write("c1-1".to_owned());
-        asked.condition = Some(When::Version);
-        asked.version = 7;
+        let mut input = Input::write("c1-1".to_owned());
+        input.condition = Some(When::Version);
+        input.version = 7;
         let record = Record {
             client: 1,
             key: "k".to_owned(),
-            asked,
+            input,
             call: 5,
             end: Some(9),
-            out: Some(Told {
+            out: Some(Output {
                 before: Some(None),
                 applied: Some(false),
-                ..Told::default()
+                ..Output::default()
             }),
         };
         let line = serde_json::to_string(&record).expect("plain data");
@@ -219,7 +219,7 @@ mod tests {
             r#"{"client":1,"key":"k","op":"write","value":"c1-1","if":"version","version":7,"call":5,"return":9,"out":{"applied":false,"before":null}}"#
         );
         let lost = Record {
-            asked: Asked::new(Op::Read),
+            input: Input::new(Op::Read),
             end: None,
             out: None,
             ..record

@@ -2,7 +2,7 @@
 //! time.
 
 use crate::ask::{Answer, Asker};
-use crate::history::{Asked, Before, Clock, Op, Record, When};
+use crate::history::{Before, Clock, Input, Op, Record, When};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -115,13 +115,13 @@ impl Worker {
         loop {
             let which = self.dice.below(keys.len());
             let key = &keys[which];
-            let asked = if which < plan.registers {
+            let input = if which < plan.registers {
                 let version = versions.get(key).copied();
                 self.of_register(version.unwrap_or(0))
             } else {
                 self.of_counter()
             };
-            let record = self.one(key, asked, plan, &mut summary);
+            let record = self.one(key, input, plan, &mut summary);
             if let Some(record) = record {
                 let version = record.out.as_ref().map_or(0, |out| out.version);
                 if version > 0 {
@@ -140,27 +140,27 @@ impl Worker {
     fn one(
         &mut self,
         key: &str,
-        asked: Asked,
+        input: Input,
         plan: &Plan,
         summary: &mut Summary,
     ) -> Option<Record> {
         let call = plan.clock.now();
-        let answer = self.asker.ask(key, &asked, plan.until + plan.grace);
+        let answer = self.asker.ask(key, &input, plan.until + plan.grace);
         let end = plan.clock.now();
         summary.slowest_ms = summary.slowest_ms.max((end - call) / 1_000_000);
         let mut record = Record {
             client: self.number,
             key: key.to_owned(),
-            asked,
+            input,
             call,
             end: None,
             out: None,
         };
         match answer {
-            Answer::Told(told) => {
+            Answer::Done(output) => {
                 summary.done += 1;
                 record.end = Some(end);
-                record.out = Some(told);
+                record.out = Some(output);
             }
             Answer::NotDone(reason) => {
                 summary.not_done += 1;
@@ -182,33 +182,33 @@ impl Worker {
     }
 
     /// `version`: the newest that this client saw of the key; 0: none.
-    fn of_register(&mut self, version: u64) -> Asked {
+    fn of_register(&mut self, version: u64) -> Input {
         self.written += 1;
-        let mut asked = Asked::write(format!("{}-{}", self.number, self.written));
+        let mut input = Input::write(format!("{}-{}", self.number, self.written));
         match self.dice.below(100) {
-            0..45 => return Asked::new(Op::Read),
-            45..52 => return Asked::new(Op::Remove),
-            52..60 => asked.condition = Some(When::Absent),
-            60..65 => asked.condition = Some(When::Present),
+            0..45 => return Input::new(Op::Read),
+            45..52 => return Input::new(Op::Remove),
+            52..60 => input.condition = Some(When::Absent),
+            60..65 => input.condition = Some(When::Present),
             65..80 if self.asker.is_native() && version > 0 => {
-                asked.condition = Some(When::Version);
-                asked.version = version;
+                input.condition = Some(When::Version);
+                input.version = version;
             }
             65..80 if self.asker.is_native() => {}
-            65..75 => asked.before = Before::Reply,
-            75..80 => asked.before = Before::Transaction,
+            65..75 => input.before = Before::Reply,
+            75..80 => input.before = Before::Transaction,
             _ => {}
         }
-        asked
+        input
     }
 
-    fn of_counter(&mut self) -> Asked {
+    fn of_counter(&mut self) -> Input {
         match self.dice.below(100) {
-            0..30 => Asked::new(Op::Read),
-            30..33 => Asked::new(Op::Remove),
-            _ => Asked {
+            0..30 => Input::new(Op::Read),
+            30..33 => Input::new(Op::Remove),
+            _ => Input {
                 by: 1 + self.dice.below(3) as i64,
-                ..Asked::new(Op::Increment)
+                ..Input::new(Op::Increment)
             },
         }
     }
@@ -220,19 +220,19 @@ impl Worker {
         clock: Clock,
         deadline: Instant,
     ) -> Result<Record, String> {
-        let asked = Asked::new(Op::Read);
+        let input = Input::new(Op::Read);
         let mut last = NO_TIME.to_owned();
         while Instant::now() < deadline {
             let call = clock.now();
-            last = match self.asker.ask(key, &asked, deadline) {
-                Answer::Told(told) => {
+            last = match self.asker.ask(key, &input, deadline) {
+                Answer::Done(output) => {
                     return Ok(Record {
                         client: self.number,
                         key: key.to_owned(),
-                        asked,
+                        input,
                         call,
                         end: Some(clock.now()),
-                        out: Some(told),
+                        out: Some(output),
                     });
                 }
                 Answer::Nonsense(text) => return Err(text),

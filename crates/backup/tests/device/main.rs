@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use duramen_backup::disk::{Disk, File, Front, Fronted};
-use duramen_backup::os::{OsDisk, remove_store};
+use duramen_backup::os::{OsDisk, is_copy, remove_copy};
 use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
     ScrubStep,
@@ -696,24 +696,36 @@ fn a_short_or_missing_file_is_named() {
 /// The remains of a failed or a killed snapshot are removed; foreign files never are, whatever the
 /// name of their directory.
 #[test]
-fn only_a_store_is_removed() {
+fn only_a_copy_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("dump.new");
-    remove_store(&place).unwrap();
+    remove_copy(&place).unwrap();
     let disk = || Arc::new(OsDisk::new(&place, Mode::Buffered));
     let copy = Backup::create_copy(disk(), &Options::default(), &GEOMETRY, &identity()).unwrap();
-    assert!(remove_store(&place).is_err(), "it is being written");
+    assert!(remove_copy(&place).is_err(), "it is being written");
     drop(copy);
     std::fs::write(place.join("mine"), "precious").unwrap();
-    assert!(remove_store(&place).is_err());
+    assert!(remove_copy(&place).is_err());
     assert!(place.join("mine").exists() && place.join("superblock").exists());
     std::fs::remove_file(place.join("mine")).unwrap();
-    remove_store(&place).unwrap();
+    remove_copy(&place).unwrap();
     assert!(!place.exists());
+    // A server's data are not a copy, whatever their name.
+    drop(Backup::create(disk(), &Options::default(), &GEOMETRY, &identity()).unwrap());
+    assert!(remove_copy(&place).is_err() && is_copy(&place).is_err());
+    assert!(place.join("superblock").exists());
+    std::fs::remove_dir_all(&place).unwrap();
+    // A removal that was interrupted is continued.
+    drop(Backup::create_copy(disk(), &Options::default(), &GEOMETRY, &identity()).unwrap());
+    let removed = dir.path().join(".dump.new.removed");
+    std::fs::rename(&place, &removed).unwrap();
+    std::fs::remove_file(removed.join("superblock")).unwrap();
+    remove_copy(&place).unwrap();
+    assert!(!removed.exists());
     for name in ["superblock", "wal"] {
         std::fs::create_dir(&place).unwrap();
         std::fs::write(place.join(name), [b'x'; 100_000]).unwrap();
-        assert!(remove_store(&place).is_err(), "{name}");
+        assert!(remove_copy(&place).is_err(), "{name}");
         std::fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -102,7 +102,7 @@ pub(crate) struct SettingsArgs {
     /// Most bytes of a crashed server that one server recovers at a time [default 128mb].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     partition_size: Option<u64>,
-    /// Most entries of the same [default 1048576].
+    /// Most entries of the same, 1000 to 1099511627776 [default 1048576].
     #[arg(long, value_name = "N")]
     partition_records: Option<u64>,
     /// Put replicas on fixed groups of servers, so that this many others share a server's: losses
@@ -173,24 +173,28 @@ impl SettingsArgs {
 }
 
 pub(crate) const HELP: &str = "\
-When it leads, or knows who does, one line goes to standard output:
+One line on standard output tells that it is the leader, or that it has found the leader:
 
   ready coordinator=127.0.0.1:7400 admin=127.0.0.1:8400 role=leader
 
 EXAMPLES
   duramen coordinator --store redb:/var/lib/duramen-coordinator
   duramen coordinator --replicas 2 --read-lease 500ms     settings of a new cluster
-  duramen coordinator --listen 10.0.0.1:7400 --insecure-bind --store etcd:http://10.0.0.1:2379,http://10.0.0.2:2379
-  duramen serve --coordinator 127.0.0.1:7400              then, a server of the cluster
-  duramen status                                          and how it is
+  duramen coordinator --listen 10.0.0.1:7400 --insecure-bind \\
+                      --store etcd:http://10.0.0.1:2379,http://10.0.0.2:2379
+  duramen serve --coordinator 127.0.0.1:7400              start a server of the cluster
+  duramen status                                          show the cluster
 
-It is on no path of reads and writes: while it is away, the cluster serves as before, but crashed servers stay unserved. With etcd
-start two or three, on different machines: when the one that leads ends, another one leads within three seconds.
+Reads and writes do not pass through the coordinator. Without it the cluster continues to serve,
+but the data of a server that crashes is not recovered until a coordinator is back. With etcd, start
+two or three coordinators on different machines: if the leader ends, another one leads within three
+seconds.
 
-SIGTERM or SIGINT ends it when what is under way is stored; a second one at once. SIGHUP opens --log-file again. A closed
-terminal ends nothing.
+SIGTERM or SIGINT ends it after it has stored the changes in progress; a second signal ends it at
+once. SIGHUP opens --log-file again. It continues when its terminal is closed.
 
-Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start, or its store is another cluster's, a newer program's, or in use.";
+Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start: its store is in use, belongs to
+another cluster, or was written by a newer version.";
 
 fn cluster_name(text: &str) -> Result<String, String> {
     match text.len() {
@@ -211,7 +215,7 @@ pub(crate) fn address(text: &str, insecure: bool) -> Result<SocketAddr, String> 
         .ok_or_else(|| format!("`{text}` has no address"))?;
     if !address.ip().is_loopback() && !insecure {
         return Err(format!(
-            "{address} is not loopback, and connections are not encrypted: say --insecure-bind if the network is your own"
+            "{address} is not loopback, and connections are not encrypted: use --insecure-bind if the network is your own"
         ));
     }
     Ok(address)

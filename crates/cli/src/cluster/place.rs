@@ -24,7 +24,7 @@ pub(super) fn slots(text: &str) -> Result<KeyRange, String> {
 pub(super) fn slot(text: &str) -> Result<u16, String> {
     let wrong = || {
         format!(
-            "`{text}` is no slot: write a number from 0 to {}",
+            "`{text}` is not a slot: write a number from 0 to {}",
             SLOTS - 1
         )
     };
@@ -51,7 +51,7 @@ pub(super) fn hashes(text: &str) -> Result<KeyRange, String> {
 pub(super) fn hash(text: &str) -> Result<RouteHash, String> {
     let digits = text.trim();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    let wrong = |_| format!("`{text}` is no hash: write up to 16 hexadecimal digits");
+    let wrong = |_| format!("`{text}` is not a hash: write up to 16 hexadecimal digits");
     if digits.starts_with('+') {
         return Err(format!("`{text}` is no hash"));
     }

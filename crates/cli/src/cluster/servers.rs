@@ -39,11 +39,12 @@ pub(super) const DRAIN_HELP: &str = "\
 EXAMPLES
   duramen drain 2.1 --wait                then stop it, with SIGTERM
   duramen drain 127.0.0.1:7380
-  duramen undrain 2.1                     never mind
+  duramen undrain 2.1                     allow tablets again
 
-Its tablets move to the others while they are served, two at a time; it gets no new ones, and no new replicas. Replicas that it
-keeps for others stay until it is stopped, and are made anew elsewhere then: `replicas` in `duramen status`. Stop one server at a time,
-and wait until it is back before the next.
+The server's tablets move to other servers, two at a time, and are served meanwhile. The server gets
+no new tablets and no new replicas. The replicas that it stores for other servers stay until it is
+stopped; then new ones are made on other servers: see `replicas` in `duramen status`. Stop one server
+at a time, and wait until it is back before you stop the next.
 
 Exit codes: 0 begun (--wait: it owns nothing), 2 wrong usage, 3 refused, 4 no coordinator answered.";
 
@@ -51,7 +52,7 @@ pub(super) const UNDRAIN_HELP: &str = "\
 EXAMPLES
   duramen undrain 2.1
 
-What has moved does not come back by itself: see `duramen tablet migrate`.
+Tablets that have moved stay where they are: `duramen tablet migrate` moves them back.
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
@@ -60,9 +61,10 @@ EXAMPLES
   duramen crash 2.1
   duramen status --watch                  see its data come back
 
-Crashed servers are found by themselves within half a second. Say it for one that is alive and must not serve any more, or before
-you take its power away. It is fenced: nothing that it acknowledges from then on counts, and it notices; others recover what it
-owned. If it is alive, it becomes a member again under a new id, with nothing.
+The cluster detects crashed servers itself, within half a second. Use this command for a server that
+runs and must not serve any more, or before you cut its power. The server is fenced: it cannot
+acknowledge anything any more. Other servers recover its tablets. If it still runs, it becomes a
+member again under a new id, without tablets.
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
@@ -81,9 +83,9 @@ pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(
     }
     let text = match left {
         0 => format!("server {server} is drained: it owns nothing, and gets nothing\n"),
-        left => format!(
-            "server {server} is being drained of {left} tablets; `duramen status` shows how far\n"
-        ),
+        left => {
+            format!("server {server} is being drained of {left} tablets; see `duramen status`\n")
+        }
     };
     let value = json!({ "server": server.to_string(), "draining": true, "tablets_left": left });
     say(json, &text, &value)

@@ -29,10 +29,11 @@ EXAMPLES
   duramen status --coordinator 10.0.0.1:7400,10.0.0.2:7400
   duramen status --json | jq '.servers[] | select(.state != \"up\")'
   duramen status --watch 5 --json >> status.jsonl
-  duramen status --tablets                each tablet, of however many
+  duramen status --tablets                every tablet
 
-A tablet is `served` when its owner has said that it serves it; before, its owner is `opening` it, or others are `recovering` it.
-With many tablets they are counted, not listed; with --json, `tablets` is null then.
+A tablet is `served` when its owner has reported that it serves it. Before that its owner is `opening`
+it, or other servers are `recovering` it. More than 40 tablets are counted instead of listed, and
+`tablets` is null with --json.
 
 Servers are named slot.generation: a server that comes back keeps its slot and gets a higher generation.
 
@@ -45,7 +46,7 @@ const TABLETS_SHOWN_JSON: u64 = 1024;
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("is no number of seconds from 0.1 to 3600".to_owned()),
+        _ => Err("is not a number of seconds from 0.1 to 3600".to_owned()),
     }
 }
 

@@ -109,8 +109,8 @@ EXAMPLES
   duramen tablet split db0 --key user:7             in front of the slot of that key
   duramen tablet split db0 --slot 100 --of 0.1      only if server 0.1 owns it
 
-A tablet that begins there already stays as it is. Redis clients look for keys by slot, so the table of RESP (`db0`) is cut
-between slots only.
+Nothing changes if a tablet begins there already. Redis clients find keys by slot, so the table of
+RESP (`db0`) is split between slots only.
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
@@ -120,8 +120,8 @@ EXAMPLES
   duramen tablet migrate orders --hashes 0-3fffffffffffffff --to 2 --wait
   duramen tablet migrate orders --all --to 10.0.0.7:7379
 
-Tablets are cut where the range begins and ends. The range is served all the time, by its old owner until its new one has
-everything. If either crashes on the way, nothing has happened.
+Tablets are split where the range begins and ends. The old owner serves the range until the new owner
+has all data. If one of the two crashes before that, the range stays with the old owner.
 
 Exit codes: 0 begun (--wait: done), 2 wrong usage, 3 refused, 4 no coordinator answered.";
 
@@ -298,10 +298,7 @@ fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<()
         } else {
             "tablets move"
         };
-        let text = format!(
-            "{} {what} to {to}; `duramen status` shows how far\n",
-            begun.len()
-        );
+        let text = format!("{} {what} to {to}; see `duramen status`\n", begun.len());
         return say(json, &text, &value);
     }
     wait(cluster, migrate.wait_for, &begun)?;
@@ -340,7 +337,7 @@ fn wait(cluster: &Cluster, patience: Duration, begun: &[MigrationId]) -> Result<
         }
         if Instant::now() >= until {
             return Err(Failure::Coordinator(
-                "it is still under way; `duramen status` shows how far".to_owned(),
+                "it is still in progress: see `duramen status`".to_owned(),
             ));
         }
         std::thread::sleep(std::time::Duration::from_millis(100));

@@ -83,19 +83,21 @@ EXAMPLES
   duramen up --servers 5 --replicas 2 --port 7001
   redis-cli -c -p 7001 set greeting hello
   kill -9 PID; redis-cli -c -p 7002 get greeting
-  duramen up --dir trial                  stop it, start it again: everything is there
+  duramen up --dir trial                  the data is still there after a restart
 
 When all servers are up and database 0 is served, one line goes to standard output:
 
   ready coordinator=127.0.0.1:7301 resp=127.0.0.1:7001,… native=… admin=… pids=…
 
-The lists of servers begin with the one that `duramen status` calls 0.1. SIGTERM or SIGINT (Ctrl-C) end all processes.
+The lists of servers begin with server 0.1 of `duramen status`. SIGTERM or SIGINT (Ctrl-C) ends all
+processes. SIGHUP goes to all of them: they open their log files and read their settings again. They
+continue when the terminal is closed.
 
-Everything else goes to standard error, what servers say to server-N.log in the directory. Servers that end are not started again.
-A closed terminal ends nothing: SIGHUP goes to all of them, and they look at their log files and settings again.
-It is for trying: all servers share one machine, and one power cut.
+All other messages go to standard error, and the log of server N to server-N.log in the directory.
+Servers that end are not started again. Use it for trials only: all servers share one machine and
+its power supply.
 
-Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start.";
+Exit codes: 0 stopped by a signal, 2 wrong usage, 5 could not start.";
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;

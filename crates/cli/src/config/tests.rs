@@ -81,7 +81,7 @@ fn strange_variables_are_worth_a_warning() {
     let loaded = Loaded::new(Some(file.path()), environment, &Given::new()).expect("loads");
     assert_eq!(
         loaded.warnings,
-        ["environment variable DURAMEN_MEMROY is no setting; did you mean DURAMEN_MEMORY?"]
+        ["environment variable DURAMEN_MEMROY is not a setting; did you mean DURAMEN_MEMORY?"]
     );
 }
 
@@ -132,13 +132,13 @@ fn names_of_redis_are_understood_or_have_advice() {
 
     assert_eq!(
         problems("memory = \"1gb\"\nmaxmemory = \"2gb\"\n"),
-        "FILE:2: `memory` and `maxmemory` are the same setting, which stands in line 1 already"
+        "FILE:2: `memory` and `maxmemory` are the same setting, which is set in line 1 already"
     );
     let variables = environment(&[("DURAMEN_MAXMEMORY", "1gb"), ("DURAMEN_MEMORY", "1gb")]);
     let refused = Loaded::new(Some(empty.path()), variables, &Given::new()).expect_err("twice");
     assert_eq!(
         refused.to_string(),
-        "DURAMEN_MEMORY and DURAMEN_MAXMEMORY are the same setting: say one of them"
+        "DURAMEN_MEMORY and DURAMEN_MAXMEMORY are the same setting: use one of them"
     );
     let said = problems("appendonly = true\nmaxmemory-policy = \"allkeys-lru\"\n");
     assert!(
@@ -146,12 +146,12 @@ fn names_of_redis_are_understood_or_have_advice() {
         "{said}"
     );
     assert!(
-        said.contains("`level` says when a write is acknowledged"),
+        said.contains("`level` determines when a write is acknowledged"),
         "{said}"
     );
     assert!(said.contains("`mode = \"cache\"` evicts"), "{said}");
     assert_eq!(
         problems("[server]\nport = 1\n"),
-        "FILE:1: there are no sections, and `server` is no setting: let the settings stand without `[server]`"
+        "FILE:1: there are no sections, and `server` is not a setting: write the settings without `[server]`"
     );
 }

@@ -142,7 +142,7 @@ fn advice(place: &str, is_readable: bool) -> String {
         false => String::new(),
     };
     format!(
-        "what to do: restore the last snapshot (`duramen restore SNAPSHOT DIR`){repair}; keep this directory as it is until then"
+        "to recover: restore the last snapshot (`duramen restore SNAPSHOT DIR`){repair}; keep this directory as it is until then"
     )
 }
 
@@ -260,8 +260,9 @@ impl Report {
             if self.segments.is_empty() {
                 return self.notes.push("the store is empty".to_owned());
             }
-            self.problems
-                .push("no control log can be read: what the data are is not known".to_owned());
+            self.problems.push(
+                "no control log can be read: the segments of the data are not known".to_owned(),
+            );
             for found in self.segments.values() {
                 self.problems.extend(found.problems.iter().cloned());
             }

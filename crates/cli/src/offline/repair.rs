@@ -17,11 +17,11 @@ pub(super) fn run(place: &StoreDirectory, out: &Path, json: bool) -> ExitCode {
     if list.path.exists() {
         let path = list.path.display();
         return super::cannot_look(&format!(
-            "`{path}` is there already: move it away, or choose another NEW"
+            "`{path}` exists already: move it away, or choose another NEW"
         ));
     }
     let done =
-        duramen::internals::salvage(&*place.disk, out, &mut |table, key| list.add(table, key));
+        duramen::internals::salvage(&place.disk, out, &mut |table, key| list.add(table, key));
     let done = match done {
         Ok(done) => done,
         Err(error) => return super::cannot_look(&error.to_string()),
@@ -91,7 +91,7 @@ fn describe(lost: &Lost) -> String {
             "segment {segment} ({kind}): bytes {}..{}",
             bytes.start, bytes.end
         ),
-        None => format!("segment {segment} ({kind}): whatever was written to it last"),
+        None => format!("segment {segment} ({kind}): the last bytes that were written to it"),
     }
 }
 

@@ -15,17 +15,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) const HELP: &str = "\
-Copies every file, verifies the copy as `duramen fsck` does, and only then makes a data directory of it. SNAPSHOT is not changed, and
-DIR is never written over. If it is interrupted, no server takes what is there; the same command begins anew.
-It says how much memory, or memory and flash, a server needs for the data.
+Copies every file, verifies the copy as `duramen fsck` does, and then makes it a data directory.
+SNAPSHOT is not changed, and DIR is never overwritten. If the command is interrupted, no server accepts
+DIR; the same command starts again from the beginning. It prints how much memory, or memory and flash,
+a server needs for the data.
 
 EXAMPLES
   duramen restore /backup/monday /var/lib/duramen
   duramen serve --dir /var/lib/duramen
   duramen restore duramen-data/snapshots/dump restored --json | jq .memory_bytes
 
-Exit codes: 0 restored, 1 the snapshot is damaged (nothing is restored), 2 wrong usage, 5 cannot restore (no snapshot there, in
-use, DIR is not empty, no room, no permission).";
+Exit codes: 0 restored, 1 the snapshot is damaged (nothing is restored), 2 wrong usage, 5 cannot
+restore (no snapshot, in use, DIR is not empty, no room, no permission).";
 
 /// Most bytes of index per entry.
 const INDEX_BYTES: u64 = 12;
@@ -117,7 +118,7 @@ fn damaged(args: &RestoreArgs, problems: &[String], is_begun: bool) -> ExitCode 
         );
         if is_begun {
             println!(
-                "what was copied, in `{}`, can be removed",
+                "the unfinished copy in `{}` can be removed",
                 args.dir.display()
             );
         }

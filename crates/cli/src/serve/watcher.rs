@@ -101,7 +101,7 @@ impl LastSeen {
     fn stop_by(&self, name: &str) {
         let is_first = self.count();
         if is_first {
-            tracing::info!("{name}: stopping; once more stops at once");
+            tracing::info!("{name}: stopping; a second signal stops at once");
         } else {
             tracing::warn!("{name} again: stopping at once");
         }
@@ -151,7 +151,9 @@ impl Watcher {
                     (name, Order::Stop) => watched.stop_by(name),
                     (name, Order::Reload) => {
                         signals::reopen_log();
-                        tracing::info!("{name}: the log and the settings are looked at again");
+                        tracing::info!(
+                            "{name}: opening the log file and reading the settings again"
+                        );
                         sources.reload(watched.current().as_deref());
                     }
                     (name, Order::Report) => {

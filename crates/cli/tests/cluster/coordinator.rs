@@ -4,7 +4,7 @@ use crate::etcd::Etcd;
 use crate::process::{DEADLINE, Process};
 use std::time::Instant;
 
-fn start(store: &str, more: &[&str]) -> Process {
+pub(crate) fn start(store: &str, more: &[&str]) -> Process {
     let mut args = vec![
         "coordinator",
         "--listen",

@@ -5,6 +5,7 @@ mod coordinator;
 mod etcd;
 mod process;
 mod redis;
+mod stop;
 mod up;
 
 use command::{CLOSED, duramen};

@@ -55,7 +55,8 @@ impl Redis {
         panic!("{request:?} was not answered: {last}");
     }
 
-    fn exchange(&mut self, address: &str, request: &[&str]) -> Option<Reply> {
+    /// The reply of the server at this address; `None`: the connection failed.
+    pub fn exchange(&mut self, address: &str, request: &[&str]) -> Option<Reply> {
         let reply = self.try_exchange(address, request);
         if reply.is_none() {
             self.connections.remove(address);

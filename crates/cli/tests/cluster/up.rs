@@ -198,7 +198,7 @@ fn what_cannot_be_is_said_before_anything_starts() {
         (&["--servers", "2", "--spread", "3"], "over more"),
         (&["--port", &port], "can't be used"),
         (&["--set", "memori=1"], "did you mean `memory`"),
-        (&["--memory", "much"], "no size"),
+        (&["--memory", "much"], "not a size"),
     ] {
         duramen(&[&["up"], args].concat())
             .run()

@@ -1,6 +1,6 @@
 //! Membership: enlisting, crashing, and the notices of both.
 
-use crate::rig::{Asked, Rig, enlist};
+use crate::rig::{PendingCall, Rig, enlist};
 use duramen_base::ids::{
     ClientId, ListVersion, MigrationId, RecoveryId, SegmentId, ServerId, TabletsVersion,
 };
@@ -253,7 +253,7 @@ fn suspect(rig: &mut Rig, by: ServerId, server: ServerId) {
     assert_eq!(rig.ask(by, question), Some(CoordinatorAnswer::Noted));
 }
 
-pub(crate) fn pings_to(rig: &mut Rig, to: ServerId) -> Vec<Asked> {
+pub(crate) fn pings_to(rig: &mut Rig, to: ServerId) -> Vec<PendingCall> {
     rig.asked_where(|a| a.to == to && matches!(a.question, FromCoordinator::Ping { .. }))
 }
 
@@ -594,13 +594,13 @@ fn a_version_that_was_never_told_is_not_had() {
     rig.create_table("a", 2);
     let told =
         rig.asked_where(|a| a.to == server && !matches!(a.question, FromCoordinator::Ping { .. }));
-    let full = |a: &Asked| {
+    let full = |a: &PendingCall| {
         matches!(
             &a.question,
             FromCoordinator::Servers(ServerListUpdate::Full(_))
         )
     };
     assert!(told.iter().any(full), "{told:?}");
-    let tablets = |a: &Asked| matches!(&a.question, FromCoordinator::Tablets(_));
+    let tablets = |a: &PendingCall| matches!(&a.question, FromCoordinator::Tablets(_));
     assert!(told.iter().any(tablets), "{told:?}");
 }

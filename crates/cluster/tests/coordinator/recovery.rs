@@ -2,7 +2,7 @@
 
 mod control;
 
-use crate::rig::{Asked, Rig, Shelf, add_open, closed};
+use crate::rig::{PendingCall, Rig, Shelf, add_open, closed};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, with_bug};
 use duramen_format::control::Record;
@@ -72,7 +72,7 @@ fn whole(case: &Case) -> Shelves {
     case.left.iter().map(|s| (*s, shelf.clone())).collect()
 }
 
-fn order(asked: &Asked) -> &Recover {
+fn order(asked: &PendingCall) -> &Recover {
     match &asked.question {
         FromCoordinator::Recover(order) => order,
         other => panic!("{other:?}"),
@@ -105,7 +105,7 @@ impl Case {
     }
 
     /// The only waiting order, started.
-    fn start_one(&mut self) -> Asked {
+    fn start_one(&mut self) -> PendingCall {
         let [asked] = &self.rig.orders()[..] else {
             panic!("not one order");
         };
@@ -113,7 +113,7 @@ impl Case {
         asked.clone()
     }
 
-    fn report(&mut self, asked: &Asked, outcome: PartitionOutcome) -> CoordinatorAnswer {
+    fn report(&mut self, asked: &PendingCall, outcome: PartitionOutcome) -> CoordinatorAnswer {
         let of = order(asked);
         let question = report(of.recovery, of.partition, asked.to, outcome);
         self.rig.ask(asked.to, question).expect("an answer at once")

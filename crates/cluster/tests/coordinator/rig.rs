@@ -46,7 +46,7 @@ pub fn config() -> Config {
 
 /// A request of the coordinator that a test has not answered.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct PendingCall {
     pub call: CallId,
     pub to: ServerId,
     pub question: FromCoordinator,
@@ -61,7 +61,7 @@ pub struct Rig {
     pub stores: bool,
     pub waiting: VecDeque<(Token, Batch)>,
     pub answers: BTreeMap<ReplyId, CoordinatorAnswer>,
-    pub asked: VecDeque<Asked>,
+    pub asked: VecDeque<PendingCall>,
     pub wakes_at_us: Option<u64>,
     /// It has reported that it may not judge, and perhaps that it resigns.
     pub unfit: Option<bool>,
@@ -145,7 +145,7 @@ impl Rig {
                 }
                 Output::Ask {
                     call, to, question, ..
-                } => self.asked.push_back(Asked { call, to, question }),
+                } => self.asked.push_back(PendingCall { call, to, question }),
                 Output::Persist { token, batch } => self.waiting.push_back((token, batch)),
                 Output::WakeAt { at_us } => self.wakes_at_us = Some(at_us),
                 Output::Unfit { resigns, .. } => self.unfit = Some(resigns),
@@ -245,7 +245,7 @@ impl Rig {
     }
 
     /// This request will not be answered.
-    pub fn sign(&mut self, asked: &Asked, sign: Sign) {
+    pub fn sign(&mut self, asked: &PendingCall, sign: Sign) {
         let call = asked.call;
         self.handle(Input::Unanswered { call, sign });
     }
@@ -276,7 +276,7 @@ impl Rig {
         self.be_good();
     }
 
-    pub fn reply(&mut self, asked: &Asked, answer: ServerAnswer) {
+    pub fn reply(&mut self, asked: &PendingCall, answer: ServerAnswer) {
         self.handle(Input::Answered {
             call: asked.call,
             answer,
@@ -285,7 +285,7 @@ impl Rig {
     }
 
     /// Takes the waiting requests of a kind.
-    pub fn asked_where(&mut self, is: impl Fn(&Asked) -> bool) -> Vec<Asked> {
+    pub fn asked_where(&mut self, is: impl Fn(&PendingCall) -> bool) -> Vec<PendingCall> {
         let (found, rest) = self.asked.drain(..).partition(|asked| is(asked));
         self.asked = rest;
         Vec::from(found)
@@ -358,7 +358,7 @@ impl Rig {
     }
 
     /// The waiting `Recover` orders.
-    pub fn orders(&mut self) -> Vec<Asked> {
+    pub fn orders(&mut self) -> Vec<PendingCall> {
         self.asked_where(|asked| matches!(asked.question, FromCoordinator::Recover(_)))
     }
 }

@@ -52,7 +52,7 @@ impl Chronicle {
             ServerChange::Added(_) => {}
             ServerChange::Crashed(id) => {
                 self.greeted.remove(id);
-                tracing::warn!(server = %id, "a server crashed: what it owned is recovered on others");
+                tracing::warn!(server = %id, "a server crashed: its tablets are recovered on other servers");
             }
             ServerChange::Removed(id) => {
                 tracing::info!(server = %id, "nothing of a crashed server is needed any more");

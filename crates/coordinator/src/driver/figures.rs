@@ -89,7 +89,7 @@ impl Figures {
         line(
             "malformed_total",
             "counter",
-            "Hellos and frames that were refused or made no sense.",
+            "Hellos and frames that were refused or invalid.",
             &malformed,
         );
         line(

@@ -40,7 +40,7 @@ impl Driver {
                     .reply(connection, Payload::None, |out| encode_pong(out, &back));
             }
             Ok(_) => {
-                let reason = "a coordinator is here: it owns no tablets and keeps no replicas";
+                let reason = "this is a coordinator: it owns no tablets and keeps no replicas";
                 self.send_trouble(&asker, kind, &Trouble::NotServing { reason });
             }
             Err(error) => {
@@ -191,7 +191,7 @@ impl Driver {
     fn say_refused(&mut self, address: &str, refusal: &str) {
         if self.refused.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
             self.refused = Some(Instant::now());
-            tracing::warn!(address, "a server does not do as it is told: {refusal}");
+            tracing::warn!(address, "a server refused an order: {refusal}");
         }
     }
 

@@ -47,7 +47,7 @@ impl<'a> Candidate<'a> {
         let tag = index.tag(hash);
         let view = partition.view();
         if view.len() != 0 && !is_dead {
-            crate::session::prefetch_pair(view.line(view.home(tag)));
+            crate::index::prefetch::prefetch_pair(view.line(view.home(tag)));
         }
         Candidate {
             location,

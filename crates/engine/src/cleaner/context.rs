@@ -19,20 +19,16 @@
 
 use crate::cleaner::candidate::{Candidate, Found, NotLocked};
 use crate::cleaner::expire::expire_segment;
-use crate::cleaner::levels::PassAtWork;
-use crate::cleaner::remembered::Remembered;
-use crate::cleaner::select::{Fruitless, select, select_hollow, select_on_flash_of_cache};
+use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
+use crate::core::cleaning::{Context, Current, Kind, Tally};
 use crate::counters::add;
-use crate::epoch::SlotId;
-use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::{Mode, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry;
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -57,103 +53,7 @@ pub enum Step {
     Blocked,
 }
 
-/// The cleaner's statistics, written by the context's holder.
-#[derive(Default)]
-#[repr(align(128))]
-pub struct Tally {
-    pub passes: Counter,
-    pub compactions: Counter,
-    pub segments_cleaned: Counter,
-    pub survivors: Counter,
-    pub bytes_scanned: Counter,
-    pub bytes_relocated: Counter,
-    pub bytes_freed: Counter,
-    pub busy_ns: Counter,
-    /// Victims chosen and not yet retired.
-    pub victims: Counter,
-}
-type Counter = std::sync::atomic::AtomicU64;
-
-/// The destination of a victim's entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Without a log: they go to the open survivor.
-    Plain,
-    /// The segment keeps its id and gets a smaller window (with a log).
-    Compact,
-    /// They go to survivors of a pass, new segments of the log.
-    Combine,
-}
-
-/// The victim being cleaned.
-pub struct Current {
-    pub window: u32,
-    pub kind: Kind,
-    /// Its segment, with a log.
-    pub segment: SegmentId,
-    /// Offsets in the region.
-    at: usize,
-    end: usize,
-    evict: bool,
-    /// Live bytes kept and dropped so far (eviction).
-    kept: u64,
-    dropped: u64,
-    /// An entry was skipped (C3); without a log the victim is scanned once more from its start.
-    skipped: bool,
-    /// Offsets in the region of the entries that were skipped, and of those that are being examined
-    /// again for this reason. With a log no other entry may be examined twice: an entry that was
-    /// moved looks dead in its old place.
-    postponed: Vec<usize>,
-    again: Vec<usize>,
-    /// The survivor takes this victim alone and is cut to its length afterwards.
-    compacting: bool,
-    /// By the counters, no entry in it is alive.
-    dead: bool,
-    /// Its bytes were read back from flash.
-    warmed: bool,
-}
-
-pub struct Context {
-    pub(super) number: usize,
-    pub(super) node: usize,
-    pub(super) slot: SlotId,
-    pub(super) survivor: Tail,
-    pub(super) victims: VecDeque<u32>,
-    pub(super) current: Option<Current>,
-    /// The running combined pass; none without a log.
-    pub(super) pass: Option<PassAtWork>,
-    pub(super) fruitless: Fruitless,
-    /// Victims cleaned since the last search for tombstones.
-    pub(super) since_rescan: u32,
-    pub(super) remembered: Remembered,
-    /// The last step was a demotion.
-    pub(super) demoted: bool,
-    /// Entries of the victims are evicted (without a log).
-    evicts: bool,
-}
-
 impl Context {
-    pub fn new(number: usize, node: usize, slot: SlotId) -> Context {
-        Context {
-            number,
-            node,
-            slot,
-            survivor: Tail::default(),
-            victims: VecDeque::new(),
-            current: None,
-            pass: None,
-            fruitless: Fruitless::default(),
-            since_rescan: 0,
-            remembered: Remembered::default(),
-            demoted: false,
-            evicts: false,
-        }
-    }
-
-    pub fn node(&self) -> usize {
-        self.node
-    }
-
     /// Scans about `quota_bytes` of victims. `me`: the lock owner (a helping writer's own number,
     /// so that it passes the buckets of its own transaction). `alone`: the caller holds a resource
     /// that an exclusive session waits for.
@@ -717,32 +617,5 @@ impl Context {
             core.space.decommit(window);
         }
         core.space.unclaim(window);
-    }
-
-    /// Pins this context's slot. False: another guard is alone in the store, or wants to be.
-    pub fn enter(&self, core: &Core) -> bool {
-        core.try_enter(self.slot, false)
-    }
-
-    pub fn leave(&self, core: &Core) {
-        core.epochs.unpin(self.slot);
-    }
-
-    pub fn number(&self) -> usize {
-        self.number
-    }
-
-    pub fn slot(&self) -> SlotId {
-        self.slot
-    }
-
-    /// True if it has read a victim back: memory for one is set aside (engine::flash::F6).
-    pub fn has_warmed(&self) -> bool {
-        self.current.as_ref().is_some_and(|current| current.warmed)
-    }
-
-    /// The lock owner number of this context.
-    pub fn me(&self) -> u16 {
-        self.slot.0 as u16 + 1
     }
 }

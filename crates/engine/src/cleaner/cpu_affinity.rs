@@ -8,30 +8,10 @@
 
 use crate::core::Core;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Lifetime of a note: after it, a writer that goes on repeats the note.
 const BELIEVED_FOR: Duration = Duration::from_millis(10);
-
-/// The processor on which a head's writer last ran: a hint, ordered with nothing else.
-#[derive(Default)]
-pub struct Processor(AtomicUsize);
-
-impl Processor {
-    /// Called by the writer now and then.
-    pub fn note(&self) {
-        let here = sched_getcpu() + 1;
-        // The number rarely changes, and then the cache line stays shared.
-        if self.0.load(Ordering::Relaxed) != here {
-            self.0.store(here, Ordering::Relaxed);
-        }
-    }
-
-    fn last(&self) -> Option<usize> {
-        self.0.load(Ordering::Relaxed).checked_sub(1)
-    }
-}
 
 /// One cleaner thread's view of the writers' processors.
 pub struct CpuAffinity {

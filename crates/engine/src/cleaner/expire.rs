@@ -7,7 +7,7 @@ use crate::TableId;
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;
-use crate::flash::Expiries;
+use crate::space::tier::background_reads::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry;
 

@@ -24,10 +24,10 @@
 //! compaction may leave no seglet at all.
 
 use super::balance::{Load, Work};
-use super::context::{Context, Current, Kind, Tally};
 use super::select::{select_disk, select_hollow_on_disk, select_memory, select_wanted};
 use crate::TableId;
 use crate::core::Core;
+use crate::core::cleaning::{Context, Current, Goal, Kind, PassAtWork, Tally};
 use crate::counters::{add, sub};
 use crate::log::{Log, Pass, Swap};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
@@ -42,40 +42,6 @@ use std::sync::atomic::Ordering;
 const CLEANED_PER_RESCAN: u32 = 5;
 /// Segments searched when there is nothing else left to gain.
 const RESCANS_WHEN_DRY: usize = 8;
-
-/// Purpose of a combined pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goal {
-    /// Frees memory and disk.
-    Free,
-    /// As `Free`, and also drops cold entries.
-    Evict,
-    /// Gives new replicas to segments whose replicas are damaged.
-    Relocate,
-    /// Frees slots of the flash device whose segments have almost no live data.
-    Hollow,
-}
-
-/// A combined pass whose victims are being emptied.
-pub struct PassAtWork {
-    victims: Vec<SegmentId>,
-    /// Victims that are certain to leave: they were in memory, or could be read back from flash. A
-    /// tombstone may be dropped because of these victims alone.
-    leaving: Vec<SegmentId>,
-    survivors: Vec<SegmentId>,
-    /// Ids from here to `end` are for further survivors.
-    next: u64,
-    end: u64,
-    goal: Goal,
-    victim_bytes: u64,
-    survivor_bytes: u64,
-}
-
-impl PassAtWork {
-    pub fn evicts(&self) -> bool {
-        self.goal == Goal::Evict
-    }
-}
 
 impl Core {
     /// Figures for the balancer.

@@ -10,9 +10,7 @@ pub mod cpu_affinity;
 mod expire;
 mod levels;
 pub mod pacer;
-mod remembered;
 mod select;
-mod shrink;
 
 use crate::core::Core;
 use crate::log::Log;
@@ -159,7 +157,7 @@ impl Cleaner {
     /// A step of counting the entries that clears left (`cleared`). False: nothing to do now.
     fn count_cleared(&self, core: &Core) -> bool {
         self.number == 0
-            && core.cleared.is_pending()
+            && core.cleared.has_any()
             && core.contexts[0]
                 .lock()
                 .expect("cleaning context")

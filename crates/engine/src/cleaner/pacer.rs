@@ -7,16 +7,15 @@
 //! bounded, and its cost is spread over all batches.
 
 use crate::cleaner::context::Step;
-use crate::cleaner::shrink::{Look, Shrinker};
 use crate::core::Core;
+use crate::core::cleaning::shrink::Look;
 use crate::epoch::SlotId;
-use crate::flash::Tier;
 use crate::head::Head;
 use crate::space::Purpose;
+use crate::space::tier::Tier;
 use crate::{Error, Mode};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes that a writer appends between two checks of the memory pressure: about 30 small objects.
@@ -151,55 +150,6 @@ impl Waiting {
     }
 }
 
-/// The pacer's data about the load.
-#[derive(Default)]
-pub struct Pacer {
-    /// Live part of recent victims, in thousandths (exponential average).
-    victim_live: AtomicU64,
-    /// Used by the first cleaner thread only.
-    shrinker: Mutex<Shrinker>,
-    /// 1 while memory is given back.
-    shrinking: AtomicU64,
-    /// Number of times that a cleaner thread looked for work and found none.
-    idle_looks: AtomicU64,
-    /// 1 while a cache must evict although little is live, because fragments of large objects fill
-    /// its memory, or because its disk is full.
-    forced_eviction: AtomicU64,
-    /// Passes gain nothing until more entries have died.
-    passes_in_vain: AtomicBool,
-    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has since a
-    /// writer got memory.
-    flash_stuck_at: AtomicU64,
-}
-
-impl Pacer {
-    /// Notes whether the last search for a pass found passes to be in vain.
-    pub fn note_passes(&self, in_vain: bool) {
-        self.passes_in_vain.store(in_vain, Ordering::Relaxed);
-    }
-
-    /// True if no writer should wait for a pass.
-    pub fn passes_are_in_vain(&self) -> bool {
-        self.passes_in_vain.load(Ordering::Relaxed)
-    }
-
-    pub fn note_victim(&self, live_bytes: u64, segment_bytes: u64) {
-        let now = live_bytes * 1000 / segment_bytes.max(1);
-        let average = self.victim_live.load(Ordering::Relaxed);
-        self.victim_live
-            .store((average * 7 + now.min(1000)) / 8, Ordering::Relaxed);
-    }
-
-    /// A cleaner thread found nothing to do.
-    pub fn note_idle_look(&self) {
-        self.idle_looks.fetch_add(1, Ordering::Release);
-    }
-
-    pub fn is_shrinking(&self) -> bool {
-        self.shrinking.load(Ordering::Relaxed) != 0
-    }
-}
-
 /// With a log only cleaner threads begin passes (the helpers of writers do not). A writer that
 /// finds nothing to clean therefore lets each of them look before it gives up.
 struct CleanersTurn {
@@ -223,6 +173,44 @@ impl CleanersTurn {
             || core.cleaners() == 0
             || looks > 2 * core.cleaners() as u64
             || waited > STUCK_AFTER
+    }
+}
+
+/// A writer's search for memory.
+struct Search {
+    waiting: Waiting,
+    purpose: Purpose,
+    /// The writer is inside the store.
+    alone: bool,
+    /// The time since its beginning.
+    whole: Waited,
+    /// Gain of cleaning when it was last judged.
+    gain: (u64, u64),
+    /// Progress of others at the last look, and the time without any.
+    freed: u64,
+    in_vain: InVain,
+    /// Number of looks that found no other thread at work.
+    fruitless: u32,
+    turn: CleanersTurn,
+    /// The oldest pin, and the time for which it has not moved.
+    oldest: (u64, Waited),
+}
+
+impl Search {
+    fn begin(core: &Core, waiting: Waiting, purpose: Purpose) -> Search {
+        let alone = !matches!(waiting, Waiting::Outside);
+        Search {
+            waiting,
+            purpose,
+            alone,
+            whole: Waited::since(Instant::now()),
+            gain: core.gain(),
+            freed: 0,
+            in_vain: InVain::begin(alone),
+            fruitless: 0,
+            turn: CleanersTurn::new(core),
+            oldest: (0, Waited::since(Instant::now())),
+        }
     }
 }
 
@@ -397,13 +385,8 @@ impl Core {
         waiting: Waiting,
         purpose: Purpose,
     ) -> Result<(), Error> {
-        let alone = !matches!(waiting, Waiting::Outside);
-        let mut whole = Waited::since(Instant::now());
-        let mut gain_before = self.gain();
-        let (mut freed_last, mut in_vain) = (0, InVain::begin(alone));
-        let mut fruitless = 0;
-        let mut turn = CleanersTurn::new(self);
-        let mut oldest = (0, Waited::since(Instant::now()));
+        let mut search = Search::begin(self, waiting, purpose);
+        let alone = search.alone;
         let holding = if alone {
             &[Resource::Key, Resource::Head, Resource::Pin]
         } else {
@@ -412,38 +395,14 @@ impl Core {
         let mut long = LongWait::new(Resource::Memory, holding);
         loop {
             long.look();
-            let waited = whole.look(Instant::now());
-            let disk_has_room = self.disk_has_room(purpose);
-            if waited > waiting.most(purpose).min(self.flash_patience(purpose)) {
-                // A guard that waits briefly waits again outside if it gets this error.
-                let is_brief = matches!(waiting, Waiting::Briefly(_));
-                if !is_brief {
-                    self.note_stuck_flash();
-                }
-                return Err(self.no_room(disk_has_room || is_brief));
-            }
-            if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
-                self.epochs.pin(slot);
-                let quiet = self.epochs.quiet_before();
-                if quiet != oldest.0 {
-                    oldest = (quiet, Waited::since(Instant::now()));
-                } else {
-                    let waited = oldest.1.look(Instant::now());
-                    // It cannot demote as it can clean: with a tier it depends on a cleaner thread
-                    // and the device. Also with a full disk this error: it makes the caller unlock
-                    // its keys, and try again.
-                    if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
-                        self.note_stuck_flash();
-                        return Err(self.out_of_memory());
-                    }
-                }
-            }
+            let waited = search.whole.look(Instant::now());
+            self.has_patience(&search, waited)?;
+            self.freshen_pin(&mut search)?;
             self.take_back_released();
             self.reap(node);
             let disk_has_room = self.disk_has_room(purpose);
             if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
-                self.pacer.flash_stuck_at.store(0, Ordering::Relaxed);
                 return Ok(());
             }
             if purpose != Purpose::Promoted && self.refuses(purpose) {
@@ -459,53 +418,112 @@ impl Core {
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
                 Some(Step::Blocked | Step::Idle) | None => {
-                    // Cleaners may be finishing victims, readers may be leaving retired windows,
-                    // and other writers may be taking the freed ones first: that is progress too.
-                    // Loaded in the order in which a victim passes through these states.
-                    let victims = self.victims(node);
-                    let (retired, _) = self.space.waiting(node);
-                    let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
-                    let log = self.log.as_ref().map_or(0, |log| log.progress());
-                    let freed = self.gain().0 + log + flash + self.cleared.progress();
-                    let waited = in_vain.time();
-                    if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
-                        (freed_last, in_vain, fruitless) = (freed, InVain::begin(alone), 0);
-                        turn = CleanersTurn::new(self);
-                    } else if self.is_disk_full() && waited > STARVED_AFTER {
-                        return Err(self.disk_full());
-                    } else if self.waits_for_disk(purpose) && waited < in_vain.patience() {
-                        self.ask_disk()?;
-                        turn = CleanersTurn::new(self);
-                    } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
-                        self.ask_flash();
-                        #[cfg(not(any(loom, shuttle)))]
-                        std::thread::sleep(DISK_LOOK_AGAIN);
-                        turn = CleanersTurn::new(self);
-                    } else if !alone && !turn.is_over(self) {
-                        self.wakeup.ring();
-                    } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
-                        fruitless += 1;
-                        if fruitless > 3 && !disk_has_room {
-                            return Err(self.disk_full());
-                        }
-                        if fruitless > 3 {
-                            self.give_up_cleaning(disk_has_room)?;
-                        }
-                    }
+                    self.wait_for_others(&mut search, node, disk_has_room)?;
                     duramen_base::sync::yield_now();
                 }
             }
-            // Fragments of large objects can make every victim as long as its survivor: then
-            // cleaning does not help.
-            let (freed, used) = self.gain();
-            let (freed, used) = (freed - gain_before.0, used - gain_before.1);
-            if freed >= GAIN_JUDGED_AFTER {
-                if used >= freed && !self.waits_for_flash() {
-                    self.give_up_cleaning(disk_has_room)?;
-                }
-                gain_before = self.gain();
+            self.judge_gain(&mut search, disk_has_room)?;
+        }
+    }
+
+    /// # Errors
+    /// If the search has taken too long.
+    fn has_patience(&self, search: &Search, waited: Duration) -> Result<(), Error> {
+        let (waiting, purpose) = (search.waiting, search.purpose);
+        if waited <= waiting.most(purpose).min(self.flash_patience(purpose)) {
+            return Ok(());
+        }
+        // A guard that waits briefly waits again outside if it gets this error.
+        let is_brief = matches!(waiting, Waiting::Briefly(_));
+        if !is_brief {
+            self.note_stuck_flash();
+        }
+        Err(self.no_room(self.disk_has_room(purpose) || is_brief))
+    }
+
+    /// Gives a guard that is inside a fresh stamp.
+    ///
+    /// # Errors
+    /// If the oldest pin has not moved for long: its holder is most likely waiting for this guard.
+    fn freshen_pin(&self, search: &mut Search) -> Result<(), Error> {
+        let (Waiting::Inside(slot) | Waiting::Briefly(slot)) = search.waiting else {
+            return Ok(());
+        };
+        self.epochs.pin(slot);
+        let quiet = self.epochs.quiet_before();
+        if quiet != search.oldest.0 {
+            search.oldest = (quiet, Waited::since(Instant::now()));
+            return Ok(());
+        }
+        let waited = search.oldest.1.look(Instant::now());
+        // It cannot demote as it can clean: with a tier it depends on a cleaner thread and the
+        // device. Also with a full disk this error: it makes the caller unlock its keys, and try
+        // again.
+        if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
+            self.note_stuck_flash();
+            return Err(self.out_of_memory());
+        }
+        Ok(())
+    }
+
+    /// There is nothing to clean now. Cleaners may be finishing victims, readers may be leaving
+    /// retired windows, and other writers may be taking the freed ones first: that is progress too.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn wait_for_others(
+        &self,
+        search: &mut Search,
+        node: usize,
+        disk_has_room: bool,
+    ) -> Result<(), Error> {
+        // Loaded in the order in which a victim passes through these states.
+        let victims = self.victims(node);
+        let (retired, _) = self.space.waiting(node);
+        let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
+        let log = self.log.as_ref().map_or(0, |log| log.progress());
+        let freed = self.gain().0 + log + flash + self.cleared.progress();
+        let waited = search.in_vain.time();
+        let alone = search.alone;
+        if freed != search.freed || (!alone && self.exclusive.is_wanted()) {
+            (search.freed, search.in_vain, search.fruitless) = (freed, InVain::begin(alone), 0);
+            search.turn = CleanersTurn::new(self);
+        } else if self.is_disk_full() && waited > STARVED_AFTER {
+            return Err(self.disk_full());
+        } else if self.waits_for_disk(search.purpose) && waited < search.in_vain.patience() {
+            self.ask_disk()?;
+            search.turn = CleanersTurn::new(self);
+        } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
+            self.ask_flash();
+            #[cfg(not(any(loom, shuttle)))]
+            std::thread::sleep(DISK_LOOK_AGAIN);
+            search.turn = CleanersTurn::new(self);
+        } else if !alone && !search.turn.is_over(self) {
+            self.wakeup.ring();
+        } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
+            search.fruitless += 1;
+            if search.fruitless > 3 && !disk_has_room {
+                return Err(self.disk_full());
+            }
+            if search.fruitless > 3 {
+                self.give_up_cleaning(disk_has_room)?;
             }
         }
+        Ok(())
+    }
+
+    /// Fragments of large objects can make every victim as long as its survivor: then cleaning does
+    /// not help.
+    fn judge_gain(&self, search: &mut Search, disk_has_room: bool) -> Result<(), Error> {
+        let (freed, used) = self.gain();
+        let (freed, used) = (freed - search.gain.0, used - search.gain.1);
+        if freed >= GAIN_JUDGED_AFTER {
+            if used >= freed && !self.waits_for_flash() {
+                self.give_up_cleaning(disk_has_room)?;
+            }
+            search.gain = self.gain();
+        }
+        Ok(())
     }
 
     /// Longest wait of a writer while flash takes no segment, if another writer waited in vain.

@@ -12,9 +12,11 @@
 //! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here is charged to the
 //! budget: walks are few, and their memory is set aside together with that of fetches.
 
-use super::{BLOCK_BYTES, Cold, Fetched, Holding, SECTOR_BYTES, Tier};
 use crate::Error;
 use crate::core::Core;
+use crate::device::{BLOCK_BYTES, Cold, Fetched, SECTOR_BYTES};
+use crate::session::holding::Holding;
+use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_disk::Aligned;

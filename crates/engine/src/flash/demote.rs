@@ -1,12 +1,14 @@
 //! Demotion: chooses the segments that go to flash and the time, and reads cold segments back to be
 //! cleaned.
 
-use super::mask::Mask;
-use super::{BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
 use crate::Mode;
 use crate::cleaner::FLASH_LIVE_PART_MAX;
 use crate::core::Core;
+use crate::device::BLOCK_BYTES;
 use crate::space::segment::Segment;
+use crate::space::tier::background_reads::{Expiries, HOLLOW_PART};
+use crate::space::tier::mask::Mask;
+use crate::space::tier::{Tier, WRITE_BYTES};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_disk::Aligned;
 use duramen_format::entry::{self, Entry};
@@ -456,6 +458,26 @@ impl Core {
     pub fn cool(&self, tier: &Tier, window: u32) {
         self.space.decommit(window);
         tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if a segment on flash can be read and has almost no live data.
+    pub fn is_hollow(&self, window: u32) -> bool {
+        let cold = |tier: &Tier| tier.is_cold(window as usize) && !tier.is_bad(window as usize);
+        self.space.tier.as_deref().is_some_and(cold)
+            && self.space.segments[window as usize].is_closed()
+            && self.live_in(window) <= self.hollow_bytes()
+    }
+
+    /// True if enough of a segment on flash has expired to make it worth a read.
+    pub fn is_worth_expiring(&self, window: u32, now_ms: u64) -> bool {
+        let due = |tier: &Tier| tier.due_ms(window) <= now_ms && !tier.is_bad(window as usize);
+        self.space.segments[window as usize].is_closed()
+            && self.space.tier.as_deref().is_some_and(due)
+    }
+
+    /// Maximum live bytes of a hollow segment.
+    pub(crate) fn hollow_bytes(&self) -> u64 {
+        self.space.segment_bytes() as u64 / HOLLOW_PART
     }
 }
 

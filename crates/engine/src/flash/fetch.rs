@@ -1,79 +1,20 @@
 //! Access to entries that may be cold: finds their bytes, and fetches them from the device.
 
-use super::{Cold, Fetched, Tier};
 use crate::core::Core;
+use crate::device::{Cold, Fetched};
 use crate::index::bucket::Slot;
+use crate::session::holding::{Holding, InMemory};
 use crate::session::{Guard, Session};
 use crate::space::Space;
+use crate::space::tier::Tier;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::waits::{self, Resource};
 use duramen_disk::Aligned;
 use duramen_format::entry::{self, Damage};
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// Shortest piece that is read, and the longest entry that a first read is sized for.
 const GUESS_BYTES_MIN: u32 = 256;
-
-type Copies = HashMap<(u64, u32), Vec<u64>>;
-
-/// A session's copies of cold entries, for as long as it needs them, and its missing entries.
-#[derive(Default)]
-pub(crate) struct Holding {
-    /// By location and incarnation of its window (engine::flash::F4); words, because entries are
-    /// aligned.
-    entries: RefCell<Copies>,
-    colds: RefCell<Vec<Cold>>,
-    /// True: the session's owner fetches. False: the session itself waits for the device.
-    parks: Cell<bool>,
-    any: Cell<bool>,
-    /// Bytes of all copies.
-    bytes: Cell<usize>,
-}
-
-impl Holding {
-    pub(crate) fn forget(&mut self) {
-        if self.any.replace(false) {
-            self.entries.get_mut().clear();
-            self.bytes.set(0);
-        }
-    }
-
-    /// The end of a guard, or of a part of it: entries that the guard waited for are forgotten.
-    /// Entries that were handed in stay until their owner forgets them.
-    #[inline(always)]
-    pub(crate) fn part_ends(&mut self) {
-        if self.any.get() && !self.parks.get() {
-            self.forget();
-        }
-    }
-
-    pub(super) fn get(&self, location: u64, incarnation: u32) -> Option<*const u8> {
-        if !self.any.get() {
-            return None;
-        }
-        let entries = self.entries.borrow();
-        entries
-            .get(&(location, incarnation))
-            .map(|words| words.as_ptr().cast())
-    }
-
-    /// Bytes of the copies.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.get()
-    }
-
-    fn put(&self, cold: &Cold, words: Vec<u64>) {
-        let mut entries = self.entries.borrow_mut();
-        self.bytes.set(self.bytes.get() + size_of_val(&*words));
-        // Never replaced: a reader may be using the present copy.
-        entries
-            .entry((cold.location, cold.incarnation))
-            .or_insert(words);
-        self.any.set(true);
-    }
-}
 
 /// The result of a read for a [`Cold`].
 pub(super) enum Read {
@@ -82,14 +23,6 @@ pub(super) enum Read {
     Longer(Cold),
     /// The entry is not there any more.
     Gone,
-}
-
-/// The bytes of an entry.
-#[derive(Clone, Copy)]
-pub(crate) struct InMemory {
-    pub(crate) at: *const u8,
-    /// True: a copy, not the entry in its own window.
-    pub(crate) is_copy: bool,
 }
 
 impl Tier {

@@ -26,11 +26,12 @@
 //! makes wrong without any cleaning (docs/traps.md, trap 37).
 
 use super::fetch::{Read, bytes_of};
-use super::promoted::{HEAT_MAX, Put};
-use super::{Cold, Tier};
 use crate::core::Core;
+use crate::device::Cold;
 use crate::session::Session;
 use crate::space::segment::State;
+use crate::space::tier::promoted::{HEAT_MAX, Put};
+use crate::space::tier::{Tier, refill_bytes};
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_disk::Aligned;
@@ -41,11 +42,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Part of the memory budget that a refill works with: the budget divided by this, within bounds in
-/// bytes (engine::flash::F6).
-const REFILL_PART: u64 = 256;
-const REFILL_BYTES_MIN: u64 = 32 << 10;
-const REFILL_BYTES_MAX: u64 = 2 << 20;
 /// Maximum gap between two entries that is read with them, in bytes: as fast as another read.
 const GAP_BYTES: u64 = 8 << 10;
 /// First guess of an entry's length, in bytes.
@@ -65,11 +61,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Longest time between two looks that counts: if the machine stood still, other threads had no
 /// chance to make room.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
-
-/// Memory that a refill works with in a store with this budget, in bytes.
-pub(super) fn refill_bytes(memory_bytes: u64) -> u64 {
-    (memory_bytes / REFILL_PART).clamp(REFILL_BYTES_MIN, REFILL_BYTES_MAX)
-}
 
 /// A key that is, or was, read often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -29,6 +29,7 @@ pub mod bucket;
 pub(crate) mod change;
 mod defragment;
 pub mod old;
+pub(crate) mod prefetch;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
@@ -68,7 +69,7 @@ pub struct Partition {
     /// yet.
     view: AtomicU64,
     /// With a log: not 0 if the last removals from this partition are not known to be durable
-    /// (`log::order`).
+    /// (`session::order`).
     last_removed: AtomicU64,
     counts: Counts,
 }

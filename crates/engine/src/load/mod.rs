@@ -36,14 +36,12 @@ pub use revived::Revived;
 pub(crate) use settle::key_is;
 
 use crate::cleaner::context::Step;
-use crate::core::Core;
-use crate::epoch::SlotId;
+use crate::core::{Core, Visitor};
 use crate::log::{Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
-use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
@@ -191,36 +189,6 @@ impl Store {
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
         }
-    }
-}
-
-/// A slot of the epochs' table for the time of one call.
-pub(crate) struct Visitor<'a> {
-    pub(crate) core: &'a Core,
-    pub(crate) slot: SlotId,
-}
-
-impl<'a> Visitor<'a> {
-    /// Waits until there is a slot: those of sessions come and go.
-    pub(crate) fn wait(core: &'a Core) -> Visitor<'a> {
-        let mut waiting = LongWait::new(Resource::Place, NOTHING);
-        loop {
-            if let Ok(slot) = core.epochs.register() {
-                return Visitor { core, slot };
-            }
-            waiting.wait();
-        }
-    }
-
-    /// The lock owner number of the slot.
-    pub(crate) fn me(&self) -> u16 {
-        self.slot.0 as u16 + 1
-    }
-}
-
-impl Drop for Visitor<'_> {
-    fn drop(&mut self) {
-        self.core.epochs.unregister(self.slot);
     }
 }
 

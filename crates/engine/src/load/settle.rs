@@ -2,14 +2,15 @@
 //! wins.
 
 use super::revived::REVIVED;
-use super::{Loader, Patience, Visitor};
-use crate::core::Core;
+use super::{Loader, Patience};
+use crate::core::{Core, Visitor};
 use crate::counters::Counters;
-use crate::flash::{Holding, locate_now};
+use crate::flash::locate_now;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::log::Required;
+use crate::session::holding::Holding;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
 use duramen_base::planted::{Bug, has_bug};
@@ -50,7 +51,7 @@ impl<'a> Arrival<'a> {
         if let Some(index) = index {
             let view = index.partition(hash).view();
             if view.len() != 0 {
-                crate::session::prefetch_pair(view.line(view.home(index.tag(hash))));
+                crate::index::prefetch::prefetch_pair(view.line(view.home(index.tag(hash))));
             }
         }
         Arrival {
@@ -70,7 +71,7 @@ impl<'a> Arrival<'a> {
             if view.len() != 0
                 && let Some(location) = view.peek(index.tag(self.hash))
             {
-                crate::session::prefetch(core.space.at(location));
+                crate::index::prefetch::prefetch(core.space.at(location));
             }
         }
     }

@@ -26,16 +26,14 @@
 mod group;
 #[cfg(any(loom, shuttle))]
 pub mod modelled;
-mod order;
 mod position;
 mod relocate;
 mod removals;
 mod stream;
 mod swap;
 
-pub(crate) use group::roll;
-pub(crate) use order::{Buried, HEADS_MAX};
 pub use position::Position;
+pub(crate) use position::{HEADS_MAX, pack_place};
 pub use relocate::Relocation;
 pub use stream::{Collected, Piece};
 pub(crate) use swap::Required;
@@ -78,7 +76,7 @@ pub struct Log {
     memory: Memory,
     /// One per head. Positions of table changes have the stream number behind these.
     pub(crate) streams: Box<[Stream]>,
-    removals: Removals,
+    pub(crate) removals: Removals,
     changes: Mutex<Changes>,
     /// Numbers up to which changes have reached the level.
     changes_buffered: AtomicU64,
@@ -191,7 +189,7 @@ impl Log {
     }
 
     /// The stream number of table changes.
-    fn changes_stream(&self) -> u16 {
+    pub(crate) fn changes_stream(&self) -> u16 {
         self.streams.len() as u16
     }
 

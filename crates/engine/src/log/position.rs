@@ -89,6 +89,18 @@ impl Position {
     }
 }
 
+/// Bits of a packed place that hold a position in units of 8 bytes.
+const END_BITS: u32 = 54;
+/// Maximum number of heads of a store, with or without a log: their numbers, and that of the table
+/// changes, fit a packed place.
+pub(crate) const HEADS_MAX: usize = (1 << (64 - END_BITS)) - 2;
+
+/// Packs a place. The result is not zero, as no entry ends at position 0, and no two removals have
+/// the same.
+pub(crate) fn pack_place(stream: u16, end: u64) -> u64 {
+    u64::from(stream) << END_BITS | end.div_ceil(8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,5 +122,13 @@ mod tests {
         assert_eq!((ends[2], ends[6]), ((2, 20), (6, 99)));
         assert_eq!(position.level(), Level::Synced);
         assert!(!position.is_none());
+    }
+
+    #[test]
+    fn no_two_places_are_packed_alike() {
+        let places = [(0, 8), (3, 64), (3, 72), (HEADS_MAX as u16, 1 << 50)];
+        let packed = places.map(|(stream, end)| pack_place(stream, end));
+        let distinct = packed.iter().collect::<std::collections::BTreeSet<_>>();
+        assert!(distinct.len() == places.len() && !packed.contains(&0));
     }
 }

@@ -13,8 +13,6 @@
 //!
 //! **Concurrency**: the set has a lock of its own, which is taken last.
 
-use super::Log;
-use crate::Store;
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::coarse::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
@@ -46,7 +44,7 @@ impl Relocations {
         self.wanted.lock().expect("segments to be relocated")
     }
 
-    fn want(&self, segment: SegmentId) {
+    pub fn want(&self, segment: SegmentId) {
         let mut wanted = self.wanted();
         wanted.insert(segment);
         self.count.store(wanted.len(), Ordering::Release);
@@ -75,72 +73,5 @@ impl Relocations {
     /// The running pass has ended.
     pub fn pass_ended(&self) {
         self.at_work.store(false, Ordering::Release);
-    }
-}
-
-impl Store {
-    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that
-    /// gains. A repeated call has no effect. An open segment is taken when it is closed
-    /// ([`close_heads`](Store::close_heads)).
-    pub fn relocate(&self, segment: SegmentId) {
-        let Some(log) = self.log() else {
-            return;
-        };
-        if log.swaps().is_listed(segment) && !log.swaps().is_victim(segment) {
-            log.swaps().relocations.want(segment);
-            self.core().wakeup.ring();
-        }
-    }
-
-    /// Progress of a segment's relocation.
-    pub fn relocation(&self, segment: SegmentId) -> Relocation {
-        let Some(log) = self.log() else {
-            return Relocation::Done;
-        };
-        let swaps = log.swaps();
-        // Looked up first, as a pass that begins meanwhile moves a segment from one of these places
-        // to another.
-        let has_source = swaps.is_at_work()
-            || swaps.is_victim(segment)
-            || swaps.is_emptied(segment)
-            || self.has_window(log, segment);
-        if !swaps.is_listed(segment) {
-            Relocation::Done
-        } else if has_source {
-            Relocation::Waiting
-        } else {
-            Relocation::NoSource
-        }
-    }
-
-    fn has_window(&self, log: &Log, segment: SegmentId) -> bool {
-        let mut windows = self.core().space.segments.iter().enumerate();
-        windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
-    }
-
-    /// A step of relocation, for a store without cleaner threads. False: there was nothing to do.
-    pub fn relocation_step(&self, quota_bytes: u64) -> bool {
-        let asks = self
-            .log()
-            .is_some_and(|log| log.swaps().relocations.is_asking());
-        asks && self.core().cleaners() == 0 && self.clean_step(quota_bytes)
-    }
-
-    /// Closes the segment if it is a head's open one. Does nothing if another thread is using that
-    /// head.
-    pub fn close_head_of(&self, segment: SegmentId) {
-        let Some(log) = self.log() else {
-            return;
-        };
-        let core = self.core();
-        for head in &core.heads {
-            let Ok(mut tail) = head.tail.try_lock() else {
-                continue;
-            };
-            let window = tail.window();
-            if window.is_some_and(|window| log.segment_of(window as usize) == segment) {
-                log.close_head(&core.space, head.number, &mut tail);
-            }
-        }
     }
 }

@@ -39,6 +39,9 @@ struct Queue {
     next_base: u64,
 }
 
+/// Changes of tables for which memory is kept.
+const CHANGES_KEPT: usize = 64;
+
 /// Length of a segment's closing in its stream (engine::log::L3).
 const CLOSE: u64 = 8;
 
@@ -207,6 +210,7 @@ impl Log {
             out.note_end(self.changes_stream(), number);
             out.changes.push(change);
         }
+        changes.queue.shrink_to(CHANGES_KEPT);
         let bytes_max = match out.changes.is_empty() {
             true => bytes_max,
             false => u64::MAX,

@@ -37,7 +37,7 @@ pub(crate) mod watch;
 
 pub use purge::{Purge, Purged};
 pub use walk::{Export, RANGE_PARTS, RangeCount, RangePart, RangeStatistics};
-pub use watch::{Dirty, MARK_BYTES, Watch};
+pub use watch::Watch;
 
 use crate::core::Core;
 use crate::index::Index;
@@ -79,7 +79,7 @@ impl Place {
         let bucket = view.home(self.tag);
         if bucket + 1 < view.len() {
             view.each_inside(bucket + 1, |slot| {
-                crate::session::prefetch(space.at(slot.location()));
+                crate::index::prefetch::prefetch(space.at(slot.location()));
             });
         }
         Some((view, bucket))

@@ -5,12 +5,11 @@
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
 use crate::cleaner::candidate::Candidate;
-use crate::core::Core;
+use crate::core::{Core, Visitor};
 use crate::counters::Counters;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Dropped};
 use crate::index::{Index, Partition};
-use crate::load::Visitor;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, has_bug};

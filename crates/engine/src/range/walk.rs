@@ -3,11 +3,10 @@
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
 use crate::cleaner::candidate::Candidate;
-use crate::core::Core;
+use crate::core::{Core, Visitor};
 use crate::flash::{Cold, Gather};
 use crate::index::Index;
 use crate::index::bucket::Slot;
-use crate::load::Visitor;
 use crate::session::Guard;
 use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};

@@ -2,14 +2,14 @@
 
 use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
-use crate::core::Core;
+use crate::core::{Core, Visitor};
 use crate::counters::Counters;
 use crate::flash::Gather;
 use crate::head::Tail;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
-use crate::load::{Visitor, key_is};
+use crate::load::key_is;
 use crate::log::Log;
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, Mode, TableId};
@@ -193,7 +193,7 @@ impl Replay<'_> {
             if view.len() != 0
                 && let Some(location) = view.peek(arrival.index.tag(arrival.hash))
             {
-                crate::session::prefetch(core.space.at(location));
+                crate::index::prefetch::prefetch(core.space.at(location));
             }
         }
         let settled = core.as_guest(|counters| {
@@ -253,7 +253,7 @@ impl Replay<'_> {
         let hash = KeyHash(core.hasher.hash(entry.key));
         let view = index.partition(hash).view();
         if view.len() != 0 {
-            crate::session::prefetch_pair(view.line(view.home(index.tag(hash))));
+            crate::index::prefetch::prefetch_pair(view.line(view.home(index.tag(hash))));
         }
         let expired = entry.expires_at_ms != 0 && entry.expires_at_ms <= now_ms;
         Some(Arrival {

@@ -25,9 +25,9 @@ mod expiring;
 pub mod pool;
 pub mod region;
 pub mod segment;
+pub mod tier;
 
 use crate::epoch::Epochs;
-use crate::flash::Tier;
 use crate::topology::Topology;
 use crate::{Error, Options};
 use budget::Budget;
@@ -37,6 +37,7 @@ use pool::Pool;
 use region::Region;
 use segment::{Segment, State};
 use std::sync::Arc;
+use tier::Tier;
 
 /// The unit of backing: 64 KiB [Rumble14 §5.1].
 pub const SEGLET_BYTES: usize = 64 << 10;

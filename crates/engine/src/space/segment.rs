@@ -20,7 +20,7 @@ pub enum State {
     /// Chosen by a cleaner; only this cleaner may change the state.
     Victim,
     Retired,
-    /// Holds copies of entries whose segments are on flash (`flash::promoted`); no part of the log.
+    /// Holds copies of entries whose segments are on flash (`tier::promoted`); no part of the log.
     Promoted,
 }
 

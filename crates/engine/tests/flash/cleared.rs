@@ -90,6 +90,23 @@ fn nobody_waits_for_flash_when_one_of_several_tables_is_cleared() {
     });
 }
 
+/// From the ninth pending clear on, a clear read flash while all sessions waited.
+#[test]
+fn nobody_waits_for_flash_when_many_tables_are_cleared() {
+    let flash = Flash::new(64 * MIB);
+    let (store, tables) = interleaved(&flash, 14, 1_300);
+    assert!(store.stats().flash.segments > 50);
+    flash.stands_still.store(true, Ordering::Relaxed);
+    for table in &tables[1..] {
+        store.clear_table(*table).unwrap();
+        assert_eq!(store.objects(*table), 0);
+    }
+    flash.stands_still.store(false, Ordering::Relaxed);
+    wait_for("all that was cleared is counted as dead", || {
+        store.stats().live_bytes == bytes_of(1_300)
+    });
+}
+
 /// The entries of segments that could not be read at that time were never counted as dead.
 #[test]
 fn a_table_that_is_cleared_while_flash_cannot_be_read_is_counted_afterwards() {

@@ -3,6 +3,7 @@
 
 mod disk;
 mod flash;
+mod full;
 mod model;
 mod planted;
 mod restart;

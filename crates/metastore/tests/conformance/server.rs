@@ -130,7 +130,7 @@ impl Drop for Server {
 }
 
 #[derive(Default)]
-struct Held {
+struct HeldRequests {
     holds: bool,
     kept: Vec<Vec<u8>>,
 }
@@ -139,7 +139,7 @@ struct Held {
 pub struct Holding {
     endpoint: String,
     target: String,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<HeldRequests>>,
     /// Number of requests that are still passed on; then connections are cut.
     left: Arc<AtomicUsize>,
     /// Added delay per request, in milliseconds.
@@ -226,7 +226,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
 fn pass(
     mut client: TcpStream,
     mut server: TcpStream,
-    held: &Mutex<Held>,
+    held: &Mutex<HeldRequests>,
     left: &AtomicUsize,
     delay_ms: &AtomicUsize,
 ) {

@@ -4,9 +4,10 @@
 //! the old run, or removed keys would return with it.
 
 use crate::job::{Job, JobResult};
-use crate::member::{Input, RequestId};
+use crate::member::Input;
 use crate::ranges::Ranges;
-use crate::recovery::tests::Held;
+use crate::recovery::tests::RunStage;
+use crate::requests::RequestId;
 use crate::servers::{list, options, settings};
 use crate::{Node, NodeInput, NodeOutput};
 use duramen_base::ids::{KeyRange, MigrationId, RecoveryId, SegmentId, ServerId, TableId};
@@ -140,10 +141,10 @@ impl Rig {
     }
 
     /// A recovery's run that stays at this stage.
-    fn hold(&mut self, held: Held) {
+    fn hold(&mut self, stage: RunStage) {
         assert!(self.begin_recovery(1));
         let life = self.node.life.as_mut().unwrap();
-        life.recoveries.hold(held);
+        life.recoveries.hold(stage);
     }
 
     fn has_begun(&self) -> bool {
@@ -160,23 +161,23 @@ impl Rig {
     }
 }
 
-fn old_run_at(held: Held) {
+fn old_run_at(stage: RunStage) {
     let mut rig = Rig::new();
     rig.list(None);
-    rig.hold(held);
+    rig.hold(stage);
     rig.moves_in();
-    assert!(!rig.has_begun(), "E1: over a run that is {held:?}");
-    assert!(!rig.begin_recovery(2), "R2: over a run that is {held:?}");
+    assert!(!rig.has_begun(), "E1: over a run that is {stage:?}");
+    assert!(!rig.begin_recovery(2), "R2: over a run that is {stage:?}");
     // here::E2: it ends, its leftover is purged, and then the migration continues.
-    if held != Held::Dropped {
+    if stage != RunStage::Dropped {
         let life = rig.node.life.as_mut().unwrap();
-        life.recoveries.hold(Held::Dropped);
+        life.recoveries.hold(RunStage::Dropped);
     }
     rig.handle(NodeInput::Tick);
     assert!(!rig.has_begun(), "N7: what it left is here");
     rig.run_all();
     rig.handle(NodeInput::Tick);
-    assert!(rig.has_begun(), "E2: after {held:?}");
+    assert!(rig.has_begun(), "E2: after {stage:?}");
 }
 
 fn purge() {
@@ -196,12 +197,12 @@ fn leftover() {
     rig.handle(NodeInput::Tick);
     // The next list lacks it. Its order waits, and would block a recovery by itself.
     let life = rig.node.life.as_mut().unwrap();
-    let mut said = crate::migration::Said::default();
+    let mut outputs = crate::migration::Outputs::default();
     let tablets = Tablets {
         version: TabletsVersion(9),
         ..Tablets::default()
     };
-    life.migrations.follow(&tablets, &mut said);
+    life.migrations.follow(&tablets, &mut outputs);
     let is_here = |rig: &Rig| {
         let (owned, life) = (rig.node.member.owned(), rig.node.life.as_ref().unwrap());
         super::is_anything(owned, life, &all())
@@ -211,8 +212,8 @@ fn leftover() {
 
 #[test]
 fn nothing_moves_in_over_a_run_at_any_stage() {
-    for held in Held::ALL {
-        old_run_at(held);
+    for stage in RunStage::ALL {
+        old_run_at(stage);
     }
 }
 
@@ -241,9 +242,9 @@ mod planted {
 
     #[test]
     fn a_run_that_does_not_count_is_found_at_each_stage() {
-        for held in Held::ALL {
-            if !matches!(held, Held::Dropped) {
-                is_found(Bug::RunIsNotHere, "E1", || old_run_at(held));
+        for stage in RunStage::ALL {
+            if !matches!(stage, RunStage::Dropped) {
+                is_found(Bug::RunIsNotHere, "E1", || old_run_at(stage));
             }
         }
     }
@@ -260,6 +261,6 @@ mod planted {
 
     #[test]
     fn what_an_old_run_leaves_where_a_migration_comes_is_found() {
-        is_found(Bug::IncomingStays, "N7", || old_run_at(Held::Reporting));
+        is_found(Bug::IncomingStays, "N7", || old_run_at(RunStage::Reporting));
     }
 }

@@ -34,13 +34,12 @@
 //! completion records are sent too, the list or the target's failure ends a lock (docs/traps.md,
 //! traps 31 and 32).
 
-mod glue;
 mod source;
 mod target;
 
-use crate::member::{RequestId, Token};
+use crate::job::{Job, MigrationCompletion};
 use crate::ranges::Ranges;
-use crate::remote::{Asked, PeerCall};
+use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
@@ -48,14 +47,12 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, PeerAnswer, TabletState, Tablets, ToCoordinator,
 };
-use source::{Exported, Source};
+use source::Source;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 pub(crate) use target::takes_over_max;
 use target::{Leftover, Target};
 
-/// A call or token belongs to a migration if it is 1 after a right shift by this many bits.
-const LAST_CALL: u32 = 61;
 /// A request without an answer is repeated after this time.
 const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
@@ -75,25 +72,8 @@ const SOURCES_MAX: usize = 2;
 /// The error is the reason why a step failed, for people.
 type Result<T> = std::result::Result<T, String>;
 
-/// The result of a job of a migration.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    run: u64,
-    what: What,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Exported(Result<Exported>),
-    Replayed(u64, Result<()>),
-    TakenBack,
-}
-
-/// Work for a thread that may wait.
-pub(crate) type Work = Box<dyn FnOnce() -> Done + Send>;
-
 /// The context of migrations.
-pub(crate) struct Around<'a> {
+pub(crate) struct Environment<'a> {
     pub me: ServerId,
     /// The list that was read last.
     pub told: &'a Tablets,
@@ -105,18 +85,18 @@ pub(crate) struct Around<'a> {
 
 /// The outputs, in this order.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct Outputs {
     pub answers: Vec<(RequestId, PeerAnswer)>,
-    pub asked: Vec<Asked>,
+    pub requests: Vec<PeerRequest>,
     pub reports: Vec<(Token, ToCoordinator)>,
     /// Not served any more (M1): published before the jobs are issued.
     pub locked: Vec<(MigrationId, TableId, KeyRange)>,
     /// Served again (M8).
     pub unlocked: Vec<MigrationId>,
-    pub jobs: Vec<(&'static str, Work)>,
+    pub jobs: Vec<Job>,
 }
 
-impl Said {
+impl Outputs {
     fn answer(&mut self, request: RequestId, answer: PeerAnswer) {
         self.answers.push((request, answer));
     }
@@ -131,19 +111,24 @@ struct Names {
 }
 
 impl Names {
-    fn fresh(&mut self) -> Token {
+    fn number(&mut self) -> u64 {
         self.next += 1;
-        Token(1 << LAST_CALL | self.next)
+        self.next
+    }
+
+    /// For a report whose answer is ignored.
+    fn untracked(&mut self) -> Token {
+        Token::Migration(self.number())
     }
 
     fn token(&mut self, id: MigrationId) -> Token {
-        let token = self.fresh();
+        let token = self.untracked();
         self.tokens.insert(token, id);
         token
     }
 
     fn call(&mut self, id: MigrationId, sequence: u64) -> PeerCall {
-        let call = PeerCall(self.fresh().0);
+        let call = PeerCall::Migration(self.number());
         self.calls.insert(call, (id, sequence));
         call
     }
@@ -167,16 +152,6 @@ pub(crate) struct Migrations {
 }
 
 impl Migrations {
-    /// Whether an answer of the coordinator belongs to migrations.
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> LAST_CALL == 1
-    }
-
-    /// Whether an answer of another server belongs to migrations.
-    pub fn is_call(call: PeerCall) -> bool {
-        source::is_call(call)
-    }
-
     /// Whether no leftover of a migration remains (M4).
     pub fn is_settled(&self) -> bool {
         self.leftovers.is_empty()
@@ -202,7 +177,7 @@ impl Migrations {
     }
 
     /// M2: begins the migrations of a newer list, and ends those that are not in it.
-    pub fn follow(&mut self, told: &Tablets, said: &mut Said) {
+    pub fn follow(&mut self, told: &Tablets, out: &mut Outputs) {
         if told.version <= self.seen {
             return;
         }
@@ -228,18 +203,18 @@ impl Migrations {
         let targets = self.targets.keys();
         let over = targets.filter(|id| !incoming.contains_key(id));
         for id in over.copied().collect::<Vec<_>>() {
-            let ended = self.targets.remove(&id).and_then(|target| target.end(said));
+            let ended = self.targets.remove(&id).and_then(|target| target.end(out));
             self.leftovers.extend(ended);
             self.names.forget(id);
         }
         for (id, (table, range, to)) in outgoing {
-            let run = self.names.fresh().0;
+            let run = self.names.number();
             let new = || Source::new(id, table, range, to, run);
             let source = self.sources.entry(id).or_insert_with(new);
             source.unlocks |= has_bug(Bug::AnyListUnlocks);
         }
         for (id, (table, range, from)) in incoming {
-            let run = self.names.fresh().0;
+            let run = self.names.number();
             let new = || Target::new(id, table, range, from, run);
             self.targets.entry(id).or_insert_with(new);
         }
@@ -254,16 +229,16 @@ impl Migrations {
         sender: ServerId,
         message: MigrateEntries,
         entries: Vec<u8>,
-        around: &Around<'_>,
-        said: &mut Said,
+        env: &Environment<'_>,
+        out: &mut Outputs,
     ) {
         match self.targets.get_mut(&message.migration) {
             Some(target) => {
-                target.arrived(now_us, request, sender, message, entries, around, said);
+                target.arrived(now_us, request, sender, message, entries, env, out);
             }
             // It is over, or this side is not told of it yet: the coordinator tells the source
             // which.
-            None => said.answer(
+            None => out.answer(
                 request,
                 PeerAnswer::NotYet {
                     after_ms: (REST_US / 1000) as u32,
@@ -295,16 +270,15 @@ impl Migrations {
     }
 
     /// Handles the end of a job.
-    pub fn done(&mut self, now_us: u64, done: Done) {
-        let Done { run, what } = done;
-        match what {
-            What::Exported(result) => {
+    pub fn job_done(&mut self, now_us: u64, run: u64, completion: MigrationCompletion) {
+        match completion {
+            MigrationCompletion::Exported(result) => {
                 let mut sources = self.sources.values_mut();
                 if let Some(source) = sources.find(|source| source.run() == run) {
                     source.exported(now_us, result);
                 }
             }
-            What::Replayed(sequence, result) => {
+            MigrationCompletion::Replayed(sequence, result) => {
                 let mut targets = self.targets.values_mut();
                 let mut leftovers = self.leftovers.iter_mut();
                 if let Some(leftover) = leftovers.find(|leftover| leftover.run == run) {
@@ -313,27 +287,27 @@ impl Migrations {
                     target.replayed(now_us, sequence, result);
                 }
             }
-            What::TakenBack => self.leftovers.retain(|leftover| leftover.run != run),
+            MigrationCompletion::TakenBack => self.leftovers.retain(|leftover| leftover.run != run),
         }
     }
 
     /// Continues all migrations.
-    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
+    pub fn poll(&mut self, now_us: u64, env: &Environment<'_>, out: &mut Outputs) {
         self.now_us = now_us;
         for target in self.targets.values_mut() {
-            target.poll(now_us, around, &mut self.names, said);
+            target.poll(now_us, env, &mut self.names, out);
             self.leftovers.extend(target.take_leftover());
         }
         for leftover in &mut self.leftovers {
-            leftover.poll(said);
+            leftover.poll(out);
         }
         let mut active = self.sources.values().filter(|s| s.is_active()).count();
         for source in self.sources.values_mut() {
-            if source.is_waiting() && around.is_made && active < SOURCES_MAX {
+            if source.is_waiting() && env.is_made && active < SOURCES_MAX {
                 active += 1;
-                source.begin(around, said);
+                source.begin(env, out);
             }
-            source.poll(now_us, around, &mut self.names, said);
+            source.poll(now_us, env, &mut self.names, out);
         }
     }
 

@@ -1,10 +1,9 @@
 //! The source of a migration: sends all objects, then those written meanwhile; then nothing is
 //! served and the rest is sent.
 
-use super::{
-    ASK_US, Around, Done, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said, What,
-};
-use crate::remote::{Asked, PeerCall};
+use super::{ASK_US, Environment, LOCK_US, Names, Outputs, PATIENCE_US, REST_US, Result};
+use crate::job::{Exported, Job, JobResult, MigrationCompletion};
+use crate::requests::PeerRequest;
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
@@ -62,21 +61,6 @@ enum Step {
     Records,
 }
 
-/// The result of a step.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Exported {
-    /// Each is a message.
-    chunks: Vec<Slice>,
-    /// The step must be repeated for the rest.
-    more: bool,
-    /// Number of keys that are marked by now.
-    marked: usize,
-    /// Half of the room for marks is used: they are sent before anything else.
-    is_crowded: bool,
-    safe_version: u64,
-    bytes_total: u64,
-}
-
 enum Stage {
     /// Its turn has not come.
     Waiting,
@@ -100,7 +84,7 @@ enum Stage {
     /// Reports to the coordinator, (again) at this time.
     GivenUp(String, u64),
     /// It has been reported.
-    Told,
+    Reported,
 }
 
 struct Flight {
@@ -174,14 +158,14 @@ impl Source {
     pub fn is_active(&self) -> bool {
         !matches!(
             self.stage,
-            Stage::Waiting | Stage::GivenUp(..) | Stage::Told
+            Stage::Waiting | Stage::GivenUp(..) | Stage::Reported
         )
     }
 
-    pub fn begin(&mut self, around: &Around<'_>, said: &mut Said) {
+    pub fn begin(&mut self, env: &Environment<'_>, out: &mut Outputs) {
         self.work = Some(Arc::new(Mutex::new(Work {
-            store: around.store.engine().clone(),
-            clients: around.clients.clone(),
+            store: env.store.engine().clone(),
+            clients: env.clients.clone(),
             table: self.table,
             range: self.range,
             watch: None,
@@ -189,26 +173,25 @@ impl Source {
             pending: VecDeque::new(),
         })));
         self.stage = Stage::Copying;
-        self.give(Step::Begin, said);
+        self.give(Step::Begin, out);
     }
 
-    fn give(&mut self, step: Step, said: &mut Said) {
+    fn give(&mut self, step: Step, out: &mut Outputs) {
         let Some(work) = self.work.clone().filter(|_| !self.is_busy) else {
             return;
         };
         self.is_busy = true;
         let run = self.run;
-        let job = move || Done {
-            run,
-            what: What::Exported(lock(&work).step(step)),
-        };
-        said.jobs.push(("export", Box::new(job)));
+        out.jobs.push(Job::new("export", move || {
+            let completion = MigrationCompletion::Exported(lock(&work).step(step));
+            JobResult::Migration(run, completion)
+        }));
     }
 
     /// Handles the end of a step.
     pub fn exported(&mut self, now_us: u64, result: Result<Exported>) {
         self.is_busy = false;
-        if let Stage::GivenUp(..) | Stage::Told = self.stage {
+        if let Stage::GivenUp(..) | Stage::Reported = self.stage {
             return;
         }
         let exported = match result {
@@ -283,8 +266,14 @@ impl Source {
     }
 
     /// Continues the migration.
-    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
-        self.watch_lock(now_us, said);
+    pub fn poll(
+        &mut self,
+        now_us: u64,
+        env: &Environment<'_>,
+        names: &mut Names,
+        out: &mut Outputs,
+    ) {
+        self.watch_lock(now_us, out);
         if let Stage::GivenUp(reason, due_us) = &mut self.stage {
             if *due_us <= now_us {
                 *due_us = now_us + PATIENCE_US;
@@ -293,38 +282,38 @@ impl Source {
                 };
                 let report = ToCoordinator::MigrationDone {
                     migration: self.id,
-                    server: around.me,
+                    server: env.me,
                     outcome,
                 };
-                said.reports.push((names.token(self.id), report));
+                out.reports.push((names.token(self.id), report));
             }
-            return self.ask(now_us, names, said);
+            return self.ask(now_us, names, out);
         }
-        self.ask(now_us, names, said);
+        self.ask(now_us, names, out);
         if self.is_busy {
             return;
         }
         let has_room = self.flights.len() < WINDOW && now_us >= self.rest_us;
         match self.stage {
-            Stage::Copying if has_room && self.is_relieving => self.give(Step::Round, said),
-            Stage::Copying if has_room => self.give(Step::Copy, said),
-            Stage::Rounds if has_room => self.give(Step::Round, said),
+            Stage::Copying if has_room && self.is_relieving => self.give(Step::Round, out),
+            Stage::Copying if has_room => self.give(Step::Copy, out),
+            Stage::Rounds if has_room => self.give(Step::Round, out),
             Stage::Catching if self.flights.is_empty() && !self.has_settled => {
                 self.send(now_us, Slice::default(), 0, false);
                 self.stage = Stage::Settling;
-                self.ask(now_us, names, said);
+                self.ask(now_us, names, out);
             }
             Stage::Catching | Stage::Settling if self.flights.is_empty() => {
                 self.has_settled = true;
-                self.ask_coordinator(now_us, around, names, said);
+                self.ask_coordinator(now_us, env, names, out);
             }
             Stage::Asking(due_us) if due_us <= now_us => {
-                self.ask_coordinator(now_us, around, names, said);
+                self.ask_coordinator(now_us, env, names, out);
             }
-            Stage::Ready => self.lock(now_us, around, names, said),
+            Stage::Ready => self.lock(now_us, env, names, out),
             // No client is served: the sooner the better.
-            Stage::Rest => self.give(Step::Rest, said),
-            Stage::Records(due_us) if due_us <= now_us => self.give(Step::Records, said),
+            Stage::Rest => self.give(Step::Rest, out),
+            Stage::Records(due_us) if due_us <= now_us => self.give(Step::Records, out),
             _ => {}
         }
     }
@@ -334,20 +323,20 @@ impl Source {
     fn ask_coordinator(
         &mut self,
         now_us: u64,
-        around: &Around<'_>,
+        env: &Environment<'_>,
         names: &mut Names,
-        said: &mut Said,
+        out: &mut Outputs,
     ) {
         self.stage = Stage::Asking(now_us + ASK_US);
         self.is_announced = true;
-        let progress = self.progress(around, MigrationPhase::Switching);
-        said.reports.push((names.token(self.id), progress));
+        let progress = self.progress(env, MigrationPhase::Switching);
+        out.reports.push((names.token(self.id), progress));
     }
 
-    fn progress(&self, around: &Around<'_>, phase: MigrationPhase) -> ToCoordinator {
+    fn progress(&self, env: &Environment<'_>, phase: MigrationPhase) -> ToCoordinator {
         ToCoordinator::MigrationProgress {
             migration: self.id,
-            server: around.me,
+            server: env.me,
             bytes: 0, // the target counts them
             bytes_total: self.bytes_total,
             entries: 0,
@@ -356,9 +345,9 @@ impl Source {
     }
 
     /// migration::M8, migration::M9.
-    fn watch_lock(&mut self, now_us: u64, said: &mut Said) {
+    fn watch_lock(&mut self, now_us: u64, out: &mut Outputs) {
         if std::mem::take(&mut self.unlocks) {
-            said.unlocked.push(self.id);
+            out.unlocked.push(self.id);
         }
         if self.locked_us.is_none_or(|at_us| now_us < at_us + LOCK_US) {
             return;
@@ -379,32 +368,32 @@ impl Source {
     }
 
     /// migration::M1: the view without this range is output before the job.
-    fn lock(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
+    fn lock(&mut self, now_us: u64, env: &Environment<'_>, names: &mut Names, out: &mut Outputs) {
         let marked = self.work.as_ref().map_or(0, |work| lock(work).marked());
         self.marked = marked;
         if marked > KEYS_FEW && self.rounds < ROUNDS_MAX {
             if std::mem::take(&mut self.is_announced) {
-                let progress = self.progress(around, MigrationPhase::Copying);
-                said.reports.push((names.fresh(), progress));
+                let progress = self.progress(env, MigrationPhase::Copying);
+                out.reports.push((names.untracked(), progress));
             }
             self.stage = Stage::Rounds;
-            return self.give(Step::Round, said);
+            return self.give(Step::Round, out);
         }
         self.locked_us = Some(now_us);
         if !has_bug(Bug::SourceServesOn) {
-            said.locked.push((self.id, self.table, self.range));
+            out.locked.push((self.id, self.table, self.range));
         }
         self.stage = Stage::Locking;
-        self.give(Step::Lock, said);
+        self.give(Step::Lock, out);
     }
 
-    fn ask(&mut self, now_us: u64, names: &mut Names, said: &mut Said) {
+    fn ask(&mut self, now_us: u64, names: &mut Names, out: &mut Outputs) {
         for flight in self.flights.values_mut() {
             if flight.due_us > now_us {
                 continue;
             }
             flight.due_us = now_us + PATIENCE_US;
-            said.asked.push(Asked {
+            out.requests.push(PeerRequest {
                 call: names.call(self.id, flight.message.sequence),
                 to: self.to,
                 question: Peer::MigrateEntries(flight.message),
@@ -444,7 +433,7 @@ impl Source {
             }
             Some(PeerAnswer::MigrationRefused { reason }) => {
                 match self.stage {
-                    Stage::GivenUp(..) | Stage::Told => self.flights.clear(),
+                    Stage::GivenUp(..) | Stage::Reported => self.flights.clear(),
                     _ => self.give_up(now_us, reason),
                 }
                 self.unlocks = true;
@@ -471,7 +460,7 @@ impl Source {
             (
                 Stage::GivenUp(..),
                 Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale),
-            ) => self.stage = Stage::Told,
+            ) => self.stage = Stage::Reported,
             (Stage::Asking(_), Some(CoordinatorAnswer::Noted)) => self.stage = Stage::Ready,
             (Stage::Asking(due_us), _) => *due_us = now_us + REST_US,
             _ => {}
@@ -496,7 +485,7 @@ impl Work {
             Step::Begin => {
                 let bytes_max = self.store.marks_bytes_max();
                 let watch = self.store.watch_range(self.table, self.range, bytes_max);
-                self.watch = Some(watch.map_err(said)?);
+                self.watch = Some(watch.map_err(reason)?);
                 self.export = Some(self.store.export(self.table, self.range));
                 exported.bytes_total = self.estimate()?;
                 true
@@ -533,7 +522,7 @@ impl Work {
     }
 
     fn estimate(&self) -> Result<u64> {
-        let statistics = self.store.range_statistics(self.table).map_err(said)?;
+        let statistics = self.store.range_statistics(self.table).map_err(reason)?;
         let part_of = |hash: RouteHash| {
             let slots = usize::from(duramen_format::hash::SLOTS);
             usize::from(hash.slot()) * RANGE_PARTS / slots
@@ -547,7 +536,7 @@ impl Work {
             return Ok(false);
         };
         while out.len() < CHUNK_BYTES {
-            if !export.step(CHUNK_BYTES, out).map_err(said)? {
+            if !export.step(CHUNK_BYTES, out).map_err(reason)? {
                 return Ok(false);
             }
         }
@@ -571,7 +560,7 @@ impl Work {
             let count = self.pending.len().min(KEYS_AT_ONCE);
             let some: Vec<_> = self.pending.drain(..count).collect();
             let exported = self.store.export_keys(self.table, &some, out);
-            exported.map_err(said)?;
+            exported.map_err(reason)?;
         }
         Ok(!self.pending.is_empty())
     }
@@ -593,11 +582,6 @@ fn chunks(mut entries: &[u8]) -> Vec<Slice> {
     chunks
 }
 
-fn said(error: impl std::fmt::Display) -> String {
+fn reason(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-/// Whether a call belongs to migrations.
-pub(super) fn is_call(call: PeerCall) -> bool {
-    call.0 >> LAST_CALL == 1
 }

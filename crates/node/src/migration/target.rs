@@ -2,9 +2,10 @@
 //! when all have arrived.
 
 use super::{
-    ASK_US, Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said, What,
+    ASK_US, Environment, LOOK_US, Names, Outputs, PATIENCE_US, REST_US, Result, SETTLE_US,
 };
-use crate::member::RequestId;
+use crate::job::{Job, JobResult, MigrationCompletion};
+use crate::requests::RequestId;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
@@ -41,7 +42,7 @@ enum Stage {
     /// It is reported to the coordinator, (again) at this time.
     Reporting(MigrationOutcome, u64),
     /// It has been reported: waits for the list.
-    Told,
+    Reported,
 }
 
 /// A message that has arrived.
@@ -143,8 +144,8 @@ impl Target {
         sender: ServerId,
         message: MigrateEntries,
         entries: Vec<u8>,
-        around: &Around<'_>,
-        said: &mut Said,
+        env: &Environment<'_>,
+        out: &mut Outputs,
     ) {
         let sequence = message.sequence;
         let not_yet = PeerAnswer::NotYet {
@@ -152,32 +153,32 @@ impl Target {
         };
         let migrated = PeerAnswer::Migrated { sequence };
         if sender != self.from {
-            return said.answer(request, not_yet);
+            return out.answer(request, not_yet);
         }
         if let Some(reason) = self.refused.clone() {
-            return said.answer(request, PeerAnswer::MigrationRefused { reason });
+            return out.answer(request, PeerAnswer::MigrationRefused { reason });
         }
         match &self.stage {
-            Stage::Waiting => return said.answer(request, not_yet),
+            Stage::Waiting => return out.answer(request, not_yet),
             Stage::Committing(_) | Stage::Asking(_) => return self.held.push((request, sequence)),
-            Stage::Reporting(..) | Stage::Told => return said.answer(request, migrated),
+            Stage::Reporting(..) | Stage::Reported => return out.answer(request, migrated),
             Stage::Filling => {}
         }
         match self.arrivals.get_mut(&sequence) {
             Some(Arrival::Replaying(waiting)) => return waiting.push(request),
             Some(Arrival::Replayed) => return self.held.push((request, sequence)),
             None if sequence < self.whole => return self.held.push((request, sequence)),
-            None if sequence >= self.whole + AHEAD_MAX => return said.answer(request, not_yet),
+            None if sequence >= self.whole + AHEAD_MAX => return out.answer(request, not_yet),
             None => {}
         }
         let Some(side) = self.side.clone() else {
-            return said.answer(request, not_yet);
+            return out.answer(request, not_yet);
         };
         if self.bytes_total == 0
-            && let Err(reason) = room_for(message.bytes_total, around.store)
+            && let Err(reason) = room_for(message.bytes_total, env.store)
         {
             self.fail(now_us, reason.clone());
-            return said.answer(request, PeerAnswer::MigrationRefused { reason });
+            return out.answer(request, PeerAnswer::MigrationRefused { reason });
         }
         self.bytes_total = self.bytes_total.max(message.bytes_total);
         side.raise_version_floor(message.safe_version);
@@ -191,14 +192,10 @@ impl Target {
             return self.replayed(now_us, sequence, Ok(()));
         }
         let run = self.run;
-        let job = move || {
-            let result = side.replay(&entries);
-            Done {
-                run,
-                what: What::Replayed(sequence, result.map(drop).map_err(|e| e.to_string())),
-            }
-        };
-        said.jobs.push(("replay", Box::new(job)));
+        out.jobs.push(Job::new("replay", move || {
+            let result = side.replay(&entries).map(drop).map_err(|e| e.to_string());
+            JobResult::Migration(run, MigrationCompletion::Replayed(sequence, result))
+        }));
     }
 
     /// A message was replayed.
@@ -231,8 +228,14 @@ impl Target {
     }
 
     /// Continues the migration.
-    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
-        self.answer(said);
+    pub fn poll(
+        &mut self,
+        now_us: u64,
+        env: &Environment<'_>,
+        names: &mut Names,
+        out: &mut Outputs,
+    ) {
+        self.answer(out);
         if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
             && !self.is_replaying()
             && let Some(last) = self.last
@@ -247,9 +250,9 @@ impl Target {
                 Err(error) => self.fail(now_us, error.to_string()),
             }
         }
-        self.settle(now_us, around, names, said);
-        self.answer(said);
-        self.report_progress(now_us, around, names, said);
+        self.settle(now_us, env, names, out);
+        self.answer(out);
+        self.report_progress(now_us, env, names, out);
         if let Stage::Reporting(outcome, due_us) = &mut self.stage
             && *due_us <= now_us
         {
@@ -257,15 +260,15 @@ impl Target {
             self.until_us = u64::MAX;
             let report = ToCoordinator::MigrationDone {
                 migration: self.id,
-                server: around.me,
+                server: env.me,
                 outcome: outcome.clone(),
             };
-            said.reports.push((names.token(self.id), report));
+            out.reports.push((names.token(self.id), report));
         }
     }
 
     /// migration::M9: waits until everything is durable, then until the coordinator answers.
-    fn settle(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
+    fn settle(&mut self, now_us: u64, env: &Environment<'_>, names: &mut Names, out: &mut Outputs) {
         let reason = match &self.stage {
             Stage::Committing(_) => "the target does not store it in time",
             Stage::Asking(_) => "the target does not reach the coordinator",
@@ -284,17 +287,17 @@ impl Target {
             && *due_us <= now_us
         {
             *due_us = now_us + ASK_US;
-            let progress = self.progress(around, MigrationPhase::Switching);
-            said.reports.push((names.token(self.id), progress));
+            let progress = self.progress(env, MigrationPhase::Switching);
+            out.reports.push((names.token(self.id), progress));
         }
     }
 
-    fn progress(&self, around: &Around<'_>, phase: MigrationPhase) -> ToCoordinator {
+    fn progress(&self, env: &Environment<'_>, phase: MigrationPhase) -> ToCoordinator {
         let report = self.side.as_ref().map(|side| side.report());
         let report = report.unwrap_or_default();
         ToCoordinator::MigrationProgress {
             migration: self.id,
-            server: around.me,
+            server: env.me,
             bytes: report.bytes,
             bytes_total: self.bytes_total,
             entries: report.entries,
@@ -305,9 +308,9 @@ impl Target {
     fn report_progress(
         &mut self,
         now_us: u64,
-        around: &Around<'_>,
+        env: &Environment<'_>,
         names: &mut Names,
-        said: &mut Said,
+        out: &mut Outputs,
     ) {
         let phase = match self.stage {
             Stage::Filling if self.last.is_none() => MigrationPhase::Copying,
@@ -318,17 +321,17 @@ impl Target {
             return;
         }
         self.progress_us = now_us + PROGRESS_US;
-        said.reports
-            .push((names.fresh(), self.progress(around, phase)));
+        out.reports
+            .push((names.untracked(), self.progress(env, phase)));
     }
 
     /// Answers the source, if the disks of this side keep up, and the last message when the outcome
     /// is known.
-    fn answer(&mut self, said: &mut Said) {
+    fn answer(&mut self, out: &mut Outputs) {
         if let Some(reason) = &self.refused {
             for (request, _) in self.held.drain(..) {
                 let reason = reason.clone();
-                said.answer(request, PeerAnswer::MigrationRefused { reason });
+                out.answer(request, PeerAnswer::MigrationRefused { reason });
             }
             return;
         }
@@ -345,7 +348,7 @@ impl Target {
             false => unwritten <= UNWRITTEN_MAX && last != Some(sequence),
         };
         for (request, sequence) in self.held.extract_if(.., |(_, sequence)| goes(*sequence)) {
-            said.answer(request, PeerAnswer::Migrated { sequence });
+            out.answer(request, PeerAnswer::Migrated { sequence });
         }
     }
 
@@ -355,7 +358,7 @@ impl Target {
             Stage::Reporting(_, due_us) => *due_us,
             Stage::Filling | Stage::Committing(_) => self.progress_us.min(self.until_us),
             Stage::Asking(due_us) => self.until_us.min(*due_us),
-            Stage::Waiting | Stage::Told => u64::MAX,
+            Stage::Waiting | Stage::Reported => u64::MAX,
         };
         match self.held.is_empty() || !matches!(self.stage, Stage::Filling) {
             true => own,
@@ -383,7 +386,7 @@ impl Target {
             (
                 Stage::Reporting(..),
                 Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale),
-            ) => self.stage = Stage::Told,
+            ) => self.stage = Stage::Reported,
             (Stage::Asking(due_us) | Stage::Reporting(_, due_us), _) => *due_us = now_us + REST_US,
             _ => {}
         }
@@ -413,7 +416,7 @@ impl Target {
 
     /// The list does not have it any more. Committed entries belong to the log: they are served, or
     /// purged by the list's order.
-    pub fn end(mut self, said: &mut Said) -> Option<Leftover> {
+    pub fn end(mut self, out: &mut Outputs) -> Option<Leftover> {
         let after_ms = NOT_YET_MS;
         let replaying = self
             .arrivals
@@ -424,7 +427,7 @@ impl Target {
             });
         let held = self.held.drain(..).map(|(request, _)| request);
         for request in held.chain(replaying) {
-            said.answer(request, PeerAnswer::NotYet { after_ms });
+            out.answer(request, PeerAnswer::NotYet { after_ms });
         }
         match self.stage {
             Stage::Filling | Stage::Reporting(MigrationOutcome::Failed { .. }, _) => {
@@ -442,21 +445,16 @@ impl Leftover {
     }
 
     /// Outputs the job that takes it back, once, when no replay uses it any more.
-    pub fn poll(&mut self, said: &mut Said) {
+    pub fn poll(&mut self, out: &mut Outputs) {
         if self.is_given || self.replaying > 0 {
             return;
         }
         self.is_given = true;
         let (side, run) = (self.side.clone(), self.run);
-        let job = move || {
-            // No effect on one that had ended.
-            let _ = side.abort();
-            Done {
-                run,
-                what: What::TakenBack,
-            }
-        };
-        said.jobs.push(("take back", Box::new(job)));
+        out.jobs.push(Job::new("take back", move || {
+            let _ = side.abort(); // no effect on one that had ended
+            JobResult::Migration(run, MigrationCompletion::TakenBack)
+        }));
     }
 }
 

@@ -82,9 +82,9 @@ impl Rig {
 fn late_answers() {
     let mut rig = Rig::new();
     rig.hold(MASTER, 7);
-    let first = rig.poll(0).asked.pop().unwrap();
+    let first = rig.poll(0).requests.pop().unwrap();
     assert_eq!(first.to, MASTER);
-    let second = rig.poll(PATIENCE_US).asked.pop().unwrap();
+    let second = rig.poll(PATIENCE_US).requests.pop().unwrap();
     let answer = || {
         Some(PeerAnswer::NotNeeded {
             segments: vec![SegmentId(7)],
@@ -99,8 +99,8 @@ fn late_answers() {
         panic!("it may go");
     };
     assert_eq!((log, replicas.len()), (MASTER, 1));
-    assert!(rig.poll(LOOK_US).asked.is_empty());
-    assert_eq!(rig.poll(SOON_US).asked.len(), 1, "U3");
+    assert!(rig.poll(LOOK_US).requests.is_empty());
+    assert_eq!(rig.poll(SOON_US).requests.len(), 1, "U3");
 }
 
 /// A server writes here before this one is told of it; another one is gone.
@@ -110,7 +110,7 @@ fn strangers() {
     rig.hold(gone, 5);
     rig.hold(NEW, 6);
     let out = rig.poll(0);
-    assert!(out.tasks.is_empty() && out.asked.is_empty(), "U2");
+    assert!(out.tasks.is_empty() && out.requests.is_empty(), "U2");
     let [(token, ToCoordinator::Servers)] = &out.reports[..] else {
         panic!("{:?}", out.reports);
     };

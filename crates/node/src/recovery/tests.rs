@@ -77,7 +77,7 @@ fn order() -> Recover {
 
 /// A stage at which a test keeps a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum RunStage {
     Replaying,
     Committing,
     Settling,
@@ -89,23 +89,23 @@ pub(crate) enum Held {
     Dropped,
 }
 
-impl Held {
-    pub(crate) const ALL: [Held; 9] = [
-        Held::Replaying,
-        Held::Committing,
-        Held::Settling,
-        Held::Reporting,
-        Held::ReportingFailure,
-        Held::Waiting,
-        Held::GivingUp,
-        Held::Aborting,
-        Held::Dropped,
+impl RunStage {
+    pub(crate) const ALL: [RunStage; 9] = [
+        RunStage::Replaying,
+        RunStage::Committing,
+        RunStage::Settling,
+        RunStage::Reporting,
+        RunStage::ReportingFailure,
+        RunStage::Waiting,
+        RunStage::GivingUp,
+        RunStage::Aborting,
+        RunStage::Dropped,
     ];
 }
 
 impl Recoveries {
-    /// Keeps the only run at this stage; only [`Held::Dropped`] continues.
-    pub(crate) fn hold(&mut self, held: Held) {
+    /// Keeps the only run at this stage; only [`RunStage::Dropped`] continues.
+    pub(crate) fn hold(&mut self, stage: RunStage) {
         let run = self.runs.values_mut().next().expect("there is one");
         let replayed = PartitionOutcome::Replayed {
             creation: SegmentId(1),
@@ -118,25 +118,25 @@ impl Recoveries {
         };
         run.jobs = 1; // so the run never ends
         let committed = [
-            Held::Settling,
-            Held::Reporting,
-            Held::Waiting,
-            Held::Dropped,
+            RunStage::Settling,
+            RunStage::Reporting,
+            RunStage::Waiting,
+            RunStage::Dropped,
         ];
-        run.is_committed = committed.contains(&held);
-        run.stage = match held {
-            Held::Replaying => Stage::Replaying,
-            Held::Committing => Stage::Committing,
-            Held::Settling => {
+        run.is_committed = committed.contains(&stage);
+        run.stage = match stage {
+            RunStage::Replaying => Stage::Replaying,
+            RunStage::Committing => Stage::Committing,
+            RunStage::Settling => {
                 let commit = run.side.commit().expect("nothing is at it");
                 Stage::Settling(commit, u64::MAX)
             }
-            Held::Reporting => Stage::Reporting(replayed, 0),
-            Held::ReportingFailure => Stage::Reporting(failed, 0),
-            Held::Waiting => Stage::Waiting(TabletsVersion(u64::MAX)),
-            Held::GivingUp => Stage::GivingUp(None),
-            Held::Aborting => Stage::Aborting(None),
-            Held::Dropped => Stage::Dropped,
+            RunStage::Reporting => Stage::Reporting(replayed, 0),
+            RunStage::ReportingFailure => Stage::Reporting(failed, 0),
+            RunStage::Waiting => Stage::Waiting(TabletsVersion(u64::MAX)),
+            RunStage::GivingUp => Stage::GivingUp(None),
+            RunStage::Aborting => Stage::Aborting(None),
+            RunStage::Dropped => Stage::Dropped,
         };
     }
 }
@@ -170,7 +170,7 @@ impl Rig {
         out
     }
 
-    fn answer(&mut self, asked: &Asked, answer: PeerAnswer, payload: Vec<u8>) -> Vec<Job> {
+    fn answer(&mut self, asked: &PeerRequest, answer: PeerAnswer, payload: Vec<u8>) -> Vec<Job> {
         let mut jobs = Vec::new();
         let answer = Some((answer, payload.into()));
         self.recoveries
@@ -179,10 +179,10 @@ impl Rig {
     }
 
     fn run(&mut self, job: Job) {
-        let JobResult::Recovery(done) = job.run().result else {
+        let JobResult::Recovery(run, completion) = job.run().result else {
             panic!("it is a recovery's");
         };
-        self.recoveries.job_done(self.now_us, done);
+        self.recoveries.job_done(self.now_us, run, completion);
     }
 
     fn stage(&self) -> &Stage {
@@ -251,18 +251,18 @@ fn tables() {
 /// one count.
 fn turned() {
     let mut rig = Rig::new();
-    let asked = rig.poll().asked.pop().unwrap();
+    let asked = rig.poll().requests.pop().unwrap();
     assert_eq!(asked.to, SOURCES[0]);
     let first = rig
         .answer(&asked, entries(Some(8)), object(b"a"))
         .pop()
         .unwrap();
-    let asked = rig.poll().asked.pop().unwrap();
+    let asked = rig.poll().requests.pop().unwrap();
     let bad = PeerAnswer::Bad {
         reason: "damaged".to_owned(),
     };
     assert!(rig.answer(&asked, bad, Vec::new()).is_empty());
-    let asked = rig.poll().asked.pop().unwrap();
+    let asked = rig.poll().requests.pop().unwrap();
     assert_eq!(asked.to, SOURCES[1], "the next source, from the beginning");
     let Peer::ReadReplica(ReadReplica { offset: 0, .. }) = asked.question else {
         panic!("{:?}", asked.question);
@@ -276,7 +276,7 @@ fn turned() {
     rig.run(second);
     let mut out = rig.poll();
     assert!(out.jobs.is_empty(), "R6");
-    let asked = out.asked.pop().expect("another source");
+    let asked = out.requests.pop().expect("another source");
     let third = rig
         .answer(&asked, entries(None), object(b"a"))
         .pop()
@@ -311,7 +311,7 @@ fn pieces_of_a_replica_that_was_given_up_do_not_count() {
 #[test]
 fn who_gives_up_waits_for_its_jobs_and_then_says_so() {
     let mut rig = Rig::new();
-    let asked = rig.poll().asked.pop().unwrap();
+    let asked = rig.poll().requests.pop().unwrap();
     let job = rig
         .answer(&asked, entries(None), object(b"a"))
         .pop()
@@ -347,7 +347,7 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
     while reports.is_empty() {
         assert!(rig.now_us < 1_000_000, "at once, nearly");
         let out = rig.poll();
-        assert!(out.asked.is_empty());
+        assert!(out.requests.is_empty());
         out.jobs.into_iter().for_each(|job| rig.run(job));
         reports = out.reports;
         reports.retain(|(_, report)| matches!(report, ToCoordinator::PartitionDone { .. }));

@@ -37,25 +37,25 @@ fn a_late_answer() {
         level: Level::Synced,
         leased: true,
     };
-    let mut heard = Vec::new();
+    let mut events = Vec::new();
     let late_us = 2_000 + PATIENCE_US;
     remote.answered(
         late_us,
         asked[0].call,
         Some((answer.clone(), Slice::default())),
-        &mut heard,
+        &mut events,
     );
-    let granted = Heard::Granted(HOLDER, 1_000);
-    let answered = Heard::Answered(Ticket(1), Ok(Level::Synced));
-    assert_eq!(heard, [granted, answered], "Q3");
-    heard.clear();
+    let granted = RemoteEvent::Granted(HOLDER, 1_000);
+    let answered = RemoteEvent::Answered(Ticket(1), Ok(Level::Synced));
+    assert_eq!(events, [granted, answered], "Q3");
+    events.clear();
     remote.answered(
         late_us,
         asked[1].call,
         Some((answer, Slice::default())),
-        &mut heard,
+        &mut events,
     );
-    assert_eq!(heard, [], "Q2");
+    assert_eq!(events, [], "Q2");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_lease_from_a_repeated_question_is_found() {
 
 /// Replicas of many closed segments were on a backup that has died: their bytes are requested from
 /// others.
-fn copies(count: u64) -> (Remote, Vec<Asked>) {
+fn copies(count: u64) -> (Remote, Vec<PeerRequest>) {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
     for n in 1..=count {
@@ -97,7 +97,7 @@ fn copies(count: u64) -> (Remote, Vec<Asked>) {
     (remote, asked)
 }
 
-fn polled(remote: &mut Remote, now_us: u64) -> Vec<Asked> {
+fn polled(remote: &mut Remote, now_us: u64) -> Vec<PeerRequest> {
     let mut asked = Vec::new();
     remote.poll(now_us, &mut asked);
     asked
@@ -107,14 +107,14 @@ fn polled(remote: &mut Remote, now_us: u64) -> Vec<Asked> {
 #[test]
 fn closed_segments_are_copied_one_after_the_other() {
     let (mut remote, asked) = copies(3);
-    let mut heard = Vec::new();
+    let mut events = Vec::new();
     let mut call = match &asked[..] {
         [one] if one.to.number() == HOLDER.0 => one.call,
         _ => panic!("Q7: {} at once", asked.len()),
     };
     for n in 1..=3 {
         let bytes = Slice::from(&b"closed"[..]);
-        remote.answered(1, call, Some((PeerAnswer::Segment, bytes)), &mut heard);
+        remote.answered(1, call, Some((PeerAnswer::Segment, bytes)), &mut events);
         let writes = polled(&mut remote, 1);
         assert!(
             matches!(&writes[..], [one] if one.to.number() == 8 && !one.payload.is_empty()),
@@ -125,8 +125,8 @@ fn closed_segments_are_copied_one_after_the_other() {
             leased: false,
         };
         let answer = Some((stored, Slice::default()));
-        remote.answered(1, writes[0].call, answer, &mut heard);
-        assert_eq!(heard.len(), n);
+        remote.answered(1, writes[0].call, answer, &mut events);
+        assert_eq!(events.len(), n);
         match &polled(&mut remote, 1)[..] {
             [next] if n < 3 => call = next.call,
             [] if n == 3 => {}
@@ -143,11 +143,11 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
     let asked = polled(&mut remote, COPY_US + PATIENCE_US);
     assert_eq!(asked.len(), 2, "Q7: the other one begins");
     // The holder of both is lost before the bytes arrive: the next one is asked for each.
-    let mut heard = Vec::new();
-    remote.lost(0, HOLDER, &mut heard);
+    let mut events = Vec::new();
+    remote.lost(0, HOLDER, &mut events);
     let asked = polled(&mut remote, COPY_US + PATIENCE_US);
     assert!(asked.len() == 2 && asked.iter().all(|one| one.to.number() == 9));
-    assert_eq!(heard, []);
+    assert_eq!(events, []);
 }
 
 /// The number of unanswered requests to a backup, one every `every_us`, until it is silent; None:
@@ -185,14 +185,14 @@ fn a_backup_is_silent_by_its_own_fault_only() {
 fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
-    let (mut asked, mut heard) = (Vec::new(), Vec::new());
+    let (mut asked, mut events) = (Vec::new(), Vec::new());
     queue.sync(HOLDER);
     for n in 0..20 {
         remote.heard(n * PATIENCE_US);
         remote.poll(n * PATIENCE_US, &mut asked);
     }
     assert!(remote.silent().contains(&HOLDER));
-    remote.lost(20 * PATIENCE_US, HOLDER, &mut heard);
+    remote.lost(20 * PATIENCE_US, HOLDER, &mut events);
     assert!(remote.silent().is_empty());
     asked.clear();
     remote.probe(20 * PATIENCE_US, HOLDER);
@@ -205,6 +205,6 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
         "a probe may take its time"
     );
     let answer = Some((PeerAnswer::Synced, Slice::default()));
-    remote.answered(40 * PATIENCE_US, asked[0].call, answer, &mut heard);
-    assert_eq!(heard, [Heard::Back(HOLDER)]);
+    remote.answered(40 * PATIENCE_US, asked[0].call, answer, &mut events);
+    assert_eq!(events, [RemoteEvent::Back(HOLDER)]);
 }

@@ -2,14 +2,12 @@
 //! their leases last, and records of clients without a lease are dropped (rifl::L5, rifl::L8).
 
 use super::Clients;
-use crate::member::Token;
+use crate::requests::Token;
 use duramen_base::ids::ClientId;
 use duramen_wire::native::message::{CoordinatorAnswer, ToCoordinator};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Tokens of these requests. Others have higher bits.
-const QUESTIONS: u64 = 1 << 60;
 /// A request without an answer is repeated after this time: clients wait for it.
 const AGAIN_US: u64 = 50_000;
 
@@ -32,13 +30,9 @@ impl Leases {
             asked: BTreeMap::new(),
             failed: Vec::new(),
             again_us: 0,
-            next: QUESTIONS,
+            next: 0,
             due_us: u64::MAX,
         }
-    }
-
-    pub fn is_for(token: Token) -> bool {
-        token.0 >> 60 == 1
     }
 
     pub fn clients(&self) -> &Arc<Clients> {
@@ -70,7 +64,7 @@ impl Leases {
         }
         self.again_us = now_us + AGAIN_US;
         self.next += 1;
-        let token = Token(self.next);
+        let token = Token::ClientLeases(self.next);
         self.asked.insert(token, (now_us, clients.clone()));
         Some((token, ToCoordinator::AreAlive { clients }))
     }
@@ -117,7 +111,7 @@ mod tests {
             clients: about.clone(),
         };
         let (first, asked) = leases.poll(6).expect("a question");
-        assert!(asked == question && Leases::is_for(first));
+        assert_eq!(asked, question);
         assert_eq!(leases.poll(7), None, "it is under way");
         leases.answered(first, None);
         assert_eq!(leases.poll(AGAIN_US), None);

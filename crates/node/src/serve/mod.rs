@@ -119,7 +119,7 @@ impl Hint {
 
 /// A request as it arrived.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ClientRequest<'a> {
     pub envelope: Envelope,
     pub request: Request<'a>,
     /// Of this request.
@@ -230,10 +230,10 @@ impl Servant {
         guard: &mut Guard<'_>,
         views: &mut impl Views,
         now_us: u64,
-        asked: &Asked<'_>,
+        asked: &ClientRequest<'_>,
         out: &mut Vec<u8>,
     ) {
-        let Asked {
+        let ClientRequest {
             envelope,
             request,
             hint,
@@ -467,7 +467,7 @@ impl Servant {
                     return Ok(());
                 }
                 Err(_) => Problem::Failed {
-                    reason: "what was recorded for this request is no outcome",
+                    reason: "the record of this request is not an outcome",
                 },
             },
             // The request in progress may be a copy of this frame: the answer must not mean that

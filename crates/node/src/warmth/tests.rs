@@ -24,13 +24,13 @@ fn poll(
     now_us: u64,
     members: &Members,
     hint: Option<Vec<u8>>,
-) -> (Vec<Asked>, Vec<(ServerId, Slice)>) {
+) -> (Vec<PeerRequest>, Vec<(ServerId, Slice)>) {
     let mut out = Effects::default();
     let found = warmth.poll(now_us, ME, members, || hint.map(Slice::from), &mut out);
-    (out.asked, found)
+    (out.requests, found)
 }
 
-fn to(asked: &[Asked]) -> Vec<ServerId> {
+fn to(asked: &[PeerRequest]) -> Vec<ServerId> {
     asked.iter().map(|asked| asked.to).collect()
 }
 

@@ -35,10 +35,10 @@ struct Waits {
     server: usize,
     store: Arc<Store>,
     position: Position,
-    what: What,
+    operation: Operation,
 }
 
-enum What {
+enum Operation {
     /// This change, of this version.
     Write(usize, u64),
     /// A read of this value; it must not be older than the floor at the time of the request.
@@ -165,11 +165,11 @@ impl World {
         let mut guard = session.pin();
         let hash = guard.hash(&name);
         let key = &mut self.keys[n];
-        let what = if kind < 4 {
+        let operation = if kind < 4 {
             let found = guard.read(TABLE, hash, &name);
             let found = found.map(|found| found.map(|object| object.value.to_vec()));
             match found {
-                Ok(found) => What::Read(found, key.floor),
+                Ok(found) => Operation::Read(found, key.floor),
                 Err(_) => return,
             }
         } else {
@@ -188,7 +188,7 @@ impl World {
                 return; // nothing was done
             };
             key.changes.push(change);
-            What::Write(number, done.after.unwrap_or(0))
+            Operation::Write(number, done.after.unwrap_or(0))
         };
         let position = guard.take_position();
         drop(guard);
@@ -197,7 +197,7 @@ impl World {
             server,
             store,
             position,
-            what,
+            operation,
         });
         self.net.let_work(server);
     }
@@ -222,8 +222,8 @@ impl World {
         }
         self.acknowledged += 1;
         let from = waits.server;
-        match waits.what {
-            What::Write(number, version) => {
+        match waits.operation {
+            Operation::Write(number, version) => {
                 let key = &mut self.keys[n];
                 let before = key.version;
                 key.floor = key.floor.max(number);
@@ -234,7 +234,7 @@ impl World {
                     }
                 }
             }
-            What::Read(found, floor) => {
+            Operation::Read(found, floor) => {
                 let changes = &self.keys[n].changes;
                 let is_it = |at: &usize| changes[*at] == found;
                 match (floor..changes.len()).find(is_it) {

@@ -8,7 +8,7 @@ use duramen_engine::{
     Clock, Collected, LogOptions, Mode, Options, Piece, Position, Session, SidePlan, Store,
 };
 use duramen_format::segment::HEADER_BYTES;
-use duramen_node::{Asked, Clients, Map, Ranges, Servant, View, WhenCold};
+use duramen_node::{ClientRequest, Clients, Map, Ranges, Servant, View, WhenCold};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, Parsed, Reply, decode_reply, parse_frame,
 };
@@ -299,7 +299,7 @@ impl World {
 
     fn show_now(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
         let mut out = Vec::new();
-        let asked = Asked {
+        let asked = ClientRequest {
             envelope: Envelope::of_client(77, ME, MapVersion(map)),
             request: *request,
             hint: None,

@@ -15,7 +15,7 @@ const REDIS: &[(&[&str], &str)] = &[
             "auto-aof-rewrite-percentage",
             "auto-aof-rewrite-min-size",
         ],
-        "there is always a log; `level` says when a write is acknowledged: memory, buffered or synced",
+        "there is always a log; `level` determines when a write is acknowledged: memory, buffered or synced",
     ),
     (
         &["save", "dbfilename", "rdbcompression", "rdbchecksum"],

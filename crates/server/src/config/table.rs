@@ -539,6 +539,15 @@ pub static SETTINGS: &[Setting] = &[
         "Largest request of a client that is not authenticated yet, and its unsent replies at which its requests are not read any more.",
     ),
     row(
+        "login-timeout",
+        between(0, DAY_S),
+        "seconds",
+        "60",
+        number!(login_timeout_s as u64),
+        "Time within which a client must authenticate if there is a password; then it is closed; 0 = no limit.",
+    )
+    .runtime(),
+    row(
         "slowlog-log-slower-than",
         between(-1, i64::MAX),
         "microseconds",
@@ -562,7 +571,7 @@ pub static SETTINGS: &[Setting] = &[
         "milliseconds",
         "5000",
         number!(stop_timeout_ms as u64),
-        "Longest time a stop waits for clients to take their last replies.",
+        "Longest time a stop waits for clients to take their last replies, and for a member's backups.",
     )
     .runtime(),
     row(

@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::config::{DiskMode, ServerConfig};
-use duramen::internals::{is_store, remove_store};
+use duramen::internals::{finish_removal, is_copy, remove_copy};
 use std::path::{Path, PathBuf};
 
 /// Paths of a snapshot in progress.
@@ -61,14 +61,15 @@ impl SnapshotPaths {
         let folder = then.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder).map_err(says("make", folder))?;
         finish_putting(&self.fresh, then).map_err(says("rename", &self.fresh))?;
-        remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
-        is_store(then).map_err(says("replace", then))?;
+        remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
+        is_copy(then).map_err(says("replace", then))?;
         let report = write(&self.fresh).inspect_err(|_| {
-            let _ = remove_store(&self.fresh); // the next snapshot tries again
+            let _ = remove_copy(&self.fresh); // the next snapshot tries again
         })?;
+        is_copy(then).map_err(says("replace", then))?; // a server may use it by now
         put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         sync_dir(folder).map_err(says("sync", folder))?;
-        remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
+        remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
         Ok(report)
     }
 
@@ -78,7 +79,7 @@ impl SnapshotPaths {
             return Ok(());
         };
         finish_putting(&self.fresh, then)?;
-        remove_store(&self.fresh)
+        remove_copy(&self.fresh)
     }
 }
 
@@ -92,7 +93,7 @@ fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
             // The file system cannot exchange names: for a moment there is no snapshot.
-            remove_store(&old_of(then))?;
+            remove_copy(&old_of(then))?;
             std::fs::rename(then, old_of(then))?;
             finish_putting(fresh, then)
         }
@@ -100,24 +101,27 @@ fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The name of a replaced snapshot on a file system that cannot exchange names.
+/// The name of a replaced snapshot on a file system that cannot exchange names; no name that
+/// people choose.
 fn old_of(then: &Path) -> PathBuf {
-    then.with_extension("old")
+    let name = then.file_name().unwrap_or_default().display().to_string();
+    then.with_file_name(format!(".{name}.replaced"))
 }
 
 /// Puts a snapshot in place of one that was moved away; does nothing if none was. Only a complete
 /// snapshot lets another one be moved away, so `fresh` is complete if there is nothing at `then`.
 fn finish_putting(fresh: &Path, then: &Path) -> std::io::Result<()> {
     let old = old_of(then);
-    if !is_store(&old).unwrap_or(false) {
-        return Ok(()); // none, or a directory that is not ours
+    finish_removal(&old)?;
+    if !is_copy(&old)? {
+        return Ok(());
     }
     if !then.exists() && fresh.exists() {
         std::fs::rename(fresh, then)?;
     } else if !then.exists() {
         return std::fs::rename(&old, then);
     }
-    remove_store(&old)
+    remove_copy(&old)
 }
 
 fn sync_dir(dir: &Path) -> std::io::Result<()> {
@@ -128,13 +132,14 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// On a file system that cannot exchange names, a kill between the two moves left `dump.old`
-    /// and the complete `dump.new`. The next start removed `dump.new`, and there was no `dump`.
+    /// On a file system that cannot exchange names, a kill between the two moves left the older
+    /// snapshot and the complete `dump.new`. The next start removed `dump.new`, and there was no
+    /// `dump`.
     #[test]
     fn a_snapshot_that_was_being_put_in_place_is_there_after_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let [then, fresh, old] =
-            ["dump", "dump.new", "dump.old"].map(|name| folder.path().join(name));
+            ["dump", "dump.new", ".dump.replaced"].map(|name| folder.path().join(name));
         let make = |dir: &Path, content: &str| {
             std::fs::create_dir(dir).unwrap();
             std::fs::write(dir.join("LOCK"), content).unwrap();

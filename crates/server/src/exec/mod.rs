@@ -30,7 +30,7 @@ pub(crate) use commands::table::{COMMANDS, commands_since_start};
 pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
 pub use state::client::{Client, Verdict};
-pub(crate) use state::parking::Unfetched;
+pub(crate) use state::parking::{Unfetched, bytes_of};
 pub use state::wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;

@@ -119,8 +119,11 @@ impl Reactor {
         }
         self.me().clients.insert(Arc::clone(&record));
         let mut connection = Connection::new(fd, record, self.now_ms);
-        if self.config.get(&self.shared).requirepass.is_empty() {
+        let config = self.config.get(&self.shared);
+        if config.requirepass.is_empty() {
             connection.client.authenticate();
+        } else {
+            self.logins_end_ms = self.now_ms + config.login_timeout_s * 1_000;
         }
         if let Some(received) = native {
             self.me().counters.connections_accepted.add(1);

@@ -12,11 +12,15 @@
 //! presents its requests again, if its replies are not held. Presented again: `parked` is None
 //! afterwards. But if the first request met other entries on flash and made no progress, the
 //! entries lent to it are kept for the next time (otherwise they would be needed again, and so on
-//! for ever).
+//! for ever). A queued connection without a list of its entries (F1) becomes complete as soon as
+//! there is room for their bytes: its requests find the entries once more.
 //!
 //! **Invariants**
-//! - F1: the bytes fetched for connections that were not presented again are at most
-//!   `Tier::fetch_bytes`, or belong to one connection alone.
+//! - F1: the bytes fetched for all connections, with those kept for requests that made no progress,
+//!   are at most `Tier::fetch_bytes`, or belong to one connection alone. A queued connection has no
+//!   fetched bytes. Its list of entries is dropped if the lists of the queue would exceed a part of
+//!   `Tier::fetch_bytes` ([`LISTS_PART`]). Only lists with the lengths of longer entries stay, as
+//!   the requests cannot find these lengths; such connections are first in the queue (F7).
 //! - F2: a connection is in `queue` once, or has `missing` fetches that name it. Each fetch ends
 //!   exactly once, with its bytes or an error. After the last, the connection is in the reactor's
 //!   `again` list, or its release puts it there. So no connection is forgotten.
@@ -29,6 +33,12 @@
 //!   than the requests did. But the replies wait for [`CORK_MS`] at most, and only once.
 //! - F6: an entry that the first request needs is never dropped as one that only later requests
 //!   need, even if both name it: otherwise the first request would request it again without end.
+//! - F7: a connection that was admitted, and needs more, goes before the queue. It continues at
+//!   once if F1 has room beside its kept entries. Otherwise it gives them up and becomes the first
+//!   of the queue. So it waits only for connections with bytes in F1, which wait for no queued
+//!   connection: each ends or gives up its bytes, and the last is alone, with room for all that
+//!   it needs. But a request whose entries exceed F1 goes to the end of the queue: otherwise the
+//!   others could wait for ever.
 //!
 //! **Concurrency.** Everything here belongs to the thread; its epoll instance watches its reader.
 //!
@@ -37,7 +47,8 @@
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
-use crate::exec::{Unfetched, too_much};
+use crate::exec::{Unfetched, bytes_of, too_much};
+use crate::heap;
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
 use rustix::event::epoll;
@@ -46,6 +57,9 @@ use std::sync::Arc;
 
 /// Maximum in-flight reads of a thread: enough to keep a device busy.
 const READS_MAX: u32 = 128;
+
+/// See F1: lists of queued connections may take `Tier::fetch_bytes`, divided by this.
+const LISTS_PART: usize = 4;
 
 /// See F5. Longer than a tick of the scheduler: if this timer is the next of all timers, it costs
 /// as much as it saves.
@@ -63,7 +77,10 @@ type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
 /// The entries that a connection waits for.
 #[derive(Default)]
 pub(super) struct Parked {
+    /// Entries to be fetched. Empty for a queued connection without a list (F1).
     wanted: Vec<WantedEntry>,
+    /// The bytes of these entries and of the kept ones.
+    needs: usize,
     /// Its part of F1; 0 = the connection is queued.
     bytes: usize,
     /// Fetches that have not ended.
@@ -136,6 +153,8 @@ pub(super) struct Flash {
     corked: VecDeque<(u64, Token)>,
     /// See F1.
     bytes: usize,
+    /// Length of all lists of entries to be fetched (F1).
+    listed: usize,
     /// The kernel has not accepted the submitted reads: they must be submitted again.
     stuck: bool,
     /// The session may have lent entries.
@@ -189,6 +208,12 @@ impl Flash {
         }
     }
 
+    /// A list of entries ends.
+    fn unlist(&mut self, wanted: &[WantedEntry]) {
+        self.listed -= wanted.len();
+        heap::freed(size_of_val(wanted));
+    }
+
     /// Starts a fetch for a connection, or lets the connection join a fetch in flight.
     fn fetch(&mut self, want: WantedEntry, waiter: Token) {
         let under = self.tags.get(&want.asked.key());
@@ -218,21 +243,27 @@ impl Flash {
 
 impl Reactor {
     /// Parks a connection whose requests met entries on flash: it waits for flash from now on. The
-    /// connection is out of its slot. `kept`: the entries lent to its first request, if that made
-    /// no progress.
+    /// connection is out of its slot. `presented`: the entries lent to its first request, if that
+    /// was presented again and made no progress.
     pub(super) fn park(
         &mut self,
         token: Token,
         connection: &mut Connection,
-        mut kept: Vec<FetchedEntry>,
+        presented: Option<Vec<FetchedEntry>>,
     ) {
+        let mut goes_first = presented.is_some(); // F7
+        let mut kept = presented.unwrap_or_default();
         let (needed, mut ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "a request that parks needs something");
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
-        let kept_bytes = kept.iter().map(|come| come.bytes.len()).sum::<usize>();
-        let bytes = needed.iter().map(|cold| cold.span().1).sum::<usize>();
-        if kept_bytes > 0 && kept_bytes + bytes > most && connection.client.may_give_up() {
-            kept.clear();
+        let mut kept_bytes = kept.iter().map(|come| come.bytes.len()).sum::<usize>();
+        let bytes = bytes_of(&needed);
+        if kept_bytes > 0 && kept_bytes + bytes > most {
+            goes_first = false;
+            if connection.client.may_give_up() {
+                kept.clear();
+                kept_bytes = 0;
+            }
         }
         if !ahead.is_empty() {
             let kept = kept.iter().map(|come| come.asked.key());
@@ -246,6 +277,7 @@ impl Reactor {
             false => &[],
         };
         let asked: HashMap<(u64, u32), usize> = ordered.iter().map(Cold::key).zip(0..).collect();
+        self.flash.listed += needed.len() + ahead.len();
         connection.waits_for = WaitsFor::Flash;
         connection.parked = Some(Box::new(Parked {
             ahead: ahead.iter().map(Cold::key).collect(),
@@ -255,6 +287,7 @@ impl Reactor {
                 .filter(|key| !asked.contains_key(key))
                 .collect(),
             order: in_parts.then_some(asked),
+            needs: kept_bytes + bytes + bytes_of(&ahead),
             wanted: needed
                 .into_iter()
                 .chain(ahead)
@@ -264,8 +297,28 @@ impl Reactor {
             ..Parked::default()
         }));
         self.me().counters.flash_parked.add(1);
-        if !self.flash.queue.is_empty() || !self.admit_parked(token, connection) {
-            self.flash.queue.push_back(token);
+        let is_next = goes_first || self.flash.queue.is_empty();
+        if !is_next || !self.admit_parked(token, connection) {
+            self.enqueue(token, connection, goes_first);
+        }
+    }
+
+    /// Queues a connection that F1 has no room for.
+    fn enqueue(&mut self, token: Token, connection: &mut Connection, goes_first: bool) {
+        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let lists_max = most / LISTS_PART / size_of::<WantedEntry>();
+        if let Some(parked) = &mut connection.parked
+            && (!parked.fetched.is_empty() || self.flash.listed > lists_max)
+        {
+            self.flash.unlist(&parked.wanted);
+            **parked = Parked {
+                needs: parked.needs,
+                ..Parked::default()
+            };
+        }
+        match goes_first {
+            true => self.flash.queue.push_front(token),
+            false => self.flash.queue.push_back(token),
         }
     }
 
@@ -303,9 +356,7 @@ impl Reactor {
         let (Some(parked), Some(tier)) = (&mut connection.parked, self.shared.tier()) else {
             return true;
         };
-        let wanted = parked.wanted.iter().map(|want| want.cold.span().1);
-        let kept = parked.fetched.iter().map(|come| come.bytes.len());
-        let bytes: usize = wanted.chain(kept).sum();
+        let bytes = parked.needs;
         if self.flash.bytes > 0 && self.flash.bytes + bytes > tier.fetch_bytes() {
             return false;
         }
@@ -313,7 +364,9 @@ impl Reactor {
         parked.bytes = bytes;
         parked.missing = parked.wanted.len();
         let wanted = std::mem::take(&mut parked.wanted);
+        self.flash.unlist(&wanted);
         match self.make_reader() {
+            Ok(()) if wanted.is_empty() => self.is_whole(token, connection),
             Ok(()) => {
                 for want in wanted {
                     self.flash.fetch(want, token);
@@ -534,13 +587,16 @@ impl Reactor {
             parked.failed.push((first.asked, Unfetched::TooMuch(why)));
             return self.is_whole(token, connection);
         }
+        heap::freed(parked.bytes);
         self.flash.bytes -= std::mem::take(&mut parked.bytes);
-        parked.fetched.clear();
+        self.flash.listed += wanted.len();
+        parked.fetched = Vec::new();
+        parked.needs = wanted.iter().map(WantedEntry::length).sum();
         parked.wanted = wanted;
-        self.flash.queue.push_back(token);
+        self.flash.queue.push_front(token); // F7
     }
 
-    /// Admits queued connections as long as F1 has room, in the order of their arrival.
+    /// Admits queued connections as long as F1 has room, in the order of the queue.
     fn admit_queued(&mut self) {
         while let Some(token) = self.flash.queue.front().copied() {
             if let Some(mut connection) = self.slots.take(token) {
@@ -577,17 +633,19 @@ impl Reactor {
     }
 
     /// After the requests of a connection were presented again: returns the entries lent to them,
-    /// if the first request needs them once more.
+    /// if the first request made no progress.
     pub(super) fn take_back(
         &mut self,
         connection: &mut Connection,
         executed: usize,
-    ) -> Vec<FetchedEntry> {
+    ) -> Option<Vec<FetchedEntry>> {
         match self.unpark(connection) {
-            Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
+            Some(parked) if executed == 0 && !connection.client.take_progress() => {
+                Some(parked.fetched)
+            }
             _ => {
                 connection.client.needs_nothing_lent();
-                Vec::new()
+                None
             }
         }
     }
@@ -597,6 +655,8 @@ impl Reactor {
     pub(super) fn unpark(&mut self, connection: &mut Connection) -> Option<Box<Parked>> {
         let parked = connection.parked.take()?;
         self.flash.bytes -= parked.bytes;
+        self.flash.unlist(&parked.wanted);
+        heap::freed(parked.bytes);
         self.me().counters.flash_parked.add(1u64.wrapping_neg());
         if !self.flash.has_parked() {
             self.forget_fetched();

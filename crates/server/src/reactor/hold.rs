@@ -194,7 +194,7 @@ impl Reactor {
         }
         match self.shared.durability() {
             Some(durability) => wait.state(
-                |position| durability.reached(position),
+                |position| durability.log().reached(position),
                 failure,
                 self.now_ms,
             ),
@@ -212,9 +212,9 @@ impl Reactor {
             && let Some(durability) = self.shared.durability()
         {
             if self.now_ms.saturating_sub(self.holds.unheld_ms) <= READERS_MS {
-                durability.demand(level);
+                durability.log().demand(level);
                 self.holds.demand = None;
-            } else if durability.commit_here(level) {
+            } else if durability.log().try_commit_here(level) {
                 self.holds.demand = None;
                 return self.release_held();
             }

@@ -17,6 +17,7 @@ impl Reactor {
         let config = self.config.get(&self.shared);
         (config.timeout_s > 0 && self.slots.len() > 0)
             || (config.output_stall_s > 0 && self.with_output > 0)
+            || self.now_ms < self.logins_end_ms + SWEEP_MS
     }
 
     /// Longest time to sleep in the kernel; None = until an event.
@@ -81,9 +82,17 @@ impl Reactor {
             return;
         }
         self.next_sweep_ms = self.now_ms + SWEEP_MS;
-        let (timeout_ms, stall_ms) = {
+        let (timeout_ms, stall_ms, login_ms) = {
             let config = self.config.get(&self.shared);
-            (config.timeout_s * 1_000, config.output_stall_s * 1_000)
+            let login_s = match config.requirepass.is_empty() {
+                true => 0,
+                false => config.login_timeout_s,
+            };
+            (
+                config.timeout_s * 1_000,
+                config.output_stall_s * 1_000,
+                login_s * 1_000,
+            )
         };
         for token in self.slots.tokens() {
             let Some(connection) = self.slots.get(token) else {
@@ -100,9 +109,19 @@ impl Reactor {
                     "closing a client that does not take its replies (output-stall)"
                 );
                 self.close(token);
+            } else if login_ms > 0
+                && !connection.client.is_authenticated()
+                && self
+                    .now_ms
+                    .saturating_sub(connection.record.connected_at_ms)
+                    >= login_ms
+            {
+                self.me().counters.logins_timed_out.add(1);
+                self.close(token);
             } else if timeout_ms > 0
                 && connection.held.is_none()
-                && connection.waits_for != WaitsFor::Flash
+                && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Output)
+                && !connection.client.monitors()
                 && connection.record.idle_ms(self.now_ms) >= timeout_ms
             {
                 self.me().counters.idle_closed.add(1);

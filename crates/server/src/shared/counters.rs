@@ -176,6 +176,8 @@ pub struct ThreadCounters {
     pub protocol_errors: Counter,
     /// Closed by `timeout`.
     pub idle_closed: Counter,
+    /// Clients that did not authenticate within `login-timeout`.
+    pub logins_timed_out: Counter,
     /// Closed by `output-limit` or `output-stall`.
     pub output_closed: Counter,
     /// Replies that waited for `reply-timeout` and became errors.

@@ -126,7 +126,7 @@ const fn field<S>(info: &'static str, read: Read<S>) -> Figure<S> {
 /// Counters of the reactor threads: the metrics page has a series per thread, `INFO` their sum
 /// since `CONFIG RESETSTAT`.
 #[rustfmt::skip] // One row, one line: it is a table.
-pub(crate) static THREADS: [Figure<ThreadCounters>; 16] = [
+pub(crate) static THREADS: [Figure<ThreadCounters>; 17] = [
     counter("commands", "total_commands_processed", "Requests that ran, errors included.", |c| Count(c.commands.get())),
     counter("batches", "", "Batches that the requests ran in.", |c| Count(c.batches.get())),
     counter("command_errors", "total_error_replies", "Requests answered with an error.", |c| Count(c.errors.get())),
@@ -138,6 +138,7 @@ pub(crate) static THREADS: [Figure<ThreadCounters>; 16] = [
     counter("connections_rejected", "rejected_connections", "Connections turned away: maxclients, or no file descriptors.", |c| Count(c.connections_rejected.get())),
     counter("protocol_errors", "", "Connections closed because what they sent is not RESP.", |c| Count(c.protocol_errors.get())),
     counter("connections_idle_closed", "duramen_idle_disconnections", "Connections closed by `timeout`.", |c| Count(c.idle_closed.get())),
+    counter("connections_login_timed_out", "duramen_login_timeouts", "Connections closed by `login-timeout`.", |c| Count(c.logins_timed_out.get())),
     counter("connections_output_closed", "client_output_buffer_limit_disconnections", "Connections closed by `output-limit` or `output-stall`.", |c| Count(c.output_closed.get())),
     counter("replies_given_up", "", "Replies that became errors because backups did not acknowledge for `reply-timeout`.", |c| Count(c.replies_given_up.get())),
     counter("reactor_rounds", "", "Rounds of the event loop that found work.", |c| Count(c.rounds.get())),
@@ -201,7 +202,7 @@ pub(crate) static DURABILITY: [Figure<DurabilityStats>; 29] = [
     counter("log_appended_bytes", "", "Bytes appended to the durable log.", |s| Count(s.appended_bytes)),
     counter("scrubbed_frames", "duramen_scrubbed_frames", "Frames that were read and verified.", |s| Count(s.scrubbed_frames)),
     counter("bad_frames", "duramen_bad_frames", "Frames found damaged.", |s| Count(s.bad_frames)),
-    counter("scrub_repaired", "duramen_scrub_repaired", "Damaged frames of which the data lies elsewhere by now.", |s| Count(s.scrub_repaired)),
+    counter("scrub_repaired", "duramen_scrub_repaired", "Damaged frames whose data has been written elsewhere.", |s| Count(s.scrub_repaired)),
     gauge("disk_ok", "", "1 while the disk takes writes, 0 if it is full or has failed.", |s| Flag(s.disk == DiskState::Ok)),
     gauge("undurable_bytes", "duramen_undurable_bytes", "Appended, and not on stable storage yet.", |s| Count(s.undurable_bytes)),
     gauge("wal_bytes", "duramen_wal_bytes", "Size of the write-ahead log.", |s| Count(s.wal_bytes)),
@@ -260,7 +261,7 @@ pub(crate) static MEMBER: [Figure<Member>; 16] = [
     gauge("cluster_map_version", "duramen_map_version", "Version of the tablet map.", |m| Count(m.view.map_version().0)),
     gauge("cluster_recoveries", "duramen_recoveries", "Partitions of crashed servers that are replayed here.", |m| Count(m.status.recoveries.len() as u64)),
     gauge("cluster_recovery_bytes", "", "Bytes that they have replayed so far.", |m| Count(m.status.recoveries.iter().map(|part| part.bytes).sum())),
-    gauge("cluster_offences", "duramen_offences", "Hellos and frames on the native port that were refused or made no sense.", |m| Count(m.status.offences)),
+    gauge("cluster_offences", "duramen_offences", "Hellos and frames on the native port that were refused or invalid.", |m| Count(m.status.offences)),
     gauge("cluster_slowest_round_seconds", "", "Longest round of the thread that answers pings.", |m| Time(Duration::from_micros(m.status.slowest_round_us))),
     field("duramen_tablets_version", |m| Count(m.view.tablets_version().0)),
     field("duramen_replicas", |m| Count(m.status.replicas.into())),

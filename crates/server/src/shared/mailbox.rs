@@ -2,7 +2,7 @@
 
 use crate::error::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,8 +27,10 @@ const PUSHED_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Default)]
 struct Queue {
-    /// All but [`Message::Push`], in order.
-    messages: Vec<Message>,
+    wake: bool,
+    committed: bool,
+    /// Clients to be closed. Many posts for one client take the memory of one.
+    closes: BTreeSet<u64>,
     /// Bytes to be appended, by client: a thread sends them at once. With one message per line of
     /// `MONITOR`, and one system call for each, a thread served no other client for seconds.
     pushes: BTreeMap<u64, Vec<u8>>,
@@ -43,7 +45,11 @@ impl Queue {
                 self.pushed_bytes += bytes.len();
                 self.pushes.entry(client).or_default().extend(bytes);
             }
-            message => self.messages.push(message),
+            Message::Wake => self.wake = true,
+            Message::Committed => self.committed = true,
+            Message::Close { client } => {
+                self.closes.insert(client);
+            }
         }
     }
 
@@ -51,7 +57,10 @@ impl Queue {
         self.pushed_bytes = 0;
         let pushes = std::mem::take(&mut self.pushes).into_iter();
         into.extend(pushes.map(|(client, bytes)| Message::Push { client, bytes }));
-        into.append(&mut self.messages);
+        let closes = std::mem::take(&mut self.closes).into_iter();
+        into.extend(closes.map(|client| Message::Close { client }));
+        into.extend(std::mem::take(&mut self.committed).then_some(Message::Committed));
+        into.extend(std::mem::take(&mut self.wake).then_some(Message::Wake));
     }
 }
 
@@ -103,7 +112,7 @@ impl Mailbox {
         fits
     }
 
-    /// Called by the owning thread: takes all messages, pushes first, the others in order.
+    /// Called by the owning thread: takes all messages: pushes first, each other one once.
     pub fn take(&self, into: &mut Vec<Message>) {
         for step in TakeStep::ORDER {
             self.take_step(step, into);

@@ -11,6 +11,7 @@ use crate::error::ServerError;
 use duramen_base::ids::Level;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 /// Called with the settings after each change.
 pub(super) type OnChange = Box<dyn Fn(&ServerConfig) + Send + Sync>;
@@ -111,7 +112,8 @@ impl Shared {
             log.set_default_level(config.write_level());
         }
         if let Some(durability) = self.durability() {
-            durability.set_scrub_interval(config.scrub_interval_ms);
+            let interval = Duration::from_millis(config.scrub_interval_ms);
+            durability.store().set_scrub_interval(interval);
         }
         if let Some(told) = self.on_change.get() {
             told(&config);

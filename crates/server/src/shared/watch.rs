@@ -85,6 +85,13 @@ impl Ending {
         self.changed.notify_all();
     }
 
+    /// How long the threads have been ordered to end; zero: they are not.
+    pub(crate) fn since(&self) -> Duration {
+        self.lock()
+            .stop
+            .map_or(Duration::ZERO, |(_, since)| since.elapsed())
+    }
+
     /// Waits until no thread runs. False: a stop took longer than `limit` allows for its kind, or a
     /// stop was requested and a thread is stuck.
     pub(crate) fn wait(

@@ -28,12 +28,12 @@ impl Shared {
             let result = match written {
                 Ok(()) => Ok(how),
                 Err(why) if anyway => {
-                    tracing::error!("stopping, and giving up what is not on disk: {why}");
+                    tracing::error!("stopping; writes that are not on disk are lost: {why}");
                     Ok(Stop::AtOnce)
                 }
                 Err(why) => {
                     tracing::error!(
-                        "not stopping: {why}; what was acknowledged and is not on disk would be lost. Make room, or give it up with SHUTDOWN NOSAVE"
+                        "not stopping: {why}; acknowledged writes that are not on disk would be lost. Free space, or discard them with SHUTDOWN NOSAVE"
                     );
                     shared.ending.ask(false);
                     Err(why.to_string())

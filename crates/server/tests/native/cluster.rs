@@ -109,7 +109,8 @@ impl Cluster {
         let shared = server.shared();
         let table = match shared.durability() {
             Some(durability) => durability
-                .create_table("t", None, |_| {})
+                .store()
+                .create_table("t", None)
                 .expect("a new table"),
             None => shared.store().create_table("t").expect("a new table"),
         };

@@ -50,7 +50,7 @@ pub(super) enum Answer {
 }
 
 /// A reply that waits until its position is durable, and for the server's lease.
-pub(super) struct Held {
+pub(super) struct HeldReply {
     request: Request,
     position: Position,
     found: Found,
@@ -472,7 +472,7 @@ impl World {
         });
         match done {
             Ok(Some(found)) => {
-                let held = Held {
+                let held = HeldReply {
                     request,
                     position,
                     found,
@@ -509,7 +509,7 @@ impl World {
             value_bytes: 0,
         };
         let process = self.machines[n].process.as_mut().expect("it runs");
-        process.held.push(Held {
+        process.held.push(HeldReply {
             request,
             position,
             found,
@@ -531,9 +531,10 @@ impl World {
             return;
         };
         let held = std::mem::take(&mut process.held);
-        let (ready, waiting): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|held| {
-            held.from_us <= true_us && log.reached(&held.position) >= Level::Synced
-        });
+        let (ready, waiting): (Vec<HeldReply>, Vec<HeldReply>) =
+            held.into_iter().partition(|held| {
+                held.from_us <= true_us && log.reached(&held.position) >= Level::Synced
+            });
         process.held = waiting;
         let me = process.node.member().id();
         for held in ready {

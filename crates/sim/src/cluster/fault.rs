@@ -132,15 +132,15 @@ impl World {
             Fault::CoordinatorCrash { down_us } => {
                 if let Some(n) = self.leader() {
                     self.coverage.fired(Class::CoordinatorCrash);
-                    self.chair_stops(n);
-                    self.stranger_comes(n);
-                    let generation = self.chairs[n].generation;
-                    self.after(down_us, Event::ChairStarts(n, generation));
+                    self.coordinator_stops(n);
+                    self.foreign_comes(n);
+                    let generation = self.coordinators[n].generation;
+                    self.after(down_us, Event::CoordinatorStarts(n, generation));
                 }
             }
             Fault::CoordinatorPause { for_us } => {
                 if let Some(n) = self.leader() {
-                    self.chair_pauses(n);
+                    self.coordinator_pauses(n);
                     let fault = Fault::Pause {
                         server: self.machines.len() + n,
                         for_us,
@@ -154,7 +154,7 @@ impl World {
                         true => Sign::Denied,
                         false => Sign::Unknown,
                     };
-                    self.chairs[n].blind = Some((sign, self.now_us + for_us));
+                    self.coordinators[n].blind = Some((sign, self.now_us + for_us));
                 }
             }
             Fault::StoreFailure { for_us } => {
@@ -206,7 +206,7 @@ impl World {
         match fault {
             Fault::Pause { server, .. } if server >= self.machines.len() => {
                 let n = server - self.machines.len();
-                self.chair_resumes(n);
+                self.coordinator_resumes(n);
             }
             Fault::Pause { server, .. } => self.resume(server),
             Fault::SlowDisk { server, .. } => self.machines[server].slow_us = 0,
@@ -289,11 +289,11 @@ impl World {
             let delay_us = down_us + self.random.below(1_500_000);
             self.boot_after(n, delay_us);
         }
-        for n in 0..self.chairs.len() {
-            self.chair_stops(n);
-            let generation = self.chairs[n].generation;
+        for n in 0..self.coordinators.len() {
+            self.coordinator_stops(n);
+            let generation = self.coordinators[n].generation;
             let delay_us = down_us + self.random.below(1_000_000);
-            self.after(delay_us, Event::ChairStarts(n, generation));
+            self.after(delay_us, Event::CoordinatorStarts(n, generation));
         }
     }
 
@@ -466,11 +466,11 @@ impl World {
                 self.boot_after(n, 1_000);
             }
         }
-        for n in 0..self.chairs.len() {
-            self.chair_resumes(n);
-            if !self.chairs[n].is_on {
-                let generation = self.chairs[n].generation;
-                self.after(1_000, Event::ChairStarts(n, generation));
+        for n in 0..self.coordinators.len() {
+            self.coordinator_resumes(n);
+            if !self.coordinators[n].is_on {
+                let generation = self.coordinators[n].generation;
+                self.after(1_000, Event::CoordinatorStarts(n, generation));
             }
         }
     }

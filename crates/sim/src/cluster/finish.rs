@@ -108,8 +108,8 @@ fn judge(plan: Plan) -> Outcome {
 impl World {
     /// Runs the whole plan. Returns the time from the last fault until the cluster was well.
     fn live(&mut self) -> u64 {
-        for n in 0..self.chairs.len() {
-            self.at(n as u64 * 2_000, Event::ChairStarts(n, 0));
+        for n in 0..self.coordinators.len() {
+            self.at(n as u64 * 2_000, Event::CoordinatorStarts(n, 0));
         }
         for n in 0..self.machines.len() {
             let at_us = 5_000 + self.random.below(100_000);

@@ -1,14 +1,14 @@
 //! A server: a machine with a clock and a disk, and the process on it, which is a real node with a
 //! real backup.
 
-use super::chair;
-use super::client::Held;
+use super::client::HeldReply;
 use super::coverage::Class;
 use super::disks;
 use super::flash;
 use super::native::HeldLetter;
 use super::net::{Mode, Place};
 use super::plan::Plan;
+use super::sim_coordinator;
 use super::world::{Asker, Event, World};
 use crate::disk::SimDisk;
 use crate::random::Random;
@@ -54,7 +54,7 @@ pub(super) struct Process {
     /// Its clock for expiry, in milliseconds.
     wall_ms: Arc<AtomicU64>,
     /// Replies that wait for their position, or for a lease.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldReply>,
     pub held_letters: Vec<HeldLetter>,
     pub servant: Option<Servant>,
     /// The disk is busy until this time.
@@ -113,7 +113,7 @@ impl Machine {
             generation: 0,
             is_paused: false,
             backlog: VecDeque::new(),
-            drift_ppm: chair::drift(plan, random),
+            drift_ppm: sim_coordinator::drift(plan, random),
             offset_us: random.below(1 << 40) + n as u64,
             wall_offset_ms: plan.wall_offset_ms(n),
             slow_us: 0,
@@ -129,7 +129,7 @@ impl Machine {
     }
 
     pub fn clock(&self, now_us: u64) -> u64 {
-        chair::local(now_us, self.drift_ppm) + self.offset_us
+        sim_coordinator::local(now_us, self.drift_ppm) + self.offset_us
     }
 
     fn wall_ms(&self, now_us: u64) -> u64 {
@@ -137,7 +137,7 @@ impl Machine {
     }
 
     fn global(&self, local_us: u64) -> u64 {
-        chair::global(local_us.saturating_sub(self.offset_us), self.drift_ppm)
+        sim_coordinator::global(local_us.saturating_sub(self.offset_us), self.drift_ppm)
     }
 
     /// Replaces its disk by an empty one.
@@ -275,8 +275,9 @@ impl World {
         store.engine.flash = (plan.flash && life % 4 != 1).then(|| flash::options(&machine.flash));
         store.engine.clock = duramen_engine::Clock::Manual(wall_ms.clone());
         let bell = woken.clone();
-        let coordinators = self.chairs.len();
-        let mut coordinators: Vec<String> = (0..coordinators).map(chair::address).collect();
+        let coordinators = self.coordinators.len();
+        let mut coordinators: Vec<String> =
+            (0..coordinators).map(sim_coordinator::address).collect();
         let first = n % coordinators.len();
         coordinators.rotate_left(first);
         NodeOptions {
@@ -382,7 +383,7 @@ impl World {
                 self.after(delay_us, Event::Within(n, generation, Box::new(input)));
             }
             Some(&Asker::Coordinator(n, generation, call))
-                if self.chairs[n].generation == generation =>
+                if self.coordinators[n].generation == generation =>
             {
                 let sign = coordinator::Sign::Dead;
                 let input = coordinator::Input::Unanswered { call, sign };
@@ -661,7 +662,12 @@ impl World {
         payload: Vec<u8>,
     ) {
         if !matches!(question, Peer::Ping { .. }) {
-            self.say(|| format!("server {n} -> {other} ({to}): {}", chair::brief(&question)));
+            self.say(|| {
+                format!(
+                    "server {n} -> {other} ({to}): {}",
+                    sim_coordinator::brief(&question)
+                )
+            });
         }
         let request = self.number();
         let generation = self.machines[n].generation;
@@ -694,7 +700,7 @@ impl World {
                 "server {n} answers what the coordinator did not ask"
             ));
         };
-        if self.chairs[place].generation != generation {
+        if self.coordinators[place].generation != generation {
             return; // the connection is gone
         }
         let input = coordinator::Input::Answered {
@@ -722,7 +728,7 @@ impl World {
             self.say(|| {
                 format!(
                     "server {n} answers {asker}: {} {bytes}",
-                    chair::brief(&answer)
+                    sim_coordinator::brief(&answer)
                 )
             });
         }

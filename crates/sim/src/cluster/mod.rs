@@ -6,13 +6,13 @@
 //! lost, the replies to clients are linearizable, one server at a time answers for a key, and after
 //! the last fault everything is served and replicated again within a bounded time.
 
-mod chair;
 mod client;
 mod coverage;
 mod disks;
 mod fault;
 mod finish;
 mod flash;
+mod foreign_coordinator;
 pub mod history;
 pub mod linear;
 mod machine;
@@ -22,7 +22,7 @@ mod phantom;
 mod plan;
 pub mod planted;
 pub mod runs;
-mod stranger;
+mod sim_coordinator;
 mod tables;
 mod trace;
 mod world;

@@ -15,7 +15,7 @@ use duramen_base::ids::{ServerId, TableId};
 use duramen_client::core::{Batch, CoordinatorRequest, Core, Next, Send, Settled, Work};
 use duramen_client::{Error, Outcome};
 use duramen_cluster::coordinator::{Input, ReplyId};
-use duramen_node::Asked;
+use duramen_node::ClientRequest;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Frame, Parsed, Question, Reply, decode_question, decode_reply,
     parse_frame,
@@ -79,7 +79,9 @@ pub(super) struct Native {
 
 impl Native {
     pub fn new(coordinators: usize, seed: u64) -> Native {
-        let addresses = (0..coordinators).map(super::chair::address).collect();
+        let addresses = (0..coordinators)
+            .map(super::sim_coordinator::address)
+            .collect();
         Native {
             core: Core::new(addresses, true, PATIENCE_US, seed),
             call: None,
@@ -238,7 +240,8 @@ impl World {
 
     fn native_asks(&mut self, c: usize, ask: CoordinatorRequest) {
         let number = self.number();
-        let place = super::chair::place_of(&ask.address).expect("coordinators have numbers");
+        let place =
+            super::sim_coordinator::place_of(&ask.address).expect("coordinators have numbers");
         self.askers.insert(number, Asker::Client(c));
         let asked = Input::Asked {
             reply: ReplyId(number),
@@ -418,7 +421,7 @@ impl World {
 
     /// The client dies in the middle of its call; another one takes its place.
     pub(super) fn native_crashes(&mut self, c: usize) -> bool {
-        let coordinators = self.chairs.len();
+        let coordinators = self.coordinators.len();
         let seed = self.random.next_u64();
         let native = self.clients[c].native.as_mut().expect("a native client");
         let turn = native.turn + 1;
@@ -475,7 +478,7 @@ impl World {
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let mut bytes = Vec::new();
-        let asked = Asked {
+        let asked = ClientRequest {
             envelope: header.envelope,
             request,
             hint: None,

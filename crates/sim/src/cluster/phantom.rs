@@ -141,7 +141,9 @@ impl World {
 
     /// The tables' ranges that this log owns, each with its first segment.
     fn owned_by(&self, log: ServerId) -> Vec<(TableId, KeyRange, SegmentId)> {
-        let leader = self.leader().and_then(|n| self.chairs[n].leads.as_ref());
+        let leader = self
+            .leader()
+            .and_then(|n| self.coordinators[n].leads.as_ref());
         let tablets = leader.map(|(_, coordinator)| coordinator.tablets_of(log).tablets);
         let tablets = tablets.into_iter().flatten();
         let served = tablets.filter_map(|tablet| match tablet.state {

@@ -9,7 +9,6 @@
 //!
 //! **Concurrency** none.
 
-use super::chair::Chair;
 use super::client::{Client, Reply, Request};
 use super::coverage::Coverage;
 use super::history::History;
@@ -18,6 +17,7 @@ use super::native::{Letter, Native};
 use super::net::{Fate, Mode, Net, Place};
 use super::phantom::Known;
 use super::plan::{Fault, Plan};
+use super::sim_coordinator::SimCoordinator;
 use super::tables::Tables;
 use super::trace::Trace;
 use crate::random::Random;
@@ -46,12 +46,12 @@ pub(super) enum Event {
     Wake(usize),
     Boot(usize, u64),
     ToCoordinator(usize, Box<coordinator::Input>),
-    ChairWakes(usize),
+    CoordinatorWakes(usize),
     /// A coordinator that does not lead tries to become leader.
     Campaign(usize, u64),
     /// A coordinator's commit reaches the store.
     Commit(usize, u64, coordinator::Token, Box<Batch>),
-    ChairStarts(usize, u64),
+    CoordinatorStarts(usize, u64),
     /// The leader's lease has ended.
     Depose(usize, u64),
     Request(usize, Box<Request>),
@@ -88,14 +88,14 @@ impl Event {
                 };
                 [6, *n as u64, number]
             }
-            Event::ChairWakes(n) => [7, *n as u64, 0],
+            Event::CoordinatorWakes(n) => [7, *n as u64, 0],
             Event::Campaign(n, generation) => [8, *n as u64, *generation],
             Event::Commit(n, generation, token, batch) => [
                 9,
                 (*n as u64) << 32 | *generation,
                 token.0 << 32 | batch.changes().len() as u64,
             ],
-            Event::ChairStarts(n, generation) => [10, *n as u64, *generation],
+            Event::CoordinatorStarts(n, generation) => [10, *n as u64, *generation],
             Event::Depose(n, generation) => [11, *n as u64, *generation],
             Event::Request(n, request) => [12, *n as u64, request.sequence],
             Event::Reply(n, reply) => [13, *n as u64, reply.sequence],
@@ -121,7 +121,7 @@ fn number_of(input: &NodeInput) -> u64 {
             let length = answer
                 .as_ref()
                 .map_or(0, |(_, payload)| payload.len() as u64 + 1);
-            call.0 << 20 | length
+            call.number() << 20 | length
         }
         _ => 0,
     }
@@ -151,7 +151,7 @@ pub struct World {
     pub(super) coverage: Coverage,
     pub(super) net: Net,
     pub(super) machines: Vec<Machine>,
-    pub(super) chairs: Vec<Chair>,
+    pub(super) coordinators: Vec<SimCoordinator>,
     pub(super) meta: Memory,
     pub(super) store_is_away: bool,
     pub(super) clients: Vec<Client>,
@@ -198,8 +198,8 @@ impl World {
         let machines = (0..plan.servers)
             .map(|n| Machine::new(n, &plan, &mut random))
             .collect();
-        let chairs = (0..plan.coordinators)
-            .map(|n| Chair::new(n, &plan, &meta, &mut random))
+        let coordinators = (0..plan.coordinators)
+            .map(|n| SimCoordinator::new(n, &plan, &meta, &mut random))
             .collect();
         let clients = (0..plan.clients).map(|n| {
             let seed = random.next_u64();
@@ -217,7 +217,7 @@ impl World {
             trace: Trace::default(),
             coverage: Coverage::default(),
             machines,
-            chairs,
+            coordinators,
             meta,
             store_is_away: false,
             clients,
@@ -365,12 +365,12 @@ impl World {
             Event::Wake(n) => self.wake(n),
             Event::Boot(n, generation) => self.boot(n, generation),
             Event::ToCoordinator(n, input) => self.coordinator_hears(n, *input),
-            Event::ChairWakes(n) => self.chair_wakes(n),
+            Event::CoordinatorWakes(n) => self.coordinator_wakes(n),
             Event::Campaign(n, generation) => self.campaign(n, generation),
             Event::Commit(n, generation, token, batch) => {
                 self.commit(n, generation, token, &batch);
             }
-            Event::ChairStarts(n, generation) => self.chair_starts(n, generation),
+            Event::CoordinatorStarts(n, generation) => self.coordinator_starts(n, generation),
             Event::Depose(n, generation) => self.depose(n, generation),
             Event::Request(n, request) => self.request_arrives(n, *request),
             Event::Reply(n, reply) => self.reply_arrives(n, *reply),

@@ -9,9 +9,6 @@ use std::path::Path;
 use super::sources::code_only;
 use super::{House, read};
 
-/// Crates whose circles are not untied yet.
-const NOT_YET: [&str; 4] = ["bench", "crates/duramen", "crates/engine", "crates/node"];
-
 /// Each module with the modules that it imports, and one path for each of these.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -31,13 +28,7 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
     }
     for (name, files) in &crates {
         let circles = circles(&imports(files));
-        let excused = NOT_YET.contains(&name.as_str());
-        if circles.is_empty() && excused {
-            complaints.push(format!(
-                "{name} has no circles any more, remove its row in NOT_YET (crates/xtask/src/tidy/circles.rs)"
-            ));
-        }
-        for circle in circles.iter().filter(|_| !excused) {
+        for circle in circles {
             complaints.push(format!(
                 "{name}: modules that import each other in a circle; move a type to where it belongs: {circle}"
             ));

@@ -115,14 +115,20 @@ pub(crate) struct Worker {
     pub batch: Batch,
 }
 
+/// Workers that are kept for later faults. The first ones have a lift, which takes two descriptors
+/// of the program; the others evict without one.
+const WORKERS_KEPT: usize = 16;
+/// Workers that are made at the start.
+const WORKERS_READY: usize = 4;
+
 impl Worker {
-    fn new(kind: Faults) -> Worker {
+    fn new(lift: Option<Lift>) -> Worker {
         Worker {
             scratch: Scratch::new(PAGE_BYTES),
             page: Box::new([0; PAGE_BYTES]),
             copy: Vec::new(),
             filled: 0,
-            lift: (kind == Faults::Userfault).then(Lift::new).flatten(),
+            lift,
             batch: Batch::new(),
         }
     }
@@ -176,6 +182,8 @@ pub(crate) struct Heap {
     /// Held shared during an allocation or a free, exclusively by a checkpoint.
     pub changing: RwLock<()>,
     workers: Mutex<Vec<Worker>>,
+    /// Number of workers that were to have a lift.
+    lifts: AtomicUsize,
 }
 
 impl Heap {
@@ -188,8 +196,7 @@ impl Heap {
             Ok((atm, buffer, Cache::new(budget.ram - budget.fixed)?))
         });
         let (atm, buffer, cache) = made.map_err(memory)?;
-        let kind = pager.kind();
-        Ok(Heap {
+        let heap = Heap {
             pager,
             atm,
             buffer,
@@ -207,8 +214,13 @@ impl Heap {
             resizing: Mutex::new(()),
             kept_tables: Mutex::new(0),
             changing: RwLock::new(()),
-            workers: Mutex::new((0..4).map(|_| Worker::new(kind)).collect()),
-        })
+            workers: Mutex::default(),
+            lifts: AtomicUsize::new(0),
+        };
+        for _ in 0..WORKERS_READY {
+            heap.give_back(Worker::new(heap.new_lift()));
+        }
+        Ok(heap)
     }
 
     pub fn contains(&self, address: usize) -> bool {
@@ -278,12 +290,23 @@ impl Heap {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let worker = workers.pop();
         drop(workers);
-        worker.unwrap_or_else(|| Worker::new(self.pager.kind()))
+        worker.unwrap_or_else(|| Worker::new(self.new_lift()))
+    }
+
+    fn new_lift(&self) -> Option<Lift> {
+        if self.pager.kind() != Faults::Userfault
+            || self.lifts.fetch_add(1, Ordering::Relaxed) >= WORKERS_KEPT
+        {
+            return None;
+        }
+        Lift::new()
     }
 
     pub fn give_back(&self, worker: Worker) {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.push(worker);
+        if worker.lift.is_some() || workers.len() < WORKERS_KEPT {
+            workers.push(worker);
+        }
     }
 
     /// Shows a page of a unit that the caller owns.

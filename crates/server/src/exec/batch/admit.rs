@@ -12,6 +12,10 @@ use crate::shared::Shared;
 use crate::shared::commands::global;
 use duramen_wire::resp::{Args, Encoder};
 
+/// Maximum number of commands without keys in a transaction, `SELECT` excluded. All clients wait
+/// for a transaction, and the time of such a command does not depend on its length.
+const WITHOUT_KEYS_MAX: usize = 1_024;
+
 pub(crate) enum Admitted {
     Run(&'static Spec),
     /// Queued or refused; the reply is written.
@@ -227,12 +231,21 @@ fn enqueue(
 ) -> Admitted {
     let limit = local.config(shared).request_limit_bytes;
     if let Some(transaction) = &mut client.transaction {
+        let has_no_keys = spec.keys.first == 0 && spec.name != "select";
+        let without_keys = transaction.without_keys + usize::from(has_no_keys);
+        if without_keys > WITHOUT_KEYS_MAX {
+            let text = format!(
+                "ERR a transaction may have {WITHOUT_KEYS_MAX} commands without keys at most"
+            );
+            return refuse(shared, local, client, out, Some(spec), &text);
+        }
         let queued_bytes = transaction.queued_bytes.saturating_add(queued_bytes(args));
         if queued_bytes > limit || !transaction.queue.push(*args) {
             let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
             return refuse(shared, local, client, out, Some(spec), &text);
         }
         transaction.queued_bytes = queued_bytes;
+        transaction.without_keys = without_keys;
         transaction.writes |= spec.has(flag::WRITE);
     }
     Encoder::new(out, client.protocol).simple("QUEUED");

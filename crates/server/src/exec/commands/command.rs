@@ -6,7 +6,10 @@ use super::scan::LONG_PATTERN;
 use super::table::COMMANDS;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::spec::{Group, Spec, flag};
-use duramen_wire::resp::Encoder;
+use duramen_wire::resp::{Args, Encoder};
+
+/// Maximum number of names in one request.
+const NAMES_MAX: usize = 1_024;
 
 /// Commands without subcommands, refused ones excluded.
 fn offered() -> impl Iterator<Item = &'static Spec> {
@@ -44,7 +47,7 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() == 2 {
         return command(ctx);
     }
-    let names = ctx.args.skip(2);
+    let names = named(ctx)?;
     let mut reply = ctx.reply();
     reply.array(names.len());
     for name in names {
@@ -54,6 +57,15 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
         }
     }
     Ok(())
+}
+
+/// The names that COMMAND INFO and COMMAND DOCS are given: a command's description has kilobytes.
+fn named<'a>(ctx: &Context<'a>) -> Result<Args<'a>, Failure> {
+    let names = ctx.args.skip(2);
+    match names.len() > NAMES_MAX {
+        true => Err(Failure::Text("ERR more than 1024 names of commands")),
+        false => Ok(names),
+    }
 }
 
 /// Categories that come after `@fast` and `@slow`.
@@ -256,7 +268,7 @@ fn write_key_spec(reply: &mut Encoder<'_>, access: Access, first: i64, last: i64
 }
 
 pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
-    let names = ctx.args.skip(2);
+    let names = named(ctx)?;
     let wanted: Vec<&Spec> = if names.is_empty() {
         offered().collect()
     } else {

@@ -102,7 +102,7 @@ pub(crate) fn snapshot(ctx: &mut Context<'_>) -> Done {
 /// `DURAMEN.SCRUB`: reads and verifies all frames, in the background; `INFO persistence` shows its
 /// progress.
 pub(crate) fn scrub(ctx: &mut Context<'_>) -> Done {
-    let frames = own_copy(ctx.shared)?.scrub();
+    let frames = own_copy(ctx.shared)?.store().scrub().unwrap_or(0);
     ctx.integer(frames as i64)
 }
 
@@ -183,7 +183,7 @@ impl Context<'_> {
         };
         let log = self.shared.store().log();
         let position = log.map_or_else(Position::default, Log::appended);
-        if position.is_none() || durability.reached(&position) >= request.level {
+        if position.is_none() || durability.log().reached(&position) >= request.level {
             return self.out.extend_from_slice(request.reply_if_reached);
         }
         // Commands in a transaction do not wait, as in Redis.

@@ -4,9 +4,7 @@
 //! is sent when that level is reached (`wait`), so it is the requested level.
 
 use super::glob::Pattern;
-use super::scan::{
-    LONG_PATTERN, SCAN_OBJECTS_MAX, VALUES_PER_STEP, note_walked, parse_cursor, walk,
-};
+use super::scan::{SCAN_OBJECTS_MAX, VALUES_PER_STEP, compiled, note_walked, parse_cursor, walk};
 use super::string;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::databases;
@@ -276,7 +274,7 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         if option.eq_ignore_ascii_case(b"match") {
-            pattern = Some(Pattern::new(value, false).ok_or(LONG_PATTERN)?);
+            pattern = Some(value);
         } else if option.eq_ignore_ascii_case(b"count") {
             let given = parse_integer(value).ok_or(NOT_AN_INTEGER)?;
             count = usize::try_from(given)
@@ -287,6 +285,7 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             return Err(SYNTAX);
         }
     }
+    let pattern = compiled(pattern)?;
     let own = ServedKeys::of(ctx, guard);
     let (mut found, mut objects) = (Vec::new(), 0);
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
@@ -396,7 +395,7 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         databases::note_places(ctx, session)?;
     }
     match ctx.shared.durability() {
-        Some(durability) => durability.drop_table(table)?,
+        Some(durability) => durability.store().drop_table(table)?,
         None => ctx.shared.store().drop_table(table)?,
     }
     ctx.ok()

@@ -6,7 +6,7 @@
 
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::spec::flag;
-use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, room};
+use crate::exec::request::{ENTRIES_AHEAD, GROUP_KEYS, KEYS_KEPT, room};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{
     Condition, Error, Guard, KeyHash, Object, ROOM_ATTEMPTS_MAX, Room, Seen, Stamp, TableId,
@@ -41,7 +41,7 @@ impl Context<'_> {
         }
         let done = run(self, guard, &own);
         own.clear();
-        own.shrink_to(16 * GROUP_KEYS);
+        own.shrink_to(KEYS_KEPT);
         self.local.hashes = own;
         done
     }
@@ -108,6 +108,8 @@ impl Context<'_> {
             .locks
             .extend(hashes.iter().map(|hash| (table, *hash)));
         let locked = guard.lock_keys_for(&self.local.locks, room);
+        self.local.locks.clear();
+        self.local.locks.shrink_to(KEYS_KEPT);
         // A DEL must succeed in a full store too.
         self.local.needs_alone =
             !self.spec.has(flag::DENYOOM) && matches!(locked, Err(Error::OutOfMemory { .. }));

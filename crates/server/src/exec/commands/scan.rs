@@ -159,6 +159,7 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
         count: 10,
         of_other_type: false,
     };
+    let mut pattern = None;
     let mut rest = ctx.args.skip(2).into_iter();
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
@@ -169,17 +170,21 @@ fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
             }
             options.count = usize::try_from(count).unwrap_or(usize::MAX);
         } else if option.eq_ignore_ascii_case(b"match") {
-            options.pattern = match value {
-                b"*" => None,
-                value => Some(Pattern::new(value, false).ok_or(LONG_PATTERN)?),
-            };
+            pattern = Some(value).filter(|pattern| *pattern != b"*");
         } else if option.eq_ignore_ascii_case(b"type") {
             options.of_other_type = !value.eq_ignore_ascii_case(b"string");
         } else {
             return Err(SYNTAX);
         }
     }
+    options.pattern = compiled(pattern)?;
     Ok(options)
+}
+
+/// The last pattern of a request: earlier ones have no effect, and cost no time.
+pub(crate) fn compiled(text: Option<&[u8]>) -> Result<Option<Pattern>, Failure> {
+    text.map(|text| Pattern::new(text, false).ok_or(LONG_PATTERN))
+        .transpose()
 }
 
 /// A cursor: an unsigned decimal number.

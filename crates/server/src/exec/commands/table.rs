@@ -89,7 +89,7 @@ const ROWS: &[Spec] = &[
     row("config|get", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.0.0", "O(N)", "Returns settings.", Plain(config::get)),
     row("config|set", -4, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.0.0", "O(N)", "Changes settings of the running server.", Plain(config::set)),
     row("config|resetstat", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.0.0", "O(1)", "Sets the counters of INFO back to 0.", Plain(config::resetstat)),
-    row("config|rewrite", 2, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.8.0", "O(1)", "Writes the settings that CONFIG SET changed to the configuration file.", Plain(config::rewrite)),
+    row("config|rewrite", 2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.8.0", "O(1)", "Writes the settings that CONFIG SET changed to the configuration file.", Plain(config::rewrite)),
     row("config|help", 2, LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(config::help)),
     row("time", 1, LOADING | STALE | FAST, NO_KEYS, Group::Server, Family::Other, "2.6.0", "O(1)", "Returns the server's time.", Plain(server::time)),
     row("role", 1, NOSCRIPT | LOADING | STALE | FAST | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.8.12", "O(1)", "Returns the role of this server.", Plain(server::role)),

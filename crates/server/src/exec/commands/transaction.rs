@@ -12,6 +12,7 @@
 use super::lookup::{self, Resolved};
 use super::monitor;
 use super::scan::OBJECTS_IN_EXEC_MAX;
+use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
 use crate::exec::request::room::Planner;
@@ -280,6 +281,8 @@ fn run(
     };
     let level = levels(ctx, &locks, &steps);
     ctx.client.settle(guard, level);
+    locks.clear();
+    locks.shrink_to(KEYS_KEPT);
     ctx.local.locks = locks;
     done
 }
@@ -481,7 +484,7 @@ fn only_answers(spec: &Spec) -> bool {
 fn reports(spec: &Spec) -> bool {
     let (name, subcommand) = spec.name.split_once('|').unwrap_or((spec.name, ""));
     match name {
-        "info" | "command" => true,
+        "info" | "command" | "cluster" => true,
         "client" => matches!(subcommand, "list" | "info"),
         "slowlog" => subcommand == "get",
         "latency" => matches!(

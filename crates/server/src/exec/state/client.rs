@@ -61,6 +61,8 @@ pub(crate) struct Transaction {
     pub(crate) queue: Requests,
     /// Bytes of the queue, as `admit` counts them.
     pub(crate) queued_bytes: usize,
+    /// Queued requests without keys, `SELECT` excluded.
+    pub(crate) without_keys: usize,
     /// A queued request writes.
     pub(crate) writes: bool,
     /// A request was refused: EXEC will refuse all of them.

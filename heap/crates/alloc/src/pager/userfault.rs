@@ -84,7 +84,10 @@ impl Userfault {
         }
     }
 
-    /// Frees memory: many spans by one call, so that processors flush the mappings at once.
+    /// Frees memory: many spans by one call, so that processors flush the mappings at once. Its
+    /// 2 KiB of stack must not be part of a caller's frame: with the other pager that caller may
+    /// run on a small signal stack.
+    #[inline(never)]
     pub fn discard(&self, spans: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
         let mut vectors = [libc::iovec {
             iov_base: std::ptr::null_mut(),

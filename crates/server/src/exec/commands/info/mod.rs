@@ -261,6 +261,7 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
             "total_error_replies",
             "client_output_buffer_limit_disconnections",
             "duramen_idle_disconnections",
+            "duramen_login_timeouts",
         ],
     );
 }

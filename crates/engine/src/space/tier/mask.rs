@@ -19,7 +19,7 @@ const WORD_BYTES: usize = 8;
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Gives out masks.
-pub(super) struct Masks {
+pub(crate) struct Masks {
     /// Of this process.
     nonce: u64,
     given: AtomicU64,
@@ -27,10 +27,10 @@ pub(super) struct Masks {
 
 /// The mask of one write of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mask(pub(super) u64);
+pub(crate) struct Mask(pub(crate) u64);
 
 impl Masks {
-    pub(super) fn new() -> Masks {
+    pub(crate) fn new() -> Masks {
         Masks {
             nonce: RandomState::new().build_hasher().finish(),
             given: AtomicU64::new(0),
@@ -38,7 +38,7 @@ impl Masks {
     }
 
     /// A mask that no write had before (F7).
-    pub(super) fn next(&self) -> Mask {
+    pub(crate) fn next(&self) -> Mask {
         let number = self.given.fetch_add(1, Ordering::Relaxed);
         Mask(mixed(self.nonce.wrapping_add(number.wrapping_mul(STRIDE))))
     }
@@ -59,7 +59,7 @@ impl Mask {
 
     /// Masks words of the device from byte `offset` on, a multiple of 8, or removes their mask.
     /// Leaves out a last part that is shorter than a word.
-    pub(super) fn words(self, offset: u64, bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn words(self, offset: u64, bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         debug_assert!(offset.is_multiple_of(WORD_BYTES as u64));
         let first = offset / WORD_BYTES as u64;
         let (words, _) = bytes.as_chunks::<WORD_BYTES>();
@@ -75,7 +75,7 @@ impl Mask {
 
     /// Fills `to` with the masked bytes of `from`, of the same length, for byte `offset` of the
     /// device.
-    pub(super) fn copy(self, offset: u64, from: &[u8], to: &mut [u8]) {
+    pub(crate) fn copy(self, offset: u64, from: &[u8], to: &mut [u8]) {
         assert!(from.len() == to.len() && from.len().is_multiple_of(WORD_BYTES));
         let (words, _) = to.as_chunks_mut::<WORD_BYTES>();
         for (word, masked) in words.iter_mut().zip(self.words(offset, from)) {
@@ -84,7 +84,7 @@ impl Mask {
     }
 
     /// Removes the mask from bytes that were read at byte `offset` of the device.
-    pub(super) fn remove(self, offset: u64, bytes: &mut [u8]) {
+    pub(crate) fn remove(self, offset: u64, bytes: &mut [u8]) {
         debug_assert!(offset.is_multiple_of(WORD_BYTES as u64));
         let first = offset / WORD_BYTES as u64;
         let (words, _) = bytes.as_chunks_mut::<WORD_BYTES>();

@@ -26,15 +26,15 @@ impl std::fmt::Debug for FlashOptions {
 /// An entry that must be read from the device before an operation can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cold {
-    pub(super) location: u64,
-    pub(super) incarnation: u32,
-    pub(super) slot: u32,
+    pub(crate) location: u64,
+    pub(crate) incarnation: u32,
+    pub(crate) slot: u32,
     /// Byte of the device at which the entry starts.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Assumed length of the entry, in bytes.
-    pub(super) bytes: u32,
+    pub(crate) bytes: u32,
     /// Byte of the device at which its segment's slot ends.
-    pub(super) end: u64,
+    pub(crate) end: u64,
 }
 
 impl Cold {
@@ -53,7 +53,7 @@ impl Cold {
     }
 
     /// Offset of the entry in the span.
-    pub(super) fn skip(&self) -> usize {
+    pub(crate) fn skip(&self) -> usize {
         (self.offset % SECTOR_BYTES as u64) as usize
     }
 }

@@ -1,18 +1,12 @@
 //! Collects the figures of a store's durable side.
 
-use crate::commit::Durable;
+use super::{Durable, Local};
 use crate::{DurabilityStats, Latency};
-use duramen_base::ids::Level;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl Durable {
     /// The figures of this side; the store adds its own.
     pub fn stats(&self) -> DurabilityStats {
-        let backup = self
-            .backup
-            .as_ref()
-            .map_or_else(Default::default, |backup| backup.stats());
         let (segments_listed, appended_bytes) = {
             let commit = self.lock();
             (
@@ -21,15 +15,24 @@ impl Durable {
             )
         };
         DurabilityStats {
-            level: Level::Memory,
             disk: self.disk_state(),
             undurable_bytes: self.log().undurable_bytes(),
+            segments_listed,
+            appended_bytes,
+            ..self.local().map_or_else(Default::default, Local::stats)
+        }
+    }
+}
+
+impl Local {
+    fn stats(&self) -> DurabilityStats {
+        let backup = self.backup.stats();
+        DurabilityStats {
             wal_bytes: backup.wal_bytes,
             wal_used_bytes: backup.wal_used_bytes,
             frames: u64::from(backup.frames),
             frames_used: u64::from(backup.frames_used),
             frame_bytes: u64::from(backup.frame_bytes),
-            segments_listed,
             commits: backup.commits,
             syncs: backup.syncs,
             sync: match self.meter.count() {
@@ -38,15 +41,6 @@ impl Durable {
             },
             wal_written_bytes: backup.wal_written_bytes,
             frame_written_bytes: backup.frame_written_bytes,
-            appended_bytes,
-            snapshot_running: false,
-            last_snapshot: None,
-            last_snapshot_ok: None,
-            last_snapshot_duration: Duration::ZERO,
-            loaded_bytes: 0,
-            loaded_entries: 0,
-            load_duration: Duration::ZERO,
-            clean_start: false,
             scrubbed_frames: self.scrubbed.load(Ordering::Relaxed),
             bad_frames: self.bad_frames.load(Ordering::Relaxed),
             scrub_repaired: self.repairs.repaired(),
@@ -54,6 +48,7 @@ impl Durable {
             scrub_lost: self.repairs.lost(),
             quarantined_frames: u64::from(backup.quarantined),
             scrub: self.scrub.progress(),
+            ..DurabilityStats::default()
         }
     }
 }

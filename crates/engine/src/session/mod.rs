@@ -5,11 +5,15 @@
 //! log outlives the pin. Writes borrow it mutably, because a write that has to find memory first
 //! unpins for a moment.
 
+pub(crate) mod holding;
+pub(crate) mod order;
+pub(crate) mod roll;
+
 use crate::core::Core;
 use crate::epoch::SlotId;
-use crate::flash::{Holding, InMemory};
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
+use crate::index::prefetch::{prefetch, prefetch_pair};
 use crate::index::{Index, Partition};
 use crate::log::Position;
 use crate::space::Purpose;
@@ -20,6 +24,7 @@ use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
+use holding::{Holding, InMemory};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -44,8 +49,18 @@ pub(crate) struct Carried {
     pub holding: Holding,
 }
 
+impl Store {
+    /// Creates a session for one thread. Sessions share the heads in turn.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`].
+    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
+        Session::new(self.clone())
+    }
+}
+
 impl Session {
-    pub(crate) fn new(store: Arc<Store>) -> Result<Session, Error> {
+    fn new(store: Arc<Store>) -> Result<Session, Error> {
         let slot = store.core().epochs.register_session()?;
         let head = store.next_head();
         let carried = Carried {
@@ -143,7 +158,7 @@ pub struct Guard<'s> {
     pub(crate) scratch: &'s mut Vec<u8>,
     pub(crate) carried: &'s mut Carried,
     now_ms: Cell<u64>,
-    pub(crate) transaction: Option<crate::transaction::Transaction<'s>>,
+    pub(crate) transaction: Option<Transaction<'s>>,
     /// No other session is in the store.
     pub(crate) alone: bool,
     /// With a log: end of the last own append to this head, and the highest level of the tables
@@ -164,6 +179,33 @@ pub struct Guard<'s> {
     pub(crate) granted: bool,
     /// The purpose for which its writes take memory.
     pub(crate) puts: Purpose,
+}
+
+/// A locked home bucket and the slot and entry that were found in it.
+pub(crate) struct Locked<'s> {
+    pub(crate) partition: &'s Partition,
+    pub(crate) view: View<'s>,
+    pub(crate) home: usize,
+    pub(crate) tag: u64,
+    /// The lock belongs to the guard's transaction and outlives the update.
+    pub(crate) in_transaction: bool,
+    pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
+}
+
+/// State of a guard between `lock_keys` and `unlock_keys`.
+pub struct Transaction<'s> {
+    pub(crate) buckets: Vec<(View<'s>, usize)>,
+    /// Partitions with reserved room, and the number of inserts.
+    pub(crate) reserved: Vec<(&'s Partition, i64)>,
+    /// The keys that it has removed, for `removals`.
+    pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
+    /// Predecessors of its keys that may still be lost in other heads, after it has unlocked its
+    /// keys as often as it may (transaction::T7).
+    pub(crate) unsettled: Vec<(u16, u64)>,
+    /// It has waited for memory in vain (transaction::T5) and does not wait again.
+    pub(crate) starved: bool,
+    /// It waits for memory for a moment only: its caller unlocks the keys, and tries again.
+    pub(crate) brief: bool,
 }
 
 impl<'s> Guard<'s> {
@@ -519,22 +561,4 @@ impl Drop for Guard<'_> {
             self.core.pay_tax(appended, self.head, self.me);
         }
     }
-}
-
-#[inline(always)]
-pub(crate) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// Fetches a bucket and its neighbour in the pair, which has the first of its displaced keys.
-#[inline(always)]
-pub(crate) fn prefetch_pair(bucket: *const crate::index::bucket::Bucket) {
-    prefetch(bucket.cast());
-    prefetch((bucket as usize ^ size_of::<crate::index::bucket::Bucket>()) as *const u8);
 }

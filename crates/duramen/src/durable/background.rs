@@ -5,8 +5,8 @@
 //! - B1: this file never holds the commit's lock during I/O, so a frame never delays commits.
 //! - B2: a failed step changes nothing and is retried; only a failure of the device ends it.
 
+use super::{Durable, LOCAL, Local, Replicas};
 use crate::Error;
-use crate::commit::{Durable, LOCAL};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
@@ -19,21 +19,25 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`]: retry later. [`Error::DiskFailed`], [`Error::Closed`].
     pub fn background_step(&self) -> Result<bool, Error> {
-        if let Some(remote) = &self.remote {
-            return self.member_step(remote);
+        match &self.replicas {
+            Replicas::Local(local) => self.local_step(local),
+            Replicas::Remote(remote) => self.remote_step(remote),
         }
-        self.check_open()?;
-        self.secure_room();
+    }
+
+    pub(crate) fn local_step(&self, local: &Local) -> Result<bool, Error> {
+        local.check_open()?;
+        self.secure_room(local);
         // Each step gets its turn regardless of errors of the others: a step that makes room must
         // not wait for one that needs room.
         let steps = [
-            self.settle(),
-            self.free_all(),
-            self.backup().flush_step().map_err(Error::from),
-            self.write_survivor(),
+            self.settle(local),
+            self.free_all(local),
+            local.backup.flush_step().map_err(Error::from),
+            self.write_survivor(local),
             self.drop_abandoned(),
-            self.advance_swap(),
-            self.repair(),
+            self.advance_swap(local),
+            self.repair(local),
         ];
         steps
             .into_iter()
@@ -41,19 +45,20 @@ impl Durable {
     }
 
     /// Applies the rules: the last commits' acknowledgements may allow further steps.
-    fn settle(&self) -> Result<bool, Error> {
-        self.apply_rules(&mut self.lock())?;
+    fn settle(&self, local: &Local) -> Result<bool, Error> {
+        self.apply_rules(&mut self.lock(), local)?;
         Ok(false)
     }
 
     /// Writes a closed survivor to its frame, as a whole.
-    fn write_survivor(&self) -> Result<bool, Error> {
+    fn write_survivor(&self, local: &Local) -> Result<bool, Error> {
         let log = self.log();
         let Some(ready) = log.next_survivor() else {
             return Ok(false);
         };
         let certificate = Certificate::of(ready.bytes);
-        self.backup()
+        local
+            .backup
             .write_frame(ready.segment, 0, ready.bytes, certificate, Kind::Survivor)?;
         let mut commit = self.lock();
         commit.survivors.insert(ready.segment, certificate);
@@ -80,7 +85,7 @@ impl Durable {
 
     /// Proposes the next swap; reports a durable one to the engine. The record needs a synced
     /// commit.
-    fn advance_swap(&self) -> Result<bool, Error> {
+    fn advance_swap(&self, local: &Local) -> Result<bool, Error> {
         let log = self.log();
         let mut commit = self.lock();
         if commit.proposed.is_none() {
@@ -105,14 +110,15 @@ impl Durable {
                 .master
                 .swap(add, swap.remove.clone(), swap.version_floor);
             if has_bug(Bug::FreeBeforeSwap) {
-                let mut victims = swap.remove.iter();
-                victims.try_for_each(|id| self.backup().free(*id))?;
+                commit.frees.extend(&swap.remove);
+                commit.proposed = Some((number, swap));
+                return Ok(true);
             }
             commit.proposed = Some((number, swap));
         }
         // Commits the record; then applies the rules that depend on its being synced.
         self.commit_once(&mut commit, Level::Synced)?;
-        self.apply_rules(&mut commit)?;
+        self.apply_rules(&mut commit, local)?;
         if let Some((number, swap)) = commit.proposed.take() {
             if commit.swapped.contains(&number) {
                 commit.swapped.clear();
@@ -125,21 +131,21 @@ impl Durable {
     }
 
     /// Frees all of them: a swap can remove many segments at once.
-    fn free_all(&self) -> Result<bool, Error> {
+    fn free_all(&self, local: &Local) -> Result<bool, Error> {
         let mut any = false;
-        while self.free_one()? {
+        while self.free_one(local)? {
             any = true;
         }
         Ok(any)
     }
 
     /// Drops from the backup one replica that is not part of the log any more.
-    fn free_one(&self) -> Result<bool, Error> {
+    fn free_one(&self, local: &Local) -> Result<bool, Error> {
         let segment = self.lock().frees.pop_front();
         let Some(segment) = segment else {
             return Ok(false);
         };
-        match self.backup().free(segment) {
+        match local.backup.free(segment) {
             // A survivor that was never swapped in may have been lost with its frame.
             Ok(()) | Err(duramen_backup::Error::UnknownSegment { .. }) => Ok(true),
             Err(error) => {

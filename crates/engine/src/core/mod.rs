@@ -1,31 +1,33 @@
 //! The data that sessions and cleaners share: space, heads, indexes, epochs, and the sums over
 //! them.
 
-use crate::cleaner::context::{Context, Tally};
-use crate::cleaner::cpu_affinity::Processor;
-use crate::cleaner::pacer::Pacer;
-use crate::cleared::Cleared;
-use crate::completion::Completions;
+pub mod cleaning;
+pub mod cleared;
+pub mod watches;
+
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SlotId, VISITORS};
 use crate::exclusive::Exclusive;
-use crate::head::Head;
+use crate::head::{Head, Processor};
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
 use crate::log::{Log, Swaps};
-use crate::range::watch::Watches;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::table::Tables;
 use crate::topology::Topology;
-use crate::{Clock, Error, Mode, Options, TableId};
+use crate::{Clock, Completions, Error, Mode, Options, TableId};
+use cleaning::{Context, Pacer, Tally};
+use cleared::Cleared;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
+use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
+use watches::Watches;
 
 /// Maximum number of sessions, cleaners included. Each has a slot in a cache line of its own.
 const SESSIONS_MAX: usize = 1024;
@@ -542,6 +544,36 @@ impl Core {
                     State::Unbacked | State::Backed | State::Promoted => (open, closed, retired),
                 },
             )
+    }
+}
+
+/// A slot of the epochs' table for the time of one call.
+pub(crate) struct Visitor<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) slot: SlotId,
+}
+
+impl<'a> Visitor<'a> {
+    /// Waits until there is a slot: those of sessions come and go.
+    pub(crate) fn wait(core: &'a Core) -> Visitor<'a> {
+        let mut waiting = LongWait::new(Resource::Place, NOTHING);
+        loop {
+            if let Ok(slot) = core.epochs.register() {
+                return Visitor { core, slot };
+            }
+            waiting.wait();
+        }
+    }
+
+    /// The lock owner number of the slot.
+    pub(crate) fn me(&self) -> u16 {
+        self.slot.0 as u16 + 1
+    }
+}
+
+impl Drop for Visitor<'_> {
+    fn drop(&mut self) {
+        self.core.epochs.unregister(self.slot);
     }
 }
 

@@ -13,74 +13,35 @@
 //! while the engine is entered, so a thread may wait for a commit while it holds locks of the
 //! engine.
 
-use crate::ahead::Ahead;
-use crate::health::Health;
-use crate::heat::Heat;
-use crate::hints::Hints;
-use crate::member::{Flight, Remote};
-use crate::meter::Meter;
-use crate::repair::Repairs;
-use crate::scrub::Scrub;
-use crate::{DiskState, Error, Options};
-use duramen_backup::{Backup, Chunk};
+use super::cut::NextCut;
+use super::remote::Flight;
+use super::{Durable, Local, Replicas};
+use crate::{DiskState, Error};
+use duramen_backup::Chunk;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
-use duramen_engine::{Collected, Log, Piece, Swap, TableChange};
+use duramen_engine::{Collected, Piece, Swap, TableChange};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::{Pass, Record};
 use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Part of the write-ahead log that a commit takes at most, plus a segment, so that it fits also
 /// without a free frame. A quarter lets the next commit in while the last one waits for its frames.
 /// Longer backlogs are committed in several steps.
-const PART_OF_WAL: u64 = 4;
+pub(super) const PART_OF_WAL: u64 = 4;
 
 /// The only backup of a single server.
 pub(crate) const LOCAL: BackupId = BackupId(0);
-
-/// The durable side of one store. All of it can be called without any background thread.
-pub(crate) struct Durable {
-    pub options: Options,
-    pub engine: Arc<duramen_engine::Store>,
-    /// The local replicas of the log; `None` for a member of a cluster, whose replicas are on other
-    /// servers.
-    pub backup: Option<Backup>,
-    /// For a member of a cluster: the connection to its backups.
-    pub remote: Option<Remote>,
-    pub commit: Mutex<Commit>,
-    pub health: Health,
-    pub meter: Arc<Meter>,
-    /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
-    pub ended: AtomicU64,
-    /// The former clock, as long as there are keys that a clock put back would make live again;
-    /// else 0.
-    pub clock_floor_ms: AtomicU64,
-    /// A commit at level buffered has not been followed by a sync yet.
-    pub unsynced: AtomicBool,
-    pub ahead: Ahead,
-    /// Frames that were verified, and those that were found damaged.
-    pub scrubbed: AtomicU64,
-    pub bad_frames: AtomicU64,
-    pub repairs: Repairs,
-    pub scrub: Scrub,
-    /// The store has ended and its directory is released: commits are refused. Stored under
-    /// `commit`'s lock; Release pairs with Acquire at the loads.
-    pub closed: AtomicBool,
-    /// Only with a flash tier and a directory.
-    pub heat: Option<Heat>,
-    /// Only for a member of a cluster with a flash tier.
-    pub hints: Option<Hints>,
-}
 
 /// State of the committing thread.
 pub(crate) struct Commit {
     pub master: Master,
     pub collected: Collected,
+    pub next_cut: NextCut,
     /// `collected` is staged, and its commit has failed for lack of space (G3).
     staged: bool,
     /// Sends that could not be staged; they go into the same commit.
@@ -108,6 +69,7 @@ impl Commit {
         Commit {
             master,
             collected: Collected::default(),
+            next_cut: NextCut::None,
             staged: false,
             unstaged: VecDeque::new(),
             effects: Vec::new(),
@@ -129,42 +91,6 @@ impl Commit {
 }
 
 impl Durable {
-    /// The engine's side of the log.
-    pub fn log(&self) -> &Log {
-        self.engine.log().expect("a durable store has a log")
-    }
-
-    /// The local disk of a single server.
-    pub fn backup(&self) -> &Backup {
-        self.backup
-            .as_ref()
-            .expect("a member's replicas are not its own")
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Commit> {
-        self.commit
-            .lock()
-            .expect("no thread panics while it commits")
-    }
-
-    /// As [`lock`](Self::lock); `None` if another thread commits.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Commit>> {
-        match self.commit.try_lock() {
-            Ok(commit) => Some(commit),
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => panic!("no thread panics while it commits"),
-        }
-    }
-
-    /// # Errors
-    /// [`Error::Closed`].
-    pub fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        Ok(())
-    }
-
     /// Makes all appends so far reach `level`. This is a whole commit: the simulator calls nothing
     /// else.
     ///
@@ -172,11 +98,13 @@ impl Durable {
     /// [`Error::DiskFull`]: retry later, nothing is lost. [`Error::DiskFailed`]: permanent (G4).
     /// [`Error::Closed`].
     pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
-        if let Some(remote) = &self.remote {
-            return self.pump(commit, remote, level.max(Level::Buffered));
-        }
-        self.check_open()?;
-        let result = self.commit_inner(commit, level.max(Level::Buffered));
+        let level = level.max(Level::Buffered);
+        let local = match &self.replicas {
+            Replicas::Local(local) => local,
+            Replicas::Remote(remote) => return self.pump(commit, remote, level),
+        };
+        local.check_open()?;
+        let result = self.commit_local(commit, local, level);
         match &result {
             Ok(()) => self.health.set(DiskState::Ok, self.log()),
             Err(Error::DiskFull(_)) => self.health.set(DiskState::Full, self.log()),
@@ -188,33 +116,31 @@ impl Durable {
         result
     }
 
-    fn commit_inner(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+    fn commit_local(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
         if let DiskState::Failed(reason) = self.health.get() {
             return Err(Error::DiskFailed(reason)); // G4
         }
-        self.backup().set_clock_ms(self.clock_ms())?;
-        self.secure_room();
+        local.backup.set_clock_ms(self.clock_ms())?;
+        self.secure_room(local);
         if commit.staged {
-            self.stage_rest(commit)?;
-            self.write(commit, level)?; // G3
+            self.stage_rest(commit, local)?;
+            self.write(commit, local, level)?; // G3
+            commit.make_cut();
         }
-        let part_max = self.backup().geometry().wal_bytes / PART_OF_WAL;
-        let is_cut = self.log().collect_part(&mut commit.collected, part_max);
+        let is_cut = self.collect(commit, local);
         // Earlier appends are committed here; appends made meanwhile may be in the next commit.
         let until = is_cut.then(|| self.log().appended());
-        let mut wrote = self.commit_collected(commit, level)?;
+        let mut wrote = self.commit_collected(commit, local, level)?;
         if let Some(until) = until {
-            while self.log().reached(&until) < level
-                && self.log().collect_part(&mut commit.collected, part_max)
-            {
-                wrote |= self.commit_collected(commit, level)?;
+            while self.log().reached(&until) < level && self.collect(commit, local) {
+                wrote |= self.commit_collected(commit, local, level)?;
             }
-            wrote |= self.commit_collected(commit, level)?;
+            wrote |= self.commit_collected(commit, local, level)?;
         }
         if !wrote && level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
             let started = Instant::now();
-            self.backup().sync()?;
-            self.meter.synced(started.elapsed());
+            local.backup.sync()?;
+            local.meter.synced(started.elapsed());
             self.log().complete_all(Level::Synced);
             self.acked(commit, Level::Synced);
         }
@@ -222,15 +148,21 @@ impl Durable {
     }
 
     /// One atomic step (G1); returns whether there was anything to write.
-    fn commit_collected(&self, commit: &mut Commit, level: Level) -> Result<bool, Error> {
+    fn commit_collected(
+        &self,
+        commit: &mut Commit,
+        local: &Local,
+        level: Level,
+    ) -> Result<bool, Error> {
         self.tell(commit);
-        let staged = self.stage(commit)?;
-        if !staged && commit.collected.is_empty() {
-            return Ok(false);
+        let staged = self.stage(commit, local)?;
+        let is_needed = staged || !commit.collected.is_empty();
+        if is_needed {
+            commit.staged = true;
+            self.write(commit, local, level)?;
         }
-        commit.staged = true;
-        self.write(commit, level)?;
-        Ok(true)
+        commit.make_cut();
+        Ok(is_needed)
     }
 
     /// Passes the collected data to the rules.
@@ -249,7 +181,7 @@ impl Durable {
             // A member's swap does not wait for the next group, so it may be written already: then
             // there is nothing to announce.
             let listed = |victim| master.state().segments.contains_key(victim);
-            if self.remote.is_some() && !pass.victims.iter().all(listed) {
+            if self.remote().is_some() && !pass.victims.iter().all(listed) {
                 continue;
             }
             master.record(Record::Pass(Pass {
@@ -285,7 +217,7 @@ impl Durable {
     }
 
     /// Applies the rules and stages their sends. Returns whether there were any.
-    fn stage(&self, commit: &mut Commit) -> Result<bool, Error> {
+    fn stage(&self, commit: &mut Commit, local: &Local) -> Result<bool, Error> {
         let mut effects = std::mem::take(&mut commit.effects);
         let mut next_id = || self.log().new_segment_id();
         commit.master.poll(&mut next_id, &mut effects);
@@ -294,21 +226,21 @@ impl Durable {
                 Effect::Send(send) => commit.unstaged.push_back(send),
                 Effect::Free { segment, .. } => commit.frees.push_back(segment),
                 Effect::Swapped { swap } => commit.swapped.push(swap),
-                Effect::ControlHead { .. } => unreachable!("a single server has no coordinator"),
+                Effect::ControlHead { .. } => {} // only a coordinator must know it
             }
         }
         commit.effects = effects;
         let sent = !commit.unstaged.is_empty();
         commit.staged |= sent;
-        self.stage_rest(commit)?;
+        self.stage_rest(commit, local)?;
         Ok(sent)
     }
 
     /// Stages the remaining sends. A failed one is retried as a whole; parts of it that are staged
     /// stay staged.
-    fn stage_rest(&self, commit: &mut Commit) -> Result<(), Error> {
+    fn stage_rest(&self, commit: &mut Commit, local: &Local) -> Result<(), Error> {
         while let Some(send) = commit.unstaged.pop_front() {
-            if let Err(error) = self.stage_one(commit, &send) {
+            if let Err(error) = self.stage_one(commit, local, &send) {
                 commit.unstaged.push_front(send);
                 return Err(error);
             }
@@ -316,7 +248,7 @@ impl Durable {
         Ok(())
     }
 
-    fn stage_one(&self, commit: &Commit, send: &Send) -> Result<(), Error> {
+    fn stage_one(&self, commit: &Commit, local: &Local, send: &Send) -> Result<(), Error> {
         let end = send.certificate.length;
         let mut open = send.open;
         let mut chunk = |offset: u32, bytes: &[u8], last: bool| {
@@ -331,7 +263,7 @@ impl Durable {
                 open: std::mem::take(&mut open),
                 close: last && send.close,
             };
-            self.backup().stage_certified(chunk)
+            local.backup.stage_certified(chunk)
         };
         if send.from == end {
             return Ok(chunk(end, &[], true)?);
@@ -363,11 +295,11 @@ impl Durable {
     }
 
     /// Commits the staged data, then reports the result (G2).
-    fn write(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+    fn write(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
         let started = Instant::now();
-        let committed = self.backup().commit(level)?;
+        let committed = local.backup.commit(level)?;
         if level == Level::Synced {
-            self.meter.synced(started.elapsed());
+            local.meter.synced(started.elapsed());
         }
         commit.staged = false;
         let mut reached = committed.level.min(level);
@@ -391,8 +323,8 @@ impl Durable {
 
     /// Applies the rules to new acknowledgements: swaps that have become durable, segments to be
     /// freed.
-    pub fn apply_rules(&self, commit: &mut Commit) -> Result<(), Error> {
-        if std::mem::take(&mut commit.acknowledged) && self.stage(commit)? {
+    pub fn apply_rules(&self, commit: &mut Commit, local: &Local) -> Result<(), Error> {
+        if std::mem::take(&mut commit.acknowledged) && self.stage(commit, local)? {
             commit.staged = true;
         }
         Ok(())
@@ -404,9 +336,9 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
     pub fn note_clock(&self) -> Result<(), Error> {
-        if let Some(backup) = &self.backup {
-            backup.set_clock_ms(self.clock_ms())?;
-            backup.note_clock()?;
+        if let Some(local) = self.local() {
+            local.backup.set_clock_ms(self.clock_ms())?;
+            local.backup.note_clock()?;
         }
         Ok(())
     }

@@ -11,7 +11,6 @@
 //!   of some segments.
 
 use super::Tier;
-use crate::core::Core;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -25,12 +24,12 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// Longest burst of background reads.
 const BURST: Duration = Duration::from_millis(25);
 /// A segment is hollow if its live data are at most its length divided by this.
-const HOLLOW_PART: u64 = 16;
+pub(crate) const HOLLOW_PART: u64 = 16;
 /// Octaves of the time until an entry expires, in ms, and steps of each.
 const OCTAVES: usize = 64;
 const STEPS: usize = 4;
 
-pub(super) struct BackgroundReads {
+pub(crate) struct BackgroundReads {
     began: Instant,
     /// Nanoseconds from `began` until background reads may go on.
     rests_until: AtomicU64,
@@ -92,7 +91,7 @@ impl Tier {
     }
 
     /// Records that `bytes` of a segment were read since `started`.
-    pub(super) fn was_read(&self, bytes: usize, started: Instant) {
+    pub(crate) fn was_read(&self, bytes: usize, started: Instant) {
         let spent = started.elapsed();
         self.background_reads
             .spent(bytes as u64, spent, Instant::now());
@@ -106,7 +105,7 @@ impl Tier {
     }
 
     /// Time when the expiry pass has to read a cold window.
-    fn due_ms(&self, window: u32) -> u64 {
+    pub(crate) fn due_ms(&self, window: u32) -> u64 {
         self.windows[window as usize].due_ms.load(Ordering::Relaxed)
     }
 
@@ -154,7 +153,7 @@ impl Expiries {
 
     /// Time when half of these bytes will have expired; or all, if they are only a small part of
     /// the segment. `u64::MAX`: no entry expires.
-    fn due_ms(&self, segment_bytes: usize) -> u64 {
+    pub(crate) fn due_ms(&self, segment_bytes: usize) -> u64 {
         let all: u64 = self.expired_bytes + self.bytes.iter().sum::<u64>();
         let few = all <= segment_bytes as u64 / HOLLOW_PART;
         let wanted = if few { all } else { all / 2 }.max(1);
@@ -172,28 +171,6 @@ impl Expiries {
             let left = u64::try_from(end.div_ceil(STEPS as u128)).unwrap_or(u64::MAX);
             self.now_ms.saturating_add(left)
         })
-    }
-}
-
-impl Core {
-    /// True if a segment on flash can be read and has almost no live data.
-    pub fn is_hollow(&self, window: u32) -> bool {
-        let cold = |tier: &Tier| tier.is_cold(window as usize) && !tier.is_bad(window as usize);
-        self.space.tier.as_deref().is_some_and(cold)
-            && self.space.segments[window as usize].is_closed()
-            && self.live_in(window) <= self.hollow_bytes()
-    }
-
-    /// True if enough of a segment on flash has expired to make it worth a read.
-    pub fn is_worth_expiring(&self, window: u32, now_ms: u64) -> bool {
-        let due = |tier: &Tier| tier.due_ms(window) <= now_ms && !tier.is_bad(window as usize);
-        self.space.segments[window as usize].is_closed()
-            && self.space.tier.as_deref().is_some_and(due)
-    }
-
-    /// Maximum live bytes of a hollow segment.
-    pub(super) fn hollow_bytes(&self) -> u64 {
-        self.space.segment_bytes() as u64 / HOLLOW_PART
     }
 }
 

@@ -10,8 +10,8 @@
 //! - A3: this file never waits for the engine: a head with an active writer is closed at a later
 //!   check.
 
+use super::{Durable, Local};
 use crate::Error;
-use crate::commit::Durable;
 use duramen_backup::{Damaged, LogDamage};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::Relocation;
@@ -98,6 +98,13 @@ impl Repairs {
         self.count.store(pending.len() as u64, Ordering::Relaxed);
     }
 
+    fn end(&self, known: &Pending) -> RepairStep {
+        self.repaired.fetch_add(1, Ordering::Relaxed);
+        RepairStep::Repaired {
+            took: known.since.elapsed(),
+        }
+    }
+
     fn tell(&self, event: &Repair) {
         if let Some(hook) = &*self.hook.lock().expect("no thread panics with the hook") {
             hook(event);
@@ -140,22 +147,22 @@ impl Repairs {
 impl Durable {
     /// Begins the repair of damaged replicas, and checks the progress of the others. Returns
     /// whether a repair has ended.
-    pub(crate) fn repair(&self) -> Result<bool, Error> {
-        for damaged in self.backup().take_damaged() {
-            self.note_damaged(damaged);
+    pub(crate) fn repair(&self, local: &Local) -> Result<bool, Error> {
+        for damaged in local.backup.take_damaged() {
+            self.note_damaged(local, damaged);
         }
-        if self.repairs.waiting() == 0 {
+        if local.repairs.waiting() == 0 {
             return Ok(false);
         }
         let mut ended = false;
         let mut control = None;
-        let mut pending = self.repairs.pending();
+        let mut pending = local.repairs.pending();
         pending.retain(|segment, known| {
             let is_control = known.damaged.kind == Kind::Control;
             if is_control {
                 control = Some(*segment);
             }
-            let Some(step) = self.look(*segment, known) else {
+            let Some(step) = self.look(local, *segment, known) else {
                 return true;
             };
             ended = true;
@@ -164,25 +171,25 @@ impl Durable {
                 frame: known.damaged.frame,
                 step,
             };
-            self.repairs.tell(&event);
+            local.repairs.tell(&event);
             matches!(event.step, RepairStep::Lost)
         });
-        self.repairs.count(&pending);
+        local.repairs.count(&pending);
         drop(pending);
-        self.renew_control(control)?;
+        self.renew_control(local, control)?;
         Ok(ended)
     }
 
     /// Does the possible work for one segment; returns its step when the repair has ended.
-    fn look(&self, segment: SegmentId, known: &mut Pending) -> Option<RepairStep> {
-        if !self.backup().holds(segment) {
-            return Some(self.repaired(known));
+    fn look(&self, local: &Local, segment: SegmentId, known: &mut Pending) -> Option<RepairStep> {
+        if !local.backup.holds(segment) {
+            return Some(local.repairs.end(known));
         }
         if known.damaged.kind == Kind::Control {
             return None;
         }
         match self.engine.relocation(segment) {
-            Relocation::Done => Some(self.repaired(known)),
+            Relocation::Done => Some(local.repairs.end(known)),
             Relocation::Waiting => {
                 self.engine.close_head_of(segment); // A3
                 self.engine.relocate(segment);
@@ -192,22 +199,15 @@ impl Durable {
             Relocation::NoSource => {
                 known.looks_without_source = known.looks_without_source.saturating_add(1);
                 (known.looks_without_source == LOOKS_UNTIL_LOST).then(|| {
-                    self.repairs.lost.fetch_add(1, Ordering::Relaxed);
+                    local.repairs.lost.fetch_add(1, Ordering::Relaxed);
                     RepairStep::Lost
                 })
             }
         }
     }
 
-    fn repaired(&self, known: &Pending) -> RepairStep {
-        self.repairs.repaired.fetch_add(1, Ordering::Relaxed);
-        RepairStep::Repaired {
-            took: known.since.elapsed(),
-        }
-    }
-
     /// Continues the control log in a new segment, if it is still in this one.
-    fn renew_control(&self, damaged: Option<SegmentId>) -> Result<(), Error> {
+    fn renew_control(&self, local: &Local, damaged: Option<SegmentId>) -> Result<(), Error> {
         let Some(damaged) = damaged else {
             return Ok(());
         };
@@ -217,24 +217,24 @@ impl Durable {
         }
         // The previous one is closed when the next one has begun, and freed when both are synced.
         self.commit_once(&mut commit, Level::Synced)?;
-        self.apply_rules(&mut commit)
+        self.apply_rules(&mut commit, local)
     }
 
-    fn note_damaged(&self, damaged: Damaged) {
+    fn note_damaged(&self, local: &Local, damaged: Damaged) {
         let segment = damaged.segment;
         if damaged.kind != Kind::Control && !self.log().is_durable_segment(segment) {
             return; // not part of the log any more: about to be freed
         }
-        self.bad_frames.fetch_add(1, Ordering::Relaxed);
+        local.bad_frames.fetch_add(1, Ordering::Relaxed);
         let known = Pending {
             damaged,
             since: Instant::now(),
             looks_without_source: 0,
         };
-        self.repairs.tell(&known.found());
-        let mut pending = self.repairs.pending();
+        local.repairs.tell(&known.found());
+        let mut pending = local.repairs.pending();
         pending.insert(segment, known);
-        self.repairs.count(&pending);
+        local.repairs.count(&pending);
     }
 
     /// Before an orderly shutdown: replaces damaged replicas while memory still has their data, if
@@ -242,11 +242,11 @@ impl Durable {
     ///
     /// # Errors
     /// As [`background_step`](Self::background_step).
-    pub fn finish_repairs(&self) -> Result<(), Error> {
+    pub fn finish_repairs(&self, local: &Local) -> Result<(), Error> {
         let began = Instant::now();
-        while self.repairs.waiting() > self.repairs.lost() && began.elapsed() < AT_THE_END {
+        while local.repairs.waiting() > local.repairs.lost() && began.elapsed() < AT_THE_END {
             let relocated = self.relocation_step();
-            if !self.background_step()? && !relocated {
+            if !self.local_step(local)? && !relocated {
                 std::thread::park_timeout(Duration::from_millis(1)); // a cleaner thread works on it
             }
         }

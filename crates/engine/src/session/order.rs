@@ -17,29 +17,17 @@
 //! **Observation**: everything that a guard was shown (objects, absences, failed conditions) joins
 //! its position if it can still be lost (docs/traps.md, trap 4).
 
-use super::{Log, Position};
+use super::roll::roll;
+use super::{Guard, Locked};
 use crate::index::{Index, Partition};
-use crate::session::Guard;
+use crate::log::{Log, Position, pack_place};
 use crate::space::{Purpose, Space};
-use crate::write::Locked;
 use crate::{Error, KeyHash, TableChange, TableId};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waits::NOTHING;
 use duramen_base::waits::Resource::{Door, Head, Key, Pin};
 use duramen_format::entry::NewTombstone;
-
-/// Bits of a packed place that hold a position in units of 8 bytes.
-const END_BITS: u32 = 54;
-/// Maximum number of heads of a store, with or without a log: their numbers, and that of the table
-/// changes, fit a packed place.
-pub(crate) const HEADS_MAX: usize = (1 << (64 - END_BITS)) - 2;
-
-/// Packs a place. The result is not zero, as no entry ends at position 0, and no two removals have
-/// the same.
-pub(crate) fn pack_place(stream: u16, end: u64) -> u64 {
-    u64::from(stream) << END_BITS | end.div_ceil(8)
-}
 
 /// Outcome of a removal.
 pub(crate) enum Buried {
@@ -487,7 +475,7 @@ impl<'s> Guard<'s> {
             return Ok(Buried::LookAgain);
         }
         if !tail.fits(bytes) {
-            let rolled = super::group::roll(self.core, self.head, tail, bytes, Purpose::Tombstones);
+            let rolled = roll(self.core, self.head, tail, bytes, Purpose::Tombstones);
             return rolled.map(|rolled| match rolled {
                 // The entry that was found may have moved with its group.
                 true => Buried::LookAgain,
@@ -513,18 +501,5 @@ impl<'s> Guard<'s> {
             _ => self.note_removal(log, hash, locked.partition, end),
         }
         Ok(Buried::Done)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_places_are_packed_alike() {
-        let places = [(0, 8), (3, 64), (3, 72), (HEADS_MAX as u16, 1 << 50)];
-        let packed = places.map(|(stream, end)| pack_place(stream, end));
-        let distinct = packed.iter().collect::<std::collections::BTreeSet<_>>();
-        assert!(distinct.len() == places.len() && !packed.contains(&0));
     }
 }

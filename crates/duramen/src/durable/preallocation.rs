@@ -1,4 +1,5 @@
-//! Space on the disk is taken before it is needed, so that a full disk can be cleaned.
+//! Preallocation: space on the disk is taken before it is needed, so that a full disk can be
+//! cleaned.
 //!
 //! To free a frame, the cleaner first writes survivors to frames, and the log records of its swap;
 //! a removal writes a tombstone. If the file system has no space for the next frames, the engine
@@ -10,13 +11,13 @@
 //!   always make room in the write-ahead log, and a swap can be recorded (docs/protocols.md,
 //!   "Swapping").
 
+use super::{Durable, Local};
 use crate::DiskState;
-use crate::commit::Durable;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Space is taken for this many segments beyond the existing ones, and for those of the longest
 /// group.
-const AHEAD: u64 = 16;
+const SEGMENTS_AHEAD: u64 = 16;
 /// Frames for control segments, and for victims that are about to be freed; an eighth of all is
 /// added.
 const FEW: u64 = 4;
@@ -24,7 +25,7 @@ const FEW: u64 = 4;
 const ASK_AGAIN_MS: u64 = 200;
 
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Preallocation {
     /// Frames with space on the disk.
     ready: AtomicU32,
     /// The time at which there was no space for more; 0 = there was space.
@@ -40,20 +41,17 @@ fn room_in(frames: u32) -> u64 {
 impl Durable {
     /// A1. Called before a commit, and in the background. A failure of the device shows in the next
     /// write.
-    pub fn secure_room(&self) {
-        let Some(backup) = &self.backup else {
-            return; // other servers place a member's segments
-        };
-        let geometry = backup.geometry();
+    pub fn secure_room(&self, local: &Local) {
+        let geometry = local.backup.geometry();
         let group = self
             .log()
             .group_segments_max(u64::from(geometry.segment_bytes));
-        let segments = self.log().segments_listed() + AHEAD + group;
+        let segments = self.log().segments_listed() + SEGMENTS_AHEAD + group;
         let wanted = segments + segments / 7 + FEW;
         let most = geometry.frames;
         let wanted = wanted.min(u64::from(most)) as u32;
-        let ready = self.ahead.ready.load(Ordering::Relaxed);
-        let refused_ms = self.ahead.refused_ms.load(Ordering::Relaxed);
+        let ready = local.preallocation.ready.load(Ordering::Relaxed);
+        let refused_ms = local.preallocation.refused_ms.load(Ordering::Relaxed);
         if refused_ms == 0 && wanted <= ready {
             return;
         }
@@ -67,13 +65,16 @@ impl Durable {
         } else {
             wanted
         };
-        let Ok(ready) = backup.secure_frames(wanted) else {
+        let Ok(ready) = local.backup.secure_frames(wanted) else {
             return;
         };
-        self.ahead.ready.store(ready, Ordering::Relaxed);
+        local.preallocation.ready.store(ready, Ordering::Relaxed);
         let is_short = ready < wanted;
         let refused_ms = if is_short { now_ms } else { 0 };
-        self.ahead.refused_ms.store(refused_ms, Ordering::Relaxed);
+        local
+            .preallocation
+            .refused_ms
+            .store(refused_ms, Ordering::Relaxed);
         let room = if is_short { room_in(ready) } else { u64::MAX };
         self.log().set_disk_room(room);
     }

@@ -3,20 +3,11 @@
 //!
 //! `repair` handles the damage.
 
-use crate::Error;
-use crate::commit::Durable;
+use super::Durable;
+use crate::{Error, ScrubProgress};
 use duramen_backup::ScrubStep;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// Progress of a requested scrub.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubProgress {
-    /// Replicas, and the write-ahead log, still to be verified; 0 = it is done.
-    pub left: u64,
-    /// Their number when it began.
-    pub total: u64,
-}
 
 /// Schedule of verification. Figures for any thread: each is independent, hence Relaxed.
 pub(crate) struct Scrub {
@@ -63,9 +54,12 @@ impl Durable {
     /// Schedules the verification of all data on disk, one frame after the other. Returns their
     /// number.
     pub fn begin_scrub(&self) -> u64 {
-        let total = self.backup.as_ref().map_or(0, |backup| backup.scrubbable());
-        self.scrub.total.store(total, Ordering::Relaxed);
-        self.scrub.left.store(total, Ordering::Relaxed);
+        let Some(local) = self.local() else {
+            return 0; // the node verifies the replicas of others
+        };
+        let total = local.backup.scrubbable();
+        local.scrub.total.store(total, Ordering::Relaxed);
+        local.scrub.left.store(total, Ordering::Relaxed);
         total
     }
 
@@ -75,20 +69,20 @@ impl Durable {
     /// # Errors
     /// As [`background_step`](Self::background_step): the repair of found damage begins.
     pub fn scrub_step(&self) -> Result<bool, Error> {
-        let Some(backup) = &self.backup else {
-            return Ok(false); // the node verifies the replicas of others
+        let Some(local) = self.local() else {
+            return Ok(false);
         };
-        self.check_open()?;
-        let found = backup.scrub_step()?;
-        let left = &self.scrub.left;
+        local.check_open()?;
+        let found = local.backup.scrub_step()?;
+        let left = &local.scrub.left;
         if found == ScrubStep::Idle {
             left.store(0, Ordering::Relaxed);
             return Ok(false);
         }
-        self.scrubbed.fetch_add(1, Ordering::Relaxed);
+        local.scrubbed.fetch_add(1, Ordering::Relaxed);
         match found {
-            ScrubStep::Damaged { .. } => drop(self.repair()?),
-            ScrubStep::DamagedLog(damage) => self.repairs.log_damaged(&damage),
+            ScrubStep::Damaged { .. } => drop(self.repair(local)?),
+            ScrubStep::DamagedLog(damage) => local.repairs.log_damaged(&damage),
             ScrubStep::Idle | ScrubStep::Good { .. } | ScrubStep::GoodLog { .. } => {}
         }
         // After the repair was counted: a caller that sees 0 left sees the found damage as well. If

@@ -20,37 +20,39 @@
 //! - K2: entries that can leave the log in another way are counted by the clear itself: those of a
 //!   group that may yet move, and all entries while there are side logs, which can be given up as a
 //!   whole.
-//! - K3: few clears are pending at any time. Beyond that, a clear counts its entries itself while
-//!   all sessions wait.
+//! - K3: at most 256 clears are pending at any time. Beyond that, a clear counts its entries itself
+//!   while all sessions wait.
 
-use crate::cleaner::context::Context;
-use crate::core::Core;
+use super::Core;
+use super::cleaning::Context;
 use crate::counters::Counters;
-use crate::flash::Tier;
 use crate::index::bucket::Slot;
 use crate::index::old::OldViews;
 use crate::space::Space;
+use crate::space::tier::Tier;
 use crate::{KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 /// Maximum number of pending clears (K3).
-const PENDING_MAX: usize = 8;
+const PENDING_MAX: usize = 256;
 /// Buckets walked through in one step, under one pin: less than 1 ms.
 const STEP_BUCKETS: usize = 1024;
-/// Pause after a round that counted nothing.
+/// Pause after a round that counted nothing; it is doubled for each further one, up to 12.8 s.
 const VAIN_ROUND_REST: Duration = Duration::from_millis(100);
-/// Number of objects that a clear counts itself while all sessions wait: 1 ms.
-const FEW_OBJECTS: u64 = 8192;
+const VAIN_ROUNDS_MAX: u32 = 7;
 /// Entries of a segment that was read that are looked up under one pin.
 const STEP_ENTRIES: usize = 256;
 
 /// All entries that are still to be counted.
 #[derive(Default)]
 pub struct Cleared {
+    /// Number of sets.
+    left: AtomicUsize,
+    /// Number of sets that wait for more than segments which could not be read for minutes.
     pending: AtomicUsize,
     /// Steps done since the start.
     progress: AtomicU64,
@@ -62,6 +64,8 @@ struct Set {
     table: TableId,
     views: OldViews,
     walk: Mutex<Walk>,
+    /// All entries that are left are in segments that could not be read for minutes.
+    is_stuck: AtomicBool,
 }
 
 /// Position of the walk through a set. Only the first cleaner thread walks.
@@ -72,6 +76,8 @@ struct Walk {
     /// Some buckets of this partition so far are still used; and some of earlier partitions.
     used_here: bool,
     used: bool,
+    /// A slot of this round points to a segment that can be read, or may soon be.
+    is_hopeful: bool,
     /// Windows on flash that slots pointed to.
     cold: BTreeSet<u32>,
     /// Those windows are being read now; afterwards the walk makes another round.
@@ -79,20 +85,36 @@ struct Walk {
     /// Some entry was counted in this round; and the round is not the first.
     counted: bool,
     goes_round: bool,
-    /// The last round was in vain: the next one does not begin before this time.
+    /// The last rounds were in vain: the next one does not begin before this time.
     rests_until: Option<Instant>,
+    /// Number of the last rounds that counted nothing.
+    vain: u32,
 }
 
 impl Cleared {
-    /// True if live bytes are too high.
+    /// True if live bytes are too high, and will soon be lower.
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire) != 0
     }
 
+    /// True if some entries are to be counted, when their segments can be read.
+    #[inline]
+    pub fn has_any(&self) -> bool {
+        self.left.load(Ordering::Acquire) != 0
+    }
+
     /// True if another clear may leave its buckets (K3).
-    fn has_room(&self) -> bool {
-        self.pending.load(Ordering::Acquire) < PENDING_MAX
+    pub fn has_room(&self) -> bool {
+        self.left.load(Ordering::Acquire) < PENDING_MAX
+    }
+
+    fn count(&self, sets: &[Arc<Set>]) {
+        let pending = sets
+            .iter()
+            .filter(|set| !set.is_stuck.load(Ordering::Relaxed));
+        self.pending.store(pending.count(), Ordering::Release);
+        self.left.store(sets.len(), Ordering::Release);
     }
 
     /// Grows while the number of pending entries falls.
@@ -104,8 +126,13 @@ impl Cleared {
     pub fn add(&self, table: TableId, views: OldViews) {
         let walk = Mutex::default();
         let mut sets = self.sets.write().expect("cleared tables");
-        sets.push(Arc::new(Set { table, views, walk }));
-        self.pending.store(sets.len(), Ordering::Release);
+        sets.push(Arc::new(Set {
+            table,
+            views,
+            walk,
+            is_stuck: AtomicBool::new(false),
+        }));
+        self.count(&sets);
     }
 
     /// Drops all sets, as all live entries were counted as dead. The caller is alone in the store.
@@ -114,21 +141,28 @@ impl Cleared {
         for set in sets.drain(..) {
             set.give_back(core);
         }
-        self.pending.store(0, Ordering::Release);
+        self.count(&sets);
     }
 
-    fn first(&self) -> Option<Arc<Set>> {
-        self.sets.read().expect("cleared tables").first().cloned()
+    /// The oldest set that does not rest.
+    fn next(&self) -> Option<Arc<Set>> {
+        let sets = self.sets.read().expect("cleared tables");
+        sets.iter().find(|set| !set.rests()).cloned()
     }
 
     fn remove(&self, done: &Arc<Set>) {
         let mut sets = self.sets.write().expect("cleared tables");
         sets.retain(|set| !Arc::ptr_eq(set, done));
-        self.pending.store(sets.len(), Ordering::Release);
+        self.count(&sets);
     }
 }
 
 impl Set {
+    fn rests(&self) -> bool {
+        let until = self.walk.lock().expect("a walk").rests_until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
     fn give_back(&self, core: &Core) {
         (0..self.views.len())
             .for_each(|partition| self.views.give_back(partition, core.resources()));
@@ -141,7 +175,7 @@ impl Core {
     /// counters.
     #[inline]
     pub fn count_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
-        if self.cleared.is_pending() {
+        if self.cleared.has_any() {
             self.look_for_cleared(entry, location, counters);
         }
     }
@@ -172,14 +206,11 @@ impl Core {
 impl Context {
     /// A step of counting the entries that clears left. False: nothing to do now.
     pub fn count_cleared(&self, core: &Core) -> bool {
-        let Some(set) = core.cleared.first() else {
+        let Some(set) = core.cleared.next() else {
             return false;
         };
         let tier = core.space.tier.as_deref();
         let mut walk = set.walk.lock().expect("a walk");
-        if walk.rests_until.is_some_and(|until| Instant::now() < until) {
-            return false;
-        }
         walk.rests_until = None;
         if let Some(tier) = tier.filter(|_| walk.reads) {
             return self.read_cleared(core, tier, &mut walk);
@@ -201,11 +232,18 @@ impl Context {
         // No entry could be counted in this round: the segments of all the rest are being written
         // to flash, or are victims of other cleaners, or cannot be read now.
         let again = walk.counted || !walk.goes_round;
+        let is_stuck = !again && !walk.is_hopeful;
+        if set.is_stuck.swap(is_stuck, Ordering::Relaxed) != is_stuck {
+            core.cleared
+                .count(&core.cleared.sets.read().expect("cleared tables"));
+        }
+        let rest = VAIN_ROUND_REST * (1 << walk.vain.min(VAIN_ROUNDS_MAX));
         *walk = Walk {
             reads: true,
             goes_round: true,
             cold: std::mem::take(&mut walk.cold),
-            rests_until: (!again).then(|| Instant::now() + VAIN_ROUND_REST),
+            rests_until: (!again).then(|| Instant::now() + rest),
+            vain: if again { 0 } else { walk.vain + 1 },
             ..Walk::default()
         };
         again
@@ -242,13 +280,10 @@ impl Context {
                     }
                     return;
                 };
-                if tier.is_lost(window) {
-                    OldViews::take_at(place, slot); // it is not counted (engine::flash::F5)
-                } else {
-                    walk.used_here = true;
-                    if !tier.is_bad(window) {
-                        walk.cold.insert(window as u32);
-                    }
+                walk.used_here = true;
+                walk.is_hopeful |= !tier.is_lost(window);
+                if !tier.is_bad(window) {
+                    walk.cold.insert(window as u32);
                 }
             });
             walk.bucket += 1;
@@ -301,35 +336,5 @@ impl Context {
             self.leave(core);
         }
         true
-    }
-}
-
-impl crate::Guard<'_> {
-    /// True if the entries of a table with `objects` objects, which is being cleared, may be
-    /// counted afterwards (K2), and are many or on flash.
-    pub(crate) fn may_count_later(&self, objects: u64) -> bool {
-        let core = self.core;
-        let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
-        let mut windows = 0..core.space.segments.len() as u32;
-        (objects > FEW_OBJECTS || core.flash_used() > 0)
-            && core.cleared.has_room()
-            && core.cleaners() > 0
-            && !sides
-            && !core.is_loading()
-            && !windows.any(|window| core.is_held(window))
-    }
-
-    /// Leaves the buckets of a cleared table to be counted. The guard is alone.
-    pub(crate) fn count_later(&self, table: TableId, views: OldViews, counters: &Counters) {
-        self.core.cleared.add(table, views);
-        let group = self.tail.as_ref().map(|tail| tail.group());
-        let (mut at, end) = group.map_or((0, 0), |group| (group.start, group.end));
-        while at < end {
-            let location = Space::location(at);
-            // SAFETY: whole entries that this guard appended.
-            let entry = unsafe { entry::parse_trusted(self.core.space.at(location)) };
-            at += entry.padded_bytes;
-            self.core.count_cleared(&entry, location, counters); // K2
-        }
     }
 }

@@ -27,13 +27,13 @@ const RESIGN_REST_US: u64 = 1_000_000;
 const RESIGN_AGAIN_US: u64 = 60_000_000;
 
 /// A simulated coordinator.
-pub(super) struct Chair {
+pub(super) struct SimCoordinator {
     meta: Memory,
     pub is_on: bool,
     pub is_paused: bool,
     pub leads: Option<(Term, Coordinator)>,
     /// The coordinator with an empty store that runs in its place while it is off.
-    pub stranger: Option<Box<Coordinator>>,
+    pub foreign: Option<Box<Coordinator>>,
     /// Grows with each process and each leadership.
     pub generation: u64,
     backlog: Vec<Event>,
@@ -55,14 +55,14 @@ pub(super) fn place_of(address: &str) -> Option<usize> {
     name.parse().ok()
 }
 
-impl Chair {
-    pub fn new(n: usize, plan: &Plan, meta: &Memory, random: &mut Random) -> Chair {
-        Chair {
+impl SimCoordinator {
+    pub fn new(n: usize, plan: &Plan, meta: &Memory, random: &mut Random) -> SimCoordinator {
+        SimCoordinator {
             meta: meta.peer(&address(n)),
             is_on: true,
             is_paused: false,
             leads: None,
-            stranger: None,
+            foreign: None,
             generation: 0,
             backlog: Vec::new(),
             wakes_at_us: u64::MAX,
@@ -116,65 +116,66 @@ impl World {
     /// The current leader, if it runs. A leader that slept while another one took over does not
     /// count: its state is stale.
     pub(super) fn leader(&self) -> Option<usize> {
-        let leads = |chair: &Chair| {
-            let newest = chair.leads.as_ref().map(|(term, _)| *term) == Some(self.newest_term);
-            newest && chair.is_on && !chair.is_paused
+        let leads = |coordinator: &SimCoordinator| {
+            let newest =
+                coordinator.leads.as_ref().map(|(term, _)| *term) == Some(self.newest_term);
+            newest && coordinator.is_on && !coordinator.is_paused
         };
-        self.chairs.iter().position(leads)
+        self.coordinators.iter().position(leads)
     }
 
-    pub(super) fn chair_starts(&mut self, n: usize, generation: u64) {
-        let chair = &mut self.chairs[n];
-        if chair.generation != generation {
+    pub(super) fn coordinator_starts(&mut self, n: usize, generation: u64) {
+        let coordinator = &mut self.coordinators[n];
+        if coordinator.generation != generation {
             return;
         }
-        chair.is_on = true;
-        chair.stranger = None;
-        chair.generation += 1;
-        let generation = chair.generation;
+        coordinator.is_on = true;
+        coordinator.foreign = None;
+        coordinator.generation += 1;
+        let generation = coordinator.generation;
         self.after(1_000, Event::Campaign(n, generation));
     }
 
-    pub(super) fn chair_stops(&mut self, n: usize) {
-        let chair = &mut self.chairs[n];
-        let led = chair.leads.take().is_some();
-        chair.is_on = false;
-        chair.is_paused = false;
-        chair.generation += 1;
-        chair.backlog.clear();
-        chair.wakes_at_us = u64::MAX;
-        let generation = chair.generation;
+    pub(super) fn coordinator_stops(&mut self, n: usize) {
+        let coordinator = &mut self.coordinators[n];
+        let led = coordinator.leads.take().is_some();
+        coordinator.is_on = false;
+        coordinator.is_paused = false;
+        coordinator.generation += 1;
+        coordinator.backlog.clear();
+        coordinator.wakes_at_us = u64::MAX;
+        let generation = coordinator.generation;
         if led {
             self.after(LEASE_US, Event::Depose(n, generation));
         }
     }
 
-    pub(super) fn chair_pauses(&mut self, n: usize) {
-        let chair = &mut self.chairs[n];
-        chair.is_paused = true;
-        let generation = chair.generation;
-        if chair.leads.is_some() {
+    pub(super) fn coordinator_pauses(&mut self, n: usize) {
+        let coordinator = &mut self.coordinators[n];
+        coordinator.is_paused = true;
+        let generation = coordinator.generation;
+        if coordinator.leads.is_some() {
             self.after(LEASE_US, Event::Depose(n, generation));
         }
     }
 
-    pub(super) fn chair_resumes(&mut self, n: usize) {
-        let chair = &mut self.chairs[n];
-        if !std::mem::replace(&mut chair.is_paused, false) {
+    pub(super) fn coordinator_resumes(&mut self, n: usize) {
+        let coordinator = &mut self.coordinators[n];
+        if !std::mem::replace(&mut coordinator.is_paused, false) {
             return;
         }
-        for event in std::mem::take(&mut chair.backlog) {
+        for event in std::mem::take(&mut coordinator.backlog) {
             self.after(0, event);
         }
-        self.after(0, Event::ChairWakes(n));
+        self.after(0, Event::CoordinatorWakes(n));
     }
 
     /// The leader's lease has ended.
     pub(super) fn depose(&mut self, n: usize, generation: u64) {
-        let chair = &self.chairs[n];
-        let slept = chair.is_paused && chair.generation == generation;
+        let coordinator = &self.coordinators[n];
+        let slept = coordinator.is_paused && coordinator.generation == generation;
         let is_its = self.meta.leader().ok().flatten() == Some(address(n));
-        if is_its && (slept || chair.leads.is_none()) {
+        if is_its && (slept || coordinator.leads.is_none()) {
             self.say(|| format!("coordinator {n} is deposed"));
             self.meta.expire();
             if slept {
@@ -184,19 +185,20 @@ impl World {
     }
 
     pub(super) fn campaign(&mut self, n: usize, generation: u64) {
-        let chair = &mut self.chairs[n];
-        if chair.generation != generation || !chair.is_on || chair.leads.is_some() {
+        let coordinator = &mut self.coordinators[n];
+        if coordinator.generation != generation || !coordinator.is_on || coordinator.leads.is_some()
+        {
             return;
         }
         let again = Event::Campaign(n, generation);
-        if chair.is_paused || self.store_is_away {
+        if coordinator.is_paused || self.store_is_away {
             return self.after(CAMPAIGN_US, again);
         }
-        let term = match chair.meta.acquire() {
+        let term = match coordinator.meta.acquire() {
             Ok(Some(term)) => term,
             _ => return self.after(CAMPAIGN_US, again),
         };
-        let contents = chair.meta.load().expect("it leads");
+        let contents = coordinator.meta.load().expect("it leads");
         let config = Config {
             cluster: "simulated".to_owned(),
             new_id: ClusterId(u128::from(self.plan.seed) << 64 | u128::from(term.0)),
@@ -206,12 +208,12 @@ impl World {
             settings: self.settings(),
         };
         self.say(|| format!("coordinator {n} leads in term {}", term.0));
-        let now_us = self.chairs[n].clock(self.now_us);
+        let now_us = self.coordinators[n].clock(self.now_us);
         match Coordinator::open(now_us, &contents, config) {
-            Ok((coordinator, outputs)) => {
-                let chair = &mut self.chairs[n];
-                chair.generation += 1;
-                chair.leads = Some((term, coordinator));
+            Ok((leader, outputs)) => {
+                let coordinator = &mut self.coordinators[n];
+                coordinator.generation += 1;
+                coordinator.leads = Some((term, leader));
                 self.newest_term = term;
                 self.coordinated(n, outputs);
             }
@@ -220,41 +222,41 @@ impl World {
     }
 
     fn tell_coordinator(&mut self, n: usize, input: Input) {
-        let chair = &mut self.chairs[n];
-        let now_us = chair.clock(self.now_us);
-        let Some((_, coordinator)) = &mut chair.leads else {
+        let coordinator = &mut self.coordinators[n];
+        let now_us = coordinator.clock(self.now_us);
+        let Some((_, leader)) = &mut coordinator.leads else {
             return;
         };
-        let outputs = coordinator.handle(now_us, input);
+        let outputs = leader.handle(now_us, input);
         self.coordinated(n, outputs);
     }
 
-    pub(super) fn chair_wakes(&mut self, n: usize) {
-        let chair = &mut self.chairs[n];
-        if chair.is_on && !chair.is_paused && chair.wakes_at_us <= self.now_us {
-            chair.wakes_at_us = u64::MAX;
+    pub(super) fn coordinator_wakes(&mut self, n: usize) {
+        let coordinator = &mut self.coordinators[n];
+        if coordinator.is_on && !coordinator.is_paused && coordinator.wakes_at_us <= self.now_us {
+            coordinator.wakes_at_us = u64::MAX;
             self.tell_coordinator(n, Input::Tick);
         }
     }
 
     pub(super) fn coordinator_hears(&mut self, n: usize, input: Input) {
-        let chair = &mut self.chairs[n];
-        if chair.is_paused {
+        let coordinator = &mut self.coordinators[n];
+        if coordinator.is_paused {
             let event = Event::ToCoordinator(n, Box::new(input));
-            return chair.backlog.push(event);
+            return coordinator.backlog.push(event);
         }
-        if chair.has_stranger()
+        if coordinator.has_foreign()
             && let Input::Asked { reply, .. } = input
         {
-            return self.stranger_hears(n, reply, input);
+            return self.foreign_hears(n, reply, input);
         }
-        if !chair.is_on {
+        if !coordinator.is_on {
             if let Input::Asked { reply, .. } = input {
                 self.nobody_answers(reply.0);
             }
             return;
         }
-        if chair.leads.is_some() {
+        if coordinator.leads.is_some() {
             return self.tell_coordinator(n, input);
         }
         if let Input::Asked { reply, .. } = input {
@@ -265,9 +267,9 @@ impl World {
     }
 
     fn coordinated(&mut self, n: usize, outputs: Vec<Output>) {
-        let generation = self.chairs[n].generation;
+        let generation = self.coordinators[n].generation;
         for output in outputs {
-            if self.chairs[n].generation != generation {
+            if self.coordinators[n].generation != generation {
                 return;
             }
             self.look_for_excuses(&output);
@@ -288,36 +290,36 @@ impl World {
                 }
                 Output::Unfit { resigns, .. } => {
                     if resigns {
-                        self.chair_resigns(n);
+                        self.coordinator_resigns(n);
                     }
                 }
                 Output::WakeAt { at_us } => {
-                    let chair = &mut self.chairs[n];
-                    let at_us = at_us.saturating_sub(chair.offset_us);
-                    let at_us = global(at_us, chair.drift_ppm).max(self.now_us);
-                    chair.wakes_at_us = at_us;
-                    self.at(at_us, Event::ChairWakes(n));
+                    let coordinator = &mut self.coordinators[n];
+                    let at_us = at_us.saturating_sub(coordinator.offset_us);
+                    let at_us = global(at_us, coordinator.drift_ppm).max(self.now_us);
+                    coordinator.wakes_at_us = at_us;
+                    self.at(at_us, Event::CoordinatorWakes(n));
                 }
             }
         }
     }
 
     /// It reaches too few servers, and another one may reach more; as often as the driver allows.
-    fn chair_resigns(&mut self, n: usize) {
+    fn coordinator_resigns(&mut self, n: usize) {
         let now_us = self.now_us;
-        let chair = &mut self.chairs[n];
-        if chair
+        let coordinator = &mut self.coordinators[n];
+        if coordinator
             .resigned_us
             .is_some_and(|at_us| now_us < at_us + RESIGN_AGAIN_US)
         {
             return;
         }
-        chair.resigned_us = Some(now_us);
-        chair.leads = None;
-        chair.generation += 1;
-        chair.wakes_at_us = u64::MAX;
-        chair.meta.resign();
-        let generation = chair.generation;
+        coordinator.resigned_us = Some(now_us);
+        coordinator.leads = None;
+        coordinator.generation += 1;
+        coordinator.wakes_at_us = u64::MAX;
+        coordinator.meta.resign();
+        let generation = coordinator.generation;
         self.say(|| format!("coordinator {n} resigns"));
         self.after(RESIGN_REST_US, Event::Campaign(n, generation));
     }
@@ -359,14 +361,14 @@ impl World {
         question: FromCoordinator,
     ) {
         let is_blind = |(_, until_us): &(Sign, u64)| self.now_us < *until_us && !self.is_healed;
-        if let Some((sign, _)) = self.chairs[n].blind.filter(is_blind) {
+        if let Some((sign, _)) = self.coordinators[n].blind.filter(is_blind) {
             self.coverage.fired(Class::CoordinatorBlind);
             let input = Input::Unanswered { call, sign };
             let delay_us = 100 + self.random.below(1_000);
             return self.after(delay_us, Event::ToCoordinator(n, Box::new(input)));
         }
-        let generation = self.chairs[n].generation;
-        let term = self.chairs[n].leads.as_ref().expect("it leads").0;
+        let generation = self.coordinators[n].generation;
+        let term = self.coordinators[n].leads.as_ref().expect("it leads").0;
         let request = self.number();
         let asker = Asker::Coordinator(n, generation, call);
         self.askers.insert(request, asker);
@@ -418,39 +420,39 @@ impl World {
     }
 
     pub(super) fn commit(&mut self, n: usize, generation: u64, token: Token, batch: &Batch) {
-        let chair = &mut self.chairs[n];
-        if !chair.is_on && !self.store_is_away && self.random.one_in(2) {
+        let coordinator = &mut self.coordinators[n];
+        if !coordinator.is_on && !self.store_is_away && self.random.one_in(2) {
             // It died, but the store has the commit already.
-            let _ = chair.meta.commit(batch);
+            let _ = coordinator.meta.commit(batch);
         }
-        if chair.generation != generation || !chair.is_on {
+        if coordinator.generation != generation || !coordinator.is_on {
             return;
         }
-        if chair.is_paused {
+        if coordinator.is_paused {
             let event = Event::Commit(n, generation, token, Box::new(batch.clone()));
-            return chair.backlog.push(event);
+            return coordinator.backlog.push(event);
         }
         let mut failure = None;
         if self.store_is_away {
             self.coverage.fired(Class::StoreFailure);
             // The commit may have been stored, and the answer was lost.
             if self.random.one_in(2) {
-                let _ = self.chairs[n].meta.commit(batch);
+                let _ = self.coordinators[n].meta.commit(batch);
             }
             failure = Some("the store is away".to_owned());
-        } else if let Err(error) = self.chairs[n].meta.commit(batch) {
+        } else if let Err(error) = self.coordinators[n].meta.commit(batch) {
             failure = Some(error.to_string());
         }
         let Some(reason) = failure else {
             return self.tell_coordinator(n, Input::Persisted { token });
         };
         self.tell_coordinator(n, Input::StoreFailed { reason });
-        let chair = &mut self.chairs[n];
-        chair.leads = None;
-        chair.generation += 1;
-        chair.wakes_at_us = u64::MAX;
-        chair.meta.resign();
-        let generation = chair.generation;
+        let coordinator = &mut self.coordinators[n];
+        coordinator.leads = None;
+        coordinator.generation += 1;
+        coordinator.wakes_at_us = u64::MAX;
+        coordinator.meta.resign();
+        let generation = coordinator.generation;
         self.after(CAMPAIGN_US, Event::Campaign(n, generation));
     }
 
@@ -463,7 +465,7 @@ impl World {
         at: &str,
         question: ToCoordinator,
     ) {
-        let Some(n) = place_of(at).filter(|n| *n < self.chairs.len()) else {
+        let Some(n) = place_of(at).filter(|n| *n < self.coordinators.len()) else {
             return self.violated(format!("server {server} asks `{at}`"));
         };
         let what = &question;

@@ -1,7 +1,8 @@
 //! Detects whether this thread is inside a caller's closure that runs under a guard or with keys
 //! locked. An operation on the same store would then wait for its own thread, so it is refused.
 
-use crate::{Error, Store};
+use crate::Error;
+use duramen_engine::Store;
 use std::cell::RefCell;
 
 thread_local! {
@@ -10,12 +11,12 @@ thread_local! {
 }
 
 /// The thread is inside a closure until this is dropped.
-pub(crate) struct Inside;
+pub(crate) struct ReentrancyGuard;
 
 /// Enters a closure.
-pub(crate) fn enter(store: &Store) -> Inside {
+pub(crate) fn enter(store: &Store) -> ReentrancyGuard {
     STORES.with_borrow_mut(|stores| stores.push(address(store)));
-    Inside
+    ReentrancyGuard
 }
 
 /// # Errors
@@ -33,7 +34,7 @@ fn address(store: &Store) -> usize {
     std::ptr::from_ref(store).addr()
 }
 
-impl Drop for Inside {
+impl Drop for ReentrancyGuard {
     fn drop(&mut self) {
         STORES.with_borrow_mut(|stores| stores.pop());
     }

@@ -1,12 +1,12 @@
 //! Connects migrations to the node: passes inputs to them, and carries out their outputs.
 
-use super::{Around, Done, Migrations, Said};
+use super::Node;
 use crate::here;
-use crate::job::{Job, JobResult};
-use crate::member::RequestId;
-use crate::node::Node;
+use crate::job::MigrationCompletion;
+use crate::migration::{Environment, Migrations, Outputs};
 use crate::node_types::NodeOutput;
 use crate::ranges::Ranges;
+use crate::requests::RequestId;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::message::MigrateEntries;
 
@@ -14,34 +14,34 @@ impl Node {
     /// Runs a step of the migrations, and carries out their outputs.
     fn migrate(
         &mut self,
-        hear: impl FnOnce(&mut Migrations, &Around<'_>, &mut Said),
+        step: impl FnOnce(&mut Migrations, &Environment<'_>, &mut Outputs),
         out: &mut Vec<NodeOutput>,
     ) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
         let owned = self.member.owned();
-        let around = Around {
+        let env = Environment {
             me: self.member.id(),
             told: owned.told(),
             is_made: owned.done() == owned.told().version,
             store: &life.store,
             clients: life.client_leases.clients(),
         };
-        let mut said = Said::default();
-        hear(&mut life.migrations, &around, &mut said);
-        self.do_migrations(said, out);
+        let mut outputs = Outputs::default();
+        step(&mut life.migrations, &env, &mut outputs);
+        self.do_migrations(outputs, out);
     }
 
-    fn do_migrations(&mut self, said: Said, out: &mut Vec<NodeOutput>) {
-        let Said {
+    fn do_migrations(&mut self, outputs: Outputs, out: &mut Vec<NodeOutput>) {
+        let Outputs {
             answers,
-            asked,
+            requests,
             reports,
             locked,
             unlocked,
             jobs,
-        } = said;
+        } = outputs;
         for (request, answer) in answers {
             out.push(NodeOutput::AnswerPeer {
                 request,
@@ -49,7 +49,7 @@ impl Node {
                 payload: duramen_wire::native::Slice::default(),
             });
         }
-        self.ask_peers(asked, out);
+        self.ask_peers(requests, out);
         self.report(reports, out);
         let has_changed = !locked.is_empty() || !unlocked.is_empty();
         for (migration, table, range) in locked {
@@ -62,14 +62,11 @@ impl Node {
         if has_changed {
             self.publish(out);
         }
-        for (name, work) in jobs {
-            let work = move || JobResult::Migration(work());
-            out.push(NodeOutput::Job(Job::new(name, work)));
-        }
+        out.extend(jobs.into_iter().map(NodeOutput::Job));
     }
 
     /// The source of a migration has sent a message.
-    pub(crate) fn entries_arrived(
+    pub(super) fn entries_arrived(
         &mut self,
         now_us: u64,
         request: RequestId,
@@ -79,20 +76,24 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         self.migrate(
-            |migrations, around, said| {
-                migrations.arrived(now_us, request, sender, message, entries, around, said);
+            |migrations, env, outputs| {
+                migrations.arrived(now_us, request, sender, message, entries, env, outputs);
             },
             out,
         );
     }
 
-    pub(crate) fn migration_job_done(
+    pub(super) fn migration_job_done(
         &mut self,
         now_us: u64,
-        done: Done,
+        run: u64,
+        completion: MigrationCompletion,
         out: &mut Vec<NodeOutput>,
     ) {
-        self.migrate(|migrations, _, _| migrations.done(now_us, done), out);
+        self.migrate(
+            |migrations, _, _| migrations.job_done(now_us, run, completion),
+            out,
+        );
     }
 
     /// Begins the targets, if the list is applied and no part of the range is here.
@@ -114,14 +115,14 @@ impl Node {
 
     /// Continues the migrations; then a purge and an order of the list, if nothing blocks them
     /// (migration::M4).
-    pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+    pub(super) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
-            |migrations, around, said| migrations.follow(around.told, said),
+            |migrations, env, outputs| migrations.follow(env.told, outputs),
             out,
         );
         self.begin_targets();
         self.migrate(
-            |migrations, around, said| migrations.poll(now_us, around, said),
+            |migrations, env, outputs| migrations.poll(now_us, env, outputs),
             out,
         );
         let settled = |life: &crate::life::Life| life.migrations.is_settled();

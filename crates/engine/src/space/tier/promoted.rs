@@ -66,7 +66,7 @@ const READ_ONE: u64 = 1 << READ_SHIFT;
 const READ_MASK: u64 = 0b11 << READ_SHIFT;
 const TAG_SHIFT: u32 = READ_SHIFT + 2;
 /// Maximum count of a copy's reads.
-pub(super) const HEAT_MAX: u8 = (READ_MASK >> READ_SHIFT) as u8;
+pub(crate) const HEAT_MAX: u8 = (READ_MASK >> READ_SHIFT) as u8;
 
 fn heat_of(slot: u64) -> u8 {
     ((slot & READ_MASK) >> READ_SHIFT) as u8
@@ -105,7 +105,7 @@ pub(crate) struct Promoted {
 
 /// Result of a copy that a refill makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
+pub(crate) enum Put {
     /// The copy exists now, or its place has others that are no colder.
     Done,
     /// Copies may have another window, and none is free yet: try again when a cleaner thread has
@@ -191,7 +191,7 @@ impl Shelf {
 }
 
 /// Set and tag of an entry's location.
-fn place_of(location: u64, sets: usize) -> (usize, u64) {
+pub(crate) fn place_of(location: u64, sets: usize) -> (usize, u64) {
     // Fibonacci hashing: the high bits depend on all of the location.
     let mixed = location.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let set = (mixed >> 20) as usize % sets;
@@ -199,7 +199,7 @@ fn place_of(location: u64, sets: usize) -> (usize, u64) {
 }
 
 impl Promoted {
-    pub(super) fn new(memory_bytes: u64, segment_bytes: usize) -> Promoted {
+    pub(crate) fn new(memory_bytes: u64, segment_bytes: usize) -> Promoted {
         let windows = |part: f64| (memory_bytes as f64 * part) as usize / segment_bytes;
         let bytes_max = windows(MEMORY_PART_MAX) * segment_bytes;
         let slots = bytes_max / BYTES_PER_SLOT;
@@ -229,7 +229,7 @@ impl Promoted {
         }
     }
 
-    pub(super) fn table_bytes(&self) -> u64 {
+    pub(crate) fn table_bytes(&self) -> u64 {
         (size_of_val(&*self.table) + size_of_val(&*self.seen.0)) as u64
     }
 
@@ -238,13 +238,13 @@ impl Promoted {
         self.windows.load(Ordering::Relaxed) * self.segment_bytes as u64
     }
 
-    pub(super) fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> u64 {
         let hits = self.hits.iter();
         hits.map(|hits| hits.0.load(Ordering::Relaxed)).sum()
     }
 
     /// True if an entry that was fetched now has to be copied: it was fetched often enough before.
-    pub(super) fn wants_copy(&self, location: u64, incarnation: u32) -> bool {
+    pub(crate) fn wants_copy(&self, location: u64, incarnation: u32) -> bool {
         let enough = match self.crowded.load(Ordering::Relaxed) {
             true => SIGHTINGS_CROWDED,
             false => SIGHTINGS,
@@ -253,14 +253,14 @@ impl Promoted {
     }
 
     /// True if a copy lacks a window that copies may have (P4).
-    pub(super) fn lacks_window(&self) -> bool {
+    pub(crate) fn lacks_window(&self) -> bool {
         self.wants.load(Ordering::Relaxed)
             && self.windows.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
     /// Sets the number of windows that copies may take (P4), at most `room`. `appended`: bytes that
     /// were written since the start.
-    pub(super) fn weigh(&self, room: u64, appended: u64) {
+    pub(crate) fn weigh(&self, room: u64, appended: u64) {
         let mut weighed = self.weighed.lock().expect("what copies serve");
         let hits = self.hits();
         let copies = self.copies.load(Ordering::Relaxed).max(1);
@@ -294,7 +294,7 @@ impl Promoted {
     }
 
     /// The copy of an entry. The caller is pinned.
-    pub(super) fn get(&self, space: &Space, location: u64, incarnation: u32) -> Option<*const u8> {
+    pub(crate) fn get(&self, space: &Space, location: u64, incarnation: u32) -> Option<*const u8> {
         let (set, tag) = self.set_of(location);
         for place in set {
             let slot = place.load(Ordering::Acquire);
@@ -318,7 +318,7 @@ impl Promoted {
     }
 
     /// Probable address of an entry's copy, for a prefetch.
-    pub(super) fn peek(&self, space: &Space, location: u64) -> Option<*const u8> {
+    pub(crate) fn peek(&self, space: &Space, location: u64) -> Option<*const u8> {
         let (set, tag) = self.set_of(location);
         let slots = set.iter().map(|place| place.load(Ordering::Relaxed));
         let mut like_it = slots.filter(|slot| *slot != 0 && slot >> TAG_SHIFT == tag);
@@ -329,7 +329,7 @@ impl Promoted {
     }
 
     /// Makes a copy of an entry. False: there is no room now.
-    pub(super) fn put(&self, space: &Space, location: u64, incarnation: u32, entry: &[u8]) -> bool {
+    pub(crate) fn put(&self, space: &Space, location: u64, incarnation: u32, entry: &[u8]) -> bool {
         let bytes = LABEL_BYTES + entry.len();
         if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES {
             return false;
@@ -349,13 +349,13 @@ impl Promoted {
     }
 
     /// Sets of the table, for [`each_in`](Self::each_in).
-    pub(super) fn sets(&self) -> usize {
+    pub(crate) fn sets(&self) -> usize {
         self.table.len() / WAYS
     }
 
     /// Shows the copies of a set: how often each was read lately, 0 to [`HEAT_MAX`], and its entry.
     /// The caller is pinned.
-    pub(super) fn each_in(&self, space: &Space, set: usize, mut show: impl FnMut(u8, *const u8)) {
+    pub(crate) fn each_in(&self, space: &Space, set: usize, mut show: impl FnMut(u8, *const u8)) {
         for place in &self.table[set * WAYS..][..WAYS] {
             let slot = place.load(Ordering::Acquire);
             if slot != 0 {
@@ -367,7 +367,7 @@ impl Promoted {
 
     /// True if there is a copy of the entry. Does not count as a read. The caller is pinned, or
     /// holds the shelf.
-    pub(super) fn has(&self, space: &Space, location: u64, incarnation: u32) -> bool {
+    pub(crate) fn has(&self, space: &Space, location: u64, incarnation: u32) -> bool {
         let (set, tag) = self.set_of(location);
         set.iter().any(|place| {
             let slot = place.load(Ordering::Acquire);
@@ -378,7 +378,7 @@ impl Promoted {
     }
 
     /// Copies an entry that was hot before a restart, with this heat. Takes only free room.
-    pub(super) fn put_hot(
+    pub(crate) fn put_hot(
         &self,
         space: &Space,
         location: u64,
@@ -479,18 +479,18 @@ impl Promoted {
     }
 
     /// True if copies have more windows than they may.
-    pub(super) fn has_too_much(&self) -> bool {
+    pub(crate) fn has_too_much(&self) -> bool {
         self.windows.load(Ordering::Relaxed) > self.most.load(Ordering::Relaxed)
     }
 
     /// Number of windows that copies may have however much is written.
-    pub(super) fn modest(&self) -> u64 {
+    pub(crate) fn modest(&self) -> u64 {
         self.modest
     }
 
     /// Gives a window back, one of little heat as its copies are lost (P5). Called by a cleaner
     /// thread.
-    pub(super) fn give_up(&self, space: &Space, epochs: &Epochs) {
+    pub(crate) fn give_up(&self, space: &Space, epochs: &Epochs) {
         let mut shelf = self.shelf.lock().expect("promoted entries");
         if let Some(spare) = shelf.spare.take() {
             self.retire(space, spare, epochs);
@@ -502,7 +502,7 @@ impl Promoted {
 
     /// Makes room for copies if some are wanted: takes a window, and gives up the oldest if copies
     /// have all they may. Called by a cleaner thread.
-    pub(super) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
+    pub(crate) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
         let most = self.most.load(Ordering::Relaxed);
         if !self.wants.load(Ordering::Relaxed) || most == 0 {
             return;

@@ -1,0 +1,453 @@
+//! A member of a cluster: its log is on other servers, whose answers come at any time.
+//!
+//! **Invariants** (docs/protocols.md)
+//! - J1: one group is in flight at a time: appends made meanwhile form the next one, which begins
+//!   when this one has reached its level on all replicas. No write waits for more writers.
+//! - J2: the engine gets the level of a group when all of its data, and the records that came with
+//!   it, have reached it: data as the rules count it, records synced. A segment's closing is
+//!   reported when all its replicas are closed and synced.
+//! - J3: a buffered group is reported as synced when all of it is synced.
+//! - J4: bytes that are sent were copied from the log under the commit's lock: no call refers to
+//!   the engine's memory.
+//!
+//! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and
+//! must not call back.
+
+use super::{Commit, Durable};
+use crate::hints::Hints;
+use crate::{DiskState, Error};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_cluster::replication::{BackupId, Effect, Master, Send};
+use duramen_engine::Piece;
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use duramen_wire::native::Slice;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Survivors that are written at once: the rate at which a recovery reaches the disks.
+const SURVIVORS_MAX: usize = 4;
+/// Buffers for survivors: those in flight, and some whose last copy is still being sent; and those
+/// that are kept when none is in flight.
+const SPARE_MAX: usize = 2 * SURVIVORS_MAX;
+const SPARE_KEPT: usize = 1;
+/// Unit of their lengths: survivors are about equally long.
+const SPARE_UNIT: usize = 1 << 20;
+
+/// The source of a call's bytes.
+#[derive(Clone, Debug)]
+pub enum Bytes {
+    /// The bytes themselves.
+    Here(Slice),
+    /// Not in memory any more: each of these backups has the whole segment, closed.
+    At(Vec<BackupId>),
+}
+
+/// A call to a backup. Repeated until it is answered, or the backup is lost.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The log id.
+    pub log: u64,
+    pub send: Send,
+    /// Level that it must reach before the answer.
+    pub level: Level,
+    pub bytes: Bytes,
+}
+
+/// The connection to a member's backups and to its coordinator. Nothing here blocks or fails: a
+/// call is repeated until it is answered through [`LogWriter`], or the backup is lost.
+pub trait Backups: std::marker::Send + Sync {
+    /// → [`LogWriter::answered`]
+    fn send(&self, call: Call);
+    /// → [`LogWriter::freed`]
+    fn free(&self, backup: BackupId, segment: SegmentId);
+    /// Syncs all data of this log there. → [`LogWriter::synced`]
+    fn sync(&self, backup: BackupId);
+    /// Makes the coordinator record that no older control segment counts. →
+    /// [`LogWriter::control_head_noted`]
+    fn control_head(&self, min_open: SegmentId);
+}
+
+/// The replicas of a member's log: the connection to its backups.
+pub(crate) struct Remote {
+    /// The log id.
+    pub log: u64,
+    pub replicas: usize,
+    pub backups: Arc<dyn Backups>,
+    /// Only with a flash tier.
+    pub hints: Option<Hints>,
+}
+
+/// In-flight replication state.
+#[derive(Default)]
+pub(crate) struct Flight {
+    /// The level that the present group must reach; `None`: there is no group (J1).
+    level: Option<Level>,
+    part: Part,
+    /// Reported as buffered, and not yet as synced (J3).
+    behind: Part,
+    /// Requested level, beyond the present group.
+    demanded: Level,
+    wants_sync: bool,
+    syncing: BTreeSet<BackupId>,
+    /// Survivors that are being written.
+    survivors: BTreeMap<SegmentId, (Certificate, Slice)>,
+    /// Memory for the next ones, because fresh memory is slow to touch.
+    spare: Vec<Arc<Vec<u8>>>,
+    /// The bytes of the last call: all replicas get the same bytes.
+    last: Option<(SegmentId, u32, u32, Slice)>,
+}
+
+/// The data and records that must reach the replicas.
+#[derive(Default)]
+struct Part {
+    ends: BTreeMap<SegmentId, u32>,
+    closed: BTreeSet<SegmentId>,
+    /// End of its records in the control log.
+    records: u64,
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        self.ends.is_empty() && self.closed.is_empty() && self.records == 0
+    }
+
+    /// J2.
+    fn has_reached(&self, master: &Master, level: Level) -> bool {
+        let data = self.ends.iter();
+        let closed = self.closed.iter();
+        master.control_reached() >= self.records
+            && data
+                .into_iter()
+                .all(|(id, end)| master.durable_bytes(*id, level) >= *end || master.is_safe(*id))
+            && (level < Level::Synced || closed.into_iter().all(|id| master.is_safe(*id)))
+    }
+
+    fn join(&mut self, other: Part) {
+        self.ends.extend(other.ends);
+        self.closed.extend(other.closed);
+        self.records = self.records.max(other.records);
+    }
+}
+
+impl Commit {
+    /// A backup has ended a sync that was requested with [`Backups::sync`].
+    pub fn synced(&mut self, backup: BackupId) {
+        if self.flight.syncing.remove(&backup) {
+            self.master.sync_ends(backup);
+        }
+    }
+
+    /// A backup has crashed.
+    pub fn backup_lost(&mut self, backup: BackupId) {
+        self.flight.syncing.remove(&backup);
+        self.master.backup_lost(backup);
+    }
+
+    /// Whether survivors or a swap are in flight: then the next step is due after each answer.
+    pub fn is_swapping(&self) -> bool {
+        !self.flight.survivors.is_empty() || self.proposed.is_some()
+    }
+}
+
+impl Durable {
+    /// Continues all possible work: sends as the rules allow, reports reached levels to the engine,
+    /// begins the next group.
+    ///
+    /// # Errors
+    /// [`Error::DiskFailed`], permanent, if this server counts as crashed.
+    pub fn pump(&self, commit: &mut Commit, remote: &Remote, level: Level) -> Result<(), Error> {
+        commit.flight.demanded = commit.flight.demanded.max(level);
+        commit.flight.wants_sync |= level == Level::Synced;
+        loop {
+            if commit.flight.level.is_none() && commit.flight.demanded > Level::Memory {
+                self.begin_group(commit);
+            }
+            self.apply(commit, remote);
+            if !self.end_group(commit) {
+                break;
+            }
+        }
+        self.sync_behind(commit, remote);
+        if commit.master.is_fenced() {
+            let reason = "the cluster takes this server for crashed".to_owned();
+            self.health
+                .set(DiskState::Failed(reason.clone()), self.log());
+            self.ended.fetch_add(1, Ordering::AcqRel);
+            return Err(Error::DiskFailed(reason));
+        }
+        Ok(())
+    }
+
+    /// J1.
+    fn begin_group(&self, commit: &mut Commit) {
+        let level = std::mem::replace(&mut commit.flight.demanded, Level::Memory);
+        self.log().collect(&mut commit.collected);
+        if commit.collected.is_empty() {
+            return;
+        }
+        let mut part = Part::default();
+        for piece in self.log().pieces(&commit.collected) {
+            match piece {
+                Piece::Open { .. } => {}
+                Piece::Data {
+                    segment,
+                    offset,
+                    bytes,
+                } => {
+                    part.ends.insert(segment, offset + bytes.len() as u32);
+                }
+                Piece::Close { segment, .. } => {
+                    part.closed.insert(segment);
+                }
+            }
+        }
+        let has_records =
+            !commit.collected.changes().is_empty() || !commit.collected.passes().is_empty();
+        self.tell(commit);
+        // Records before the first control segment are in its snapshot.
+        part.records = if has_records {
+            commit.master.control_end().max(1)
+        } else {
+            0
+        };
+        commit.flight.part = part;
+        commit.flight.level = Some(level);
+    }
+
+    /// Reports a group that has reached its level to the engine. Returns whether it had.
+    fn end_group(&self, commit: &mut Commit) -> bool {
+        let Commit {
+            flight,
+            master,
+            collected,
+            ..
+        } = commit;
+        let Some(level) = flight.level else {
+            return false;
+        };
+        if !flight.part.has_reached(master, level) {
+            return false;
+        }
+        let part = std::mem::take(&mut flight.part);
+        flight.level = None;
+        if level < Level::Synced {
+            flight.behind.join(part);
+            self.unsynced.store(true, Ordering::Relaxed);
+        }
+        self.log().complete(collected, level);
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// J3.
+    fn sync_behind(&self, commit: &mut Commit, remote: &Remote) {
+        let Commit { flight, master, .. } = commit;
+        if !flight.behind.is_empty() && flight.behind.has_reached(master, Level::Synced) {
+            flight.behind = Part::default();
+            self.unsynced.store(false, Ordering::Relaxed);
+            self.log().complete_all(Level::Synced);
+            self.ended.fetch_add(1, Ordering::AcqRel);
+        }
+        let wanted = flight.wants_sync && !flight.behind.is_empty() || master.wants_sync();
+        if wanted {
+            for backup in master.unsynced_backups() {
+                if flight.syncing.insert(backup) {
+                    master.sync_begins(backup);
+                    remote.backups.sync(backup);
+                }
+            }
+        } else {
+            flight.wants_sync = false;
+        }
+    }
+
+    /// Applies the rules and sends their calls.
+    fn apply(&self, commit: &mut Commit, remote: &Remote) {
+        let mut effects = std::mem::take(&mut commit.effects);
+        let mut next_id = || self.log().new_segment_id();
+        commit.master.poll(&mut next_id, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(send) => self.send(commit, remote, send),
+                Effect::Free { backup, segment } => remote.backups.free(backup, segment),
+                Effect::Swapped { swap } => commit.swapped.push(swap),
+                Effect::ControlHead { min_open } => remote.backups.control_head(min_open),
+            }
+        }
+        commit.effects = effects;
+        commit.flight.last = None;
+    }
+
+    fn send(&self, commit: &mut Commit, remote: &Remote, send: Send) {
+        let Some(bytes) = self.bytes_of(commit, &send) else {
+            // Cleaning moves its live entries to another segment.
+            commit.master.give_up(send.ticket);
+            self.engine.relocate(send.segment);
+            return;
+        };
+        // Sends that order other data are synced; data alone reaches the level of its group.
+        let orders = send.kind != Kind::Head || send.open || send.close || send.epoch > 0;
+        let level = match commit.flight.level {
+            Some(level) if !orders => level,
+            _ => Level::Synced,
+        };
+        remote.backups.send(Call {
+            log: remote.log,
+            send,
+            level,
+            bytes,
+        });
+    }
+
+    /// J4. `None`: no copy exists.
+    fn bytes_of(&self, commit: &mut Commit, send: &Send) -> Option<Bytes> {
+        let (segment, from, to) = (send.segment, send.from, send.certificate.length);
+        if from == to {
+            return Some(Bytes::Here(Slice::default()));
+        }
+        let Commit { flight, master, .. } = commit;
+        if let Some((known, at, end, bytes)) = &flight.last
+            && (*known, *at, *end) == (segment, from, to)
+        {
+            return Some(Bytes::Here(bytes.clone()));
+        }
+        let range = from as usize..to as usize;
+        let bytes: Slice = match flight.survivors.get(&segment) {
+            Some((_, bytes)) => bytes.part(range),
+            _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
+            _ => match self.log().unclosed_bytes(segment, from, to) {
+                Some(bytes) => bytes.into(),
+                None => {
+                    // Waits for flash only if there is no other copy (swap::D7): other threads wait
+                    // for the commit meanwhile.
+                    let holders = master.holders(segment);
+                    let last = holders.is_empty();
+                    match self.engine.unswapped_bytes(segment, from, to, last) {
+                        Some(bytes) => bytes.into(),
+                        None => return (!last).then_some(Bytes::At(holders)),
+                    }
+                }
+            },
+        };
+        flight.last = Some((segment, from, to, bytes.clone()));
+        Some(Bytes::Here(bytes))
+    }
+
+    /// A member's work beside its groups: survivors, swaps. Returns whether there was any.
+    pub fn remote_step(&self, remote: &Remote) -> Result<bool, Error> {
+        let mut commit = self.lock();
+        let any = [
+            self.drop_abandoned_survivors(&mut commit),
+            self.write_survivors(&mut commit),
+            self.advance_swaps(&mut commit),
+        ];
+        let any = any.into_iter().any(|any| any);
+        if any {
+            self.pump(&mut commit, remote, Level::Memory)?;
+        }
+        Ok(any)
+    }
+
+    /// Sends a few survivors at a time to all their replicas, each as a whole.
+    fn write_survivors(&self, commit: &mut Commit) -> bool {
+        let log = self.log();
+        let Commit {
+            flight,
+            master,
+            survivors,
+            ..
+        } = commit;
+        let written = flight.survivors.extract_if(.., |id, _| master.is_safe(*id));
+        let mut any = false;
+        for (segment, (certificate, _)) in written {
+            survivors.insert(segment, certificate);
+            log.survivor_durable(segment);
+            any = true;
+        }
+        while flight.survivors.len() < SURVIVORS_MAX {
+            let Some(ready) = log.another_survivor() else {
+                break;
+            };
+            let certificate = Certificate::of(ready.bytes);
+            master.opened(ready.segment, Kind::Survivor, 0);
+            master.appended(ready.segment, certificate);
+            master.closed(ready.segment);
+            let written = (certificate, copied(&mut flight.spare, ready.bytes));
+            flight.survivors.insert(ready.segment, written);
+            any = true;
+        }
+        if flight.survivors.is_empty() {
+            flight.spare.truncate(SPARE_KEPT);
+        }
+        any
+    }
+
+    /// Frees the replicas of survivors of side logs that were given up.
+    fn drop_abandoned_survivors(&self, commit: &mut Commit) -> bool {
+        let abandoned = self.log().take_abandoned();
+        for segment in &abandoned {
+            let is_written = commit.survivors.remove(segment).is_some();
+            let is_under_way = commit.flight.survivors.remove(segment).is_some();
+            if is_under_way {
+                self.log().survivor_durable(*segment);
+            }
+            if is_written || is_under_way {
+                commit.master.survivor_abandoned(*segment);
+            }
+        }
+        !abandoned.is_empty()
+    }
+
+    /// Proposes the next swap; reports a durable one to the engine.
+    fn advance_swaps(&self, commit: &mut Commit) -> bool {
+        let log = self.log();
+        if let Some((number, swap)) = commit.proposed.take() {
+            if !commit.swapped.contains(&number) {
+                commit.proposed = Some((number, swap));
+                return false;
+            }
+            commit.swapped.clear();
+            log.swapped(&swap);
+            return true;
+        }
+        if let Some(swap) = log.next_swap() {
+            let written = |id: &SegmentId| {
+                let certificate = commit.survivors.remove(id);
+                (*id, certificate.expect("a survivor that was written"))
+            };
+            let add = swap.add.iter().map(written).collect();
+            let (remove, floor) = (swap.remove.clone(), swap.version_floor);
+            let number = commit.master.swap(add, remove, floor);
+            commit.proposed = Some((number, swap));
+            return true;
+        }
+        let waits = log.swap_waits_for();
+        if waits.is_some_and(|position| log.reached(&position) < Level::Synced) {
+            let flight = &mut commit.flight;
+            let is_under_way = flight.level == Some(Level::Synced)
+                || flight.demanded == Level::Synced
+                || flight.wants_sync && !flight.behind.is_empty();
+            (flight.demanded, flight.wants_sync) = (Level::Synced, true);
+            return !is_under_way; // a caller that gets true checks again at once
+        }
+        false
+    }
+}
+
+/// J4, in reused memory if a buffer is free.
+fn copied(spare: &mut Vec<Arc<Vec<u8>>>, bytes: &[u8]) -> Slice {
+    let free = spare
+        .iter_mut()
+        .position(|buffer| Arc::get_mut(buffer).is_some());
+    let mut buffer = free.map(|at| spare.swap_remove(at)).unwrap_or_default();
+    let into = Arc::get_mut(&mut buffer).expect("the buffer has one owner");
+    into.clear();
+    into.reserve_exact(bytes.len().next_multiple_of(SPARE_UNIT));
+    into.extend_from_slice(bytes);
+    if spare.len() < SPARE_MAX {
+        spare.push(buffer.clone());
+    }
+    Slice::of(buffer, 0..bytes.len())
+}

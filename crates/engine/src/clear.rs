@@ -1,0 +1,147 @@
+//! Clearing a table: all of its objects die at one instant, for all sessions.
+
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::index::Index;
+use crate::index::old::OldViews;
+use crate::session::Guard;
+use crate::space::Space;
+use crate::{Error, KeyHash, TableChange, TableId};
+use duramen_format::entry;
+use std::collections::BTreeSet;
+
+/// Number of objects that a clear counts itself while all sessions wait: 1 ms.
+const FEW_OBJECTS: u64 = 8192;
+
+impl Guard<'_> {
+    /// Removes every object of a table. Only under
+    /// [`pin_exclusive`](crate::Session::pin_exclusive).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    ///
+    /// # Panics
+    /// If the guard is not exclusive.
+    pub fn clear(&self, table: TableId) -> Result<(), Error> {
+        let has_cleared = self.changes.borrow().iter().any(
+            |(_, change)| matches!(change, TableChange::Clear { table: done, .. } if *done == table),
+        );
+        if has_cleared && self.core.objects(table) == 0 {
+            return Ok(()); // a second change would have no effect but its record
+        }
+        self.empty(table, |table, floor| TableChange::Clear { table, floor })
+    }
+
+    pub(crate) fn empty(
+        &self,
+        table: TableId,
+        change: impl FnOnce(TableId, u64) -> TableChange,
+    ) -> Result<(), Error> {
+        assert!(self.alone, "clearing a table takes an exclusive guard");
+        let core = self.core;
+        let index = core.tables.index(table)?;
+        let counters = &core.heads[0].counters;
+        let objects = core.objects(table);
+        // No other guard is inside, so the counters of any actor may be written (head::H1: no head
+        // is in the middle of an append).
+        let mut others = 0;
+        core.tables
+            .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
+        let later = others > 0 && objects > 0 && self.may_count_later(objects);
+        if others == 0 {
+            kill_everything(core, counters);
+        } else if !later {
+            self.kill_table(table, index);
+        }
+        core.note_cleared(table);
+        counters.note_objects(table, -(objects as i64));
+        counters.note_expiring(table, -(core.expiring(table) as i64));
+        // Every version ever given is below this floor, so versions of re-created keys still only
+        // grow.
+        let floor = core.version_max() + 1;
+        let removed = self.note_change(index, change(table, floor));
+        if later {
+            self.count_later(table, index.take(floor, removed), counters);
+        } else {
+            index.clear(floor, removed, core.resources());
+        }
+        core.wakeup.ring();
+        Ok(())
+    }
+
+    /// Counts the entries of one table as dead, while all sessions wait: those in memory, and those
+    /// on flash only if they cannot be left for later (cleared::K2).
+    fn kill_table(&self, table: TableId, index: &Index) {
+        let core = self.core;
+        let counters = &core.heads[0].counters;
+        let mut cold = BTreeSet::new();
+        for partition in index.partitions() {
+            let view = partition.view();
+            for bucket in 0..view.len() {
+                view.each_homed(bucket, self.me, |slot| {
+                    let window = core.space.window_of(slot.location());
+                    match self.memory_of(slot.location()) {
+                        Some(here) if !here.is_copy => {
+                            counters.note_dead(window, self.entry_at(here).padded_bytes);
+                        }
+                        _ => {
+                            cold.insert(window as u32);
+                        }
+                    }
+                });
+            }
+        }
+        for window in cold {
+            core.each_cold_entry(window, |location, entry| {
+                let hash = KeyHash(core.hasher.hash(entry.key));
+                let view = index.partition(hash).view();
+                if entry.table == table.0
+                    && view.len() != 0
+                    && view.find_location(index.tag(hash), location).is_some()
+                {
+                    counters.note_dead(window as usize, entry.padded_bytes);
+                }
+            });
+        }
+    }
+
+    /// True if the entries of a table with `objects` objects, which is being cleared, may be
+    /// counted afterwards (cleared::K2), and are many or on flash.
+    fn may_count_later(&self, objects: u64) -> bool {
+        let core = self.core;
+        let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
+        let mut windows = 0..core.space.segments.len() as u32;
+        (objects > FEW_OBJECTS || core.flash_used() > 0)
+            && core.cleared.has_room()
+            && core.cleaners() > 0
+            && !sides
+            && !core.is_loading()
+            && !windows.any(|window| core.is_held(window))
+    }
+
+    /// Leaves the buckets of a cleared table to be counted. The guard is alone.
+    fn count_later(&self, table: TableId, views: OldViews, counters: &Counters) {
+        self.core.cleared.add(table, views);
+        let group = self.tail.as_ref().map(|tail| tail.group());
+        let (mut at, end) = group.map_or((0, 0), |group| (group.start, group.end));
+        while at < end {
+            let location = Space::location(at);
+            // SAFETY: whole entries that this guard appended.
+            let entry = unsafe { entry::parse_trusted(self.core.space.at(location)) };
+            at += entry.padded_bytes;
+            self.core.count_cleared(&entry, location, counters); // cleared::K2
+        }
+    }
+}
+
+/// Counts all entries of all segments as dead.
+fn kill_everything(core: &Core, counters: &Counters) {
+    // Tombstones are alive in their windows, but not in the sum.
+    counters.note_all_dead(core.live_bytes());
+    for (window, segment) in core.space.segments.iter().enumerate() {
+        if segment.is_in_log() {
+            counters.note_moved(window, core.live_in(window as u32) as usize);
+        }
+    }
+    core.cleared.forget(core);
+}

@@ -1,0 +1,225 @@
+//! The state of cleaning that lives as long as the store: contexts and their passes, and the
+//! pacer's figures. The work is done in `cleaner`.
+
+pub mod fruitless;
+pub mod remembered;
+pub mod shrink;
+
+use super::Core;
+use crate::epoch::SlotId;
+use crate::head::Tail;
+use duramen_base::ids::SegmentId;
+use fruitless::Fruitless;
+use remembered::Remembered;
+use shrink::Shrinker;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The cleaner's statistics, written by the context's holder.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Tally {
+    pub passes: AtomicU64,
+    pub compactions: AtomicU64,
+    pub segments_cleaned: AtomicU64,
+    pub survivors: AtomicU64,
+    pub bytes_scanned: AtomicU64,
+    pub bytes_relocated: AtomicU64,
+    pub bytes_freed: AtomicU64,
+    pub busy_ns: AtomicU64,
+    /// Victims chosen and not yet retired.
+    pub victims: AtomicU64,
+}
+
+/// The destination of a victim's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Without a log: they go to the open survivor.
+    Plain,
+    /// The segment keeps its id and gets a smaller window (with a log).
+    Compact,
+    /// They go to survivors of a pass, new segments of the log.
+    Combine,
+}
+
+/// The victim being cleaned.
+pub struct Current {
+    pub window: u32,
+    pub kind: Kind,
+    /// Its segment, with a log.
+    pub segment: SegmentId,
+    /// Offsets in the region.
+    pub at: usize,
+    pub end: usize,
+    pub evict: bool,
+    /// Live bytes kept and dropped so far (eviction).
+    pub kept: u64,
+    pub dropped: u64,
+    /// An entry was skipped (context::C3); without a log the victim is scanned once more from its
+    /// start.
+    pub skipped: bool,
+    /// Offsets in the region of the entries that were skipped, and of those that are being examined
+    /// again for this reason. With a log no other entry may be examined twice: an entry that was
+    /// moved looks dead in its old place.
+    pub postponed: Vec<usize>,
+    pub again: Vec<usize>,
+    /// The survivor takes this victim alone and is cut to its length afterwards.
+    pub compacting: bool,
+    /// By the counters, no entry in it is alive.
+    pub dead: bool,
+    /// Its bytes were read back from flash.
+    pub warmed: bool,
+}
+
+pub struct Context {
+    pub number: usize,
+    pub node: usize,
+    pub slot: SlotId,
+    pub survivor: Tail,
+    pub victims: VecDeque<u32>,
+    pub current: Option<Current>,
+    /// The running combined pass; none without a log.
+    pub pass: Option<PassAtWork>,
+    pub fruitless: Fruitless,
+    /// Victims cleaned since the last search for tombstones.
+    pub since_rescan: u32,
+    pub remembered: Remembered,
+    /// The last step was a demotion.
+    pub demoted: bool,
+    /// Entries of the victims are evicted (without a log).
+    pub evicts: bool,
+}
+
+impl Context {
+    pub fn new(number: usize, node: usize, slot: SlotId) -> Context {
+        Context {
+            number,
+            node,
+            slot,
+            survivor: Tail::default(),
+            victims: VecDeque::new(),
+            current: None,
+            pass: None,
+            fruitless: Fruitless::default(),
+            since_rescan: 0,
+            remembered: Remembered::default(),
+            demoted: false,
+            evicts: false,
+        }
+    }
+
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// Pins this context's slot. False: another guard is alone in the store, or wants to be.
+    pub fn enter(&self, core: &Core) -> bool {
+        core.try_enter(self.slot, false)
+    }
+
+    pub fn leave(&self, core: &Core) {
+        core.epochs.unpin(self.slot);
+    }
+
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    pub fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    /// True if it has read a victim back: memory for one is set aside (engine::flash::F6).
+    pub fn has_warmed(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.warmed)
+    }
+
+    /// The lock owner number of this context.
+    pub fn me(&self) -> u16 {
+        self.slot.0 as u16 + 1
+    }
+}
+
+/// Purpose of a combined pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Frees memory and disk.
+    Free,
+    /// As `Free`, and also drops cold entries.
+    Evict,
+    /// Gives new replicas to segments whose replicas are damaged.
+    Relocate,
+    /// Frees slots of the flash device whose segments have almost no live data.
+    Hollow,
+}
+
+/// A combined pass whose victims are being emptied.
+pub struct PassAtWork {
+    pub victims: Vec<SegmentId>,
+    /// Victims that are certain to leave: they were in memory, or could be read back from flash. A
+    /// tombstone may be dropped because of these victims alone.
+    pub leaving: Vec<SegmentId>,
+    pub survivors: Vec<SegmentId>,
+    /// Ids from here to `end` are for further survivors.
+    pub next: u64,
+    pub end: u64,
+    pub goal: Goal,
+    pub victim_bytes: u64,
+    pub survivor_bytes: u64,
+}
+
+impl PassAtWork {
+    pub fn evicts(&self) -> bool {
+        self.goal == Goal::Evict
+    }
+}
+
+/// The pacer's data about the load.
+#[derive(Default)]
+pub struct Pacer {
+    /// Live part of recent victims, in thousandths (exponential average).
+    pub victim_live: AtomicU64,
+    /// Used by the first cleaner thread only.
+    pub shrinker: Mutex<Shrinker>,
+    /// 1 while memory is given back.
+    pub shrinking: AtomicU64,
+    /// Number of times that a cleaner thread looked for work and found none.
+    pub idle_looks: AtomicU64,
+    /// 1 while a cache must evict although little is live, because fragments of large objects fill
+    /// its memory, or because its disk is full.
+    pub forced_eviction: AtomicU64,
+    /// Passes gain nothing until more entries have died.
+    passes_in_vain: AtomicBool,
+    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has. It is
+    /// void as soon as flash has progressed.
+    pub flash_stuck_at: AtomicU64,
+}
+
+impl Pacer {
+    /// Notes whether the last search for a pass found passes to be in vain.
+    pub fn note_passes(&self, in_vain: bool) {
+        self.passes_in_vain.store(in_vain, Ordering::Relaxed);
+    }
+
+    /// True if no writer should wait for a pass.
+    pub fn passes_are_in_vain(&self) -> bool {
+        self.passes_in_vain.load(Ordering::Relaxed)
+    }
+
+    pub fn note_victim(&self, live_bytes: u64, segment_bytes: u64) {
+        let now = live_bytes * 1000 / segment_bytes.max(1);
+        let average = self.victim_live.load(Ordering::Relaxed);
+        self.victim_live
+            .store((average * 7 + now.min(1000)) / 8, Ordering::Relaxed);
+    }
+
+    /// A cleaner thread found nothing to do.
+    pub fn note_idle_look(&self) {
+        self.idle_looks.fetch_add(1, Ordering::Release);
+    }
+
+    pub fn is_shrinking(&self) -> bool {
+        self.shrinking.load(Ordering::Relaxed) != 0
+    }
+}

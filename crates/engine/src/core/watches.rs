@@ -1,0 +1,113 @@
+//! The watches of a store and their marks. The rules are in `range::watch`.
+
+use crate::TableId;
+use duramen_base::ids::KeyRange;
+use duramen_base::sync::{self, Mutex};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// One if schedules are explored: shards differ in nothing but their number.
+const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+
+/// Bytes that a mark takes besides its key: a place in the map (at most half empty), the
+/// allocation.
+pub const MARK_BYTES: usize = 96;
+/// The watches of a store, and the other state that guards read while ranges come and go.
+#[derive(Default)]
+pub struct Watches {
+    pub(crate) any: AtomicBool,
+    pub(crate) list: RwLock<Vec<Arc<Watched>>>,
+    /// Bytes of the memory budget charged for marks. Counts only.
+    pub(crate) charged: AtomicU64,
+    /// Calls of [`Store::quiesce`](crate::Store::quiesce).
+    pub(crate) generation: AtomicU64,
+}
+
+/// Keys, each with the highest version that was given to it or removed from it.
+struct Shard(Mutex<HashMap<Box<[u8]>, u64>>);
+
+/// Marks that are not taken yet.
+pub struct Marks {
+    shards: [Shard; SHARDS],
+    pub(crate) count: sync::AtomicUsize,
+    /// Bytes of the keys, with [`MARK_BYTES`] each. Both numbers only count.
+    pub(crate) bytes: sync::AtomicUsize,
+    pub(crate) bytes_max: usize,
+    pub(crate) start_again: sync::AtomicBool,
+}
+
+pub(crate) struct Watched {
+    pub(crate) table: TableId,
+    pub(crate) range: KeyRange,
+    pub(crate) marks: Marks,
+}
+
+/// Keys that were written or removed since a watch began or was last taken from.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    /// Each with the highest version that was given to it or removed from it.
+    pub keys: Vec<(Box<[u8]>, u64)>,
+    /// Some marks are missing (range::watch::W3): discard the copy, and begin with a new watch.
+    pub start_again: bool,
+}
+
+impl Watches {
+    /// Bytes of the memory budget charged for marks.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
+    }
+}
+
+impl Marks {
+    /// No marks, and room for `bytes_max` bytes: of keys, with [`MARK_BYTES`] each.
+    pub fn new(bytes_max: usize) -> Marks {
+        Marks {
+            shards: std::array::from_fn(|_| Shard(Mutex::new(HashMap::new()))),
+            count: sync::AtomicUsize::new(0),
+            bytes: sync::AtomicUsize::new(0),
+            bytes_max,
+            start_again: sync::AtomicBool::new(false),
+        }
+    }
+
+    /// Marks a key with this hash. The caller has published the change (range::watch::W1).
+    pub fn mark(&self, hash: u64, key: &[u8], version: u64) {
+        let shard = &self.shards[hash as usize % SHARDS];
+        let mut keys = shard.0.lock().expect("dirty keys");
+        if let Some(known) = keys.get_mut(key) {
+            *known = version.max(*known);
+            return;
+        }
+        let bytes = bytes_of(key);
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= self.bytes_max {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            keys.insert(key.into(), version);
+        } else {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.start_again.store(true, Ordering::Release);
+        }
+    }
+
+    /// Takes the marks: later writes are marked anew.
+    pub fn take(&self) -> Dirty {
+        let mut keys = Vec::with_capacity(self.count.load(Ordering::Relaxed));
+        for shard in &self.shards {
+            let taken = std::mem::take(&mut *shard.0.lock().expect("dirty keys"));
+            let bytes: usize = taken.keys().map(|key| bytes_of(key)).sum();
+            self.count.fetch_sub(taken.len(), Ordering::Relaxed);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            keys.extend(taken);
+        }
+        Dirty {
+            keys,
+            start_again: self.start_again.load(Ordering::Acquire),
+        }
+    }
+}
+
+/// Bytes that a mark takes.
+fn bytes_of(key: &[u8]) -> usize {
+    key.len() + MARK_BYTES
+}

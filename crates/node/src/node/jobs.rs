@@ -1,0 +1,103 @@
+//! The jobs of the node itself: orders, purges, and their retries.
+
+use super::Node;
+use crate::job::{Job, JobDone, JobResult};
+use crate::life::Again;
+use crate::member::Input;
+use crate::node_types::NodeOutput;
+use crate::order::{Order, Purge, Purging};
+
+/// A job that failed for lack of memory is tried again after this time.
+const AGAIN_US: u64 = 100_000;
+
+impl Node {
+    pub(super) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
+        if let Some(life) = &self.life {
+            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
+            let work = move || {
+                let result = order.run(store.engine(), &clients);
+                JobResult::Obeyed(order, result)
+            };
+            out.push(NodeOutput::Job(Job::new("order", work)));
+        }
+    }
+
+    pub(super) fn begin_purge(&self, purge: Purge, out: &mut Vec<NodeOutput>) {
+        if let Some(life) = &self.life {
+            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
+            let work = move || purge_slice(purge.begin(store.engine(), &clients));
+            out.push(NodeOutput::Job(Job::new("purge", work)));
+        }
+    }
+
+    pub(super) fn job_done(&mut self, now_us: u64, done: JobDone, out: &mut Vec<NodeOutput>) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        let again_us = now_us + AGAIN_US;
+        match done.result {
+            JobResult::Obeyed(order, Ok(())) => {
+                let log = life.store.engine().log();
+                let position = log.expect("a member's store has a log").appended();
+                self.obeyed = Some((order.version, position));
+                life.complaint = None;
+            }
+            JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
+            | JobResult::Purged(Err(duramen_engine::Error::FlashFailed), _) => {
+                // The data to be dropped cannot be read, so no new data could be served. Its
+                // replicas can be read.
+                self.quit(now_us, true, "flash cannot be read", out);
+            }
+            JobResult::Obeyed(order, Err(error)) => {
+                life.again.push((again_us, Again::Obey));
+                let version = order.version;
+                let reason =
+                    format!("the tables cannot be made as the coordinator says, yet: {error}");
+                if life.complaint.as_ref() != Some(&reason) {
+                    life.complaint = Some(reason.clone());
+                    out.push(NodeOutput::Fails(reason.clone()));
+                }
+                self.tell_member(now_us, Input::NotObeyed { version, reason }, out);
+            }
+            JobResult::Purged(Ok(()), Some(rest)) => purge_on(rest, out),
+            JobResult::Purged(Err(_), Some(rest)) => {
+                life.again.push((again_us, Again::Purge(rest)));
+            }
+            JobResult::Purged(_, None) => self.tell_member(now_us, Input::Purged, out),
+            JobResult::Counted(loads) => life.loads.counted(loads),
+            JobResult::Recovery(run, completion) => {
+                life.recoveries.job_done(now_us, run, completion);
+            }
+            JobResult::Migration(run, completion) => {
+                self.migration_job_done(now_us, run, completion, out);
+            }
+        }
+    }
+
+    pub(super) fn try_again(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        let due = life.again.extract_if(.., |(at_us, _)| *at_us <= now_us);
+        let due: Vec<Again> = due.map(|(_, again)| again).collect();
+        for again in due {
+            match again {
+                Again::Obey => self.tell_member(now_us, Input::ObeyAgain, out),
+                Again::Purge(rest) => purge_on(rest, out),
+            }
+        }
+    }
+}
+
+/// A purge continues in another job, after those that were issued meanwhile.
+fn purge_on(rest: Purging, out: &mut Vec<NodeOutput>) {
+    out.push(NodeOutput::Job(Job::new("purge", || purge_slice(rest))));
+}
+
+fn purge_slice(purging: Purging) -> JobResult {
+    match purging.slice() {
+        Ok(true) => JobResult::Purged(Ok(()), Some(purging)),
+        Ok(false) => JobResult::Purged(Ok(()), None),
+        Err(error) => JobResult::Purged(Err(error), Some(purging)),
+    }
+}

@@ -1,0 +1,54 @@
+//! Names of the requests that a node receives and sends.
+
+use duramen_base::ids::ServerId;
+use duramen_wire::native::Slice;
+use duramen_wire::native::message::Peer;
+
+/// Names a received request until it is answered. Given by the driver of the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a request to the coordinator until it is answered: the part of the node that has sent it,
+/// and the number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Token {
+    Member(u64),
+    ControlHead(u64),
+    Recovery(u64),
+    Migration(u64),
+    ClientLeases(u64),
+    Needed(u64),
+    Loads(u64),
+}
+
+/// Names a request to another server until it is answered, as a [`Token`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PeerCall {
+    Ping(u64),
+    Replication(u64),
+    Recovery(u64),
+    Migration(u64),
+    Needed(u64),
+    Warmth(u64),
+}
+
+impl PeerCall {
+    /// The number that the part of the node has given it.
+    pub fn number(self) -> u64 {
+        let (PeerCall::Ping(number)
+        | PeerCall::Replication(number)
+        | PeerCall::Recovery(number)
+        | PeerCall::Migration(number)
+        | PeerCall::Needed(number)
+        | PeerCall::Warmth(number)) = self;
+        number
+    }
+}
+
+/// A request to another server that is to be sent.
+pub(crate) struct PeerRequest {
+    pub call: PeerCall,
+    pub to: ServerId,
+    pub question: Peer,
+    pub payload: Slice,
+}
