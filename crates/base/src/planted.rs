@@ -267,19 +267,19 @@ pub enum Bug {
     /// migration::M1: the source of a migration continues to serve after its last check of the
     /// written keys.
     SourceServesOn,
-    /// migration::M1: any newer list with the migration ends the lock.
+    /// migration::M1: any newer list ends the lock when it is applied.
     AnyListUnlocks,
     /// migration::M3: the last message is taken for all of them.
     LastIsEnough,
     /// migration::M3: the target reports that it is complete before the data are durable.
     ReportedBeforeDurable,
-    /// view::V1: the target serves as soon as the list announces the migration.
+    /// view::V1: the target serves as soon as it has everything.
     ServedBeforeListed,
     /// migration::M6: the target is not sent the versions that were given.
     SafeVersionStays,
     /// migration::M7: completion records stay at the source.
     RecordsStay,
-    /// Keys written during the copying are sent, and not those written while these are sent.
+    /// Keys written between the last round and the lock are not sent.
     RoundsAreLost,
     /// here::E1: a running recovery does not count as part of its range.
     RunIsNotHere,
@@ -294,7 +294,7 @@ pub enum Bug {
     /// owned::N9: a recovery's leftover counts as purged by a purge of its range that was already
     /// running.
     OnePurgeIsEnough,
-    /// The source purges a range when it locks it, before the list takes it away.
+    /// The source purges when the target has answered the last message.
     PurgedEarly,
     /// migration::M1: the source serves again after a certain wait.
     TimeUnlocks,

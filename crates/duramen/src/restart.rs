@@ -18,7 +18,7 @@ use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
-use duramen_cluster::control::{State, Table, segments_max};
+use duramen_cluster::control::{Listed, State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
@@ -318,7 +318,27 @@ fn read_control(
             error.damage()
         ))
     })?;
-    State::replay(newest.segment, &bytes).map_err(|error| damaged(error.to_string()))
+    let replayed = State::replay(newest.segment, &bytes);
+    let mut state = replayed.map_err(|error| damaged(error.to_string()))?;
+    if has_bug(Bug::ReplayEverything) {
+        let is_data = |of: &&ReplicaInfo| of.kind != Kind::Control && !of.damaged;
+        for of in replicas.iter().filter(is_data) {
+            let (kind, epoch, closed) = (of.kind, of.epoch, Some(of.certificate()));
+            let new = Listed {
+                kind,
+                head: 0,
+                epoch,
+                closed,
+                generation: 0,
+            };
+            state.segments.entry(of.segment).or_insert(new);
+        }
+    }
+    if has_bug(Bug::DamageIsSkipped) {
+        let is_damaged = |id| replicas.iter().any(|of| of.segment == id && of.damaged);
+        state.segments.retain(|id, _| !is_damaged(*id));
+    }
+    Ok(state)
 }
 
 /// The state of a new store: the default table exists from the start.
@@ -355,9 +375,6 @@ fn check_complete(
         let is_whole = listed
             .closed
             .is_none_or(|certificate| replica.certificate() == certificate);
-        if replica.damaged && has_bug(Bug::DamageIsSkipped) {
-            continue;
-        }
         if replica.damaged || replica.kind != listed.kind || !is_whole {
             return Err(damaged(format!(
                 "segment {id} ({}) is damaged: {} bytes of it are valid{}",
@@ -376,10 +393,6 @@ fn check_complete(
             )));
         }
         found.push(**replica);
-    }
-    if has_bug(Bug::ReplayEverything) {
-        let is_data = |replica: &ReplicaInfo| replica.kind != Kind::Control && !replica.damaged;
-        return Ok(replicas.iter().copied().filter(is_data).collect());
     }
     Ok(found)
 }

@@ -142,6 +142,9 @@ impl Owned {
             return false;
         }
         self.done = version;
+        if has_bug(Bug::AnyListUnlocks) {
+            self.locked.clear();
+        }
         let served = Ranges::served_of(&self.told).expect("it was read");
         let comes_back = has_bug(Bug::PurgedComesBack);
         assert!(comes_back || !self.is_doomed(&served), "N9");
@@ -191,15 +194,15 @@ impl Owned {
 
     /// N8: locks these ranges.
     pub fn lock(&mut self, migration: MigrationId, ranges: Ranges) {
-        if has_bug(Bug::PurgedEarly) {
-            self.doomed = self.doomed.union(&ranges);
-        }
         self.locked.insert(migration, ranges);
     }
 
     /// The migration has failed according to its target.
     pub fn unlock(&mut self, migration: MigrationId) {
-        self.locked.remove(&migration);
+        let was_locked = self.locked.remove(&migration).is_some();
+        if !was_locked && has_bug(Bug::ServedBeforeListed) {
+            self.served = self.served.renewed(&self.owned, self.done);
+        }
     }
 
     /// Whether any of these ranges is listed, served or not.

@@ -8,7 +8,6 @@
 //! Paper: [Ousterhout15 §3]
 
 use duramen_base::ids::{KeyRange, RouteHash, TableId, TabletsVersion};
-use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::Tablets;
 
 /// The error for ranges that violate V2.
@@ -51,8 +50,7 @@ impl Ranges {
     pub fn served_of(tablets: &Tablets) -> Result<Ranges, NotATable> {
         let entries = || tablets.tablets.iter();
         Ranges::new(entries().map(|entry| (entry.table, entry.range)))?;
-        let early = has_bug(Bug::ServedBeforeListed);
-        let served = entries().filter(|entry| entry.state.is_served() || early);
+        let served = entries().filter(|entry| entry.state.is_served());
         Ranges::new(served.map(|entry| (entry.table, entry.range)))
     }
 

@@ -43,7 +43,6 @@ use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
-use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, PeerAnswer, TabletState, Tablets, ToCoordinator,
 };
@@ -210,8 +209,7 @@ impl Migrations {
         for (id, (table, range, to)) in outgoing {
             let run = self.names.number();
             let new = || Source::new(id, table, range, to, run);
-            let source = self.sources.entry(id).or_insert_with(new);
-            source.unlocks |= has_bug(Bug::AnyListUnlocks);
+            self.sources.entry(id).or_insert_with(new);
         }
         for (id, (table, range, from)) in incoming {
             let run = self.names.number();

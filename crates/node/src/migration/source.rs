@@ -118,7 +118,7 @@ pub(super) struct Source {
     is_announced: bool,
     locked_us: Option<u64>,
     /// It is to be served again (migration::M8).
-    pub(super) unlocks: bool,
+    unlocks: bool,
 }
 
 impl Source {
@@ -344,6 +344,11 @@ impl Source {
         }
     }
 
+    /// Whether the target has answered the last message.
+    fn is_answered(&self) -> bool {
+        matches!(self.stage, Stage::Sent) && self.flights.is_empty()
+    }
+
     /// migration::M8, migration::M9.
     fn watch_lock(&mut self, now_us: u64, out: &mut Outputs) {
         if std::mem::take(&mut self.unlocks) {
@@ -355,7 +360,7 @@ impl Source {
         self.locked_us = None;
         self.unlocks |= has_bug(Bug::TimeUnlocks);
         // When all is answered, the target has reported: the coordinator decides.
-        if matches!(self.stage, Stage::Sent) && self.flights.is_empty() {
+        if self.is_answered() {
             return;
         }
         // If everything is sent, the requests continue: the target's refusal unlocks.
@@ -427,6 +432,12 @@ impl Source {
         match answer {
             Some(PeerAnswer::Migrated { sequence: got }) if got == sequence => {
                 self.flights.remove(&sequence);
+                if has_bug(Bug::PurgedEarly)
+                    && self.is_answered()
+                    && let Some(work) = &self.work
+                {
+                    drop(lock(work).store.purge(self.table, self.range));
+                }
             }
             Some(PeerAnswer::NotYet { after_ms }) => {
                 flight.due_us = now_us + u64::from(after_ms) * 1000;
@@ -499,8 +510,9 @@ impl Work {
             }
             Step::Lock => {
                 self.store.quiesce();
-                if !has_bug(Bug::RoundsAreLost) {
-                    self.take()?;
+                self.take()?;
+                if has_bug(Bug::RoundsAreLost) {
+                    self.pending.clear();
                 }
                 self.marks(&mut out)?
             }

@@ -257,7 +257,10 @@ impl Target {
             && *due_us <= now_us
         {
             *due_us = now_us + PATIENCE_US;
-            self.until_us = u64::MAX;
+            let is_first = std::mem::replace(&mut self.until_us, u64::MAX) != u64::MAX;
+            if is_first && self.refused.is_none() && has_bug(Bug::ServedBeforeListed) {
+                out.unlocked.push(self.id);
+            }
             let report = ToCoordinator::MigrationDone {
                 migration: self.id,
                 server: env.me,
@@ -276,6 +279,9 @@ impl Target {
         };
         if self.until_us <= now_us {
             self.until_us = u64::MAX;
+            if has_bug(Bug::RefusesAndReports) {
+                return self.refuse(reason, out);
+            }
             return self.fail(now_us, reason.to_owned());
         }
         if let Stage::Committing(commit) = &self.stage
@@ -328,12 +334,8 @@ impl Target {
     /// Answers the source, if the disks of this side keep up, and the last message when the outcome
     /// is known.
     fn answer(&mut self, out: &mut Outputs) {
-        if let Some(reason) = &self.refused {
-            for (request, _) in self.held.drain(..) {
-                let reason = reason.clone();
-                out.answer(request, PeerAnswer::MigrationRefused { reason });
-            }
-            return;
+        if let Some(reason) = self.refused.clone() {
+            return self.refuse(&reason, out);
         }
         let unwritten = match self.stage {
             Stage::Filling => self.side.as_ref().map_or(0, |side| side.unwritten()),
@@ -349,6 +351,13 @@ impl Target {
         };
         for (request, sequence) in self.held.extract_if(.., |(_, sequence)| goes(*sequence)) {
             out.answer(request, PeerAnswer::Migrated { sequence });
+        }
+    }
+
+    fn refuse(&mut self, reason: &str, out: &mut Outputs) {
+        for (request, _) in self.held.drain(..) {
+            let reason = reason.to_owned();
+            out.answer(request, PeerAnswer::MigrationRefused { reason });
         }
     }
 
@@ -370,9 +379,7 @@ impl Target {
     fn fail(&mut self, now_us: u64, reason: String) {
         if let Stage::Filling | Stage::Committing(_) | Stage::Asking(_) = self.stage {
             self.refused = Some(reason.clone());
-            if !has_bug(Bug::RefusesAndReports) {
-                self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
-            }
+            self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
         }
     }
 

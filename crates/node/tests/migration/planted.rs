@@ -11,6 +11,7 @@ use duramen_base::planted::{Bug, with_bug};
 fn find(bug: Bug, scenario: fn(u64) -> World, seeds: u64) {
     for seed in 1..=seeds {
         if with_bug(bug, || scenario(seed)).wrong.is_some() {
+            println!("{bug:?}: seed {seed}");
             // Without the bug the same seed passes: so the bug was found, and nothing else.
             assert_eq!(scenario(seed).wrong, None, "seed {seed}");
             return;
