@@ -11,7 +11,6 @@ use duramen_base::planted::{Bug, with_bug};
 fn find(bug: Bug, scenario: fn(u64) -> World, seeds: u64) {
     for seed in 1..=seeds {
         if with_bug(bug, || scenario(seed)).wrong.is_some() {
-            println!("{bug:?}: seed {seed}");
             // Without the bug the same seed passes: so the bug was found, and nothing else.
             assert_eq!(scenario(seed).wrong, None, "seed {seed}");
             return;
@@ -27,7 +26,7 @@ fn a_source_that_serves_on_is_found() {
 
 #[test]
 fn a_lock_that_any_list_ends_is_found() {
-    find(Bug::AnyListUnlocks, given_up_at_its_end, 5);
+    find(Bug::AnyListUnlocks, given_up_at_its_end, 20);
 }
 
 #[test]
