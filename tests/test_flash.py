@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import threading
@@ -842,6 +843,26 @@ def test_a_device_that_does_not_give_back_what_it_was_given_is_told_and_memory_i
         assert wire.call("SET", b"hot", b"other") == b"OK"
         assert wire.call("GET", b"hot") == b"other"
         assert on_flash(server)["read_errors"] > 0
+    assert server.log().count("reading from flash fails") < 10  # one line in ten seconds
+
+
+@pytest.mark.duramen
+def test_a_device_that_takes_no_writes_is_told_and_memory_is_served_on(tiered):
+    """Nothing in the log said that flash had failed."""
+    server = tiered(threads=1, size="256mb", level="memory", dir=None)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (MIB, MIB))
+    with server.connect() as wire:
+        for n in range(2 * MEMORY // VALUE_BYTES):
+            try:
+                assert wire.call("SET", key(n), value(n)) == b"OK"
+            except ErrorReply as error:
+                assert "OOM" in str(error), error
+                break
+        else:
+            pytest.fail("more than memory was taken, and flash takes nothing")
+        assert wire.call("GET", key(0)) == value(0)
+        assert on_flash(server)["write_errors"] > 0
+    assert 0 < server.log().count("writing to flash fails: File too large") < 10
 
 
 def test_large_msets_of_many_threads_hold_nobody_up(tiered):

@@ -3,7 +3,7 @@
 
 use crate::figure::Figure;
 use crate::harness::store::{TABLE, key, open, value};
-use crate::harness::{Doing, Failure, Options, Report, Result, Rng, machine};
+use crate::harness::{Doing, Failure, Options, Random, Report, Result, machine};
 use duramen_engine::{Session, Store};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -346,7 +346,7 @@ struct Cell<H: Heap> {
 
 impl<H: Heap> Cell<H> {
     fn measure(&mut self, workload: &Workload, live_limit: u64) -> Result<Measured> {
-        let mut rng = Rng::new(17);
+        let mut rng = Random::new(17);
         let begun = Instant::now();
         let completed = self.phases(workload, live_limit, &mut rng);
         let seconds = begun.elapsed().as_secs_f64();
@@ -376,7 +376,7 @@ impl<H: Heap> Cell<H> {
         })
     }
 
-    fn phases(&mut self, workload: &Workload, live_limit: u64, rng: &mut Rng) -> bool {
+    fn phases(&mut self, workload: &Workload, live_limit: u64, rng: &mut Random) -> bool {
         if !self.allocate(&workload.before, live_limit, workload.churn, rng) {
             return false;
         }
@@ -390,7 +390,7 @@ impl<H: Heap> Cell<H> {
 
     /// Allocates `churn` times the limit, with deletions at random to stay within it; with a churn
     /// of 1, until the limit is met.
-    fn allocate(&mut self, sizes: &Sizes, live_limit: u64, churn: u64, rng: &mut Rng) -> bool {
+    fn allocate(&mut self, sizes: &Sizes, live_limit: u64, churn: u64, rng: &mut Random) -> bool {
         let mut allocated = 0;
         let missing = if churn == 1 {
             live_limit - self.bookkeeping.live_bytes.min(live_limit)
@@ -415,7 +415,7 @@ impl<H: Heap> Cell<H> {
         }
     }
 
-    fn delete_one(&mut self, rng: &mut Rng) {
+    fn delete_one(&mut self, rng: &mut Random) {
         let n = rng.below(self.bookkeeping.objects.len() as u64) as usize;
         let (handle, object) = self.bookkeeping.objects.swap_remove(n);
         self.heap.free(handle);
@@ -493,7 +493,7 @@ mod tests {
                 bookkeeping: Bookkeeping::new(2000),
                 baseline: 0,
             };
-            assert!(cell.phases(&workload, limit, &mut Rng::new(1)));
+            assert!(cell.phases(&workload, limit, &mut Random::new(1)));
             assert_eq!(cell.heap.put - cell.heap.freed, cell.bookkeeping.live_bytes);
             (cell.heap.put, cell.bookkeeping.live_bytes)
         };

@@ -8,8 +8,8 @@
 use crate::figure::Figure;
 use crate::harness::store::{self, BATCH, TABLE, key};
 use crate::harness::{
-    Bound, Chart, Chooser, Distribution, Doing, Failure, Options, Report, Result, Rng, Row, Series,
-    median, progress,
+    Bound, Chart, Chooser, Distribution, Doing, Failure, Options, Random, Report, Result, Row,
+    Series, median, progress,
 };
 use duramen_base::units::MIB;
 use duramen_engine::{Error, Stats, Store};
@@ -415,7 +415,7 @@ fn fill_and_delete(store: &Arc<Store>, value_bytes: usize, records: u64) -> Resu
         }
     };
     let full = store.stats();
-    let mut rng = Rng::new(9);
+    let mut rng = Random::new(9);
     let (mut deleted, mut failed, mut slowest) = (0u64, 0u64, Duration::ZERO);
     for _ in 0..next / 20 {
         let (mut guard, key) = (session.pin(), key::<16>(rng.below(next)));

@@ -9,8 +9,8 @@
 use crate::figure::Figure;
 use crate::harness::store::{self, BATCH, Shape, TABLE, key};
 use crate::harness::{
-    Bound, Chart, Chooser, Contender, Distribution, Doing, Latencies, Options, Report, Result, Rng,
-    Row, alternate, clock, fresh_seed, machine, progress,
+    Bound, Chart, Chooser, Contender, Distribution, Doing, Latencies, Options, Random, Report,
+    Result, Row, alternate, clock, fresh_seed, machine, progress,
 };
 use duramen_engine::{Decision, Session, Store};
 use serde_json::Value;
@@ -235,7 +235,7 @@ struct Load {
 }
 
 impl Load {
-    fn draw(&self, chooser: &mut Chooser, rng: &mut Rng) -> Operation {
+    fn draw(&self, chooser: &mut Chooser, rng: &mut Random) -> Operation {
         let kind = if rng.below(100) < self.mix.reads_percent {
             Kind::Read
         } else {
@@ -258,7 +258,7 @@ fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
                 let (stop, start) = (&stop, &start);
                 scope.spawn(move || {
                     let (mut chooser, mut rng) =
-                        (load.chooser.fork(fresh_seed()), Rng::new(fresh_seed()));
+                        (load.chooser.fork(fresh_seed()), Random::new(fresh_seed()));
                     let (mut value, mut out) =
                         (store::value(load.value_bytes), vec![0; load.value_bytes]);
                     let mut done = 0u64;
@@ -295,7 +295,7 @@ fn latency(load: &Load, workers: Vec<impl Worker>) -> Latencies {
                 let (stop, start) = (&stop, &start);
                 scope.spawn(move || {
                     let (mut chooser, mut rng) =
-                        (load.chooser.fork(fresh_seed()), Rng::new(fresh_seed()));
+                        (load.chooser.fork(fresh_seed()), Random::new(fresh_seed()));
                     let (mut value, mut out) =
                         (store::value(load.value_bytes), vec![0; load.value_bytes]);
                     let mut latencies = Latencies::default();

@@ -12,7 +12,7 @@ pub mod store;
 pub use alternate::{Contender, alternate, median};
 pub use cgroup::Group;
 pub use duramen_load::{
-    Chooser, Distribution, Doing, Failure, Latencies, Result, Rng, Zipf, clock, fresh_seed,
+    Chooser, Distribution, Doing, Failure, Latencies, Random, Result, Zipf, clock, fresh_seed,
 };
 pub use interrupt::Undo;
 pub use plot::{Chart, Scale, Series};

@@ -18,8 +18,8 @@
 //! adapts.
 
 use crate::membership::Members;
-use crate::random::Random;
 use duramen_base::ids::{ListVersion, ServerId};
+use duramen_base::random::Random;
 use std::collections::BTreeMap;
 
 /// The timeout is never more than this many times the configured one (F3).
@@ -121,7 +121,7 @@ impl Detector {
         if self.next_us <= now_us {
             self.next_us = now_us + self.interval_us;
             if let Some(to) = self.random.pick(&self.others).copied() {
-                let nonce = self.random.number();
+                let nonce = self.random.next_u64();
                 let asked = Pinged {
                     to,
                     sent_us: now_us,

@@ -122,6 +122,7 @@ impl HolderLease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_base::random::Random;
 
     const HOLDERS: [BackupId; 2] = [BackupId(1), BackupId(2)];
 
@@ -150,11 +151,8 @@ mod tests {
     #[test]
     fn scenario_27_a_holder_never_says_less_than_the_master_believes() {
         let (mut master, mut holder) = (MasterLease::new(1_000), HolderLease::new(1_000, 0));
-        let mut seed = 7u64;
-        let mut roll = |sides: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % sides
-        };
+        let mut random = Random::new(7);
+        let mut roll = |sides: u64| random.below(sides);
         // Times of the master; the holder's clock runs faster by up to a tenth.
         let (mut now, rate) = (0u64, 110);
         let mut read = 0;

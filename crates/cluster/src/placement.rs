@@ -25,6 +25,7 @@
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
+use duramen_base::random::{Random, mix};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -144,7 +145,7 @@ pub struct Placement {
     retired: BTreeMap<BackupId, (Member, bool)>,
     /// Number of this master's replicas that a recovery would read from each backup.
     load: BTreeMap<BackupId, u32>,
-    random: u64,
+    random: Random,
     /// Copysets of the present members; empty if the layout has none.
     groups: Vec<Vec<BackupId>>,
     stale: bool,
@@ -160,7 +161,7 @@ impl Placement {
             members: BTreeMap::new(),
             retired: BTreeMap::new(),
             load: BTreeMap::new(),
-            random: seed ^ 0x9E37_79B9_7F4A_7C15,
+            random: Random::new(seed),
             groups: Vec::new(),
             stale: true,
         }
@@ -362,7 +363,7 @@ impl Placement {
         }
         let mut best: Option<(u64, BackupId)> = None;
         for _ in 0..CANDIDATES {
-            let candidate = possible[self.roll(possible.len())];
+            let candidate = possible[self.random.index(possible.len())];
             let load = self.load.get(&candidate).copied().unwrap_or(0);
             let read_us = self.known(candidate).map_or(1, |member| member.read_us);
             let until = (u64::from(load) + 1) * u64::from(read_us.max(1));
@@ -372,18 +373,6 @@ impl Placement {
         }
         best.map(|(_, backup)| backup)
     }
-
-    fn roll(&mut self, sides: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        (mix(self.random) % sides as u64) as usize
-    }
-}
-
-/// Finalizer of splitmix64: each bit of the result depends on all bits of `z`.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
 }
 
 /// The copysets of these members (L3): groups of `replicas` servers, each server in at most

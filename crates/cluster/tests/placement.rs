@@ -1,23 +1,11 @@
 //! Placement of replicas: racks, refinement, copysets; and the effect of copysets, by Monte-Carlo.
 //! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
+use duramen_base::random::Random;
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((((z ^ (z >> 31)) >> 32) * bound as u64) >> 32) as usize
-    }
-}
 
 fn member(slot: u64, rack: Option<u64>) -> Member {
     Member {
@@ -379,13 +367,13 @@ fn what_a_recovery_reads_is_spread_by_speed() {
 /// R distinct racks.
 #[test]
 fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
-    let mut random = Random(40);
+    let mut random = Random::new(40);
     for round in 0..100 {
-        let count = 9 + random.below(40) as u64;
-        let racks = (round % 2 == 0).then(|| 4 + random.below(4) as u64);
+        let count = 9 + random.index(40) as u64;
+        let racks = (round % 2 == 0).then(|| 4 + random.index(4) as u64);
         let member = |slot: u64| member(slot, racks.map(|racks| (slot * 7 / 3) % racks));
         let gone: BTreeSet<u64> = (0..3)
-            .map(|_| random.below(count as usize) as u64)
+            .map(|_| random.index(count as usize) as u64)
             .collect();
         let layout = Layout::copysets(4, 3);
         let mut masters = [Placement::new(layout, 3, 1), Placement::new(layout, 3, 2)];
@@ -475,7 +463,7 @@ const FAILED: usize = 50;
 
 /// The share of `trials` random failures of so many servers in which some set is lost as a whole.
 fn losses(sets: &[[u16; REPLICAS]], trials: usize, seed: u64) -> f64 {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut lost = 0;
     let mut failed = vec![false; SERVERS];
     let mut by_server: Vec<Vec<u32>> = vec![Vec::new(); SERVERS];
@@ -486,7 +474,7 @@ fn losses(sets: &[[u16; REPLICAS]], trials: usize, seed: u64) -> f64 {
     for _ in 0..trials {
         let mut down = Vec::with_capacity(FAILED);
         while down.len() < FAILED {
-            let server = random.below(SERVERS);
+            let server = random.index(SERVERS);
             if !std::mem::replace(&mut failed[server], true) {
                 down.push(server);
             }
@@ -536,7 +524,7 @@ fn cidons_figures_for_random_placement_and_for_copysets() {
     }
     // Placement itself gives the first sets; the rest, up to the number of chunks, comes from the
     // same distribution, faster.
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let chunks = SERVERS * 8000 / REPLICAS;
     let mut sets = Vec::with_capacity(chunks);
     for _ in 0..50 {
@@ -544,7 +532,7 @@ fn cidons_figures_for_random_placement_and_for_copysets() {
         sets.push([0, 1, 2].map(|n: usize| chosen[n].slot() as u16));
     }
     while sets.len() < chunks {
-        let set = [0; REPLICAS].map(|_: u16| random.below(SERVERS) as u16);
+        let set = [0; REPLICAS].map(|_: u16| random.index(SERVERS) as u16);
         if set[0] != set[1] && set[0] != set[2] && set[1] != set[2] {
             sets.push(set);
         }

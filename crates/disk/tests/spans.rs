@@ -1,6 +1,7 @@
 //! Reads of spans: all bytes, for any begin and end, by both ways; errors of the device; a reader
 //! that is dropped with reads in flight.
 
+use duramen_base::random::Random;
 use duramen_disk::{Device, FileDevice, SpanReader};
 use std::io;
 use std::sync::Arc;
@@ -29,13 +30,8 @@ fn device(dir: &tempfile::TempDir) -> Arc<dyn Device> {
 
 /// Some spans, short and long, within a sector and over several.
 fn spans() -> Vec<(u64, usize)> {
-    let mut random = 88_172_645_463_325_252u64;
-    let mut next = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let mut random = Random::new(1);
+    let mut next = move || random.next_u64();
     (0..400)
         .map(|n| {
             let bytes = match n % 4 {

@@ -6,6 +6,7 @@ use duramen::{Level, Options, Store};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Chunk, Error, Geometry, Group, Identity, Mode, ReplicaId};
 use duramen_base::ids::SegmentId;
+use duramen_base::random::Random;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -40,12 +41,12 @@ impl Net {
     }
 
     /// A random one, or the oldest.
-    fn take(&self, dice: Option<&mut Dice>) -> Option<Event> {
+    fn take(&self, random: Option<&mut Random>) -> Option<Event> {
         let mut events = self.events.lock().unwrap();
         let count = events.len();
-        match dice {
+        match random {
             _ if count == 0 => None,
-            Some(dice) => Some(events.swap_remove(dice.roll(count))),
+            Some(random) => Some(events.swap_remove(random.index(count))),
             None => Some(events.remove(0)),
         }
     }
@@ -66,18 +67,6 @@ impl Backups for Net {
 
     fn control_head(&self, min_open: SegmentId) {
         self.push(Event::ControlHead(min_open));
-    }
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % sides
     }
 }
 
@@ -240,13 +229,13 @@ impl Cluster {
     }
 
     /// Executes events, in any order, until `done` or nothing is left.
-    fn settle(&self, dice: &mut Dice, mut done: impl FnMut() -> bool) {
+    fn settle(&self, random: &mut Random, mut done: impl FnMut() -> bool) {
         for _ in 0..100_000 {
             if done() {
                 return;
             }
             while self.store.background_step().unwrap() {}
-            match self.net.take(Some(dice)) {
+            match self.net.take(Some(random)) {
                 Some(event) => self.handle(event),
                 None => {
                     self.store.log().unwrap().forgive();
@@ -320,7 +309,7 @@ impl Cluster {
 }
 
 /// Writes one key, and executes events until it is acknowledged.
-fn write(cluster: &Cluster, dice: &mut Dice, n: u64, value: &[u8]) -> Vec<u8> {
+fn write(cluster: &Cluster, random: &mut Random, n: u64, value: &[u8]) -> Vec<u8> {
     let key = format!("key {}", n % 97).into_bytes();
     let position = {
         let mut session = cluster.store.engine().session().unwrap();
@@ -331,7 +320,7 @@ fn write(cluster: &Cluster, dice: &mut Dice, n: u64, value: &[u8]) -> Vec<u8> {
     };
     let log = cluster.store.log().unwrap();
     log.try_commit_here(Level::Synced);
-    cluster.settle(dice, || log.reached(&position) >= Level::Synced);
+    cluster.settle(random, || log.reached(&position) >= Level::Synced);
     key
 }
 
@@ -339,16 +328,16 @@ fn write(cluster: &Cluster, dice: &mut Dice, n: u64, value: &[u8]) -> Vec<u8> {
 fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
     let mut fetched = 0;
     for seed in 0..6 {
-        let mut dice = Dice(seed);
+        let mut random = Random::new(seed);
         let cluster = cluster(6, Level::Synced, false);
         let mut model = BTreeMap::new();
         let ids: Vec<BackupId> = cluster.backups.keys().copied().collect();
         for n in 0..160 {
-            let value = vec![b'a' + (n % 26) as u8; 20_000 + dice.roll(180_000)];
-            let key = write(&cluster, &mut dice, n, &value);
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + random.index(180_000)];
+            let key = write(&cluster, &mut random, n, &value);
             model.insert(key, value);
             if n % 20 == 13 {
-                let gone = [ids[dice.roll(ids.len())]];
+                let gone = [ids[random.index(ids.len())]];
                 let lost = cluster.lost.lock().unwrap().len();
                 let gone = if lost == 0 { &gone[..] } else { &[] };
                 assert!(cluster.recover(gone) == model, "seed {seed}, write {n}");
@@ -359,13 +348,15 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
                     .copied()
                     .filter(|id| cluster.up(*id).is_some())
                     .collect();
-                cluster.lose(up[dice.roll(up.len())]);
+                cluster.lose(up[random.index(up.len())]);
             }
         }
         // All lost replicas are replaced: any two more may go.
         let log = cluster.store.log().unwrap();
         for _ in 0..50 {
-            cluster.settle(&mut dice, || cluster.net.events.lock().unwrap().is_empty());
+            cluster.settle(&mut random, || {
+                cluster.net.events.lock().unwrap().is_empty()
+            });
             log.try_commit_here(Level::Synced);
         }
         let mut gone: Vec<BackupId> = cluster.lost.lock().unwrap().iter().copied().collect();
@@ -387,7 +378,7 @@ fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
 /// request.
 #[test]
 fn buffered_writes_are_synced_when_somebody_asks() {
-    let mut dice = Dice(3);
+    let mut random = Random::new(3);
     let cluster = cluster(4, Level::Buffered, false);
     let log = cluster.store.log().unwrap();
     let mut session = cluster.store.engine().session().unwrap();
@@ -404,7 +395,7 @@ fn buffered_writes_are_synced_when_somebody_asks() {
         while log.reached(&position) < Level::Buffered {
             let event = cluster
                 .net
-                .take(Some(&mut dice))
+                .take(Some(&mut random))
                 .expect("something is on its way");
             cluster.handle(event);
             turns += 1;
@@ -413,7 +404,7 @@ fn buffered_writes_are_synced_when_somebody_asks() {
         last = Some(position);
     }
     let last = last.unwrap();
-    cluster.settle(&mut dice, || log.reached(&last) >= Level::Synced);
+    cluster.settle(&mut random, || log.reached(&last) >= Level::Synced);
     assert_eq!(cluster.recover(&[]).len(), 50);
 }
 
@@ -421,9 +412,9 @@ fn buffered_writes_are_synced_when_somebody_asks() {
 /// any more.
 #[test]
 fn scenario_26_a_fenced_master_acknowledges_nothing() {
-    let mut dice = Dice(4);
+    let mut random = Random::new(4);
     let cluster = cluster(4, Level::Synced, false);
-    let value = write(&cluster, &mut dice, 1, b"before");
+    let value = write(&cluster, &mut random, 1, b"before");
     assert!(!value.is_empty());
     let log = cluster.store.log().unwrap();
     for backup in cluster.backups.values() {
@@ -495,9 +486,9 @@ fn writers_on_threads_are_acknowledged_while_a_backup_is_lost() {
 /// swap: its contents in memory are written elsewhere, or the swap would wait for ever.
 #[test]
 fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
-    let mut dice = Dice(1);
+    let mut random = Random::new(1);
     let cluster = cluster(6, Level::Synced, false);
-    write(&cluster, &mut dice, 0, b"value");
+    write(&cluster, &mut random, 0, b"value");
     let side = cluster.store.engine().side_log(SidePlan::default());
     let value = vec![7; 20_000];
     let object = NewObject {
@@ -528,7 +519,7 @@ fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
     for holder in holders {
         cluster.lose(holder);
     }
-    cluster.settle(&mut dice, || commit.is_durable());
+    cluster.settle(&mut random, || commit.is_durable());
     let found = cluster.recover(&[]);
     assert!(found.get(&b"key 1"[..]) == Some(&value), "it is recovered");
 }

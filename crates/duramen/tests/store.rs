@@ -4,6 +4,7 @@ use duramen::{Condition, Error, Level, Options, Phase, Session, Store, Version};
 use duramen_backup::Mode;
 use duramen_backup::disk::{File, Front, Fronted};
 use duramen_backup::os::OsDisk;
+use duramen_base::random::Random;
 use duramen_engine::TableId;
 use std::collections::BTreeMap;
 use std::io;
@@ -251,7 +252,7 @@ fn writes_of_many_threads_are_all_there() {
 fn cleaning_and_restarts_keep_everything() {
     let dir = tempfile::tempdir().unwrap();
     let mut model: BTreeMap<Vec<u8>, (u64, usize)> = BTreeMap::new();
-    let mut seed = 7u64;
+    let mut random = Random::new(7);
     for round in 0..3 {
         let store = open(dir.path());
         let mut session = store.session().unwrap();
@@ -261,13 +262,12 @@ fn cleaning_and_restarts_keep_everything() {
         }
         session.set_level(Some(Level::Memory)).unwrap();
         for n in 0..60_000u64 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let key = format!("key {}", (seed >> 33) % 20_000).into_bytes();
+            let key = format!("key {}", random.below(20_000)).into_bytes();
             if n % 16 == 0 {
                 session.remove(T, &key).unwrap();
                 model.remove(&key);
             } else {
-                let bytes = 1000 + (seed >> 40) as usize % 1000;
+                let bytes = 1000 + random.index(1000);
                 session
                     .set(T, &key, vec![n as u8; bytes])
                     .unwrap_or_else(|e| panic!("{e} {n} {round} {:?}", store.stats()));

@@ -1,6 +1,7 @@
 //! The engine against a model: random operations while a cleaner works, indexes grow and shrink,
 //! and time passes.
 
+use duramen_base::random::Random;
 use duramen_engine::{Clock, Condition, Decision, Error, Guard, Options, Session, Store, TableId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -269,13 +270,8 @@ fn the_model_holds_through_cleaning() {
     let (store, clock) = store(64 * MIB);
     let mut session = store.session().unwrap();
     let mut model = Model::default();
-    let mut random = 0x2545_f491_4f6c_dd1du64;
-    let mut next = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    let mut random = Random::new(1);
+    let mut next = |below: u64| random.below(below);
     for round in 0..600_000u32 {
         let k = next(30_000) as u16;
         let op = match next(20) {

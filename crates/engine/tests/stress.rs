@@ -2,6 +2,7 @@
 //! growth and shrinking, transactions, exclusive sessions, tables that come and go, time that
 //! passes, and memory that runs out.
 
+use duramen_base::random::Random;
 use duramen_engine::{Clock, Decision, Error, Mode, Options, Session, Store, TableId};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -72,17 +73,6 @@ impl World {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// The key's number, then bytes that follow from it and from the length.
 fn value_of(key: u64, bytes: u64) -> Vec<u8> {
     let mut value = key.to_le_bytes().to_vec();
@@ -99,7 +89,7 @@ fn check(key: &[u8], value: &[u8]) {
 
 /// Reads, writes, deletes, appends and expiries of random keys; versions only grow.
 fn operate(world: &World, session: &mut Session, seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut random = Random::new(seed);
     let mut versions = vec![0u64; KEYS as usize];
     while !world.stopped() {
         let mut guard = session.pin();
@@ -162,7 +152,7 @@ fn twin(pair: u64, which: u64) -> [u8; 8] {
 /// Writes both keys of a pair, or none of them, under locks or alone. A reader under locks, or
 /// alone, finds them equal.
 fn pair_up(world: &World, session: &mut Session, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for round in 0u64.. {
         if world.stopped() {
             return;
@@ -230,7 +220,7 @@ fn come_and_go(world: &World, session: &mut Session) {
 /// Scans from start to end. Keys that exist all the time must be shown, at least once, whatever
 /// grows or shrinks.
 fn scan(world: &World, session: &mut Session, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     while !world.stopped() {
         let (mut cursor, mut stable) = (0, HashSet::new());
         loop {
@@ -297,7 +287,7 @@ fn administer(world: &World, session: &mut Session) {
 
 /// Keys that every scan must show; rewriting them must not hide them.
 fn rewrite_stable(world: &World, session: &mut Session, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     while !world.stopped() {
         let mut guard = session.pin();
         for _ in 0..16 {

@@ -1,6 +1,7 @@
 //! Several threads in one store: atomicity, isolation, accounting, limits, and memory that follows
 //! the data.
 
+use duramen_base::random::Random;
 use duramen_engine::{
     Condition, Decision, Error, Guard, Mode, Options, Part, Stamp, Store, TableId,
 };
@@ -47,18 +48,15 @@ fn writers_readers_and_cleaners_share_the_store() {
             let (store, writes) = (&store, &writes);
             scope.spawn(move || {
                 let mut session = store.session().unwrap();
-                let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let mut random = Random::new(seed);
                 for count in 0..100_000u64 {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(seed);
-                    let key = (random >> 33) % 40_000;
+                    let key = random.below(40_000);
                     let mut guard = session.pin();
                     let hash = guard.hash(&key.to_le_bytes());
                     if count % 10 == 0 {
                         guard.remove(TABLE, hash, &key.to_le_bytes()).unwrap();
                     } else {
-                        let value = value_of(key, count, (random >> 20) as usize % 1200);
+                        let value = value_of(key, count, random.index(1200));
                         guard
                             .write(TABLE, hash, &key.to_le_bytes(), &value, None)
                             .unwrap();
@@ -312,12 +310,9 @@ fn high_utilization_keeps_taking_overwrites() {
         }
     }
     let before = store.stats();
-    let mut random = 88_172_645_463_325_252u64;
+    let mut random = Random::new(1);
     for _ in 0..3 * keys {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let key = random % keys;
+        let key = random.below(keys);
         let mut guard = session.pin();
         guard
             .write(

@@ -3,6 +3,7 @@
 //! could not be obtained.
 
 use duramen_base::ids::Level;
+use duramen_base::random::Random;
 use duramen_engine::{
     Clock, Collected, Error, Guard, LogOptions, Mode, Options, Room, Session, Store, TableId,
 };
@@ -75,13 +76,6 @@ fn all_end(store: &Arc<Store>, jobs: Vec<Job>) {
     }
 }
 
-fn next(random: &mut u64) -> u64 {
-    *random ^= *random << 13;
-    *random ^= *random >> 7;
-    *random ^= *random << 17;
-    *random
-}
-
 /// A writer that waited for memory once kept its head locked, while another one, pinned, waited for
 /// that head and so held back the memory.
 #[test]
@@ -90,12 +84,12 @@ fn writers_that_share_a_head_go_on_when_memory_is_short() {
     let keys = fill(&store, 0.75, 1000);
     let job = |seed: u64| {
         move |session: &mut Session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             for _ in 0..4_000 {
                 let mut guard = session.pin();
-                get(&guard, next(&mut random) % keys);
+                get(&guard, random.below(keys));
                 for _ in 0..8 {
-                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                    put(&mut guard, random.below(keys), &[2; 1000]).unwrap();
                 }
             }
         }
@@ -113,20 +107,20 @@ fn transactions_and_writers_share_a_head() {
     let store = store(Mode::Store, 1);
     let job = |seed: u64| {
         move |session: &mut Session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             for _ in 0..4_000 {
                 let mut guard = session.pin();
                 if seed.is_multiple_of(2) {
-                    put(&mut guard, next(&mut random) % 8, b"before").unwrap();
+                    put(&mut guard, random.below(8), b"before").unwrap();
                 }
-                let keys = [next(&mut random) % 8, next(&mut random) % 8];
+                let keys = [random.below(8), random.below(8)];
                 let locks = keys.map(|key| (TABLE, guard.hash(&key.to_le_bytes())));
                 guard.lock_keys(&locks).unwrap();
                 for key in keys {
                     put(&mut guard, key, b"within").unwrap();
                 }
                 guard.unlock_keys();
-                put(&mut guard, next(&mut random) % 8, b"after").unwrap();
+                put(&mut guard, random.below(8), b"after").unwrap();
             }
         }
     };
@@ -144,7 +138,7 @@ fn who_is_alone_finds_its_head_free() {
     let keys = fill(&store, 0.75, 1000);
     let job = |seed: u64| {
         move |session: &mut Session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             for round in 0..3_000 {
                 let mut guard = if round % 8 == 7 {
                     session.pin_exclusive()
@@ -152,7 +146,7 @@ fn who_is_alone_finds_its_head_free() {
                     session.pin()
                 };
                 for _ in 0..8 {
-                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                    put(&mut guard, random.below(keys), &[2; 1000]).unwrap();
                 }
                 guard.refresh();
             }
@@ -171,20 +165,20 @@ fn who_is_alone_finishes_what_the_cleaners_began() {
     let store = store(Mode::Store, 1);
     let keys = fill(&store, 0.75, 1000);
     let job = move |session: &mut Session| {
-        let mut random = 1;
+        let mut random = Random::new(1);
         for _ in 0..40 {
             let mut guard = session.pin_exclusive();
             for _ in 0..3_000 {
-                put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                put(&mut guard, random.below(keys), &[2; 1000]).unwrap();
             }
         }
     };
     // The second keeps the memory short while no session is alone, so that the cleaners are in the
     // middle of a victim.
     let other = move |session: &mut Session| {
-        let mut random = 2;
+        let mut random = Random::new(2);
         for _ in 0..30_000 {
-            put(&mut session.pin(), next(&mut random) % keys, &[3; 1000]).unwrap();
+            put(&mut session.pin(), random.below(keys), &[3; 1000]).unwrap();
         }
     };
     all_end(&store, vec![Box::new(job), Box::new(other)]);
@@ -200,7 +194,7 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     for seed in 1..=2u64 {
         let stop = stop.clone();
         jobs.push(Box::new(move |session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             let mut refused = 0;
             for round in 0..10 {
                 let mut guard = session.pin();
@@ -221,7 +215,7 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
                 drop(guard);
                 for _ in 0..20 {
                     let mut guard = session.pin();
-                    put(&mut guard, 1000 + next(&mut random) % 30_000, &[4; 2000]).unwrap();
+                    put(&mut guard, 1000 + random.below(30_000), &[4; 2000]).unwrap();
                 }
             }
             assert!(refused < 10 * 16, "none of its writes ever found memory");
@@ -231,11 +225,11 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     for seed in 3..=4u64 {
         let stop = stop.clone();
         jobs.push(Box::new(move |session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             while !stop.load(Ordering::Relaxed) {
                 let guard = session.pin();
                 for _ in 0..8 {
-                    get(&guard, next(&mut random) % 64);
+                    get(&guard, random.below(64));
                 }
             }
         }));
@@ -271,11 +265,11 @@ fn the_index_grows_out_of_free_windows() {
     let keys = fill(&store, 0.3, 1000);
     let job = |seed: u64| {
         move |session: &mut Session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             for _ in 0..2_500 {
                 let mut guard = session.pin();
                 for _ in 0..32 {
-                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                    put(&mut guard, random.below(keys), &[2; 1000]).unwrap();
                 }
             }
         }
@@ -464,12 +458,12 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
     for seed in 1..=3u64 {
         let (stop, current) = (stop.clone(), current.clone());
         jobs.push(Box::new(move |session| {
-            let mut random = seed;
+            let mut random = Random::new(seed);
             let mut version = 0;
             while !stop.load(Ordering::Relaxed) {
                 let mut guard = session.pin();
                 for _ in 0..8 {
-                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                    put(&mut guard, random.below(keys), &[2; 1000]).unwrap();
                     let table = TableId(current.load(Ordering::Relaxed) as u32);
                     let name = seed.to_le_bytes();
                     let hash = guard.hash(&name);

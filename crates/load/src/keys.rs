@@ -5,36 +5,8 @@
 //! exponents above 1. Ranks are scattered over the key space, so that hot keys are not neighbours
 //! in the log.
 
+use duramen_base::random::{Random, mix};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A generator of random numbers. Seeds are fixed: two runs of a figure touch the same keys.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    /// SplitMix64: 64 random bits.
-    #[inline]
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// Uniform in `0..n`; 0 for `n` = 0.
-    #[inline]
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
-    }
-
-    /// Uniform in [0, 1).
-    #[inline]
-    pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// A seed that this process has not used before: the first call returns 1, the next 2, …
 /// Consecutive runs on one store must not draw the same keys again: rewriting the same few keys is
@@ -43,12 +15,6 @@ pub fn fresh_seed() -> u64 {
     static USED: AtomicU64 = AtomicU64::new(1);
     // Only uniqueness matters.
     USED.fetch_add(1, Ordering::Relaxed)
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The distribution of accesses over the keys.
@@ -88,7 +54,7 @@ impl Distribution {
 /// Draws keys in `0..keys`.
 #[derive(Clone, Debug)]
 pub struct Chooser {
-    rng: Rng,
+    rng: Random,
     keys: u64,
     kind: Kind,
 }
@@ -109,7 +75,7 @@ const DRAWN: usize = 16 << 20;
 impl Chooser {
     /// A chooser over keys `0..keys` (at most 2^32).
     pub fn new(distribution: Distribution, keys: u64, seed: u64) -> Chooser {
-        let mut rng = Rng::new(mix(seed));
+        let mut rng = Random::new(mix(seed));
         let kind = match distribution {
             Distribution::Uniform => Kind::Uniform,
             Distribution::Zipfian(theta) => {
@@ -127,7 +93,7 @@ impl Chooser {
 
     /// The same distribution from another place in its sequence, with the same draws.
     pub fn fork(&self, seed: u64) -> Chooser {
-        let mut rng = Rng::new(mix(seed));
+        let mut rng = Random::new(mix(seed));
         let kind = match &self.kind {
             Kind::Uniform => Kind::Uniform,
             Kind::Drawn { ids, .. } => Kind::Drawn {
@@ -181,7 +147,7 @@ impl Zipf {
         }
     }
 
-    pub fn rank(&self, rng: &mut Rng) -> u64 {
+    pub fn rank(&self, rng: &mut Random) -> u64 {
         let unit = rng.unit();
         let scaled = unit * self.zeta_n;
         if scaled < 1.0 {
@@ -236,7 +202,7 @@ mod tests {
     fn ranks_have_zipfian_frequencies() {
         let (n, theta, draws) = (1000u64, 0.99, 400_000);
         let zipf = Zipf::new(n, theta);
-        let mut rng = Rng::new(7);
+        let mut rng = Random::new(7);
         let mut seen = vec![0u32; n as usize];
         for _ in 0..draws {
             seen[zipf.rank(&mut rng) as usize] += 1;

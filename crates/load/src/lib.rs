@@ -15,8 +15,9 @@ mod native;
 mod requests;
 mod worker;
 
+pub use duramen_base::random::Random;
 pub use error::{Doing, Failure, Result};
-pub use keys::{Chooser, Distribution, Rng, Zipf, fresh_seed};
+pub use keys::{Chooser, Distribution, Zipf, fresh_seed};
 pub use latency::{Latencies, Summary};
 pub use native::Native;
 pub use requests::{Access, Command, key, value};

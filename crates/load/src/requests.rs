@@ -1,7 +1,7 @@
 //! The requests of the load, as bytes.
 
 use super::native::Native;
-use crate::{Chooser, Distribution, Rng, fresh_seed};
+use crate::{Chooser, Distribution, Random, fresh_seed};
 use duramen_wire::resp::RequestEncoder;
 
 /// The command of the requests.
@@ -31,7 +31,7 @@ pub enum Access {
 pub(super) struct Source {
     command: Command,
     keys: Keys,
-    rng: Rng,
+    rng: Random,
     value: Vec<u8>,
     native: Option<Native>,
 }
@@ -64,7 +64,7 @@ impl Source {
         Source {
             command,
             keys: chosen,
-            rng: Rng::new(fresh_seed()),
+            rng: Random::new(fresh_seed()),
             value: value(value_bytes),
             native: None,
         }

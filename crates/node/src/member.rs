@@ -27,9 +27,9 @@ use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
 use duramen_base::ids::{ListVersion, MapVersion, ServerId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
+use duramen_base::random::Random;
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
-use duramen_cluster::random::Random;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer,
     Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, Tablets, ToCoordinator,
@@ -435,7 +435,7 @@ impl Member {
 
     /// Repeats it after a random rest: all members lose a coordinator at the same moment.
     fn again_soon(&mut self, asking: Asking, now_us: u64) {
-        let rest_us = REST_US / 2 + self.random.below(REST_US as usize) as u64;
+        let rest_us = REST_US / 2 + self.random.below(REST_US);
         self.again(asking, now_us + rest_us);
     }
 

@@ -6,8 +6,9 @@ mod common;
 #[path = "common/settings.rs"]
 mod settings;
 
-use common::{Dice, coordinator};
+use common::coordinator;
 use duramen_base::ids::{RouteHash, ServerId, TableId};
+use duramen_base::random::Random;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
 use duramen_engine::{Options, Store};
@@ -54,7 +55,7 @@ struct Net {
     pings: BTreeMap<RequestId, usize>,
     answers: Vec<CoordinatorAnswer>,
     next: u64,
-    dice: Dice,
+    random: Random,
     /// Percent of lost messages, without pings: a lost ping breaks a connection in practice, and is
     /// noticed.
     lost_percent: u64,
@@ -76,7 +77,7 @@ impl Net {
             pings: BTreeMap::new(),
             answers: Vec::new(),
             next: 0,
-            dice: Dice(seed),
+            random: Random::new(seed),
             lost_percent: 10,
         };
         net.coordinated(outputs);
@@ -90,17 +91,17 @@ impl Net {
 
     /// Sends a message with a delay of up to 20 ms, so in any order; perhaps lost, perhaps twice.
     fn send(&mut self, event: Event, is_ping: bool) {
-        if !is_ping && self.dice.roll(100) < self.lost_percent {
+        if !is_ping && self.random.below(100) < self.lost_percent {
             return;
         }
-        let copies = if !is_ping && self.dice.roll(10) == 0 {
+        let copies = if !is_ping && self.random.below(10) == 0 {
             2
         } else {
             1
         };
         for _ in 0..copies {
             let limit_us = if is_ping { 2_000 } else { 20_000 };
-            let at_us = self.now_us + 100 + self.dice.roll(limit_us);
+            let at_us = self.now_us + 100 + self.random.below(limit_us);
             let number = self.number();
             self.events.insert((at_us, number), event.clone());
         }
@@ -248,7 +249,7 @@ impl Net {
                 let purging = purge.begin(&self.nodes[n].store, &clients);
                 while purging.slice().unwrap() {}
                 let number = self.number();
-                let at_us = self.now_us + 3_000 + self.dice.roll(20_000);
+                let at_us = self.now_us + 3_000 + self.random.below(20_000);
                 let purged = Event::ToMember(n, Input::Purged);
                 self.events.insert((at_us, number), purged);
             }
@@ -262,8 +263,8 @@ impl Net {
 
     /// A request has a reply id: the driver would answer a repeated frame once.
     fn send_once(&mut self, asked: coordinator::Input) {
-        if self.dice.roll(100) >= self.lost_percent {
-            let at_us = self.now_us + 100 + self.dice.roll(20_000);
+        if self.random.below(100) >= self.lost_percent {
+            let at_us = self.now_us + 100 + self.random.below(20_000);
             let number = self.number();
             self.events
                 .insert((at_us, number), Event::ToCoordinator(asked));

@@ -16,9 +16,12 @@ use crate::error::ServerError;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES};
 use duramen_engine::flash::FlashOptions;
+use std::fs::Metadata;
+use std::os::fd::RawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
@@ -27,12 +30,64 @@ const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Most bytes that a thread may fetch at once: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
 
+/// Interval of the log lines about failures of flash.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
 /// A server's flash.
 pub struct Tier {
-    device: Arc<dyn Device>,
+    device: Arc<Reported>,
     path: PathBuf,
     /// Each reactor thread's share of Y2.
     fetch_bytes: usize,
+}
+
+/// A device whose failures are logged.
+struct Reported {
+    device: Arc<dyn Device>,
+    /// Time of the last log line.
+    last: Mutex<Option<Instant>>,
+}
+
+impl Reported {
+    fn report(&self, what: &str, error: &dyn std::fmt::Display) {
+        let mut last = self.last.lock().expect("last report");
+        if last.is_none_or(|then| then.elapsed() >= REPORT_INTERVAL) {
+            *last = Some(Instant::now());
+            tracing::error!("{what} flash fails: {error}");
+        }
+    }
+}
+
+impl Device for Reported {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+        let done = self.device.read_at(at, into);
+        done.inspect_err(|error| self.report("reading from", error))
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        let done = self.device.write_at(at, bytes);
+        done.inspect_err(|error| self.report("writing to", error))
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.device.sync()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    fn alignment(&self) -> usize {
+        self.device.alignment()
+    }
+
+    fn lies_in(&self, found: &Metadata) -> bool {
+        self.device.lies_in(found)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.device.descriptor()
+    }
 }
 
 impl std::fmt::Debug for Tier {
@@ -84,14 +139,18 @@ impl Tier {
         let share = config.memory_bytes / FETCH_PART / config.reactor_threads() as u64;
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         Tier {
-            device,
+            device: Arc::new(Reported {
+                device,
+                last: Mutex::default(),
+            }),
             path,
             fetch_bytes: share.clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX),
         }
     }
 
-    pub fn device(&self) -> &Arc<dyn Device> {
-        &self.device
+    /// Logs that a read has failed; at most one line in ten seconds.
+    pub(crate) fn report_read(&self, error: &std::io::Error) {
+        self.device.report("reading from", error);
     }
 
     /// A reader for one thread.
@@ -99,13 +158,13 @@ impl Tier {
     /// # Errors
     /// As [`SpanReader::new`].
     pub(crate) fn reader(&self, depth: u32) -> Result<SpanReader, Error> {
-        SpanReader::new(Arc::clone(&self.device), depth, true)
+        SpanReader::new(self.device.clone(), depth, true)
     }
 
     /// The tier as an option of the engine.
     pub fn options(&self) -> FlashOptions {
         FlashOptions {
-            device: Arc::clone(&self.device),
+            device: self.device.clone(),
         }
     }
 

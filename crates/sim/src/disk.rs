@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duramen_backup::disk::{Disk, File, OpenHow};
 
-use crate::random::Random;
+use duramen_base::random::Random;
 
 /// Bytes that a device writes as a whole or not at all.
 pub const SECTOR_BYTES: usize = 512;

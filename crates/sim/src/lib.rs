@@ -5,6 +5,5 @@
 
 pub mod cluster;
 pub mod disk;
-mod random;
 
-pub use random::Random;
+pub use duramen_base::random::Random;

@@ -3,6 +3,7 @@
 
 use crate::ask::{Answer, Asker};
 use crate::history::{Before, Clock, Input, Op, Record, When};
+use duramen_base::random::Random;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -64,30 +65,11 @@ impl Summary {
     }
 }
 
-/// SplitMix64; each client has its own operations.
-#[derive(Debug)]
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        ((u128::from(z) * bound as u128) >> 64) as usize
-    }
-}
-
 /// A client of one history after the other.
 pub(crate) struct Worker {
     number: usize,
     asker: Box<dyn Asker + Send>,
-    dice: Dice,
+    random: Random,
     written: u64,
 }
 
@@ -96,7 +78,7 @@ impl Worker {
         Worker {
             number,
             asker,
-            dice: Dice::new(number as u64),
+            random: Random::new(number as u64),
             written: 0,
         }
     }
@@ -113,7 +95,7 @@ impl Worker {
         let mut records = Vec::new();
         let mut summary = Summary::default();
         loop {
-            let which = self.dice.below(keys.len());
+            let which = self.random.index(keys.len());
             let key = &keys[which];
             let input = if which < plan.registers {
                 let version = versions.get(key).copied();
@@ -129,7 +111,7 @@ impl Worker {
                 }
                 records.push(record);
             }
-            let rest = self.dice.below(plan.rest.as_micros() as usize + 1);
+            let rest = self.random.index(plan.rest.as_micros() as usize + 1);
             std::thread::sleep(Duration::from_micros(rest as u64));
             if Instant::now() >= plan.until {
                 return (records, summary);
@@ -185,7 +167,7 @@ impl Worker {
     fn of_register(&mut self, version: u64) -> Input {
         self.written += 1;
         let mut input = Input::write(format!("{}-{}", self.number, self.written));
-        match self.dice.below(100) {
+        match self.random.index(100) {
             0..45 => return Input::new(Op::Read),
             45..52 => return Input::new(Op::Remove),
             52..60 => input.condition = Some(When::Absent),
@@ -203,11 +185,11 @@ impl Worker {
     }
 
     fn of_counter(&mut self) -> Input {
-        match self.dice.below(100) {
+        match self.random.index(100) {
             0..30 => Input::new(Op::Read),
             30..33 => Input::new(Op::Remove),
             _ => Input {
-                by: 1 + self.dice.below(3) as i64,
+                by: 1 + self.random.index(3) as i64,
                 ..Input::new(Op::Increment)
             },
         }

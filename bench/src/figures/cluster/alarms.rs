@@ -8,6 +8,7 @@
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, progress};
 use crate::servers::{Cluster, Programs, Up};
 use duramen_base::ids::ServerId;
+use duramen_base::random::Random;
 use duramen_client::{Client, Options as ClientOptions, Table};
 use duramen_wire::native::message::{Admin, AdminAnswer, ServerStatus};
 use std::collections::BTreeSet;
@@ -97,13 +98,10 @@ pub(super) fn run(
 /// One client's requests until the end.
 fn work(table: &Table, seed: u64, over: &AtomicBool, requests: &AtomicU64, failed: &AtomicU64) {
     let value = vec![b'a'; VALUE_BYTES];
-    let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = Random::new(seed);
     while !over.load(Ordering::Relaxed) {
-        dice = dice
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let key = format!("key:{:012}", (dice >> 20) % KEYS);
-        let done = if (dice >> 50).is_multiple_of(WRITES_OF) {
+        let key = format!("key:{:012}", random.below(KEYS));
+        let done = if random.one_in(WRITES_OF) {
             table.set(key.as_bytes(), &value).is_ok()
         } else {
             table.get(key.as_bytes()).is_ok()

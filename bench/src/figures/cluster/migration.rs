@@ -4,6 +4,7 @@
 use crate::harness::{Bound, Doing, Failure, Latencies, Options, Report, Result, Row, progress};
 use crate::servers::{Cluster, Programs, Up};
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::random::Random;
 use duramen_client::{Client, Options as ClientOptions, Table};
 use duramen_load::{Command, Load};
 use duramen_wire::native::message::{Admin, AdminAnswer, MigrationStatus, Status};
@@ -127,18 +128,15 @@ fn work(
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut latencies = PHASES.map(|_| Latencies::default());
     let value = vec![b'm'; VALUE_BYTES];
-    let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut random = Random::new(seed << 32 ^ COUNT.fetch_add(1, Ordering::Relaxed));
     loop {
-        dice = dice
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let key = format!("key:{:012}", (dice >> 20) % KEYS);
+        let key = format!("key:{:012}", random.below(KEYS));
         let begun = Instant::now();
         let now = phase.load(Ordering::SeqCst) as usize;
         if now >= PHASES.len() {
             return Ok(latencies);
         }
-        if (dice >> 50).is_multiple_of(WRITES_OF) {
+        if random.one_in(WRITES_OF) {
             table.set(key.as_bytes(), &value)?;
         } else {
             table.get(key.as_bytes())?;

@@ -3,7 +3,7 @@
 
 use super::FlashArgs;
 use super::lru::{Lru, OBJECT_BYTES};
-use crate::harness::{Chooser, Distribution, Doing, Report, Result, Rng, Row, Zipf, median};
+use crate::harness::{Chooser, Distribution, Doing, Random, Report, Result, Row, Zipf, median};
 use duramen_alloc::measured::Cache;
 use duramen_base::units::MIB;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ const THETA: f64 = 0.99;
 
 impl Trace {
     fn keys(self, objects: u64, count: usize) -> Vec<u32> {
-        let mut rng = Rng::new(5);
+        let mut rng = Random::new(5);
         let hot = Distribution::Zipfian(THETA);
         let (mut walk, mut newest) = (0, 0);
         let number = |nth: usize| nth as u64;
@@ -123,7 +123,7 @@ struct Found {
 /// Only the second half of the accesses counts: the first one fills the cache.
 fn measure(cache: &dyn Policy, keys: &[u32], write_percent: u64) -> Found {
     let mut bytes = [7; OBJECT_BYTES];
-    let mut rng = Rng::new(9);
+    let mut rng = Random::new(9);
     let mut touch = |key: u32| {
         let key = u64::from(key);
         let found = cache.get(key, &mut bytes);

@@ -215,7 +215,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Rng;
+    use crate::harness::Random;
     use std::cell::RefCell;
 
     /// Checked against a list in the order of use.
@@ -227,7 +227,7 @@ mod tests {
         let mut model: Vec<(u64, u8, bool)> = Vec::new();
         let left = RefCell::new(Vec::new());
         let spill = |key: u64, bytes: &[u8]| left.borrow_mut().push((key, bytes[5]));
-        let mut rng = Rng::new(1);
+        let mut rng = Random::new(1);
         let mut found = [0; OBJECT_BYTES];
         let mut expected = Vec::new();
         for step in 0..50_000u64 {

@@ -7,7 +7,7 @@
 use super::costs::SEGMENT_BYTES;
 use super::machine::{MICROSECOND, Machine, Ns, SECOND, Server};
 use super::recovery::{Master, Piece, Shelf};
-use crate::harness::{Doing, Failure, Result, Rng};
+use crate::harness::{Doing, Failure, Random, Result};
 use duramen_base::ids::{ClusterId, KeyRange, ListVersion, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
@@ -752,7 +752,7 @@ pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
 /// interval, and its connection is refused.
 fn noticed_ms(servers: usize, seed: u64) -> f64 {
     const TRIALS: usize = 200;
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let mut total = 0.0;
     for _ in 0..TRIALS {
         let mut first = f64::INFINITY;

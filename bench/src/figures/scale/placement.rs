@@ -6,7 +6,7 @@
 
 use super::costs::SEGMENT_BYTES;
 use super::machine::{SECOND, ns};
-use crate::harness::{Bound, Options, Report, Rng, Row};
+use crate::harness::{Bound, Options, Random, Report, Row};
 use duramen_cluster::placement::{Layout, Member, Placement};
 use duramen_cluster::replication::BackupId;
 use std::collections::BTreeSet;
@@ -72,7 +72,7 @@ pub(super) fn run(options: &Options, report: &mut Report) {
 
 /// Time of a recovery over the best possible one.
 fn trial(way: Way, spread: f64, seed: u64) -> f64 {
-    let mut rng = Rng::new(seed + 1);
+    let mut rng = Random::new(seed + 1);
     let mut unit = || rng.below(1 << 20) as f64 / f64::from(1 << 20);
     // Relative to the fastest; half of them are slow where disks differ much.
     let slowness: Vec<f64> = (0..DISKS)

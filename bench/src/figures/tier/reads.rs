@@ -3,7 +3,7 @@
 
 use super::VALUE_BYTES;
 use super::rivals::Rival;
-use crate::harness::{Doing, Failure, Latencies, Result, Rng, fresh_seed};
+use crate::harness::{Doing, Failure, Latencies, Random, Result, fresh_seed};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl Choice {
         }
     }
 
-    fn key(self, rng: &mut Rng, keys: u64) -> u64 {
+    fn key(self, rng: &mut Random, keys: u64) -> u64 {
         match self {
             Choice::Hot if rng.below(100) < HOT_READS => rng.below(keys / HOT_KEYS) * HOT_KEYS,
             _ => rng.below(keys),
@@ -290,7 +290,7 @@ impl Reads {
 
     fn read(&self, rival: &Rival) -> Result<Outcome> {
         in_threads(rival, self.connections as u64, |_, connection, outcome| {
-            let mut rng = Rng::new(fresh_seed());
+            let mut rng = Random::new(fresh_seed());
             let begun = Instant::now();
             let mut keys = vec![0; self.pipeline];
             while begun.elapsed() < self.time {
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn nine_of_ten_hot_reads_are_of_one_key_in_twenty() {
-        let mut rng = Rng::new(1);
+        let mut rng = Random::new(1);
         let hot = (0..10_000)
             .filter(|_| Choice::Hot.key(&mut rng, 100_000).is_multiple_of(HOT_KEYS))
             .count();

@@ -1,9 +1,9 @@
 //! Bytes that change on disk under a running server: the server finds and repairs the damage, so a
 //! SIGKILL loses nothing.
 
-use crate::load::Random;
 use crate::server::Server;
 use crate::wire::{Reply, Wire};
+use duramen_base::random::Random;
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;

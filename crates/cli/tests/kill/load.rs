@@ -5,6 +5,7 @@ use super::check::{
 };
 use super::server::Server;
 use super::wire::{Reply, Wire};
+use duramen_base::random::Random;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Mutex;
@@ -14,22 +15,6 @@ use std::time::{Duration, Instant};
 pub(crate) const WRITERS: usize = 4;
 /// Keys of a writer: few, so that each is overwritten and deleted often.
 const KEYS: u64 = 60;
-
-/// Reproducible choices (xorshift64*).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
-    }
-}
 
 /// State that all clients of one life share.
 struct Shared {

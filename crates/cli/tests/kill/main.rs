@@ -14,7 +14,7 @@ mod server;
 mod wire;
 
 use check::Model;
-use load::Random;
+use duramen_base::random::Random;
 use server::Server;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! One life of a server: started, killed, its log kept.
 
-use super::load::Random;
+use duramen_base::random::Random;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};

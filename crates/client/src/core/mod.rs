@@ -38,6 +38,7 @@ pub use routes::{Route, Routes};
 
 use crate::error::Error;
 use duramen_base::ids::{ClientId, MapVersion, ServerId};
+use duramen_base::random::Random;
 use duramen_wire::native::codec::{
     Envelope, MultiRequest, PARTS_MAX, Reply, Trouble, encode_enumerate, encode_single,
 };
@@ -159,7 +160,7 @@ pub struct Core {
     /// How long an answer of the coordinator is waited for.
     ask_timeout_us: u64,
     exactly_once: bool,
-    random: u64,
+    random: Random,
     /// A refusal by the coordinator that no other attempt changes.
     refused: Option<Error>,
 }
@@ -185,7 +186,7 @@ impl Core {
             lease_asked_until_us: 0,
             ask_timeout_us,
             exactly_once,
-            random: seed | 1,
+            random: Random::new(seed),
             refused: None,
         }
     }
@@ -207,12 +208,8 @@ impl Core {
     /// A pause after this many consecutive failures: a random time between half of a value and the
     /// value, which doubles.
     pub fn pause_us(&mut self, failures: u32) -> u64 {
-        // xorshift64: good enough to spread clients.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
         let whole = (PAUSE_US << failures.saturating_sub(1).min(20)).min(PAUSE_MAX_US);
-        whole / 2 + self.random % (whole / 2 + 1)
+        whole / 2 + self.random.below(whole / 2 + 1)
     }
 
     /// The next step for this batch.

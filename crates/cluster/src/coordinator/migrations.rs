@@ -144,7 +144,7 @@ impl Coordinator {
     }
 
     fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
-        let id = MigrationId(self.random.number());
+        let id = MigrationId(self.random.next_u64());
         self.put(Key::Migration(id), &record);
         self.moving.insert((record.table, record.range.first), id);
         self.migrations

@@ -48,12 +48,12 @@ mod tables;
 mod verdict;
 
 use crate::membership::Members;
-use crate::random::Random;
 use crate::recovery::Recovery;
 use duramen_base::ids::{
     ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_base::planted::{Bug, has_bug};
+use duramen_base::random::Random;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RangeLoad,
     RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus, TableEntry,

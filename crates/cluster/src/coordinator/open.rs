@@ -5,9 +5,9 @@ use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, Tab
 use super::store::Contents;
 use super::{Config, Coordinator, Migration, Output, Timer};
 use crate::membership::Members;
-use crate::random::Random;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
+use duramen_base::random::Random;
 use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

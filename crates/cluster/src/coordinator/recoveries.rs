@@ -54,7 +54,7 @@ impl Coordinator {
         let Some(min_open) = self.servers.get(&dead).map(|s| s.record.min_open) else {
             return;
         };
-        let id = RecoveryId(self.random.number());
+        let id = RecoveryId(self.random.next_u64());
         let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
         self.recoveries.insert(dead, new);
         self.ask_backups(dead);
@@ -501,7 +501,7 @@ impl Coordinator {
         if recovery.log.is_none() || can_go_on {
             return;
         }
-        let id = RecoveryId(self.random.number());
+        let id = RecoveryId(self.random.next_u64());
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.begin_again(id);
         }

@@ -351,7 +351,7 @@ impl Coordinator {
             });
             free.sort();
             while !free.is_empty() && group.len() < self.meta.settings.replicas as usize {
-                let id = free.swap_remove(self.random.below(free.len()));
+                let id = free.swap_remove(self.random.index(free.len()));
                 let rack = self.servers[&id].record.entry.rack.clone();
                 if rack.is_none() || group.iter().all(|(_, other)| *other != rack) {
                     group.push((id, rack));

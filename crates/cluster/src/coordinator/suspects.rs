@@ -100,7 +100,7 @@ impl Coordinator {
     }
 
     pub(super) fn check_again(&mut self, id: ServerId) {
-        let nonce = self.random.number();
+        let nonce = self.random.next_u64();
         let patience_us = self.ping_patience_us();
         if let Some(check) = self.servers.get_mut(&id).and_then(|s| s.check.as_mut()) {
             check.nonce = nonce;
@@ -183,7 +183,7 @@ impl Coordinator {
         self.arm(self.now_us + interval_us, Timer::Probe);
         let picked = self.random.pick(&self.up).copied();
         if let Some(id) = picked.filter(|id| self.servers[id].push.is_welcome) {
-            let nonce = self.random.number();
+            let nonce = self.random.next_u64();
             let question = FromCoordinator::Ping { nonce };
             let patience_us = self.ping_patience_us();
             self.ask(id, question, CallKind::Probe { nonce }, patience_us);
@@ -225,7 +225,7 @@ impl Coordinator {
         asked.retain(|id| self.servers[id].push.is_welcome);
         if asked.len() > ROLL_MAX {
             for n in 0..ROLL_MAX {
-                let other = n + self.random.below(asked.len() - n);
+                let other = n + self.random.index(asked.len() - n);
                 asked.swap(n, other);
             }
             asked.truncate(ROLL_MAX);

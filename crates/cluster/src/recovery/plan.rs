@@ -12,8 +12,8 @@
 //! possible, so that a slot has one owner (docs/traps.md, trap 24); without statistics the log's
 //! length is spread over the tablets by their share of the hash space.
 
-use crate::random::Random;
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::random::Random;
 use duramen_wire::native::message::{RangeLoad, RecoverTablet};
 
 /// Open partitions tried for a piece.
@@ -176,7 +176,7 @@ pub(crate) fn pack(mut pieces: Vec<Piece>, limits: Limits, random: &mut Random) 
             bytes + piece.bytes <= limits.bytes && records + piece.records <= limits.records
         };
         let tried: Vec<usize> = (0..OPEN_PARTITIONS.min(partitions.len()))
-            .map(|_| random.below(partitions.len()))
+            .map(|_| random.index(partitions.len()))
             .collect();
         match tried.into_iter().find(|n| fits(&partitions[*n])) {
             Some(n) => {

@@ -284,7 +284,9 @@ impl Master {
         };
         if let Some(segment) = self.segments.get_mut(&sent.segment) {
             segment.has_no_source = true;
-            segment.unplace(sent.backup);
+            if segment.unplace(sent.backup) {
+                self.garbage.push((sent.backup, sent.segment));
+            }
         }
         self.look_at_racks(sent.segment);
         self.active.remove(&sent.segment);
@@ -305,7 +307,11 @@ impl Master {
                 replica.in_flight = replica.in_flight.saturating_sub(1);
                 replica.sent = replica.buffered;
             }
-            _ => segment.unplace(sent.backup),
+            _ => {
+                if segment.unplace(sent.backup) {
+                    self.garbage.push((sent.backup, sent.segment));
+                }
+            }
         }
         self.active.insert(sent.segment);
         for holder in holders {

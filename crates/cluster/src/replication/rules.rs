@@ -153,10 +153,12 @@ impl Master {
             let Some(backup) = self.placement.choose(&holding, &avoided) else {
                 break;
             };
-            if kept {
-                self.garbage.retain(|entry| *entry != (backup, id));
-            }
             let mut replica = Replica::new(backup, segment.epoch);
+            if kept {
+                let garbage = self.garbage.len();
+                self.garbage.retain(|entry| *entry != (backup, id));
+                replica.replaces_garbage = self.garbage.len() < garbage;
+            }
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
             segment.replicas.push(replica);
             segment.settled.push(backup); // replication::O12

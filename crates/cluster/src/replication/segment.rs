@@ -55,6 +55,8 @@ pub(super) struct Replica {
     pub syncing: Progress,
     /// A recovery reads it first.
     pub primary: bool,
+    /// The backup has an older replica, to be freed unless this one is sent.
+    pub replaces_garbage: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
     /// Its opening was refused, and no other backup can take it: it is sent again
@@ -80,6 +82,7 @@ impl Replica {
             synced: progress,
             syncing: Progress::default(),
             primary: false,
+            replaces_garbage: false,
             in_flight: 0,
             refused: false,
             opened_at: progress.epoch,
@@ -197,10 +200,14 @@ impl Segment {
             .find(|replica| replica.backup == backup)
     }
 
-    /// A backup that was chosen for a replica was sent nothing: the choice is undone.
-    pub fn unplace(&mut self, backup: BackupId) {
-        self.replicas.retain(|replica| replica.backup != backup);
+    /// A backup that was chosen for a replica was sent nothing: the choice is undone. Returns
+    /// whether an older replica there is to be freed.
+    pub fn unplace(&mut self, backup: BackupId) -> bool {
+        let mut removed = self.replicas.extract_if(.., |r| r.backup == backup);
+        let has_garbage = removed.any(|replica| replica.replaces_garbage);
+        drop(removed);
         self.unsettle(backup);
+        has_garbage
     }
 
     /// replication::O12: the older replica of this backup may count again.

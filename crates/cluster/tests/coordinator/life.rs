@@ -392,7 +392,7 @@ impl World {
         question: FromCoordinator,
     ) -> Option<(ServerAnswer, Vec<u8>)> {
         let now_us = self.now_us;
-        let busy = self.random.once_in(6);
+        let busy = self.random.one_in(6);
         let takes_us = self.random.below(150 * MS);
         let server = &mut self.servers[index];
         let life = server.life.as_mut().expect("it lives");

@@ -2,6 +2,7 @@
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MapVersion, MigrationId, RouteHash, ServerId, TableId};
+use duramen_base::random::Random;
 use duramen_cluster::coordinator::Input;
 use duramen_cluster::coordinator::store::MetaStore as _;
 use duramen_wire::native::message::{
@@ -41,15 +42,8 @@ fn take(map: &mut TabletMap, step: &MapStep) {
     }
 }
 
-fn roll(state: &mut u64, sides: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % sides
-}
-
 /// A command that changes the map, or is refused.
-fn change(rig: &mut Rig, random: &mut u64, servers: &[ServerId], begun: &mut Vec<MigrationId>) {
+fn change(rig: &mut Rig, random: &mut Random, servers: &[ServerId], begun: &mut Vec<MigrationId>) {
     let tables: Vec<TableId> = rig
         .coordinator
         .status()
@@ -57,19 +51,19 @@ fn change(rig: &mut Rig, random: &mut u64, servers: &[ServerId], begun: &mut Vec
         .iter()
         .map(|t| t.table)
         .collect();
-    let table = tables[roll(random, tables.len() as u64) as usize];
-    let hash = RouteHash(roll(random, 64) << 58);
-    let to = servers[roll(random, servers.len() as u64) as usize];
-    let admin = match roll(random, 9) {
+    let table = tables[random.index(tables.len())];
+    let hash = RouteHash(random.below(64) << 58);
+    let to = servers[random.index(servers.len())];
+    let admin = match random.below(9) {
         0 => Admin::CreateTable {
-            name: format!("t{}", roll(random, 4)),
-            servers: 1 + roll(random, 5) as u32,
+            name: format!("t{}", random.below(4)),
+            servers: 1 + random.below(5) as u32,
             level: None,
         },
         1 => Admin::DropTable {
-            name: format!("t{}", roll(random, 4)),
+            name: format!("t{}", random.below(4)),
         },
-        2 if servers.len() > 3 && roll(random, 4) == 0 => Admin::CrashServer { server: to },
+        2 if servers.len() > 3 && random.one_in(4) => Admin::CrashServer { server: to },
         2..5 => Admin::Split { table, at: hash },
         5..8 => Admin::Migrate {
             table,
@@ -94,13 +88,13 @@ fn whoever_follows_the_steps_has_the_map() {
         let mut rig = Rig::new();
         let servers = rig.enlist_some(5);
         rig.create_table("t0", 4);
-        let mut random = seed;
+        let mut random = Random::new(seed);
         let mut begun = Vec::new();
         let mut members: Vec<TabletMap> = (0..3).map(|_| whole(&mut rig)).collect();
         for _ in 0..80 {
             change(&mut rig, &mut random, &servers, &mut begun);
             let map = whole(&mut rig);
-            let member = &mut members[roll(&mut random, 3) as usize];
+            let member = &mut members[random.index(3)];
             match changes(&mut rig, member.version) {
                 CoordinatorAnswer::MapIsCurrent => {}
                 CoordinatorAnswer::MapStep(step) => {

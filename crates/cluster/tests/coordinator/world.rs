@@ -10,6 +10,7 @@
 
 use crate::life::{Key, Life, Server, Value};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_base::random::Random;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
 use duramen_wire::native::message::{
@@ -19,29 +20,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
-
-/// SplitMix64 of a test's own.
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.number() % bound.max(1)
-    }
-
-    /// True once in so many times.
-    pub fn once_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-}
 
 enum Event {
     /// A request of the coordinator arrives.
@@ -111,9 +89,9 @@ pub const REPLICAS: usize = 2;
 
 impl World {
     pub fn new(seed: u64, servers: usize) -> World {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let keys: Vec<Key> = (0..40)
-            .map(|_| (TABLE, RouteHash(random.number())))
+            .map(|_| (TABLE, RouteHash(random.next_u64())))
             .collect();
         let mut world = World {
             servers: (0..servers).map(|n| Server::new(n as u64 + 1)).collect(),
@@ -148,8 +126,8 @@ impl World {
     }
 
     fn boot(&mut self, index: usize) {
-        let nonce = self.random.number();
-        let seed = self.random.number();
+        let nonce = self.random.next_u64();
+        let seed = self.random.next_u64();
         self.servers[index].life = Some(Life::new(nonce, seed, self.now_us));
     }
 
@@ -235,7 +213,7 @@ impl World {
         let term = store.acquire().expect("reached").expect("nobody leads").0 as u32;
         let config = Config {
             term,
-            seed: self.random.number(),
+            seed: self.random.next_u64(),
             ..crate::rig::config()
         };
         let contents = store.load().expect("it leads");
@@ -302,15 +280,15 @@ impl World {
 
     /// The delay of a message; none if it is lost.
     fn delay(&mut self) -> Option<u64> {
-        if !self.is_calm && self.random.once_in(40) {
+        if !self.is_calm && self.random.one_in(40) {
             return None;
         }
-        let slow = !self.is_calm && self.random.once_in(50);
+        let slow = !self.is_calm && self.random.one_in(50);
         Some(100 + self.random.below(if slow { 300 * MS } else { 2 * MS }))
     }
 
     fn send(&mut self, term: u32, call: CallId, to: ServerId, question: FromCoordinator) {
-        let copies = if !self.is_calm && self.random.once_in(30) {
+        let copies = if !self.is_calm && self.random.one_in(30) {
             2
         } else {
             1
@@ -488,8 +466,8 @@ impl World {
         let Some(to) = up.get(self.random.below(up.len() as u64) as usize).copied() else {
             return;
         };
-        let first = RouteHash(self.random.number());
-        let last = RouteHash(first.0.saturating_add(self.random.number() >> 2));
+        let first = RouteHash(self.random.next_u64());
+        let last = RouteHash(first.0.saturating_add(self.random.next_u64() >> 2));
         match self.random.below(5) {
             0 => self.admin(Admin::Split {
                 table: TABLE,
@@ -608,11 +586,11 @@ fn random_histories_end_well() {
 #[test]
 fn a_seed_repeats_itself() {
     let trace = |seed| {
-        let world = World::history(seed);
+        let mut world = World::history(seed);
         (
             world.now_us,
             world.next_event,
-            world.random.0,
+            world.random.next_u64(),
             world.next_value,
         )
     };

@@ -6,12 +6,10 @@
 //! and it never takes a stale log for the whole one. `DURAMEN_SEEDS=first..last` runs other seeds.
 //! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
-#[path = "../common/dice.rs"]
-mod dice;
 mod planted;
 
-use dice::Dice;
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::random::Random;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::{
@@ -75,7 +73,7 @@ enum Answer {
 }
 
 struct World {
-    dice: Dice,
+    random: Random,
     master: Master,
     config: Config,
     machines: Vec<Machine>,
@@ -96,7 +94,7 @@ struct World {
     asked: Option<SegmentId>,
     floor: SegmentId,
     /// The share of writes that are synced at once, in percent.
-    synced_at_once: usize,
+    synced_at_once: u64,
     /// Segments of which a power cut took bytes from a replica since everything was on R replicas.
     /// A backup whose power was cut comes back with its synced bytes, fewer than were promised at
     /// level buffered: the others keep that promise, if they are there.
@@ -142,7 +140,7 @@ impl World {
         };
         let ids: Vec<BackupId> = (0..MACHINES as u64).map(BackupId).collect();
         World {
-            dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xC0FFEE),
+            random: Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xC0FFEE),
             master: Master::new(config, State::default(), &ids, &[]),
             config,
             machines: (0..MACHINES as u64).map(machine).collect(),
@@ -178,8 +176,8 @@ impl World {
     }
 
     fn work(&mut self) {
-        let head = self.dice.roll(self.heads.len());
-        match self.dice.roll(10) {
+        let head = self.random.index(self.heads.len());
+        match self.random.index(10) {
             0..=5 => self.append(head),
             6 | 7 => self.roll_head(head),
             8 => self.clean(),
@@ -194,7 +192,7 @@ impl World {
         let Some((segment, length)) = self.heads[head] else {
             return self.roll_head(head);
         };
-        let length = length + 8 + self.dice.roll(5) as u32 * 8;
+        let length = length + 8 + self.random.index(5) as u32 * 8;
         self.heads[head] = Some((segment, length));
         self.master
             .appended(segment, certificate_at(segment, length));
@@ -217,7 +215,7 @@ impl World {
         if free.is_empty() {
             return;
         }
-        let take = 1 + self.dice.roll(2);
+        let take = 1 + self.random.index(2);
         let remove: Vec<SegmentId> = free.into_iter().take(take).collect();
         self.in_swap.extend(&remove);
         let survivor = self.id();
@@ -252,7 +250,7 @@ impl World {
                     };
                     if send.kind != Kind::Control {
                         self.under_way.insert(send.ticket, send.backup);
-                        if send.open && send.close && self.dice.chance(4) {
+                        if send.open && send.close && self.random.percent(4) {
                             // Its bytes are elsewhere, and are not found.
                             self.answers.push(Answer::NotFetched(send.ticket));
                             continue;
@@ -294,7 +292,7 @@ impl World {
     fn note(&mut self) {
         let Some(asked) = self.asked else { return };
         self.floor = self.floor.max(asked);
-        if self.dice.chance(70) {
+        if self.random.percent(70) {
             self.master.control_head_noted(asked);
             self.asked = None;
         }
@@ -305,14 +303,14 @@ impl World {
         if self.wire.is_empty() {
             return;
         }
-        let n = self.dice.roll(self.wire.len());
-        let message = if self.dice.chance(10) {
+        let n = self.random.index(self.wire.len());
+        let message = if self.random.percent(10) {
             self.wire[n].clone() // the answer will be lost: it is sent again
         } else {
             self.wire.remove(n)
         };
-        let busy = message.send.open && self.dice.chance(6);
-        let synced = self.dice.chance(self.synced_at_once);
+        let busy = message.send.open && self.random.percent(6);
+        let synced = self.random.percent(self.synced_at_once);
         let Some(machine) = self.machine(message.send.backup) else {
             return;
         };
@@ -339,7 +337,7 @@ impl World {
             Level::Buffered
         };
         self.answers.push(Answer::Reached(ticket, level));
-        if self.dice.chance(5) {
+        if self.random.percent(5) {
             self.answers.push(Answer::Reached(ticket, level));
         }
     }
@@ -348,7 +346,7 @@ impl World {
         if self.answers.is_empty() {
             return;
         }
-        let n = self.dice.roll(self.answers.len());
+        let n = self.random.index(self.answers.len());
         match self.answers.remove(n) {
             Answer::Reached(ticket, level) => {
                 self.under_way.remove(&ticket);
@@ -368,7 +366,7 @@ impl World {
     }
 
     fn sync(&mut self) {
-        let n = self.dice.roll(self.machines.len());
+        let n = self.random.index(self.machines.len());
         let machine = &mut self.machines[n];
         let waits =
             |answer: &Answer| matches!(answer, Answer::Synced(id) if machine.id == Some(*id));
@@ -403,7 +401,7 @@ impl World {
         if up.len() <= 4 {
             return;
         }
-        let n = up[self.dice.roll(up.len())];
+        let n = up[self.random.index(up.len())];
         self.lose_machine(n, power_cut);
     }
 
@@ -430,7 +428,7 @@ impl World {
         if down.is_empty() {
             return;
         }
-        let n = down[self.dice.roll(down.len())];
+        let n = down[self.random.index(down.len())];
         let machine = &mut self.machines[n];
         machine.generation += 1;
         let id = BackupId(machine.generation << 32 | n as u64);
@@ -481,7 +479,7 @@ impl World {
             return machine.disk.clone();
         }
         let mut disk = machine.synced.clone();
-        let kept = self.dice.roll(machine.journal.len() + 1);
+        let kept = self.random.index(machine.journal.len() + 1);
         for message in &self.machines[n].journal[..kept] {
             store(&mut disk, message);
         }
@@ -491,7 +489,7 @@ impl World {
     /// All servers crash. Checks whether a recovery is possible, and its result.
     fn check_recovery(&mut self) {
         self.promise();
-        let power_cut = self.dice.chance(50);
+        let power_cut = self.random.percent(50);
         let mut disks: Vec<Disk> = (0..MACHINES)
             .map(|n| self.disk_after(n, power_cut))
             .collect();
@@ -500,18 +498,18 @@ impl World {
         // whole one.
         let of_some = self.promised_of_some(power_cut);
         for percent in [15, 25, 50] {
-            let present = disks.iter().filter(|_| self.dice.chance(percent));
+            let present = disks.iter().filter(|_| self.random.percent(percent));
             let some: Vec<Disk> = present.cloned().collect();
             self.recover(&some, &of_some, false);
         }
         // As many disks as allowed are gone for good.
-        if self.dice.chance(50) {
+        if self.random.percent(50) {
             for (disk, machine) in disks.iter_mut().zip(&self.machines) {
                 disk.retain(|_, _| !machine.is_replaced);
             }
         }
         for _ in 1..self.config.replicas {
-            let gone = self.dice.roll(disks.len());
+            let gone = self.random.index(disks.len());
             disks[gone].clear();
         }
         self.recover(&disks, &promised, true);
@@ -651,23 +649,23 @@ fn run(seed: u64, config: Config) -> World {
     let mut world = World::new(seed, config);
     let losses = 1 + seed % 4;
     for _ in 0..700 {
-        match world.dice.roll(32) {
+        match world.random.index(32) {
             0..=5 => world.work(),
             6..=10 => world.poll(),
             11..=18 => world.deliver(),
             19..=24 => world.answer(),
             25 => world.note(),
             26 => world.sync(),
-            27 if world.dice.chance(30 * losses as usize) => {
-                let power_cut = world.dice.chance(50);
+            27 if world.random.percent(30 * losses) => {
+                let power_cut = world.random.percent(50);
                 world.lose(power_cut);
             }
             28 => world.come_back(),
             29 => {
-                let n = world.dice.roll(MACHINES);
+                let n = world.random.index(MACHINES);
                 world.ask_what_is_needed(n);
             }
-            30 if world.dice.chance(50) => world.hear(),
+            30 if world.random.percent(50) => world.hear(),
             30 => world.master.forgive(),
             _ => world.check_recovery(),
         }

@@ -9,13 +9,11 @@
 //! it detects that something is missing, or everything promised is there.
 //! `DURAMEN_SEEDS=first..last` runs other seeds.
 
-#[path = "../common/dice.rs"]
-mod dice;
 mod planted;
 mod scenarios;
 
-use dice::Dice;
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::random::Random;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Send};
@@ -76,7 +74,7 @@ fn certificate_at(segment: SegmentId, length: u32) -> Certificate {
 }
 
 struct World {
-    dice: Dice,
+    random: Random,
     config: Config,
     master: Master,
     backups: Vec<Backup>,
@@ -115,7 +113,7 @@ impl World {
         let ids: Vec<BackupId> = (0..count).map(BackupId).collect();
         let master = Master::new(config, State::default(), &ids, &[]);
         World {
-            dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED),
+            random: Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED),
             config,
             master,
             backups: ids.iter().map(|_| Backup::new()).collect(),
@@ -146,8 +144,8 @@ impl World {
 
     /// The master's engine takes a step.
     fn work(&mut self) {
-        let head = self.dice.roll(self.heads.len());
-        match self.dice.roll(10) {
+        let head = self.random.index(self.heads.len());
+        match self.random.index(10) {
             0..=5 => self.append(head),
             6 => self.roll_head(head),
             7 => self.clean(),
@@ -160,7 +158,7 @@ impl World {
                     self.master.pin();
                     self.pinned = self.master.state().segments.keys().copied().collect();
                 } else {
-                    let copied = self.dice.roll(self.pinned.len());
+                    let copied = self.random.index(self.pinned.len());
                     let copied = *self.pinned.iter().nth(copied).expect("one of them");
                     self.pinned.remove(&copied);
                     self.master.unpin(copied);
@@ -173,7 +171,7 @@ impl World {
         let Some((segment, length)) = self.heads[head] else {
             return self.roll_head(head);
         };
-        let length = length + 8 + self.dice.roll(5) as u32 * 8;
+        let length = length + 8 + self.random.index(5) as u32 * 8;
         self.heads[head] = Some((segment, length));
         self.master
             .appended(segment, certificate_at(segment, length));
@@ -202,7 +200,7 @@ impl World {
         if free.is_empty() {
             return;
         }
-        let take = 1 + self.dice.roll(2);
+        let take = 1 + self.random.index(2);
         let remove: Vec<SegmentId> = free.into_iter().take(take).collect();
         self.in_swap.extend(&remove);
         let survivor = self.id();
@@ -322,7 +320,7 @@ impl World {
         if quick.is_empty() {
             return;
         }
-        let n = quick[self.dice.roll(quick.len())];
+        let n = quick[self.random.index(quick.len())];
         let message = self.wire.remove(n);
         let backup = &mut self.backups[message.send.backup.0 as usize];
         if !backup.up {
@@ -330,7 +328,7 @@ impl World {
         }
         World::store(&mut backup.disk, &message);
         let ticket = message.send.ticket;
-        if self.dice.chance(50) {
+        if self.random.percent(50) {
             backup.sync();
             self.master.acked(ticket, Level::Synced);
         } else {
@@ -346,7 +344,7 @@ impl World {
             World::store(&mut self.backups[0].disk, message);
         }
         self.backups[0].journal.push(wire);
-        let level = if self.dice.chance(60) {
+        let level = if self.random.percent(60) {
             self.backups[0].sync();
             Level::Synced
         } else {
@@ -396,7 +394,7 @@ impl World {
         }
         finish(self);
         self.promise();
-        let lost = up[self.dice.roll(up.len())];
+        let lost = up[self.random.index(up.len())];
         self.lose(lost);
     }
 
@@ -413,7 +411,7 @@ impl World {
     /// All servers crash, by a kill or by a power cut. Checks whether a recovery is possible, and
     /// its result.
     fn check_recovery(&mut self) {
-        let power_cut = self.dice.chance(50);
+        let power_cut = self.random.percent(50);
         let mut disks = self.disks_after(power_cut);
         let promised = self.promised[usize::from(power_cut)].clone();
         self.tell_coordinator();
@@ -421,16 +419,16 @@ impl World {
         // Some backups are missing at first: recovery may have to wait, but must not take a stale
         // log for the whole one.
         if !self.config.one_stream {
-            let some = if self.dice.chance(40) {
+            let some = if self.random.percent(40) {
                 without_newest(&disks)
             } else {
-                let present = disks.iter().filter(|_| self.dice.chance(50));
+                let present = disks.iter().filter(|_| self.random.percent(50));
                 present.cloned().collect()
             };
             self.recover(&some, &promised, floor, false);
             // Two are gone for good, or one while another one is being replaced.
             for _ in 0..if self.complete { 2 } else { 1 } {
-                let gone = self.dice.roll(disks.len());
+                let gone = self.random.index(disks.len());
                 disks[gone].clear();
             }
         }
@@ -442,7 +440,7 @@ impl World {
         for backup in &self.backups {
             if power_cut {
                 let mut disk = backup.synced.clone();
-                let kept = self.dice.roll(backup.journal.len() + 1);
+                let kept = self.random.index(backup.journal.len() + 1);
                 for message in backup.journal[..kept].iter().flatten() {
                     World::store(&mut disk, message);
                 }
@@ -455,7 +453,7 @@ impl World {
         let mut cut: BTreeSet<(BackupId, SegmentId)> = BTreeSet::new();
         for message in &self.wire {
             let place = (message.send.backup, message.send.segment);
-            let arrives = !self.config.one_stream && !power_cut && self.dice.chance(50);
+            let arrives = !self.config.one_stream && !power_cut && self.random.percent(50);
             if !cut.contains(&place) && arrives {
                 World::store(&mut disks[message.send.backup.0 as usize], message);
             } else {
@@ -628,18 +626,18 @@ fn run(seed: u64, config: Config) -> World {
         },
     );
     for _ in 0..500 {
-        if world.dice.chance(3) {
+        if world.random.percent(3) {
             let count = world.backups.len();
-            world.slow = (0..world.dice.roll(3))
-                .map(|n| (n * 7 + world.dice.roll(count)) % count)
+            world.slow = (0..world.random.index(3))
+                .map(|n| (n * 7 + world.random.index(count)) % count)
                 .collect();
         }
-        match world.dice.roll(24) {
+        match world.random.index(24) {
             0..=4 => world.work(),
             5..=9 => world.poll(),
             10..=18 => world.deliver(),
             19 | 20 => {
-                let n = world.dice.roll(world.backups.len());
+                let n = world.random.index(world.backups.len());
                 world.backups[n].sync();
                 world.master.acked_all_buffered(BackupId(n as u64));
             }

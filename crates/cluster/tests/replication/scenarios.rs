@@ -38,12 +38,12 @@ fn scenario_12_survivors_are_open_when_the_epochs_grow() {
         world.promise();
         world.clean();
         world.append(1);
-        for _ in 0..world.dice.roll(8) {
+        for _ in 0..world.random.index(8) {
             world.poll();
             world.deliver();
         }
         on_their_way += world.swaps.len();
-        let lost = world.dice.roll(world.backups.len());
+        let lost = world.random.index(world.backups.len());
         world.lose(lost);
         for step in 0..60 {
             if step % 8 == 0 {

@@ -2,9 +2,10 @@
 //! demoted and cleaned meanwhile, and report a failing device.
 
 use crate::flash::{Flash, MIB, check_budget, key, value, write};
-use crate::world::{Consumer, Random, TABLE, hook_up};
+use crate::world::{Consumer, TABLE, hook_up};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, with_bug};
+use duramen_base::random::Random;
 use duramen_engine::flash::FlashOptions;
 use duramen_engine::{Error, LogOptions, MARK_BYTES, Options, Session, Store};
 use duramen_format::entry::{self, Kind};

@@ -1,8 +1,9 @@
 //! The log of a server that died: histories of keys as entries, scattered over segments.
 
 use crate::disk::Name;
-use crate::world::{Random, State};
+use crate::world::State;
 use duramen_base::ids::SegmentId;
+use duramen_base::random::Random;
 use duramen_format::entry::{NewObject, NewTombstone};
 use std::collections::BTreeMap;
 

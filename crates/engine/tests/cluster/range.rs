@@ -3,9 +3,10 @@
 use crate::dead_log::object;
 use crate::disk::{Name, replay};
 use crate::flash::PATIENCE;
-use crate::world::{Random, State, TABLE, World};
+use crate::world::{State, TABLE, World};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::planted::{Bug, carry, has_bug, with_bug};
+use duramen_base::random::Random;
 use duramen_engine::{Error, MARK_BYTES, SidePlan, Store};
 use duramen_format::hash::KeyHasher;
 use std::collections::{BTreeMap, BTreeSet};

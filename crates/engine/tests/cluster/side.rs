@@ -2,9 +2,10 @@
 
 use crate::dead_log::{DeadLog, object, tombstone};
 use crate::disk::{Name, replay};
-use crate::world::{Random, State, TABLE, World};
+use crate::world::{State, TABLE, World};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, carry, with_bug};
+use duramen_base::random::Random;
 use duramen_engine::{Error, SideError, SideLog, SidePlan, TableId};
 use std::sync::atomic::Ordering;
 

@@ -2,9 +2,10 @@
 //! checks the state that a crash at that moment would leave.
 
 use crate::disk::{Disk, replay};
-use crate::world::{Consumer, Random, hook_up, start};
+use crate::world::{Consumer, hook_up, start};
 use duramen_base::ids::Level;
 use duramen_base::planted::{Bug, carry, with_bug};
+use duramen_base::random::Random;
 use duramen_engine::{Error, Guard, LogOptions, Position, Session, Store, TableId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};

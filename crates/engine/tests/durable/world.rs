@@ -4,6 +4,7 @@
 use crate::disk::{Commit, Disk, Heads, Name, Recovered, replay};
 use duramen_base::ids::Level;
 use duramen_base::ids::SegmentId;
+use duramen_base::random::Random;
 use duramen_engine::{
     Clock, Collected, LogOptions, Options, Position, Session, Store, Swap, TableChange, TableId,
 };
@@ -12,23 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub const TABLE: TableId = TableId::DEFAULT;
-
-/// Pseudo-random numbers from a seed.
-#[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
 
 /// The state of a key at one moment of its history.
 #[derive(Clone, Debug, PartialEq, Eq)]

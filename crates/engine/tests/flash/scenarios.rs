@@ -1,6 +1,7 @@
 //! Single scenarios of the flash tier.
 
 use super::device::*;
+use duramen_base::random::Random;
 use duramen_engine::{Condition, Error, Options, Session, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -231,7 +232,7 @@ fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
     // Every round reads the hot keys, some 4 MB, and as many random others, of which some are
     // copied: each comes up once in seven rounds. An entry that is read as often as the hot keys
     // would rightly stay, too.
-    let mut random = 1u64;
+    let mut random = Random::new(1);
     let mut round = || {
         let before = store.stats().flash.fetches;
         for n in (0..keys).filter(|n| n.is_multiple_of(hot_part)) {
@@ -239,10 +240,7 @@ fn a_hot_set_that_fits_stays_whatever_is_read_beside_it() {
         }
         let fetched = store.stats().flash.fetches - before;
         for _ in 0..keys / hot_part {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let other = (random >> 33) % (keys - keys / hot_part);
+            let other = random.below(keys - keys / hot_part);
             read_right(other + other / (hot_part - 1) + 1);
         }
         fetched

@@ -2,6 +2,7 @@
 //! is missed.
 
 use super::device::*;
+use duramen_base::random::Random;
 use duramen_engine::{Options, Store};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -52,16 +53,9 @@ fn readers_and_writers_beyond_memory() {
             scope.spawn(move || {
                 let mut session = store.session().unwrap();
                 session.set_parks(reader > 0);
-                let mut at = reader;
+                let mut random = Random::new(reader);
                 while !over.load(Ordering::Relaxed) {
-                    at = at
-                        .wrapping_mul(6364136223846793005)
-                        .wrapping_add(1442695040888963407);
-                    let n = if reader == 2 {
-                        (at >> 33) % 200
-                    } else {
-                        (at >> 33) % KEYS
-                    };
+                    let n = random.below(if reader == 2 { 200 } else { KEYS });
                     let before = rounds[n as usize].load(Ordering::Acquire);
                     let name = key(n);
                     let found = parked(&mut session, flash, |guard| {

@@ -2,6 +2,7 @@
 
 use crate::disk::{Mistake, Setup};
 use crate::scenarios::{busy_setup, fresh, in_time, put, remove, with_writer};
+use duramen_base::random::Random;
 use duramen_engine::{Error, Session, TableId};
 use std::time::Instant;
 
@@ -29,13 +30,10 @@ fn rewrites_leave_room_for_removals(setup: &Setup, bytes: usize, longer: usize, 
         }
         let (mut accepted, mut refused) = (0u32, 0u32);
         let value = vec![8; longer];
-        let mut random = 1u64;
+        let mut random = Random::new(1);
         for n in 0..keys.min(ratio * 2000) {
             in_time(started);
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            match rewrite(&mut session, (random >> 33) as u32 % keys, &value) {
+            match rewrite(&mut session, random.below(u64::from(keys)) as u32, &value) {
                 Ok(()) => accepted += 1,
                 Err(Error::OutOfMemory { .. } | Error::DiskFull) => refused += 1,
                 Err(error) => panic!("{error}"),

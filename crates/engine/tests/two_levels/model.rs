@@ -2,28 +2,12 @@
 
 use crate::disk::{Device, Mistake, Running, Setup};
 use duramen_base::ids::Level;
+use duramen_base::random::Random;
 use duramen_engine::{Guard, Position, Session, TableId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 const TABLE: TableId = TableId::DEFAULT;
-
-/// A small generator whose whole state is the seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 /// The state of a key at one moment: the value's number, and the time of its expiry.
 type State = Option<(u64, u64)>;
@@ -62,7 +46,7 @@ fn name_of(key: u64) -> Vec<u8> {
 
 fn value_of(number: u64, bytes: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
-    value.resize(8 + (Random(number).next() % bytes) as usize, number as u8);
+    value.resize(8 + Random::new(number).below(bytes) as usize, number as u8);
     value
 }
 
@@ -229,7 +213,7 @@ impl Plan {
 
 /// Runs one history; panics if data were lost or came back.
 pub fn run(seed: u64, plan: &Plan) -> Went {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut went = Went::default();
     let mut history = History::new(
         plan.keys,

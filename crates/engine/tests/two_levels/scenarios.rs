@@ -1,8 +1,8 @@
 //! The scenarios of docs/traps.md, "Scenarios", about cleaning and restart, each by its number.
 
 use crate::disk::{Device, Mistake, Running, Setup};
-use crate::model::Random;
 use duramen_base::ids::SegmentId;
+use duramen_base::random::Random;
 use duramen_engine::{Error, LoadError, Session, TableId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -307,13 +307,10 @@ fn one_level_goes_on_when_segments_are_nearly_full() {
             put(&mut session, &keys.to_le_bytes(), &[1; 10_000]).unwrap();
             keys += 1;
         }
-        let mut random = 1u64;
+        let mut random = Random::new(1);
         for _ in 0..keys {
             in_time(started);
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let key = (random >> 33) % keys;
+            let key = random.below(keys);
             put(&mut session, &key.to_le_bytes(), &[2; 10_000]).unwrap();
         }
     });
@@ -350,7 +347,7 @@ fn scenario_14_one_key_overwritten_for_ever_keeps_the_log_small() {
 fn scenario_15_random_sizes_up_to_the_largest_do_not_wedge_the_cleaner() {
     let setup = busy_setup();
     let running = fresh(&setup);
-    let mut random = Random(15);
+    let mut random = Random::new(15);
     let mut expected = std::collections::BTreeMap::new();
     with_writer(&running, || {
         let mut session = running.store.session().unwrap();
@@ -438,7 +435,7 @@ fn scenario_17_writers_rolls_and_both_levels_at_once() {
                 let (last, store) = (&last, &running.store);
                 scope.spawn(move || {
                     let mut session = store.session().unwrap();
-                    let mut random = Random(writer);
+                    let mut random = Random::new(writer);
                     for n in 0..150_000u64 {
                         // Mostly the writer's own keys, which no other thread writes; the last
                         // written value must be there.
@@ -622,7 +619,7 @@ fn many_short_lives_leave_a_store_that_works() {
 
 /// Fills the store, then makes room for `changes` changes, which make the log on disk long.
 fn fill_and_change(session: &mut Session, keys: &mut u32, life: u8, bytes: usize, changes: u32) {
-    let mut random = Random(life.into());
+    let mut random = Random::new(life.into());
     let started = Instant::now();
     while put(session, &keys.to_le_bytes(), &vec![life; bytes]).is_ok() {
         in_time(started);

@@ -19,16 +19,3 @@ pub fn coordinator(seed: u64, settings: ClusterSettings) -> (Memory, Coordinator
     let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
     (meta, coordinator, outputs)
 }
-
-/// Small random numbers, all from one seed.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(99);
-        (self.0 >> 33) % sides
-    }
-}

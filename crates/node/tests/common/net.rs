@@ -1,11 +1,12 @@
 //! Whole nodes with real engines and real backups on disks, and the real coordinator, over a
 //! network that loses, repeats and reorders.
 
-use crate::coordinator::{Dice, coordinator};
+use crate::coordinator::coordinator;
 use duramen::Store;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, Mode, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId, TableId};
+use duramen_base::random::Random;
 use duramen_cluster::control::State;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
@@ -100,7 +101,7 @@ pub struct Net {
     /// Whether all reports that a migration is complete, or has failed, are lost.
     pub loses_ends: bool,
     pub next: u64,
-    pub dice: Dice,
+    pub random: Random,
     pub lost_percent: u64,
     pub fetched: usize,
     /// The backups' promises about the end of a log's reads: each log, and the end.
@@ -138,7 +139,7 @@ impl Net {
             do_pings_pass: false,
             loses_ends: false,
             next: 0,
-            dice: Dice(seed),
+            random: Random::new(seed),
             lost_percent: 5,
             fetched: 0,
             quiet: Vec::new(),
@@ -166,16 +167,16 @@ impl Net {
         if self.cut.contains(&(from, to)) && !(is_ping && self.do_pings_pass) {
             return;
         }
-        if !is_ping && self.dice.roll(100) < self.lost_percent {
+        if !is_ping && self.random.below(100) < self.lost_percent {
             return;
         }
-        let copies = if !is_ping && self.dice.roll(10) == 0 {
+        let copies = if !is_ping && self.random.below(10) == 0 {
             2
         } else {
             1
         };
         for _ in 0..copies {
-            let delay_us = 100 + self.dice.roll(if is_ping { 2_000 } else { 20_000 });
+            let delay_us = 100 + self.random.below(if is_ping { 2_000 } else { 20_000 });
             self.at(delay_us, event.clone());
         }
     }
@@ -362,8 +363,8 @@ impl Net {
                     question,
                 };
                 // A request has a reply id: the driver would answer a repeated frame once.
-                if !is_lost && self.dice.roll(100) >= self.lost_percent {
-                    let delay_us = 100 + self.dice.roll(20_000);
+                if !is_lost && self.random.below(100) >= self.lost_percent {
+                    let delay_us = 100 + self.random.below(20_000);
                     self.at(delay_us, Event::ToCoordinator(None, asked));
                 }
             }
@@ -448,7 +449,7 @@ impl Net {
             NodeOutput::View(view) => self.servers[n].view = view,
             NodeOutput::Job(job) => {
                 let done = NodeInput::JobDone(job.run());
-                let delay_us = 100 + self.dice.roll(3_000);
+                let delay_us = 100 + self.random.below(3_000);
                 self.at(delay_us, Event::ToNode(n, Some(life), done));
             }
             NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}

@@ -1,11 +1,11 @@
 //! Clients of a cluster in which tablets move: their requests, the allowed answers, and the data
 //! that must exist at the end.
 
-use crate::coordinator::Dice;
 use crate::net::{Net, Server, TABLE, settings};
 use duramen::Store;
 use duramen::internals::Position;
 use duramen_base::ids::{KeyRange, Level, RouteHash, ServerId, TableId};
+use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
 use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, MigrationStatus};
@@ -49,7 +49,7 @@ pub struct World {
     pub net: Net,
     keys: Vec<Key>,
     hasher: KeyHasher,
-    dice: Dice,
+    random: Random,
     /// Approximate size of a value.
     pub value_bytes: u64,
     /// The first broken promise, if the test collects them.
@@ -65,7 +65,7 @@ impl World {
             net,
             keys: (0..keys).map(|_| Key::new()).collect(),
             hasher: KeyHasher::new(1),
-            dice: Dice(seed ^ 0x5eed),
+            random: Random::new(seed ^ 0x5eed),
             value_bytes: 20_000,
             wrong: None,
             acknowledged: 0,
@@ -147,7 +147,7 @@ impl World {
 
     /// A client operates on a key, if it is not waiting.
     fn operate(&mut self, n: usize) {
-        let kind = self.dice.roll(10);
+        let kind = self.random.below(10);
         self.act(n, kind);
     }
 
@@ -158,7 +158,7 @@ impl World {
         if self.keys[n].waiting.is_some() || servers.is_empty() {
             return;
         }
-        let server = servers[self.dice.roll(servers.len() as u64) as usize];
+        let server = servers[self.random.below(servers.len() as u64) as usize];
         let store = self.net.servers[server].store.clone().expect("it serves");
         let name = World::name(n);
         let mut session = store.engine().session().unwrap();
@@ -175,7 +175,7 @@ impl World {
         } else {
             let number = key.changes.len();
             let change = (kind > 4).then(|| {
-                let bytes = 8 + self.dice.roll(self.value_bytes) as usize;
+                let bytes = 8 + self.random.below(self.value_bytes) as usize;
                 let mut value = vec![b'a' + (number % 26) as u8; bytes];
                 value[..8].copy_from_slice(&(number as u64).to_le_bytes());
                 value
@@ -254,9 +254,9 @@ impl World {
     /// Clients work for some time.
     pub fn work(&mut self, operations: usize) {
         for _ in 0..operations {
-            let n = self.dice.roll(self.keys.len() as u64) as usize;
+            let n = self.random.below(self.keys.len() as u64) as usize;
             self.operate(n);
-            let for_us = self.dice.roll(3_000);
+            let for_us = self.random.below(3_000);
             self.net.run(for_us, |_| false);
         }
     }
@@ -265,9 +265,9 @@ impl World {
     pub fn work_until(&mut self, for_us: u64, is_so: impl Fn(&Net) -> bool) -> bool {
         let until_us = self.net.now_us + for_us;
         while self.net.now_us < until_us {
-            let n = self.dice.roll(self.keys.len() as u64) as usize;
+            let n = self.random.below(self.keys.len() as u64) as usize;
             self.operate(n);
-            let for_us = self.dice.roll(3_000);
+            let for_us = self.random.below(3_000);
             if self.net.run(for_us, &is_so) {
                 return true;
             }

@@ -69,7 +69,7 @@ impl History {
             ..settings()
         };
         let mut net = Net::with(seed, SERVERS, settings);
-        net.lost_percent = net.dice.roll(8);
+        net.lost_percent = net.random.below(8);
         let all_joined = |net: &Net| {
             let mut members = net.servers.iter().map(|s| s.node.member().members());
             members.all(|members| members.up().count() == SERVERS)
@@ -94,8 +94,8 @@ impl History {
         }
     }
 
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.net.dice.roll(sides)
+    fn below(&mut self, sides: u64) -> u64 {
+        self.net.random.below(sides)
     }
 
     /// Lets time pass, with checks all the time.
@@ -165,10 +165,10 @@ impl History {
     }
 
     fn write(&mut self) {
-        let key = self.roll(KEYS);
-        let length = match self.roll(10) {
+        let key = self.below(KEYS);
+        let length = match self.below(10) {
             0 => 30_000,
-            _ => self.roll(500) as usize,
+            _ => self.below(500) as usize,
         };
         let bytes = name(key);
         let servants = self.servants(KeyHasher::new(1).route(&bytes));
@@ -200,7 +200,7 @@ impl History {
     }
 
     fn read(&mut self) {
-        let key = self.roll(KEYS);
+        let key = self.below(KEYS);
         let bytes = name(key);
         for server in self.servants(KeyHasher::new(1).route(&bytes)) {
             let store = self.net.servers[server].store.clone().unwrap();
@@ -235,11 +235,11 @@ impl History {
     }
 
     fn disturb(&mut self) {
-        let n = self.roll(SERVERS as u64) as usize;
-        match self.roll(12) {
+        let n = self.below(SERVERS as u64) as usize;
+        match self.below(12) {
             0..=2 => self.net.kill(n),
             3 => {
-                let after = 1 + self.roll(60);
+                let after = 1 + self.below(60);
                 self.net.killed_after = Some((n, after));
             }
             4 => {
@@ -247,7 +247,7 @@ impl History {
                 self.net.cut(n, others.chain([crate::net::COORDINATOR]));
             }
             5 => {
-                let to = self.roll(SERVERS as u64 + 1) as usize;
+                let to = self.below(SERVERS as u64 + 1) as usize;
                 let to = if to == SERVERS {
                     crate::net::COORDINATOR
                 } else {
@@ -256,16 +256,18 @@ impl History {
                 self.net.cut.insert((n, to)); // one way
             }
             6 | 7 => self.net.cut.clear(),
-            8 => self.net.servers[n].paused_us = self.net.now_us + self.net.dice.roll(3_000 * MS),
+            8 => {
+                self.net.servers[n].paused_us = self.net.now_us + self.net.random.below(3_000 * MS)
+            }
             9 => self.net.change_leader(),
-            10 if self.roll(4) == 0 => (0..SERVERS).for_each(|n| self.net.kill(n)),
+            10 if self.below(4) == 0 => (0..SERVERS).for_each(|n| self.net.kill(n)),
             _ => {}
         }
     }
 
     fn start_some(&mut self, percent: u64) {
         for n in 0..SERVERS {
-            if !self.net.servers[n].is_alive && self.roll(100) < percent {
+            if !self.net.servers[n].is_alive && self.below(100) < percent {
                 self.net.start(n);
                 self.restarts += 1;
             }
@@ -274,17 +276,17 @@ impl History {
 
     fn run(&mut self, steps: u64) {
         for _ in 0..steps {
-            match self.roll(20) {
+            match self.below(20) {
                 0..=8 => self.write(),
                 9..=16 => self.read(),
                 17 => self.disturb(),
                 18 => self.start_some(40),
                 _ => {}
             }
-            let for_us = match self.roll(20) {
-                0 => self.roll(3_000 * MS),
-                1..=5 => self.roll(100 * MS),
-                _ => self.roll(5 * MS),
+            let for_us = match self.below(20) {
+                0 => self.below(3_000 * MS),
+                1..=5 => self.below(100 * MS),
+                _ => self.below(5 * MS),
             };
             self.pass(for_us);
         }

@@ -52,7 +52,7 @@ fn who_crashed_is_recovered_by_others_with_all_that_it_acknowledged() {
         let mut model = BTreeMap::new();
         for n in 0..60u64 {
             let key = format!("key {}", n % 41).into_bytes();
-            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.dice.roll(100_000) as usize];
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.random.below(100_000) as usize];
             assert!(net.write(first, &key, &value), "seed {seed}, write {n}");
             model.insert(key, value);
         }

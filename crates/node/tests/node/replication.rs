@@ -16,14 +16,14 @@ fn what_is_acknowledged_is_on_two_other_servers_disks_whoever_crashes() {
         let mut crashed = None;
         for n in 0..80u64 {
             let key = format!("key {}", n % 41).into_bytes();
-            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.dice.roll(100_000) as usize];
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.random.below(100_000) as usize];
             let is_done = net.write(owner, &key, &value);
             let store = net.servers[owner].store.as_ref().unwrap();
             let waits_for = store.log().unwrap().describe();
             assert!(is_done, "seed {seed}, write {n}: {waits_for}");
             model.insert(key, value);
             if n % 10 == 3 && crashed.is_none() {
-                let gone = others[net.dice.roll(3) as usize];
+                let gone = others[net.random.below(3) as usize];
                 assert!(net.recover(log, &[gone]) == model, "seed {seed}, write {n}");
             }
             if n == 40 {

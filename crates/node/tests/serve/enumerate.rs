@@ -1,8 +1,8 @@
 //! Enumerations beside writes: each object that exists all the time is returned once.
 
-use crate::history::Dice;
 use crate::world::{Got, SEED, TABLE, World, view};
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::message::{Condition, Expiry, Operation, Single};
 use std::collections::BTreeMap;
@@ -35,12 +35,12 @@ fn stable(n: u64) -> Vec<u8> {
 /// is split.
 pub(crate) fn run(seed: u64) -> Result<(), String> {
     let mut world = World::new();
-    let mut dice = Dice(seed);
-    let count = 50 + dice.roll(1_500);
+    let mut random = Random::new(seed);
+    let count = 50 + random.below(1_500);
     for n in 0..count {
-        write(&mut world, &stable(n), &vec![1; dice.roll(200) as usize]);
+        write(&mut world, &stable(n), &vec![1; random.below(200) as usize]);
     }
-    let bytes_max = 500 + dice.roll(20_000) as u32;
+    let bytes_max = 500 + random.below(20_000) as u32;
     let mut rest = vec![(KeyRange::ALL, 0)];
     let mut seen: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     let mut pieces = 0;
@@ -50,7 +50,7 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
             return Err("it does not end".to_owned());
         }
         // The owned range is split anywhere; the client returns for the rest.
-        let owned = match dice.roll(3) {
+        let owned = match random.below(3) {
             0 => KeyRange::ALL,
             _ => {
                 let middle = range.first.0 / 2 + range.last.0 / 2;
@@ -85,19 +85,19 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
             }
             rest.push((KeyRange::new(range.first, objects.last), next));
         }
-        for _ in 0..dice.roll(4) {
-            let key = format!("comes and goes {}", dice.roll(300)).into_bytes();
-            let old = stable(dice.roll(count));
-            match dice.roll(3) {
+        for _ in 0..random.below(4) {
+            let key = format!("comes and goes {}", random.below(300)).into_bytes();
+            let old = stable(random.below(count));
+            match random.below(3) {
                 0 => write(&mut world, &key, b"x"),
-                1 => write(&mut world, &old, &vec![2; dice.roll(300) as usize]),
+                1 => write(&mut world, &old, &vec![2; random.below(300) as usize]),
                 _ => {
                     let condition = Condition::Always;
                     world.do_now(&single(&key, Operation::Remove { condition }));
                 }
             }
         }
-        if dice.roll(8) == 0 {
+        if random.below(8) == 0 {
             world.commit();
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::message::{Amount, Condition, Expiry, Operation, Single};
 use std::collections::BTreeMap;
@@ -13,19 +14,6 @@ use std::sync::atomic::Ordering;
 
 const KEYS: u64 = 6;
 const CLIENT: u64 = 3;
-
-/// SplitMix64.
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % below
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 struct Stored {
@@ -73,7 +61,7 @@ impl Op {
 
 struct History {
     world: World,
-    dice: Dice,
+    random: Random,
     objects: BTreeMap<Vec<u8>, Stored>,
     /// The highest version that each key ever had.
     versions: BTreeMap<Vec<u8>, u64>,
@@ -118,31 +106,31 @@ impl History {
     }
 
     fn key(&mut self) -> Vec<u8> {
-        format!("key {}", self.dice.roll(KEYS)).into_bytes()
+        format!("key {}", self.random.below(KEYS)).into_bytes()
     }
 
     fn condition(&mut self, key: &[u8]) -> Condition {
         let now = self.objects.get(key).map_or(0, |object| object.version);
-        match self.dice.roll(8) {
+        match self.random.below(8) {
             0 | 1 => Condition::Absent,
             2 => Condition::Present,
-            3 => Condition::Version((now + self.dice.roll(2)).max(1)),
-            4 => Condition::NewerThan(now + self.dice.roll(2)),
+            3 => Condition::Version((now + self.random.below(2)).max(1)),
+            4 => Condition::NewerThan(now + self.random.below(2)),
             _ => Condition::Always,
         }
     }
 
     fn operation(&mut self, key: &[u8]) -> Op {
-        match self.dice.roll(10) {
-            0..4 => Op::Add(self.dice.roll(9) as i64 - 4),
+        match self.random.below(10) {
+            0..4 => Op::Add(self.random.below(9) as i64 - 4),
             4..6 => Op::Remove(self.condition(key)),
             _ => {
-                let value = match self.dice.roll(3) {
+                let value = match self.random.below(3) {
                     0 => b"no number".to_vec(),
-                    _ => self.dice.roll(100).to_string().into_bytes(),
+                    _ => self.random.below(100).to_string().into_bytes(),
                 };
-                let expiry = match self.dice.roll(4) {
-                    0 => Expiry::At(self.world.now_ms() + 1 + self.dice.roll(40)),
+                let expiry = match self.random.below(4) {
+                    0 => Expiry::At(self.world.now_ms() + 1 + self.random.below(40)),
                     1 => Expiry::Keep,
                     _ => Expiry::Never,
                 };
@@ -254,7 +242,7 @@ impl History {
         if self.sent.is_empty() {
             return Ok(());
         }
-        let back = (self.dice.roll(12) + 1).min(self.sent.len() as u64) as usize;
+        let back = (self.random.below(12) + 1).min(self.sent.len() as u64) as usize;
         let sent = self.sent[self.sent.len() - back].clone();
         let single = self.single(&sent);
         let got = self.world.do_now(&single);
@@ -322,11 +310,11 @@ impl History {
         // Not all of it: the newest requests are those that are sent again.
         self.acknowledged = self
             .acknowledged
-            .max(up_to.saturating_sub(self.dice.roll(6)));
+            .max(up_to.saturating_sub(self.random.below(6)));
     }
 
     fn pass_time(&mut self) {
-        let by_ms = self.dice.roll(30);
+        let by_ms = self.random.below(30);
         self.world.clock_ms.fetch_add(by_ms, Ordering::Relaxed);
         let now_ms = self.world.now_ms();
         self.objects
@@ -366,7 +354,7 @@ impl History {
 pub(crate) fn run(seed: u64) -> Verdict {
     let mut history = History {
         world: World::new(),
-        dice: Dice(seed),
+        random: Random::new(seed),
         objects: BTreeMap::new(),
         versions: BTreeMap::new(),
         sent: Vec::new(),
@@ -377,7 +365,7 @@ pub(crate) fn run(seed: u64) -> Verdict {
     };
     history.world.lease(&[CLIENT]);
     for _ in 0..120 {
-        match history.dice.roll(24) {
+        match history.random.below(24) {
             0..8 => history.send_new()?,
             8..15 => history.send_again()?,
             15 => history.send_late()?,
@@ -385,7 +373,7 @@ pub(crate) fn run(seed: u64) -> Verdict {
             17..20 => history.commit(),
             20 => history.acknowledge(),
             21 => history.pass_time(),
-            22 if history.dice.roll(3) == 0 => history.crash()?,
+            22 if history.random.below(3) == 0 => history.crash()?,
             _ => history.look()?,
         }
     }

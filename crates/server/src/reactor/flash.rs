@@ -426,9 +426,12 @@ impl Reactor {
             return;
         };
         let mut ended = std::mem::take(&mut self.flash.ended);
+        let tier = self.shared.tier();
         reader.poll(|span| {
             let result = span.result.map(Arc::from).map_err(|error| {
-                tracing::error!("reading from flash: {error}");
+                if let Some(tier) = tier {
+                    tier.report_read(&error);
+                }
                 format!("reading from flash failed: {error}").into()
             });
             ended.push((span.tag, result));

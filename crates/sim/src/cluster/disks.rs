@@ -4,7 +4,7 @@ use super::coverage::Class;
 use super::machine::{AGAIN_US, STEPS_MAX};
 use super::plan::Plan;
 use super::world::{Event, World};
-use crate::random::Random;
+use duramen_base::random::Random;
 use duramen_node::NodeOutput;
 
 /// Time of a commit on a good disk.

@@ -6,7 +6,7 @@
 
 use super::coverage::Class;
 use super::world::World;
-use crate::random::Random;
+use duramen_base::random::Random;
 use duramen_engine::FlashOptions;
 use duramen_engine::flash::Device;
 use std::io;

@@ -11,10 +11,10 @@ use super::plan::Plan;
 use super::sim_coordinator;
 use super::world::{Asker, Event, World};
 use crate::disk::SimDisk;
-use crate::random::Random;
 use duramen::Store;
 use duramen_backup::{Backup, Expected, Geometry, Identity};
 use duramen_base::ids::{ClusterId, Level, ServerId};
+use duramen_base::random::Random;
 use duramen_cluster::coordinator;
 use duramen_node::{
     BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,

@@ -2,7 +2,7 @@
 
 use super::coverage::{Class, Coverage};
 use super::plan::Plan;
-use crate::random::Random;
+use duramen_base::random::Random;
 use std::collections::BTreeMap;
 
 /// An end of a connection.

@@ -1,7 +1,7 @@
 //! The plan of a run: all its faults and settings, which a profile and a seed determine.
 
-use crate::random::Random;
 use duramen_base::planted::Bug;
+use duramen_base::random::Random;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;

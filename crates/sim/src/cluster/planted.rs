@@ -1,8 +1,8 @@
 //! Bugs that the simulator must find, each with the faults that expose it.
 
 use super::plan::{Fault, Plan, Profile};
-use crate::random::Random;
 use duramen_base::planted::Bug;
+use duramen_base::random::Random;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;

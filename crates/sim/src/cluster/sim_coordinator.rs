@@ -4,8 +4,8 @@ use super::coverage::Class;
 use super::net::{Mode, Place};
 use super::plan::Plan;
 use super::world::{Asker, Event, World};
-use crate::random::Random;
 use duramen_base::ids::{ClusterId, ServerId};
+use duramen_base::random::Random;
 use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore, Term};
 use duramen_cluster::coordinator::{
     self, Config, Coordinator, Input, Output, ReplyId, Sign, Token,

@@ -7,7 +7,7 @@ use super::rough::Rough;
 use super::watch::Watch;
 use super::wire::{Command, Result, Trouble, Wire, command, shown, words};
 use crate::resp::Reply;
-use crate::run::Dice;
+use duramen_base::random::Random;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,11 +67,11 @@ pub(crate) fn is_refusal(reply: &Reply) -> bool {
 /// One client of a run.
 pub(crate) enum Client {
     Own(Own),
-    Transfer(Dice),
-    Counter(Dice),
+    Transfer(Random),
+    Counter(Random),
     Crossing(Crossing),
-    Scan(Dice),
-    Fill(Dice),
+    Scan(Random),
+    Fill(Random),
     Rough(Rough),
 }
 
@@ -82,26 +82,26 @@ impl Client {
             .seed
             .wrapping_mul(1_000_003)
             .wrapping_add(number as u64);
-        let dice = Dice::new(seed);
+        let random = Random::new(seed);
         match number % 8 {
             0..3 => Client::Own(Own::new(number, seed)),
-            4 if plan.full && number % 16 == 12 => Client::Fill(dice),
-            3 => Client::Transfer(dice),
-            4 => Client::Counter(dice),
-            5 | 6 => Client::Crossing(Crossing::new(number, clients, plan, dice)),
-            _ if number % 16 == 7 => Client::Scan(dice),
-            _ => Client::Rough(Rough::new(dice)),
+            4 if plan.full && number % 16 == 12 => Client::Fill(random),
+            3 => Client::Transfer(random),
+            4 => Client::Counter(random),
+            5 | 6 => Client::Crossing(Crossing::new(number, clients, plan, random)),
+            _ if number % 16 == 7 => Client::Scan(random),
+            _ => Client::Rough(Rough::new(random)),
         }
     }
 
     pub(crate) fn turn(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
         match self {
             Client::Own(own) => own.turn(wire, setting),
-            Client::Transfer(dice) => transfer(dice, wire, setting),
-            Client::Counter(dice) => count(dice, wire, setting),
+            Client::Transfer(random) => transfer(random, wire, setting),
+            Client::Counter(random) => count(random, wire, setting),
             Client::Crossing(crossing) => crossing.turn(wire, setting),
-            Client::Scan(dice) => scan(dice, wire, setting),
-            Client::Fill(dice) => fill(dice, wire, setting),
+            Client::Scan(random) => scan(random, wire, setting),
+            Client::Fill(random) => fill(random, wire, setting),
             Client::Rough(rough) => rough.turn(wire, setting),
         }
     }
@@ -143,17 +143,17 @@ fn wrong(asked: &Command, reply: &Reply) -> Trouble {
 }
 
 /// Moves an amount from one account to another in one transaction, or checks the sum.
-fn transfer(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
+fn transfer(random: &mut Random, wire: &mut Wire, setting: &Setting) -> Result<()> {
     if !setting.plan.keeps_keys() {
         return wire.ask("PING").map(drop);
     }
-    if dice.below(3) == 0 {
+    if random.index(3) == 0 {
         return check_sum(wire);
     }
-    let from = dice.below(ACCOUNTS);
-    let to = (from + 1 + dice.below(ACCOUNTS - 1)) % ACCOUNTS;
-    let amount = dice.below(10);
-    let watched = dice.below(2) == 0;
+    let from = random.index(ACCOUNTS);
+    let to = (from + 1 + random.index(ACCOUNTS - 1)) % ACCOUNTS;
+    let amount = random.index(10);
+    let watched = random.index(2) == 0;
     let mut sets = [
         format!("DECRBY t:{from} {amount}"),
         format!("INCRBY t:{to} {amount}"),
@@ -229,8 +229,8 @@ pub(crate) fn check_sum(wire: &mut Wire) -> Result<()> {
 }
 
 /// Increments a counter that others increment too.
-fn count(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
-    let counter = dice.below(COUNTERS);
+fn count(random: &mut Random, wire: &mut Wire, setting: &Setting) -> Result<()> {
+    let counter = random.index(COUNTERS);
     let uncertain = &setting.uncertain[counter];
     uncertain.fetch_add(1, Ordering::Relaxed);
     let asked = words(&format!("INCR c:{counter}"));
@@ -273,7 +273,7 @@ pub(crate) struct Crossing {
     first: usize,
     step: usize,
     total: usize,
-    dice: Dice,
+    random: Random,
     /// Numbers of its batches that are deleted.
     gone: BTreeSet<usize>,
     /// A reply was lost: counts of deletions are not checked any more.
@@ -281,12 +281,12 @@ pub(crate) struct Crossing {
 }
 
 impl Crossing {
-    fn new(number: usize, clients: usize, plan: &Plan, dice: Dice) -> Crossing {
+    fn new(number: usize, clients: usize, plan: &Plan, random: Random) -> Crossing {
         Crossing {
             first: number,
             step: clients,
             total: plan.old_keys,
-            dice,
+            random,
             gone: BTreeSet::new(),
             uncertain: false,
         }
@@ -298,7 +298,7 @@ impl Crossing {
     }
 
     fn turn(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
-        match self.dice.below(4) {
+        match self.random.index(4) {
             0 | 1 => self.old(wire, setting),
             _ => self.shared(wire),
         }
@@ -306,7 +306,7 @@ impl Crossing {
 
     fn old(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
         let batches = self.total.div_ceil(self.step).div_ceil(BATCH).max(1);
-        let number = self.dice.below(batches);
+        let number = self.random.index(batches);
         let keys = self.batch(number);
         if keys.is_empty() {
             return Ok(());
@@ -350,33 +350,33 @@ impl Crossing {
 
     /// Commands over keys that all crossing clients share, in any order.
     fn shared(&mut self, wire: &mut Wire) -> Result<()> {
-        let key = |dice: &mut Dice| format!("x:{}", dice.below(400));
-        let dice = &mut self.dice;
-        let many = |dice: &mut Dice, verb: &str, value: &str| {
+        let key = |random: &mut Random| format!("x:{}", random.index(400));
+        let random = &mut self.random;
+        let many = |random: &mut Random, verb: &str, value: &str| {
             let mut line = verb.to_owned();
-            for _ in 0..2 + dice.below(40) {
-                line.push_str(&format!(" {}{value}", key(dice)));
+            for _ in 0..2 + random.index(40) {
+                line.push_str(&format!(" {}{value}", key(random)));
             }
             words(&line)
         };
         let mut commands = vec![words("MULTI")];
-        match dice.below(6) {
-            0 => commands = vec![many(dice, "DEL", "")],
-            1 => commands = vec![many(dice, "MSET", " v")],
-            2 => commands = vec![many(dice, "MSETNX", " v")],
+        match random.index(6) {
+            0 => commands = vec![many(random, "DEL", "")],
+            1 => commands = vec![many(random, "MSET", " v")],
+            2 => commands = vec![many(random, "MSETNX", " v")],
             3 => {
-                commands.push(words(&format!("DEL {}", key(dice))));
-                commands.push(words(&format!("SET {} v", key(dice))));
-                commands.push(words(&format!("GETDEL {}", key(dice))));
+                commands.push(words(&format!("DEL {}", key(random))));
+                commands.push(words(&format!("SET {} v", key(random))));
+                commands.push(words(&format!("GETDEL {}", key(random))));
             }
             4 => {
                 for _ in 0..3 {
-                    commands.push(words(&format!("RENAME {} {}", key(dice), key(dice))));
+                    commands.push(words(&format!("RENAME {} {}", key(random), key(random))));
                 }
             }
             _ => {
-                commands.push(many(dice, "DEL", ""));
-                commands.push(many(dice, "MSET", " v"));
+                commands.push(many(random, "DEL", ""));
+                commands.push(many(random, "MSET", " v"));
             }
         }
         if commands.len() > 1 {
@@ -397,7 +397,7 @@ impl Crossing {
 }
 
 /// Writes values over more keys than memory has room for, and sometimes deletes some of them.
-fn fill(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
+fn fill(random: &mut Random, wire: &mut Wire, setting: &Setting) -> Result<()> {
     let bytes = FILL_BYTES_MAX;
     // A value has half of the longest length on average: twice what memory and flash have room for.
     let room = setting.plan.memory_mb
@@ -408,15 +408,15 @@ fn fill(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
         };
     let keys = (room as usize) << 22;
     let keys = keys / bytes;
-    let value = "v".repeat(1 + dice.below(bytes));
-    let key = |dice: &mut Dice| format!("f:{}", dice.below(keys));
-    let commands: Vec<Command> = match dice.below(8) {
+    let value = "v".repeat(1 + random.index(bytes));
+    let key = |random: &mut Random| format!("f:{}", random.index(keys));
+    let commands: Vec<Command> = match random.index(8) {
         0 => {
-            let names: Vec<String> = (0..200).map(|_| key(dice)).collect();
+            let names: Vec<String> = (0..200).map(|_| key(random)).collect();
             vec![words(&format!("DEL {}", names.join(" ")))]
         }
         _ => (0..50)
-            .map(|_| words(&format!("SET {} {value}", key(dice))))
+            .map(|_| words(&format!("SET {} {value}", key(random))))
             .collect(),
     };
     wire.send_all(&commands)?;
@@ -432,10 +432,10 @@ fn fill(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
 }
 
 /// A whole SCAN finds every key that existed during all of it.
-fn scan(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
+fn scan(random: &mut Random, wire: &mut Wire, setting: &Setting) -> Result<()> {
     let mut found = BTreeSet::new();
     let mut cursor = b"0".to_vec();
-    let count = [10, 100, 1_000][dice.below(3)].to_string();
+    let count = [10, 100, 1_000][random.index(3)].to_string();
     // A bound for a cursor that never ends: more turns than there can be keys.
     for _ in 0..1_000_000 {
         let asked = command([

@@ -19,9 +19,9 @@ mod server;
 mod watch;
 mod wire;
 
-use crate::run::Dice;
 use clap::Parser;
 use clients::{Client, Setting};
+use duramen_base::random::Random;
 use plan::Plan;
 use serde_json::json;
 use server::Server;
@@ -150,7 +150,7 @@ struct Episode<'a> {
     arguments: &'a Arguments,
     server: Mutex<Server>,
     setting: Setting,
-    dice: Dice,
+    random: Random,
 }
 
 impl<'a> Episode<'a> {
@@ -160,7 +160,7 @@ impl<'a> Episode<'a> {
         Episode {
             arguments,
             server: Mutex::new(server),
-            dice: Dice::new(plan.seed ^ 0x6661_756c),
+            random: Random::new(plan.seed ^ 0x6661_756c),
             setting: Setting::new(plan, watch),
         }
     }
@@ -176,7 +176,7 @@ impl<'a> Episode<'a> {
         let mut wire = Wire::open(port, &watch).map_err(|error| error.to_string())?;
         clients::load(&mut wire, &self.setting.plan).map_err(|trouble| format!("{trouble:?}"))?;
         drop(wire);
-        let mut dice = std::mem::replace(&mut self.dice, Dice::new(0));
+        let mut random = std::mem::replace(&mut self.random, Random::new(0));
         let this = &self;
         std::thread::scope(|scope| {
             for number in 0..this.arguments.clients {
@@ -184,7 +184,7 @@ impl<'a> Episode<'a> {
             }
             scope.spawn(|| watch.tick(|| this.look()));
             let length = Duration::from_secs_f64(this.arguments.seconds);
-            this.make_faults(&mut dice, Instant::now() + length, totals);
+            this.make_faults(&mut random, Instant::now() + length, totals);
             if watch.failure().is_some() {
                 // Collected while the clients still wait.
                 let description = this.server().describe();
@@ -249,10 +249,10 @@ impl<'a> Episode<'a> {
     }
 
     /// Pauses, kills and restarts the server until the time is over.
-    fn make_faults(&self, dice: &mut Dice, until: Instant, totals: &mut Totals) {
+    fn make_faults(&self, random: &mut Random, until: Instant, totals: &mut Totals) {
         let watch = &self.setting.watch;
         while Instant::now() < until && !watch.is_stopped() {
-            let rest = Duration::from_millis(300 + dice.below(1_500) as u64);
+            let rest = Duration::from_millis(300 + random.index(1_500) as u64);
             let next = (Instant::now() + rest).min(until);
             while Instant::now() < next && !watch.is_stopped() {
                 std::thread::sleep(watch::TICK);
@@ -260,13 +260,13 @@ impl<'a> Episode<'a> {
             if watch.is_stopped() {
                 return;
             }
-            let fault = dice.below(6);
+            let fault = random.index(6);
             let mut server = self.server();
             let _excuse = watch.excuse();
             let result = match fault {
                 0 | 1 => {
                     server.pause();
-                    std::thread::sleep(Duration::from_millis(50 + dice.below(800) as u64));
+                    std::thread::sleep(Duration::from_millis(50 + random.index(800) as u64));
                     server.go_on();
                     totals.pauses += 1;
                     Ok(())

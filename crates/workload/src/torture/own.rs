@@ -11,7 +11,7 @@
 use super::clients::{Setting, is_refusal};
 use super::wire::{Command, Result, Trouble, Wire, command, shown};
 use crate::resp::Reply;
-use crate::run::Dice;
+use duramen_base::random::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Op {
 
 pub(crate) struct Own {
     number: usize,
-    dice: Dice,
+    random: Random,
     written: u64,
     keys: Keys,
     /// Sent, and not known to be executed (O3).
@@ -189,7 +189,7 @@ impl Own {
     pub(crate) fn new(number: usize, seed: u64) -> Own {
         Own {
             number,
-            dice: Dice::new(seed),
+            random: Random::new(seed),
             written: 0,
             keys: Keys::new(),
             unanswered: None,
@@ -200,21 +200,21 @@ impl Own {
     fn value(&mut self, setting: &Setting) -> Vec<u8> {
         self.written += 1;
         let text = format!("<{} {}>", self.number, self.written);
-        let length = match self.dice.below(20) {
-            0 => self.dice.below(setting.plan.value_bytes_max),
-            1..4 => self.dice.below(4_096.min(setting.plan.value_bytes_max)),
-            _ => self.dice.below(200),
+        let length = match self.random.index(20) {
+            0 => self.random.index(setting.plan.value_bytes_max),
+            1..4 => self.random.index(4_096.min(setting.plan.value_bytes_max)),
+            _ => self.random.index(200),
         };
         text.bytes().cycle().take(length.max(text.len())).collect()
     }
 
     fn some_keys(&mut self) -> Vec<usize> {
-        let count = 1 + self.dice.below(10);
-        let mut keys: Vec<usize> = (0..count).map(|_| self.dice.below(KEYS)).collect();
+        let count = 1 + self.random.index(10);
+        let mut keys: Vec<usize> = (0..count).map(|_| self.random.index(KEYS)).collect();
         keys.sort_unstable();
         keys.dedup();
         // Keys in any order: the order in which two clients lock keys must not matter.
-        if self.dice.below(2) == 0 {
+        if self.random.index(2) == 0 {
             keys.reverse();
         }
         keys
@@ -228,8 +228,8 @@ impl Own {
     }
 
     fn draw(&mut self, setting: &Setting) -> Op {
-        let key = self.dice.below(KEYS);
-        match self.dice.below(20) {
+        let key = self.random.index(KEYS);
+        match self.random.index(20) {
             0..4 => Op::Get(key),
             4..7 => Op::Set(key, self.value(setting)),
             7 => Op::SetGet(key, self.value(setting)),
@@ -243,10 +243,10 @@ impl Own {
             13 => Op::Exists(self.some_keys()),
             14 => Op::SetMany(self.some_pairs(setting)),
             15 => Op::SetManyNew(self.some_pairs(setting)),
-            16 => Op::Rename(key, self.dice.below(KEYS)),
-            17 => Op::Copy(key, (key + 1 + self.dice.below(KEYS - 1)) % KEYS),
+            16 => Op::Rename(key, self.random.index(KEYS)),
+            17 => Op::Copy(key, (key + 1 + self.random.index(KEYS - 1)) % KEYS),
             18 => {
-                let count = 1 + self.dice.below(5);
+                let count = 1 + self.random.index(5);
                 let ops = (0..count).map(|_| self.draw_single(setting)).collect();
                 Op::Together(ops)
             }
@@ -269,7 +269,7 @@ impl Own {
         if let Some(ops) = self.unanswered.take() {
             self.settle(wire, setting, ops)?;
         }
-        let count = 1 + self.dice.below(PIPELINE_MAX);
+        let count = 1 + self.random.index(PIPELINE_MAX);
         let ops: Vec<Op> = (0..count).map(|_| self.draw(setting)).collect();
         let number = self.number;
         let name = |key: usize| format!("o:{number}:{key}").into_bytes();

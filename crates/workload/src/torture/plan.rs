@@ -1,6 +1,6 @@
 //! The plan of one episode: settings, clients and faults, all drawn from one number.
 
-use crate::run::Dice;
+use duramen_base::random::Random;
 use std::path::Path;
 
 /// Size of a server's flash file.
@@ -47,8 +47,8 @@ impl Level {
 impl Plan {
     /// The plan of this number; `threads` fixes the number of reactor threads.
     pub(crate) fn draw(seed: u64, threads: Option<usize>) -> Plan {
-        let mut dice = Dice::new(seed ^ 0x7061_6e00);
-        let mut one_of = |count: usize| dice.below(count);
+        let mut random = Random::new(seed ^ 0x7061_6e00);
+        let mut one_of = |count: usize| random.index(count);
         let drawn = [2, 2, 4, 1][one_of(4)];
         let memory_mb = [64, 128, 256, 512][one_of(4)];
         let cache = one_of(6) == 0;

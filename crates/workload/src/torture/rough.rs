@@ -3,11 +3,11 @@
 use super::clients::{Setting, is_refusal};
 use super::wire::{Result, Trouble, Wire, words};
 use crate::resp::Reply;
-use crate::run::Dice;
+use duramen_base::random::Random;
 use std::time::Duration;
 
 pub(crate) struct Rough {
-    dice: Dice,
+    random: Random,
 }
 
 /// Commands that concern the whole server or other databases; any of them may be refused.
@@ -45,12 +45,12 @@ const LINES: [&str; 30] = [
 ];
 
 impl Rough {
-    pub(crate) fn new(dice: Dice) -> Rough {
-        Rough { dice }
+    pub(crate) fn new(random: Random) -> Rough {
+        Rough { random }
     }
 
     pub(crate) fn turn(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
-        match self.dice.below(24) {
+        match self.random.index(24) {
             0 => self.cut(wire),
             1 => self.garbage(wire),
             2 => self.pause(wire, setting),
@@ -68,8 +68,8 @@ impl Rough {
             }
             8 => self.expiring(wire),
             _ => {
-                let line = LINES[self.dice.below(LINES.len())];
-                let mut commands = vec![words(line); 1 + self.dice.below(4)];
+                let line = LINES[self.random.index(LINES.len())];
+                let mut commands = vec![words(line); 1 + self.random.index(4)];
                 let mut listing = None;
                 if setting.plan.flash && line.starts_with("KEYS") {
                     listing = setting.listing.try_lock().ok();
@@ -92,21 +92,21 @@ impl Rough {
     /// Ends the connection in the middle of a request.
     fn cut(&mut self, wire: &mut Wire) -> Result<()> {
         let whole = b"*3\r\n$3\r\nSET\r\n$7\r\nrough:2\r\n$10\r\n0123456789\r\n";
-        wire.send(&whole[..self.dice.below(whole.len())])?;
+        wire.send(&whole[..self.random.index(whole.len())])?;
         Err(Trouble::Gone("cut".to_owned()))
     }
 
     fn garbage(&mut self, wire: &mut Wire) -> Result<()> {
-        let length = 1 + self.dice.below(4_096);
-        let bytes: Vec<u8> = (0..length).map(|_| self.dice.below(256) as u8).collect();
+        let length = 1 + self.random.index(4_096);
+        let bytes: Vec<u8> = (0..length).map(|_| self.random.index(256) as u8).collect();
         wire.send(&bytes)?;
         Err(Trouble::Gone("garbage".to_owned()))
     }
 
     /// Holds all clients up for a moment; that time is excused.
     fn pause(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
-        let milliseconds = 20 + self.dice.below(200);
-        let kind = ["ALL", "WRITE"][self.dice.below(2)];
+        let milliseconds = 20 + self.random.index(200);
+        let kind = ["ALL", "WRITE"][self.random.index(2)];
         let excuse = setting.watch.excuse();
         let asked = wire.ask(&format!("CLIENT PAUSE {milliseconds} {kind}"));
         std::thread::sleep(Duration::from_millis(milliseconds as u64));
@@ -125,7 +125,7 @@ impl Rough {
             .filter_map(|line| line.split(' ').next()?.strip_prefix("id="))
             .collect();
         if !ids.is_empty() {
-            let id = ids[self.dice.below(ids.len())];
+            let id = ids[self.random.index(ids.len())];
             wire.ask(&format!("CLIENT KILL ID {id}"))?;
         }
         Ok(())
@@ -133,14 +133,14 @@ impl Rough {
 
     /// Requests long replies and reads none of them.
     fn leave_replies(&mut self, wire: &mut Wire) -> Result<()> {
-        let commands = vec![words("CONFIG GET *"); 200 + self.dice.below(800)];
+        let commands = vec![words("CONFIG GET *"); 200 + self.random.index(800)];
         wire.send_all(&commands)?;
         Err(Trouble::Gone("replies are left".to_owned()))
     }
 
     fn watch_many(&mut self, wire: &mut Wire) -> Result<()> {
         let mut asked = words("WATCH");
-        asked.extend((0..1 + self.dice.below(2_000)).map(|key| format!("x:{key}").into_bytes()));
+        asked.extend((0..1 + self.random.index(2_000)).map(|key| format!("x:{key}").into_bytes()));
         wire.call(&asked)?;
         wire.ask("UNWATCH").map(drop)
     }
@@ -150,8 +150,8 @@ impl Rough {
         wire.ask("SELECT 0")?;
         let key = format!(
             "e:{}:{}",
-            self.dice.below(1 << 40),
-            self.dice.below(1 << 20)
+            self.random.index(1 << 40),
+            self.random.index(1 << 20)
         );
         let set = wire.ask(&format!("SET {key} value PX 10"))?;
         if is_refusal(&set) {

@@ -99,7 +99,7 @@ impl World {
             return;
         };
         let log = self.servers[index].id().expect("a member");
-        let frees = !self.random.once_in(3);
+        let frees = !self.random.one_in(3);
         for holder in holders {
             let at = self.index_of(holder).filter(|to| self.reach(index, *to));
             let shelf = at.and_then(|to| self.servers[to].shelf.get_mut(&log));
@@ -423,7 +423,7 @@ impl World {
         let Some((migration, to, table, range)) = leaving else {
             return;
         };
-        if self.random.once_in(3) || !self.serves(index, (table, range.first)) {
+        if self.random.one_in(3) || !self.serves(index, (table, range.first)) {
             return;
         }
         let Some(target) = self.index_of(to).filter(|to| self.reach(index, *to)) else {

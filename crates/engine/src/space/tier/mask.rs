@@ -11,6 +11,7 @@
 //! - F7: no seed is used for two writes of this process, nor, except by a chance of 2^-64, by
 //!   another process for the same file.
 
+use duramen_base::random::mix;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,15 +41,8 @@ impl Masks {
     /// A mask that no write had before (F7).
     pub(crate) fn next(&self) -> Mask {
         let number = self.given.fetch_add(1, Ordering::Relaxed);
-        Mask(mixed(self.nonce.wrapping_add(number.wrapping_mul(STRIDE))))
+        Mask(mix(self.nonce.wrapping_add(number.wrapping_mul(STRIDE))))
     }
-}
-
-/// A bijection in which every bit of the result depends on every bit of the input (splitmix64).
-fn mixed(word: u64) -> u64 {
-    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ word >> 31
 }
 
 impl Mask {

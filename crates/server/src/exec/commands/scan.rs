@@ -265,7 +265,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
     let own = ServedKeys::of(ctx, guard);
     for _ in 0..RANDOM_DRAWS {
         let draw = ctx.client.take_draw();
-        let draw = draw.unwrap_or_else(|| ctx.local.random());
+        let draw = draw.unwrap_or_else(|| ctx.local.random.next_u64());
         let object = match guard.random(ctx.table, draw) {
             Ok(Some(object)) => object,
             Ok(None) => return ctx.null(),

@@ -7,6 +7,7 @@ use crate::config::ServerConfig;
 use crate::shared::commands::{CommandCounters, DBS, ThreadState};
 use crate::shared::{ConfigCache, Shared, ThreadCounters, ViewCache, error_names};
 use duramen_base::ids::Level;
+use duramen_base::random::Random;
 use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::Room;
@@ -16,7 +17,7 @@ use std::time::Instant;
 pub(crate) struct Local {
     thread: usize,
     config: ConfigCache,
-    random: u64,
+    pub(crate) random: Random,
     slow_us: i64,
     /// The command found no memory to lock its keys. It must run again, exclusive in the store,
     /// where it needs no locks.
@@ -56,7 +57,7 @@ impl Local {
         Local {
             thread,
             config: ConfigCache::new(shared),
-            random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
+            random: Random::new(shared.started_unix_ms ^ ((thread as u64 + 1) << 48)),
             slow_us: i64::MAX,
             needs_alone: false,
             not_now: false,
@@ -143,14 +144,6 @@ impl Local {
     #[inline]
     pub(crate) fn slow_us(&self) -> i64 {
         self.slow_us
-    }
-
-    /// The next number of a sequence on which no secret depends (xorshift64*).
-    pub(crate) fn random(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
     #[inline]

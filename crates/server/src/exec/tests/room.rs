@@ -1,6 +1,7 @@
 //! All or nothing at every limit: after an error, no part of a command or transaction was done.
 
 use super::*;
+use duramen_base::random::Random;
 use duramen_engine::LogOptions;
 use std::collections::BTreeMap;
 
@@ -152,28 +153,21 @@ const KEYS: usize = 500;
 /// A key's value: a letter and its number of repetitions.
 type Model = BTreeMap<String, (u8, usize)>;
 
-fn next(seed: &mut u64, below: usize) -> usize {
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    (*seed % below as u64) as usize
-}
-
 fn value_of((letter, bytes): (u8, usize)) -> Vec<u8> {
     vec![letter; bytes]
 }
 
 /// One request, and the model after it unless it is refused.
-fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
+fn draw(random: &mut Random, model: &Model) -> (Vec<Vec<u8>>, Model) {
     let mut after = model.clone();
-    let key = |seed: &mut u64| format!("k{}", next(seed, KEYS));
-    let value = |seed: &mut u64| (b'a' + next(seed, 26) as u8, 1 + next(seed, 400_000));
+    let key = |random: &mut Random| format!("k{}", random.index(KEYS));
+    let value = |random: &mut Random| (b'a' + random.index(26) as u8, 1 + random.index(400_000));
     let mut words: Vec<Vec<u8>> = Vec::new();
-    match next(seed, 8) {
+    match random.index(8) {
         0..=3 => {
             words.push(b"MSET".to_vec());
-            for _ in 0..1 + next(seed, 12) {
-                let (key, value) = (key(seed), value(seed));
+            for _ in 0..1 + random.index(12) {
+                let (key, value) = (key(random), value(random));
                 words.extend([key.clone().into_bytes(), value_of(value)]);
                 after.insert(key, value);
             }
@@ -181,8 +175,8 @@ fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
         4 => {
             words.push(b"MSETNX".to_vec());
             let mut taken = false;
-            for _ in 0..2 + next(seed, 3) {
-                let (key, value) = (key(seed), value(seed));
+            for _ in 0..2 + random.index(3) {
+                let (key, value) = (key(random), value(random));
                 words.extend([key.clone().into_bytes(), value_of(value)]);
                 taken |= model.contains_key(&key);
                 after.insert(key, value);
@@ -193,14 +187,14 @@ fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
         }
         5 => {
             words.push(b"DEL".to_vec());
-            for _ in 0..1 + next(seed, 6) {
-                let key = key(seed);
+            for _ in 0..1 + random.index(6) {
+                let key = key(random);
                 after.remove(&key);
                 words.push(key.into_bytes());
             }
         }
         other => {
-            let (from, to) = (key(seed), key(seed));
+            let (from, to) = (key(random), key(random));
             let command = if other == 6 { "RENAME" } else { "COPY" };
             words.extend([command, &from, &to].map(|word| word.as_bytes().to_vec()));
             if let Some(value) = model.get(&from)
@@ -221,18 +215,18 @@ fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
 #[test]
 fn without_memory_nothing_of_a_request_or_transaction_is_done() {
     let mut s = Server::session(2);
-    let (mut seed, mut model, mut refused) = (0x5eed_u64, Model::new(), 0);
+    let (mut random, mut model, mut refused) = (Random::new(0x5eed), Model::new(), 0);
     for round in 0..300 {
-        let in_transaction = next(&mut seed, 3) == 0;
+        let in_transaction = random.index(3) == 0;
         let requests = if in_transaction {
-            1 + next(&mut seed, 4)
+            1 + random.index(4)
         } else {
             1
         };
         let mut after = model.clone();
         let mut reply = s.ask(if in_transaction { "MULTI" } else { "PING" });
         for _ in 0..requests {
-            let (words, then) = draw(&mut seed, &after);
+            let (words, then) = draw(&mut random, &after);
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             reply = s.ask_bytes(&words);
             after = then;
