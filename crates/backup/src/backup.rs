@@ -21,6 +21,7 @@
 //!
 //! Paper: [Beineke18 §IV]; differs: see the crate's documentation.
 
+use duramen_base::planted::{Bug, has_bug};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -193,11 +194,6 @@ impl Backup {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked under this lock failed an assertion: the others report it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[cfg(feature = "planted")]
-    pub(crate) fn planted(&self, bug: crate::planted::Bug) -> bool {
-        self.options.planted == Some(bug)
     }
 
     /// Refuses all further writes (V2).
@@ -390,7 +386,10 @@ impl Backup {
             frame,
         };
         let known = frame.is_none().then_some((before, rolling));
-        self.append(&mut batch, &record, known);
+        match record.close && has_bug(Bug::CloseFromMemory) {
+            false => batch.append(&record, known),
+            true => batch.begin(),
+        }
         batch.payload_bytes += new.len() as u64;
         batch.staged.push(Staged {
             id,
@@ -499,19 +498,6 @@ impl Backup {
             return Err(self.failed_write("write a frame", &error));
         }
         Ok(())
-    }
-
-    fn append(
-        &self,
-        batch: &mut Batch,
-        record: &Record<'_>,
-        rolling: Option<(Certificate, Certificate)>,
-    ) {
-        #[cfg(feature = "planted")]
-        if record.close && self.planted(crate::planted::Bug::CloseFromMemory) {
-            return batch.begin();
-        }
-        batch.append(record, rolling);
     }
 
     pub(crate) fn lock_committing(&self) -> MutexGuard<'_, Batch> {
@@ -689,15 +675,10 @@ impl Backup {
             Level::Synced if all_durable => self.wal.write_durably(at, padded),
             Level::Synced => {
                 let written = self.wal.write_at(at, padded);
-                #[cfg(feature = "planted")]
-                let sync = || {
-                    let again = self.planted(crate::planted::Bug::SyncAgain);
-                    self.wal
-                        .sync()
-                        .or_else(|error| if again { self.wal.sync() } else { Err(error) })
+                let sync = || match self.wal.sync() {
+                    Err(_) if has_bug(Bug::SyncAgain) => self.wal.sync(),
+                    other => other,
                 };
-                #[cfg(not(feature = "planted"))]
-                let sync = || self.wal.sync();
                 // The writes before a failed sync are lost, whatever its reason (disk::D3).
                 written.and_then(|()| sync().map_err(|error| io::Error::other(error.to_string())))
             }

@@ -11,6 +11,7 @@
 //! **Concurrency**: all functions here hold the lock `flushing`. Replicas may be freed meanwhile:
 //! then their frames are given back at the end (`doomed`).
 
+use duramen_base::planted::{Bug, has_bug};
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -270,11 +271,9 @@ impl Backup {
                 self.frames.write_at(at, part)?;
             }
         }
-        #[cfg(feature = "planted")]
-        if self.planted(crate::planted::Bug::SlotBeforeData) {
-            return Ok(());
+        if !has_bug(Bug::SlotBeforeData) {
+            self.sync_frames()?;
         }
-        self.sync_frames()?;
         self.state().stats.frame_written_bytes += blocks.len() as u64;
         Ok(())
     }
@@ -296,21 +295,11 @@ impl Backup {
             self.working(&state)?;
             state.frames.next_slot_at(frame)
         };
-        #[cfg(feature = "planted")]
-        let at = if self.planted(crate::planted::Bug::SlotInPlace) {
-            self.state().frames.slot_at(frame)
-        } else {
-            at
-        };
         let bytes = slot_bytes(slot, tail);
         self.frames
             .write_durably(at, &bytes)
             .map_err(|error| self.failed_write("write a frame's slot", &error))?;
         let mut state = self.state();
-        #[cfg(feature = "planted")]
-        if self.planted(crate::planted::Bug::SlotInPlace) {
-            return Ok(());
-        }
         state.frames.flip(frame);
         state.stats.frame_written_bytes += bytes.len() as u64;
         state.stats.syncs += 1;
@@ -393,18 +382,12 @@ impl Backup {
             }
             (header, tail)
         };
-        #[cfg(feature = "planted")]
-        if self.planted(crate::planted::Bug::TrimBeforeHeader) {
-            let mut state = self.state();
-            let sequence = state.ring.sequence;
-            state.ring.trimmed(&header, tail);
-            state.ring.sequence = sequence;
-            return Ok(true);
+        if !has_bug(Bug::TrimBeforeHeader) {
+            // A commit may have made older ones unneeded, by naming a frame: it has to be durable
+            // before they go.
+            self.sync()?;
+            self.write_header(&header)?; // H2
         }
-        // A commit may have made older ones unneeded, by naming a frame: it has to be durable
-        // before they go.
-        self.sync()?;
-        self.write_header(&header)?; // H2
         self.state().ring.trimmed(&header, tail);
         Ok(true)
     }

@@ -7,6 +7,7 @@
 //! - N3: a frame in which a replica went bad at rest is used again in this run only if there is no
 //!   other, and never if the device returned an error there.
 
+use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -155,7 +156,12 @@ impl Frames {
 
     /// Place where the next slot of this frame is to be written (N2).
     pub(crate) fn next_slot_at(&self, frame: u32) -> u64 {
-        slot_at(frame, 1 - usize::from(self.current[frame as usize]))
+        slot_at(frame, usize::from(self.next(frame)))
+    }
+
+    /// The number of the slot that is written next: not the valid one.
+    fn next(&self, frame: u32) -> u8 {
+        self.current(frame) ^ u8::from(!has_bug(Bug::SlotInPlace))
     }
 
     /// The number of the valid slot.
@@ -163,16 +169,10 @@ impl Frames {
         self.current[frame as usize]
     }
 
-    /// Place of the valid slot.
-    #[cfg(feature = "planted")]
-    pub(crate) fn slot_at(&self, frame: u32) -> u64 {
-        slot_at(frame, usize::from(self.current[frame as usize]))
-    }
-
     /// Makes the slot at [`next_slot_at`](Self::next_slot_at), which was just written, the valid
     /// one.
     pub(crate) fn flip(&mut self, frame: u32) {
-        self.current[frame as usize] ^= 1;
+        self.current[frame as usize] = self.next(frame);
     }
 }
 

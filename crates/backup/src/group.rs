@@ -13,6 +13,7 @@
 //! **Concurrency**: `submit` from any thread, `run` from one at a time. No lock is held during a
 //! commit but the backup's own.
 
+use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -147,13 +148,10 @@ impl<T> Group<T> {
         let began = clock();
         let committed = match backup.commit(group.level) {
             Ok(committed) => committed,
-            #[cfg(feature = "planted")]
-            Err(Error::Full { .. }) if backup.planted(crate::planted::Bug::FullIsStored) => {
-                crate::types::Committed {
-                    level: group.level,
-                    ..Default::default()
-                }
-            }
+            Err(Error::Full { .. }) if has_bug(Bug::FullIsStored) => crate::types::Committed {
+                level: group.level,
+                ..Default::default()
+            },
             Err(error) => {
                 self.put_back(group);
                 return Err(error);

@@ -26,8 +26,6 @@ pub mod inspect;
 mod many;
 mod open;
 pub mod os;
-#[cfg(feature = "planted")]
-pub mod planted;
 mod read;
 mod rebuild;
 mod region;

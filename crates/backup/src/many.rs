@@ -15,6 +15,7 @@
 //! **Concurrency**: a fence is set under the locks `staging` and `state`, which every change of a
 //! replica takes too.
 
+use duramen_base::planted::{Bug, has_bug};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -286,8 +287,7 @@ impl Backup {
                 Err(error) => return Err(error),
             }
         }
-        #[cfg(feature = "planted")]
-        if self.planted(crate::planted::Bug::FenceForgotten) {
+        if has_bug(Bug::FenceForgotten) {
             self.state().fenced.remove(&log);
         }
         Ok(freed)

@@ -1,5 +1,6 @@
 //! Opens a store: from superblock, write-ahead log and slots to a backup that accepts writes.
 
+use duramen_base::planted::{Bug, has_bug};
 use std::any::Any;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -166,10 +167,7 @@ impl Backup {
             OpenHow::Read => lock,
             _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
         };
-        #[cfg(feature = "planted")]
-        let look_ahead = options.planted != Some(crate::planted::Bug::NoLookAhead);
-        #[cfg(not(feature = "planted"))]
-        let look_ahead = true;
+        let look_ahead = !has_bug(Bug::NoLookAhead);
         let mut state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
         if how == OpenHow::Read {
             state.failed = Some("it was opened to be read alone".to_owned());

@@ -76,9 +76,6 @@ pub struct Options {
     /// Closed segments go to their frames past the page cache in mode buffered too: only a recovery
     /// reads them again, and copying them costs the processor several times the device's time.
     pub frames_past_cache: bool,
-    /// A bug to be found by tests.
-    #[cfg(feature = "planted")]
-    pub planted: Option<crate::planted::Bug>,
 }
 
 impl Options {
@@ -98,8 +95,6 @@ impl Default for Options {
             wal_fill_percent: 50,
             memory_bytes: u64::MAX,
             frames_past_cache: false,
-            #[cfg(feature = "planted")]
-            planted: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod ids;
 pub mod limits;
 pub mod lock;
+pub mod planted;
 pub mod random;
 pub mod signals;
 pub mod sync;

@@ -13,7 +13,6 @@ pub mod detector;
 pub mod lease;
 pub mod membership;
 pub mod placement;
-pub mod planted;
 mod recovery;
 pub mod replication;
 pub mod rifl;

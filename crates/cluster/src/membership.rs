@@ -13,8 +13,8 @@
 //!
 //! Paper: [Ousterhout15 §3]; docs/traps.md, trap 27 and scenario 28.
 
-use crate::planted::{Bug, Planted};
 use duramen_base::ids::{ListVersion, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     ServerChange, ServerEntry, ServerList, ServerListUpdate, ServerStatus, SharedList,
 };
@@ -28,7 +28,6 @@ pub struct Members {
     servers: BTreeMap<ServerId, ServerEntry>,
     /// As a message, once it was requested.
     listed: OnceLock<SharedList>,
-    planted: Planted,
 }
 
 /// The effect of an update.
@@ -47,12 +46,6 @@ impl Members {
     /// No servers, version 0: any full list is newer.
     pub fn new() -> Members {
         Members::default()
-    }
-
-    /// Plants this bug.
-    #[cfg(feature = "planted")]
-    pub fn plant(&mut self, bug: Bug) {
-        self.planted = Planted::one(bug);
     }
 
     pub fn version(&self) -> ListVersion {
@@ -106,7 +99,7 @@ impl Members {
             ServerListUpdate::Step { version, changes } => {
                 let next = ListVersion(self.version.0 + 1);
                 let follows = *version == next && self.version.0 > 0;
-                if !follows && !self.planted.is(Bug::SkipsVersions) {
+                if !follows && !has_bug(Bug::SkipsVersions) {
                     return Applied::NeedsFull; // V1
                 }
                 self.step(*version, changes)

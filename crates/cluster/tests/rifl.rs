@@ -218,7 +218,6 @@ struct Slips {
 
 struct World {
     now_us: u64,
-    new_tracker: fn() -> Tracker,
     slips: Slips,
     masters: Vec<Master>,
     owners: [usize; TABLETS],
@@ -235,10 +234,10 @@ struct World {
 }
 
 impl World {
-    fn new(new_tracker: fn() -> Tracker, slips: Slips) -> World {
+    fn new(slips: Slips) -> World {
         let master = |_| Master {
             life: 1,
-            tracker: new_tracker(),
+            tracker: Tracker::new(WINDOW),
             log: Vec::new(),
             executing: Vec::new(),
         };
@@ -250,7 +249,6 @@ impl World {
         };
         World {
             now_us: 0,
-            new_tracker,
             slips,
             masters: (0..MASTERS).map(master).collect(),
             owners: [0, 1, 2],
@@ -403,10 +401,9 @@ impl World {
     /// A master dies: requests that were not durable are lost, and others replay its log.
     fn crash(&mut self, choice: usize) -> Result<(), String> {
         let dead = choice % MASTERS;
-        let new_tracker = self.new_tracker;
         let master = &mut self.masters[dead];
         master.life += 1;
-        master.tracker = new_tracker();
+        master.tracker = Tracker::new(WINDOW);
         let lost = std::mem::take(&mut master.executing);
         let log = std::mem::take(&mut master.log);
         for completion in lost {
@@ -515,7 +512,7 @@ proptest! {
 
     #[test]
     fn requests_take_effect_once(steps in steps()) {
-        let mut world = World::new(|| Tracker::new(WINDOW), Slips::default());
+        let mut world = World::new(Slips::default());
         prop_assert_eq!(run(&mut world, &steps), Ok(()));
     }
 }
@@ -523,7 +520,7 @@ proptest! {
 /// The model does execute, repeat, move and acknowledge: otherwise it could not fail.
 #[test]
 fn the_model_gets_somewhere() {
-    let mut world = World::new(|| Tracker::new(WINDOW), Slips::default());
+    let mut world = World::new(Slips::default());
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for _ in 0..50 {
         let steps = steps().new_tree(&mut runner).expect("a strategy").current();
@@ -543,73 +540,55 @@ fn the_model_gets_somewhere() {
     );
 }
 
-#[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use duramen_cluster::rifl::Bug;
+    use duramen_base::planted::{Bug, with_bug};
 
-    fn finds(new_tracker: fn() -> Tracker, slips: Slips) -> bool {
+    fn finds(slips: Slips) -> bool {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         (0..20_000).any(|_| {
             let steps = steps().new_tree(&mut runner).expect("a strategy").current();
-            run(&mut World::new(new_tracker, slips), &steps).is_err()
+            run(&mut World::new(slips), &steps).is_err()
         })
+    }
+
+    fn finds_bug(bug: Bug) -> bool {
+        with_bug(bug, || finds(Slips::default()))
     }
 
     #[test]
     fn a_repetition_that_runs_beside_the_first_is_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::InProgressRunsAgain),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::InProgressRunsAgain));
     }
 
     #[test]
     fn an_acknowledged_request_that_runs_again_is_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::AcknowledgedRunsAgain),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::AcknowledgedRunsAgain));
     }
 
     #[test]
     fn a_cleaner_that_drops_needed_records_is_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::CleanerForgets),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::CleanerForgets));
     }
 
     #[test]
     fn a_missing_lease_check_is_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::NoLeaseCheck),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::NoLeaseCheck));
     }
 
     #[test]
     fn records_that_stay_behind_are_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::RecordsStayBehind),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::RecordsStayBehind));
     }
 
     #[test]
     fn a_log_that_is_not_met_is_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::LogForgotten),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::LogForgotten));
     }
 
     #[test]
     fn forgetting_a_living_client_is_found() {
-        assert!(finds(
-            || Tracker::new(WINDOW).with_bug(Bug::ForgetsTheLiving),
-            Slips::default()
-        ));
+        assert!(finds_bug(Bug::ForgetsTheLiving));
     }
 
     #[test]
@@ -618,7 +597,7 @@ mod planted {
             answers_early: true,
             any_map: false,
         };
-        assert!(finds(|| Tracker::new(WINDOW), slips));
+        assert!(finds(slips));
     }
 
     #[test]
@@ -627,6 +606,6 @@ mod planted {
             answers_early: false,
             any_map: true,
         };
-        assert!(finds(|| Tracker::new(WINDOW), slips));
+        assert!(finds(slips));
     }
 }

@@ -13,7 +13,6 @@ use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId,
 };
-use duramen_cluster::planted::Planted;
 use duramen_net::{ConnectionId, Event, Hub};
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
@@ -335,7 +334,6 @@ impl Driver {
             term,
             seed: RandomState::new().hash_one(term),
             settings: self.options.settings.clone(),
-            planted: Planted::default(),
         };
         let keys = contents.len();
         match Coordinator::open(self.now_us(), &contents, config) {

@@ -3,8 +3,6 @@
 
 pub use crate::durable::{Backups, Bytes, Call, Repair, RepairStep};
 pub use crate::member::MemberOptions;
-#[cfg(feature = "planted")]
-pub use crate::planted::Bug;
 pub use crate::salvage::{Lost, Salvaged, salvage};
 pub use crate::writer::LogWriter;
 pub use duramen_backup::Copies;

@@ -67,7 +67,6 @@ mod member;
 mod meter;
 mod objects;
 mod options;
-mod planted;
 mod progress;
 mod reentrancy;
 mod restart;

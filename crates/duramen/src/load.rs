@@ -4,6 +4,7 @@
 use crate::{Error, Phase, Progress};
 use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::carry;
 use duramen_cluster::control::State;
 use duramen_engine::{LoadError, Loader, Pass};
 use std::num::NonZeroUsize;
@@ -95,7 +96,7 @@ pub(crate) fn load(
     } else {
         std::thread::scope(|scope| {
             for _ in 0..wanted.min(segments.len()) {
-                scope.spawn(|| load.run(started, progress));
+                scope.spawn(carry(|| load.run(started, progress)));
             }
         });
     }

@@ -57,10 +57,6 @@ impl Store {
             log: Some(log),
             ..store.engine.clone()
         })?;
-        #[cfg(feature = "planted")]
-        if let (Some(crate::planted::Bug::Engine(bug)), Some(log)) = (store.planted, engine.log()) {
-            log.plant(bug);
-        }
         let config = Config {
             replicas: options.replicas,
             one_stream: false,
@@ -68,11 +64,6 @@ impl Store {
             frees_max: FREES_MAX,
             coordinated: true,
             layout: options.layout,
-            #[cfg(feature = "planted")]
-            planted: match store.planted {
-                Some(crate::planted::Bug::Replication(bug)) => Some(bug),
-                _ => None,
-            },
             ..Config::one_backup(
                 options.log,
                 options.segment_bytes,

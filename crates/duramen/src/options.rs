@@ -1,7 +1,6 @@
 //! The options with which a store is opened.
 
 use crate::DiskMode;
-use crate::planted::Bug;
 use duramen_base::ids::Level;
 use duramen_base::units::{GIB, MIB};
 use std::path::PathBuf;
@@ -68,10 +67,6 @@ pub struct Options {
     /// Name of the cluster; a directory of another one is refused.
     #[doc(hidden)]
     pub cluster: String,
-    /// A planted bug for tests.
-    #[cfg(feature = "planted")]
-    #[doc(hidden)]
-    pub planted: Option<crate::planted::Bug>,
 }
 
 impl Options {
@@ -124,8 +119,6 @@ impl Options {
             restart_threads: 0,
             version_floor: 0,
             cluster: "duramen".to_owned(),
-            #[cfg(feature = "planted")]
-            planted: None,
         }
     }
 
@@ -272,20 +265,6 @@ impl Options {
     pub fn scrub_interval(mut self, interval: Duration) -> Options {
         self.scrub_interval = interval;
         self
-    }
-}
-
-impl Options {
-    /// True if this bug is planted; false at compile time without the feature.
-    #[inline]
-    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
-        #[cfg(feature = "planted")]
-        return self.planted == Some(bug);
-        #[cfg(not(feature = "planted"))]
-        {
-            let _ = bug;
-            false
-        }
     }
 }
 

@@ -12,11 +12,11 @@
 use crate::durable::{Durable, LOCAL, Local, Replicas};
 use crate::heat::Heat;
 use crate::load::{self, Loaded};
-use crate::planted::Bug;
 use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
 use duramen_cluster::control::{Listed, State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
@@ -68,23 +68,8 @@ pub(crate) fn open(
     }
 }
 
-#[cfg(not(feature = "planted"))]
 fn backup_options(options: &Options) -> duramen_backup::Options {
     duramen_backup::Options {
-        memory_bytes: duramen_backup::Options::copies_of(options.engine.memory_bytes),
-        ..duramen_backup::Options::default()
-    }
-}
-
-#[cfg(feature = "planted")]
-fn backup_options(options: &Options) -> duramen_backup::Options {
-    let planted = match options.planted {
-        Some(Bug::Backup(bug)) => Some(bug),
-        Some(Bug::DamageIsSkipped) => Some(duramen_backup::planted::Bug::DamageIsSkipped),
-        _ => None,
-    };
-    duramen_backup::Options {
-        planted,
         memory_bytes: duramen_backup::Options::copies_of(options.engine.memory_bytes),
         ..duramen_backup::Options::default()
     }
@@ -250,17 +235,11 @@ fn restart(
         place: place.clone(),
         reason,
     };
-    let mut state = read_control(&backup, replicas, options, &damaged)?;
-    if options.has_bug(Bug::ReplayEverything) {
-        replay_everything(&mut state, replicas);
-    }
-    if options.has_bug(Bug::DamageIsSkipped) {
-        skip_damage(&mut state, replicas);
-    }
+    let state = read_control(&backup, replicas, options, &damaged)?;
     let listed = check_complete(&state, replicas, &damaged)?;
     let engine = make_engine(&backup, &state, replicas, options)?;
     // The control segment counts until the next one does.
-    let control = newest_control(replicas, options).map(|replica| replica.segment);
+    let control = newest_control(replicas).map(|replica| replica.segment);
     backup.forget_rebuilt(&|id| state.segments.contains_key(&id) || control == Some(id));
     for (table, info) in &state.tables {
         engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
@@ -302,9 +281,9 @@ fn restart(
     Ok((durable, loaded))
 }
 
-fn newest_control<'a>(replicas: &'a [ReplicaInfo], options: &Options) -> Option<&'a ReplicaInfo> {
+fn newest_control(replicas: &[ReplicaInfo]) -> Option<&ReplicaInfo> {
     let controls = replicas.iter().filter(|r| r.kind == Kind::Control);
-    if options.has_bug(Bug::OldControlHead) {
+    if has_bug(Bug::OldControlHead) {
         controls.min_by_key(|replica| replica.segment)
     } else {
         controls.max_by_key(|replica| replica.segment)
@@ -319,7 +298,7 @@ fn read_control(
     options: &Options,
     damaged: &dyn Fn(String) -> Error,
 ) -> Result<State, Error> {
-    let Some(newest) = newest_control(replicas, options) else {
+    let Some(newest) = newest_control(replicas) else {
         if replicas.is_empty() {
             let safe_version = options.version_floor;
             return Ok(State {
@@ -339,30 +318,27 @@ fn read_control(
             error.damage()
         ))
     })?;
-    State::replay(newest.segment, &bytes).map_err(|error| damaged(error.to_string()))
-}
-
-/// [`Bug::ReplayEverything`].
-fn replay_everything(state: &mut State, replicas: &[ReplicaInfo]) {
-    for replica in replicas
-        .iter()
-        .filter(|r| r.kind != Kind::Control && !r.damaged)
-    {
-        state.segments.entry(replica.segment).or_insert(Listed {
-            kind: replica.kind,
-            head: 0,
-            epoch: replica.epoch,
-            closed: Some(replica.certificate()),
-            generation: 0,
-        });
+    let replayed = State::replay(newest.segment, &bytes);
+    let mut state = replayed.map_err(|error| damaged(error.to_string()))?;
+    if has_bug(Bug::ReplayEverything) {
+        let is_data = |of: &&ReplicaInfo| of.kind != Kind::Control && !of.damaged;
+        for of in replicas.iter().filter(is_data) {
+            let (kind, epoch, closed) = (of.kind, of.epoch, Some(of.certificate()));
+            let new = Listed {
+                kind,
+                head: 0,
+                epoch,
+                closed,
+                generation: 0,
+            };
+            state.segments.entry(of.segment).or_insert(new);
+        }
     }
-}
-
-/// [`Bug::DamageIsSkipped`].
-fn skip_damage(state: &mut State, replicas: &[ReplicaInfo]) {
-    for replica in replicas.iter().filter(|replica| replica.damaged) {
-        state.segments.remove(&replica.segment);
+    if has_bug(Bug::DamageIsSkipped) {
+        let is_damaged = |id| replicas.iter().any(|of| of.segment == id && of.damaged);
+        state.segments.retain(|id, _| !is_damaged(*id));
     }
+    Ok(state)
 }
 
 /// The state of a new store: the default table exists from the start.
@@ -459,14 +435,7 @@ fn make_engine(
         log: Some(log),
         ..options.engine.clone()
     };
-    let engine = duramen_engine::Store::new(engine)?;
-    #[cfg(feature = "planted")]
-    match (options.planted, engine.log()) {
-        (Some(Bug::Engine(bug)), Some(log)) => log.plant(bug),
-        (Some(Bug::DamageIsSkipped), Some(log)) => log.plant(duramen_engine::Bug::DamageIsSkipped),
-        _ => {}
-    }
-    Ok(engine)
+    Ok(duramen_engine::Store::new(engine)?)
 }
 
 fn make_master(backup: &Backup, state: State, replicas: &[ReplicaInfo]) -> Master {

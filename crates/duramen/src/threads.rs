@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::durable::{Local, Remote, Replicas, Scrub};
 use crate::writer::LogWriter;
+use duramen_base::planted::carry;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -54,7 +55,7 @@ impl Threads {
 
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name(name.to_owned());
-        match thread.spawn(body) {
+        match thread.spawn(carry(body)) {
             Ok(handle) => {
                 self.handles.lock().expect("threads").push(handle);
                 Ok(())

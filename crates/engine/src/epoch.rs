@@ -16,6 +16,7 @@
 //! pass a pin).
 
 use crate::Error;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, fence};
 use duramen_base::ticks::Ticks;
 
@@ -32,9 +33,6 @@ pub struct Epochs {
     /// `quiet_before`.
     used: AtomicUsize,
     free: Mutex<Vec<usize>>,
-    /// The planted bug of `plant_unbounded`; set before any thread begins.
-    #[cfg(loom)]
-    unbounded: std::sync::atomic::AtomicBool,
 }
 
 /// A slot of the table; given back by [`Epochs::unregister`].
@@ -48,8 +46,6 @@ impl Epochs {
             slots: (0..slots).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
             used: AtomicUsize::new(0),
             free: Mutex::new((0..slots).rev().collect()),
-            #[cfg(loom)]
-            unbounded: std::sync::atomic::AtomicBool::new(false),
         }
     }
 
@@ -147,19 +143,10 @@ impl Epochs {
         let slots = self.slots[..used].iter();
         let oldest = slots.map(|slot| slot.0.load(Ordering::Acquire)).min();
         let oldest = oldest.unwrap_or(IDLE);
-        #[cfg(loom)]
-        if self.unbounded.load(std::sync::atomic::Ordering::Relaxed) {
+        if has_bug(Bug::QuietWithoutBound) {
             return oldest;
         }
         oldest.min(now)
-    }
-
-    /// Leaves E3 out, for the model checker to find: `quiet_before` has no bound while no session
-    /// is inside.
-    #[cfg(loom)]
-    pub fn plant_unbounded(&self) {
-        self.unbounded
-            .store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// True if every slot but `except` is outside.

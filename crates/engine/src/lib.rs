@@ -52,8 +52,6 @@ pub use core::watches::{Dirty, MARK_BYTES};
 pub use device::{Cold, Fetched, FlashOptions, FlashStats};
 pub use duramen_base::waits::Wait;
 pub use load::{LoadError, LoadReport, Loader, MissingSegments, Revived};
-#[cfg(any(feature = "planted", shuttle))]
-pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
 pub use range::{

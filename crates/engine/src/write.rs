@@ -14,7 +14,7 @@ use crate::head::Tail;
 use crate::index::bucket::{Locking, Slot};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
-use crate::log::{Bug, Log};
+use crate::log::Log;
 use crate::session::order::Buried;
 use crate::session::roll::{roll, takes};
 use crate::session::{Guard, Locked};
@@ -22,6 +22,7 @@ use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::Backoff;
 use duramen_format::entry::NewObject;
 
@@ -134,8 +135,7 @@ impl<'s> Guard<'s> {
             }
             // The scratch buffer leaves the guard while a value is borrowed from it.
             let scratch = std::mem::take(self.scratch);
-            let too_early = log.is_some_and(|log| log.has_bug(Bug::MarkedBeforeSeen));
-            if too_early {
+            if has_bug(Bug::MarkedBeforeSeen) {
                 self.core
                     .note_written(table, key, before.map_or(1, |version| version + 1));
             }
@@ -150,7 +150,7 @@ impl<'s> Guard<'s> {
             self.unlock(&locked);
             match put? {
                 Put::Done(version) => {
-                    if !too_early {
+                    if !has_bug(Bug::MarkedBeforeSeen) {
                         self.core.note_written(table, key, version); // range::watch::W1
                     }
                     if let Some(log) = log {
@@ -282,8 +282,6 @@ impl<'s> Guard<'s> {
             return Ok(false);
         }
         if let Some((place, slot, entry)) = locked.found {
-            let log = self.core.log.as_ref();
-            let has_bug = |bug| log.is_some_and(|log| log.has_bug(bug));
             if has_bug(Bug::MarkedBeforeSeen) {
                 self.core.note_written(table, key, entry.version);
             }

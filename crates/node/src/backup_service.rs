@@ -29,12 +29,12 @@
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (docs/traps.md,
 //! traps 22 and 26).
 
-use crate::planted::{Bug, Planted};
 use crate::requests::RequestId;
 use duramen_backup::{
     Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, WantedKeys,
 };
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::lease::HolderLease;
 use duramen_format::certificate::Certificate;
 use duramen_format::hash::KeyHasher;
@@ -134,7 +134,6 @@ pub struct BackupService<T> {
     ahead: BTreeMap<ServerId, ReadAhead>,
     scratch: Vec<u8>,
     config: BackupConfig,
-    pub(crate) planted: Planted,
 }
 
 impl<T> BackupService<T> {
@@ -155,16 +154,7 @@ impl<T> BackupService<T> {
             ahead: BTreeMap::new(),
             scratch: Vec::new(),
             config,
-            planted: Planted::default(),
         }
-    }
-
-    /// The same with one bug.
-    #[cfg(feature = "planted")]
-    #[must_use]
-    pub fn with_bug(mut self, bug: Bug) -> BackupService<T> {
-        self.planted = Planted::one(bug);
-        self
     }
 
     /// Handles a request of a peer, with its payload. Answers are output at once, or by
@@ -258,7 +248,7 @@ impl<T> BackupService<T> {
             return out.push(refuse(tag, invalid(&why)));
         }
         let gone = self.freed_control.get(&write.log).copied();
-        let opens_again = self.planted.is(Bug::FreedControlOpens);
+        let opens_again = has_bug(Bug::FreedControlOpens);
         if write.kind == Kind::Control && gone >= Some(write.segment) && !opens_again {
             return out.push(refuse(tag, PeerAnswer::Unknown)); // B7
         }
@@ -293,7 +283,7 @@ impl<T> BackupService<T> {
         if write.open {
             self.without_room = None;
         }
-        if write.kind == Kind::Control && !self.planted.is(Bug::LeaseWithAnswer) {
+        if write.kind == Kind::Control && !has_bug(Bug::LeaseWithAnswer) {
             self.leases.grant(log, now_us); // B6
         }
         if write.primary {
@@ -378,8 +368,7 @@ impl<T> BackupService<T> {
     fn has_refused(&self, write: &WriteReplica) -> bool {
         let of_log = self.refused_control.get(&write.log);
         let refused = of_log.and_then(|refused| refused.get(&write.segment));
-        refused.is_some_and(|epoch| write.epoch <= *epoch)
-            && !self.planted.is(Bug::RefusedOpeningTaken)
+        refused.is_some_and(|epoch| write.epoch <= *epoch) && !has_bug(Bug::RefusedOpeningTaken)
     }
 
     /// The answer to a master after its write was refused.
@@ -658,7 +647,7 @@ impl<T> BackupService<T> {
             };
             let mut staged = self.staged.values();
             let is_changing = staged.any(|s| s.log == log && s.segment == replica.segment);
-            let is_compared = !self.planted.is(Bug::HandBackUncompared);
+            let is_compared = !has_bug(Bug::HandBackUncompared);
             if is_compared && (is_changing || !present.iter().any(is_same)) {
                 continue;
             }

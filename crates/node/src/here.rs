@@ -15,15 +15,14 @@
 
 use crate::life::Life;
 use crate::owned::Owned;
-use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
+use duramen_base::planted::{Bug, has_bug};
 
 /// E1. The list itself is not checked: a target's range is listed, a recovery's must not be.
-pub(crate) fn is_anything(owned: &Owned, life: &Life, ranges: &Ranges, planted: Planted) -> bool {
-    let counts = |bug: Bug| !planted.is(bug);
-    counts(Bug::PurgeIsNotHere) && owned.takes_away(ranges)
-        || counts(Bug::RunIsNotHere) && life.recoveries.has_any_of(ranges)
-        || counts(Bug::LeftoverIsNotHere) && life.migrations.leaves_any_of(ranges)
+pub(crate) fn is_anything(owned: &Owned, life: &Life, ranges: &Ranges) -> bool {
+    !has_bug(Bug::PurgeIsNotHere) && owned.takes_away(ranges)
+        || !has_bug(Bug::RunIsNotHere) && life.recoveries.has_any_of(ranges)
+        || !has_bug(Bug::LeftoverIsNotHere) && life.migrations.leaves_any_of(ranges)
 }
 
 #[cfg(test)]

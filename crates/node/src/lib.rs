@@ -23,10 +23,6 @@ mod node;
 mod node_types;
 mod order;
 mod owned;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
 mod ranges;
 mod recovery;
 mod remote;

@@ -10,7 +10,6 @@ use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Purging;
-use crate::planted::{Bug, Planted};
 use crate::recovery::Recoveries;
 use crate::remote::{Queue, Remote, RemoteEvent};
 use crate::serve::{self, Clients};
@@ -19,6 +18,7 @@ use duramen::Store;
 use duramen::internals::MemberOptions;
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::BackupId;
@@ -87,7 +87,6 @@ impl Life {
         settings: ClusterSettings,
         node: &NodeOptions,
         until: Arc<ReadUntil>,
-        planted: Planted,
     ) -> Result<(Life, NodeOutput), String> {
         let queue = Arc::new(Queue::new(node.wake.clone()));
         let replicas = settings.replicas;
@@ -119,10 +118,7 @@ impl Life {
             read_lease_ms: settings.read_lease_ms,
             ahead_bytes: node.ahead_bytes,
         };
-        let mut keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
-        if let Some(keeper) = &mut keeper {
-            keeper.planted = planted;
-        }
+        let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
         let mut life = Life {
             store: store.clone(),
             remote: Remote::new(server, settings.segment_bytes, queue),
@@ -142,10 +138,7 @@ impl Life {
             loads: Loads::new(now_us, node.room_us),
             settings,
         };
-        life.remote.planted = planted;
-        life.recoveries.planted = planted;
         life.recoveries.ahead_bytes = node.ahead_bytes / 2;
-        life.needed.planted = planted;
         let opened = NodeOutput::Opened {
             store,
             keeper,
@@ -196,7 +189,7 @@ impl Life {
     /// server's, or the network's.
     pub fn silent_backups(&self, me: ServerId, members: &Members) -> Vec<BackupId> {
         let silent = self.remote.silent();
-        if silent.is_empty() || self.remote.planted.is(Bug::SilentWaited) {
+        if silent.is_empty() || has_bug(Bug::SilentWaited) {
             return Vec::new();
         }
         let others = members.up().filter(|entry| {
@@ -275,14 +268,7 @@ mod tests {
     fn copies_avoid_the_rack_that_this_server_says_it_is_in() {
         let options = servers::options(Some("a"));
         let me = ServerId::new(0, 1);
-        let begun = Life::begin(
-            0,
-            me,
-            servers::settings(),
-            &options,
-            Arc::default(),
-            Planted::default(),
-        );
+        let begun = Life::begin(0, me, servers::settings(), &options, Arc::default());
         let (mut life, _) = begun.expect("it can be a member");
         let other = ServerId::new(9, 1);
         let member = |slot: u32| {

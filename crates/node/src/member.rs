@@ -22,11 +22,11 @@
 
 use crate::order::{Order, Purge};
 use crate::owned::Owned;
-use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
 use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
 use duramen_base::ids::{ListVersion, MapVersion, ServerId, TabletsVersion};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
@@ -208,7 +208,6 @@ pub struct Member {
     /// The time of the next request of each kind.
     timers: BTreeMap<Asking, u64>,
     next_token: u64,
-    planted: Planted,
 }
 
 impl Member {
@@ -232,15 +231,7 @@ impl Member {
             asking: BTreeMap::new(),
             timers: BTreeMap::from([(Asking::Enlist, now_us)]),
             next_token: 0,
-            planted: Planted::default(),
         }
-    }
-
-    /// Plants this bug from now on.
-    #[cfg(feature = "planted")]
-    pub fn plant(&mut self, bug: Bug) {
-        self.planted = Planted::one(bug);
-        self.owned.planted = self.planted;
     }
 
     /// Its id; `NONE` before it is a member.
@@ -594,7 +585,7 @@ impl Member {
             request,
             answer: ServerAnswer::Refused(refusal),
         };
-        let is_old = sender.generation < self.term && !self.planted.is(Bug::OldLeaderObeyed);
+        let is_old = sender.generation < self.term && !has_bug(Bug::OldLeaderObeyed);
         if !sender.is_coordinator() || is_old {
             return out.push(refuse(Refusal::NotLeader { leader: None })); // N6
         }
@@ -665,7 +656,7 @@ impl Member {
         self.asking.clear();
         self.timers.clear();
         self.detector = None;
-        if !self.planted.is(Bug::ServesAfterEnd) {
+        if !has_bug(Bug::ServesAfterEnd) {
             out.push(Output::View(Arc::new(View::default())));
         }
         out.push(Output::Ended {

@@ -21,10 +21,10 @@
 
 use crate::backup_service::Task;
 use crate::effects::Effects;
-use crate::planted::{Bug, Planted};
 use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_cluster::replication::{BackupId, Found};
 use duramen_wire::native::Slice;
@@ -59,7 +59,6 @@ pub(crate) struct Needed {
     unknown: Option<(Token, Vec<ServerId>, u64)>,
     look_us: u64,
     next: u64,
-    pub(crate) planted: Planted,
 }
 
 impl Needed {
@@ -96,7 +95,7 @@ impl Needed {
                 self.ask(now_us, log, backup, out);
             }
         }
-        if self.planted.is(Bug::UnknownIsGone) {
+        if has_bug(Bug::UnknownIsGone) {
             out.tasks.extend(unknown.iter().copied().map(Task::Removed));
         }
         let waits = matches!(&self.unknown, Some((_, _, until_us)) if now_us < *until_us);
@@ -146,7 +145,7 @@ impl Needed {
         answer: Option<PeerAnswer>,
     ) -> Option<Task> {
         let mut masters = self.masters.iter_mut();
-        let late = self.planted.is(Bug::LateAnswerCounts);
+        let late = has_bug(Bug::LateAnswerCounts);
         let is_last = |question: &Question| question.call == Some(call) || late;
         let (log, question) = masters.find(|(_, question)| is_last(question))?; // U1
         question.call = None;

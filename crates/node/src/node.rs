@@ -31,7 +31,6 @@ use crate::member::{Input, Member, Output};
 use crate::needed;
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::{Order, Purge};
-use crate::planted::Planted;
 use crate::recovery::{self, PartitionProgress};
 use crate::remote::RemoteEvent;
 use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
@@ -72,7 +71,6 @@ pub struct Node {
     look_us: u64,
     forgive_us: u64,
     pub(crate) ended: bool,
-    pub(crate) planted: Planted,
 }
 
 impl Node {
@@ -92,15 +90,7 @@ impl Node {
             look_us: now_us,
             forgive_us: now_us,
             ended: false,
-            planted: Planted::default(),
         }
-    }
-
-    /// Plants this bug from now on; bugs of a whole life take effect with the next life.
-    #[cfg(feature = "planted")]
-    pub fn plant(&mut self, bug: crate::planted::Bug) {
-        self.planted = Planted::one(bug);
-        self.member.plant(bug);
     }
 
     /// The membership: ids, lists, ownership.
@@ -469,7 +459,7 @@ impl Node {
             return false;
         };
         let owned = self.member.owned();
-        if owned.has(&ranges) || here::is_anything(owned, life, &ranges, self.planted) {
+        if owned.has(&ranges) || here::is_anything(owned, life, &ranges) {
             return false; // recovery::R2
         }
         let has_begun = life.recoveries.begin(now_us, &life.store, order, ranges);
@@ -485,7 +475,7 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         let until = self.read_until.clone();
-        match Life::begin(now_us, server, settings, &self.options, until, self.planted) {
+        match Life::begin(now_us, server, settings, &self.options, until) {
             Ok((life, opened)) => {
                 self.life = Some(life);
                 out.push(opened);

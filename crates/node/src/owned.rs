@@ -16,10 +16,10 @@
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (docs/traps.md, trap 28).
 
 use crate::order::{Order, Purge};
-use crate::planted::{Bug, Planted};
 use crate::ranges::{NotATable, Ranges, Tenures};
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{TableEntry, TabletEntry, TabletState, Tablets};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,6 @@ pub(crate) struct Owned {
     held: Vec<TableEntry>,
     /// N8: ranges that migrations have locked.
     locked: BTreeMap<MigrationId, Ranges>,
-    pub(crate) planted: Planted,
 }
 
 impl Owned {
@@ -71,12 +70,12 @@ impl Owned {
         let served = Ranges::served_of(&tablets)?;
         let stays = self.staying(&tablets);
         self.owned = owned;
-        self.served = match self.planted.is(Bug::EarlyServing) {
+        self.served = match has_bug(Bug::EarlyServing) {
             true => self.served.renewed(&served, tablets.version),
             false => self.served.kept(&served),
         };
         self.told = tablets;
-        let lost = match self.planted.is(Bug::NoPurge) {
+        let lost = match has_bug(Bug::NoPurge) {
             true => Ranges::default(),
             false => self.stained.without(&stays),
         };
@@ -87,7 +86,7 @@ impl Owned {
             let is_it = |entry: &TabletEntry| matches!(entry.state, TabletState::Outgoing { migration: of, .. } if of == *migration);
             told.iter().any(is_it)
         };
-        let lets_go = self.planted.is(Bug::LockLetGo);
+        let lets_go = has_bug(Bug::LockLetGo);
         self.locked
             .retain(|migration, _| goes_on(migration) && !lets_go);
         Ok(())
@@ -104,7 +103,7 @@ impl Owned {
         for entry in &tablets.tablets {
             match incoming(entry) {
                 None => stays.push((entry.table, entry.range)),
-                _ if self.planted.is(Bug::NotEmptied) => stays.push((entry.table, entry.range)),
+                _ if has_bug(Bug::NotEmptied) => stays.push((entry.table, entry.range)),
                 Some(migration) => {
                     let same = self.told.tablets.iter().filter(|known| {
                         known.table == entry.table && incoming(known) == Some(migration)
@@ -119,7 +118,7 @@ impl Owned {
 
     /// The next order, if one is due and no range of its list is doomed (N9): one at a time.
     pub fn next_order(&mut self) -> Option<Order> {
-        let waits = self.is_doomed(&self.owned) && !self.planted.is(Bug::PurgedComesBack);
+        let waits = self.is_doomed(&self.owned) && !has_bug(Bug::PurgedComesBack);
         if self.order.is_some() || self.done >= self.told.version || waits {
             return None;
         }
@@ -143,8 +142,11 @@ impl Owned {
             return false;
         }
         self.done = version;
+        if has_bug(Bug::AnyListUnlocks) {
+            self.locked.clear();
+        }
         let served = Ranges::served_of(&self.told).expect("it was read");
-        let comes_back = self.planted.is(Bug::PurgedComesBack);
+        let comes_back = has_bug(Bug::PurgedComesBack);
         assert!(comes_back || !self.is_doomed(&served), "N9");
         self.served = self.served.renewed(&served, version);
         // Owned ranges may be written to, served or not.
@@ -170,7 +172,7 @@ impl Owned {
     /// be where the purge had already been.
     pub fn purged(&mut self) {
         let purged = std::mem::take(&mut self.purging);
-        if self.planted.is(Bug::OnePurgeIsEnough) {
+        if has_bug(Bug::OnePurgeIsEnough) {
             self.doomed = self.doomed.without(&purged);
         }
     }
@@ -197,19 +199,10 @@ impl Owned {
 
     /// The migration has failed according to its target.
     pub fn unlock(&mut self, migration: MigrationId) {
-        self.locked.remove(&migration);
-    }
-
-    /// Planted bug: any list ends all locks.
-    pub fn unlock_all(&mut self) {
-        self.locked.clear();
-    }
-
-    /// Planted bug: serves a range as if it were listed.
-    pub fn hasten(&mut self, table: TableId, range: KeyRange) {
-        let ranges = self.served.ranges().iter().chain([(table, range)]);
-        let ranges = Ranges::new(ranges).expect("it is not served yet");
-        self.served = self.served.renewed(&ranges, self.done);
+        let was_locked = self.locked.remove(&migration).is_some();
+        if !was_locked && has_bug(Bug::ServedBeforeListed) {
+            self.served = self.served.renewed(&self.owned, self.done);
+        }
     }
 
     /// Whether any of these ranges is listed, served or not.
@@ -238,7 +231,7 @@ impl Owned {
     /// doomed, also while a purge of them is in progress: the recovery may have committed behind
     /// it. A range that is to come by a migration belongs to another server, and comes whole (N7).
     pub fn stain(&mut self, ranges: &Ranges) {
-        let own = match self.planted.is(Bug::IncomingStays) {
+        let own = match has_bug(Bug::IncomingStays) {
             true => self.owned.clone(),
             false => Ranges::served_of(&self.told).expect("it was read"),
         };

@@ -23,11 +23,11 @@
 
 use crate::effects::Effects;
 use crate::job::{Job, JobResult, RecoveryCompletion, RunId};
-use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
 use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen::Store;
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::membership::Members;
 use duramen_engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_format::entry::ALIGN_BYTES;
@@ -144,7 +144,6 @@ pub(crate) struct Recoveries {
     next: u64,
     /// Most bytes in flight or waiting to be replayed, of all partitions.
     pub(crate) ahead_bytes: usize,
-    pub(crate) planted: Planted,
 }
 
 impl Recoveries {
@@ -154,7 +153,7 @@ impl Recoveries {
 
     /// Tables that must stay, even if an older list lacks them (R4).
     pub fn tables(&self) -> Vec<TableEntry> {
-        if self.planted.is(Bug::TablesNotHeld) {
+        if has_bug(Bug::TablesNotHeld) {
             return Vec::new();
         }
         let tables = self.runs.values().flat_map(|run| {
@@ -357,7 +356,7 @@ impl Recoveries {
                 result,
             } => {
                 let part = run.parts.get(&segment);
-                let attempt = match part.filter(|_| self.planted.is(Bug::OldPiecesCount)) {
+                let attempt = match part.filter(|_| has_bug(Bug::OldPiecesCount)) {
                     Some(part) => part.attempt,
                     None => attempt,
                 };
@@ -391,7 +390,7 @@ impl Recoveries {
             return;
         };
         let is_replayed = matches!(outcome, PartitionOutcome::Replayed { .. });
-        let stays = self.planted.is(Bug::StaleStays);
+        let stays = has_bug(Bug::StaleStays);
         match answer {
             Some(CoordinatorAnswer::Accepted { since }) if is_replayed => {
                 run.stage = Stage::Waiting(*since);

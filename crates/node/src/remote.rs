@@ -27,10 +27,10 @@
 
 mod silence;
 
-use crate::planted::{Bug, Planted};
 use crate::requests::{PeerCall, PeerRequest, Token};
 use duramen::internals::{Backups, Bytes, Call};
 use duramen_base::ids::{Level, SegmentId, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
@@ -184,7 +184,6 @@ pub(crate) struct Remote {
     next: u64,
     silence: Silence,
     ended: bool,
-    pub(crate) planted: Planted,
 }
 
 impl Remote {
@@ -200,7 +199,6 @@ impl Remote {
             next: 0,
             silence: Silence::default(),
             ended: false,
-            planted: Planted::default(),
         }
     }
 
@@ -243,7 +241,7 @@ impl Remote {
         for (call, open) in &mut self.calls {
             if open.due_us <= now_us {
                 open.due_us = now_us + PATIENCE_US;
-                if self.planted.is(Bug::LateLease) {
+                if has_bug(Bug::LateLease) {
                     open.sent_us = None;
                 }
                 open.sent_us.get_or_insert(now_us); // Q3

@@ -23,38 +23,6 @@ const LEASE_MS: u32 = 100;
 const MASTER: ServerId = ServerId::new(3, 7);
 const TABLE: TableId = TableId(2);
 
-#[cfg(not(feature = "planted"))]
-fn planted(service: BackupService<u32>) -> BackupService<u32> {
-    service
-}
-
-#[cfg(not(feature = "planted"))]
-fn options() -> Options {
-    Options::default()
-}
-
-#[cfg(feature = "planted")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<duramen_node::planted::Bug>> = const { std::cell::Cell::new(None) };
-    static BENEATH: std::cell::Cell<Option<duramen_backup::planted::Bug>> = const { std::cell::Cell::new(None) };
-}
-
-#[cfg(feature = "planted")]
-fn planted(service: BackupService<u32>) -> BackupService<u32> {
-    match PLANTED.get() {
-        Some(bug) => service.with_bug(bug),
-        None => service,
-    }
-}
-
-#[cfg(feature = "planted")]
-fn options() -> Options {
-    Options {
-        planted: BENEATH.get(),
-        ..Options::default()
-    }
-}
-
 struct Rig {
     service: BackupService<u32>,
     backup: Arc<Backup>,
@@ -77,14 +45,14 @@ impl Rig {
             server: 1,
             hash_seed: SEED,
         };
-        let backup = Backup::create(disk, &options(), &geometry, &identity).unwrap();
+        let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
         let backup = Arc::new(backup);
         let config = BackupConfig {
             hash_seed: SEED,
             read_lease_ms: LEASE_MS,
             ahead_bytes: 1 << 20,
         };
-        let service = planted(BackupService::new(backup.clone(), config, 0));
+        let service = BackupService::new(backup.clone(), config, 0);
         // After the lease that a restarted backup is assumed to have given.
         Rig {
             service,
@@ -706,17 +674,12 @@ fn a_master_gets_a_whole_closed_segment_and_nothing_else() {
     assert_eq!(rig.ask(&read(2, b""), &[]), PeerAnswer::Fenced);
 }
 
-#[cfg(feature = "planted")]
 mod bugs {
     use super::*;
-    use duramen_node::planted::Bug;
+    use duramen_base::planted::{Bug, with_bug};
 
     fn is_found(bug: Bug, scenario: fn()) {
-        let planted = || {
-            PLANTED.set(Some(bug));
-            scenario();
-        };
-        assert!(std::panic::catch_unwind(planted).is_err());
+        assert!(std::panic::catch_unwind(|| with_bug(bug, scenario)).is_err());
     }
 
     #[test]
@@ -753,10 +716,9 @@ mod bugs {
 
     #[test]
     fn a_fence_that_goes_with_its_log_is_found() {
-        let planted = || {
-            BENEATH.set(Some(duramen_backup::planted::Bug::FenceForgotten));
-            what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about();
-        };
-        assert!(std::panic::catch_unwind(planted).is_err());
+        is_found(
+            Bug::FenceForgotten,
+            what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about,
+        );
     }
 }

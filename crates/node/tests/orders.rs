@@ -36,24 +36,6 @@ fn told(term: u32, target: ServerId, question: FromCoordinator) -> Input {
     }
 }
 
-#[cfg(not(feature = "planted"))]
-fn planted(member: Member) -> Member {
-    member
-}
-
-#[cfg(feature = "planted")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<duramen_node::planted::Bug>> = const { std::cell::Cell::new(None) };
-}
-
-#[cfg(feature = "planted")]
-fn planted(mut member: Member) -> Member {
-    if let Some(bug) = PLANTED.get() {
-        member.plant(bug);
-    }
-    member
-}
-
 /// A member that has its id, not yet stored.
 fn enlisted() -> Member {
     let enlist = Enlist {
@@ -68,14 +50,14 @@ fn enlisted() -> Member {
         segment_bytes: 1 << 20,
     };
     let coordinators = vec!["coordinator:1".to_owned()];
-    let mut member = planted(Member::new(
+    let mut member = Member::new(
         0,
         Candidate {
             enlist,
             coordinators,
             seed: 1,
         },
-    ));
+    );
     let ping = |target| told(1, target, FromCoordinator::Ping { nonce: 1 });
     assert!(matches!(
         answer(&handle(&mut member, ping(OLD))),
@@ -312,17 +294,12 @@ fn who_is_not_listed_as_up_serves_nothing_any_more() {
     a_member_ends();
 }
 
-#[cfg(feature = "planted")]
 mod bugs {
     use super::*;
-    use duramen_node::planted::Bug;
+    use duramen_base::planted::{Bug, with_bug};
 
     fn is_found(bug: Bug, scenario: fn()) {
-        let planted = || {
-            PLANTED.set(Some(bug));
-            scenario();
-        };
-        assert!(std::panic::catch_unwind(planted).is_err());
+        assert!(std::panic::catch_unwind(|| with_bug(bug, scenario)).is_err());
     }
 
     #[test]

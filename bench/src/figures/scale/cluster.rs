@@ -12,7 +12,6 @@ use duramen_base::ids::{ClusterId, KeyRange, ListVersion, SegmentId, ServerId, T
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
 use duramen_cluster::placement::{Layout, Member, Placement};
-use duramen_cluster::planted::Planted;
 use duramen_cluster::replication::BackupId;
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
@@ -167,7 +166,6 @@ pub(super) fn coordinator(
         term: 1,
         seed: 1,
         settings,
-        planted: Planted::default(),
     };
     let contents = store.load().doing(what)?;
     let (mut coordinator, mut outputs) = Coordinator::open(0, &contents, config).doing(what)?;

@@ -11,8 +11,8 @@
 
 use super::Coordinator;
 use super::records::TabletRecord;
-use crate::planted::Bug;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, MapStep, Shared, TabletMap, TabletRoute,
 };
@@ -79,7 +79,7 @@ impl Coordinator {
         self.changes.told.clear();
         if !self.map_is_new {
             self.map_is_new = true;
-            if !self.config.planted.is(Bug::VersionReused) {
+            if !has_bug(Bug::VersionReused) {
                 self.meta.map_version.0 += 1;
             }
             self.put_meta();

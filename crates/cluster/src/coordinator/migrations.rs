@@ -7,8 +7,8 @@
 
 use super::records::{Key, MigrationRecord, Origin, TabletRecord};
 use super::{Coordinator, Migration, Timer, invalid, refused};
-use crate::planted::Bug;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, MigrationStatus, Refusal,
     ServerRoom,
@@ -172,7 +172,7 @@ impl Coordinator {
         id: MigrationId,
         outcome: MigrationOutcome,
     ) -> CoordinatorAnswer {
-        let careless = self.config.planted.is(Bug::MigratedToTheDead);
+        let careless = has_bug(Bug::MigratedToTheDead);
         if sender != server || !self.is_up(server) && !careless {
             return CoordinatorAnswer::Stale; // coordinator::K3
         }
@@ -203,7 +203,7 @@ impl Coordinator {
         let is_known = owned
             .filter_map(|at| self.tablets.get(at))
             .any(|tablet| tablet.origin == origin);
-        if is_known && !self.config.planted.is(Bug::CompletionForgotten) {
+        if is_known && !has_bug(Bug::CompletionForgotten) {
             return CoordinatorAnswer::Accepted {
                 since: self.tablets_version(),
             };
@@ -319,8 +319,8 @@ impl Coordinator {
 
     /// A server is crashed.
     pub(super) fn abort_migrations_of(&mut self, dead: ServerId) {
-        let outlives = self.config.planted.is(Bug::MigrationOutlivesSource);
-        let careless = self.config.planted.is(Bug::MigratedToTheDead);
+        let outlives = has_bug(Bug::MigrationOutlivesSource);
+        let careless = has_bug(Bug::MigratedToTheDead);
         self.abort_migrations_where(&format!("server {dead} crashed"), |record| {
             record.to == dead && !careless || record.from == dead && !outlives
         });

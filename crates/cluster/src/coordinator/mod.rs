@@ -48,11 +48,11 @@ mod tables;
 mod verdict;
 
 use crate::membership::Members;
-use crate::planted::{Bug, Planted};
 use crate::recovery::Recovery;
 use duramen_base::ids::{
     ClientId, ClusterId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
 };
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RangeLoad,
@@ -154,7 +154,6 @@ pub struct Config {
     pub seed: u64,
     /// For a new cluster. An existing one keeps its own.
     pub settings: ClusterSettings,
-    pub planted: Planted,
 }
 
 /// A member, with its state that is not stored.
@@ -377,9 +376,7 @@ impl Coordinator {
                 CoordinatorAnswer::Servers(self.published.list())
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
-            ToCoordinator::ControlHead { server, min_open }
-                if self.config.planted.is(Bug::HeadOfTheDead) =>
-            {
+            ToCoordinator::ControlHead { server, min_open } if has_bug(Bug::HeadOfTheDead) => {
                 self.control_head(server, min_open)
             }
             ToCoordinator::ControlHead { server, min_open } => {
@@ -660,7 +657,7 @@ impl Coordinator {
 
     /// The next outputs wait for the store's confirmation that this one leads (K8).
     fn ask_store(&mut self) {
-        if !self.config.planted.is(Bug::DeniesAtOnce) {
+        if !has_bug(Bug::DeniesAtOnce) {
             self.put_meta();
         }
     }

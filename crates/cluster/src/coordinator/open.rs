@@ -5,8 +5,8 @@ use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, Tab
 use super::store::Contents;
 use super::{Config, Coordinator, Migration, Output, Timer};
 use crate::membership::Members;
-use crate::planted::Bug;
 use duramen_base::ids::{ClientId, ClusterId, ListVersion, MapVersion, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
 use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -61,7 +61,7 @@ impl Coordinator {
     }
 
     fn empty(now_us: u64, config: Config) -> Coordinator {
-        let pipeline = Pipeline::new(config.planted.is(Bug::TellsBeforePersisting));
+        let pipeline = Pipeline::new();
         let default = TableEntry {
             table: TableId::DEFAULT,
             name: "default".to_owned(),
@@ -232,7 +232,7 @@ impl Coordinator {
         self.dropped.insert(None, (version, self.up.clone()));
         let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;
         let now_us = self.now_us;
-        let forgets = self.config.planted.is(Bug::LeaseForgotten);
+        let forgets = has_bug(Bug::LeaseForgotten);
         for (id, server) in &mut self.servers {
             let recovered = self.owned.get(id).is_some_and(|owned| {
                 owned.iter().any(|at| {

@@ -9,6 +9,7 @@
 
 use super::{Output, Token};
 use crate::coordinator::store::Batch;
+use duramen_base::planted::{Bug, has_bug};
 
 /// Changes that are not stored yet, and the outputs that wait for them. `T`: further effects of a
 /// stored batch.
@@ -18,8 +19,6 @@ pub(super) struct Pipeline<T> {
     held: Vec<Output>,
     sealed: Option<Sealed<T>>,
     next: u64,
-    /// Planted bug: sends outputs at once.
-    is_rash: bool,
 }
 
 pub(super) struct Sealed<T> {
@@ -30,13 +29,12 @@ pub(super) struct Sealed<T> {
 }
 
 impl<T> Pipeline<T> {
-    pub(super) fn new(is_rash: bool) -> Pipeline<T> {
+    pub(super) fn new() -> Pipeline<T> {
         Pipeline {
             open: Batch::default(),
             held: Vec::new(),
             sealed: None,
             next: 0,
-            is_rash,
         }
     }
 
@@ -60,7 +58,7 @@ impl<T> Pipeline<T> {
 
     /// Returns the output if it may leave at once (P2); keeps it otherwise.
     pub(super) fn tell(&mut self, output: Output) -> Option<Output> {
-        if self.is_rash {
+        if has_bug(Bug::TellsBeforePersisting) {
             return Some(output);
         }
         if !self.open.is_empty() {

@@ -3,11 +3,11 @@
 
 use super::records::{Origin, TabletRecord};
 use super::{CallKind, Coordinator, Timer, refused};
-use crate::planted::Bug;
 use crate::recovery::collect::Log;
 use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryPhase,
     RecoveryStatus, Refusal, ServerAnswer,
@@ -55,8 +55,7 @@ impl Coordinator {
             return;
         };
         let id = RecoveryId(self.random.next_u64());
-        let planted = self.config.planted;
-        let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US, planted);
+        let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
         self.recoveries.insert(dead, new);
         self.ask_backups(dead);
         self.arm_recovery(dead, PATIENCE_US);
@@ -372,11 +371,10 @@ impl Coordinator {
         (id, partition): (RecoveryId, u32),
         outcome: PartitionOutcome,
     ) -> CoordinatorAnswer {
-        let planted = self.config.planted;
-        if sender != server || !self.is_up(server) && !planted.is(Bug::OwnerNotUp) {
+        if sender != server || !self.is_up(server) && !has_bug(Bug::OwnerNotUp) {
             return CoordinatorAnswer::Stale; // coordinator::K3
         }
-        let any_attempt = planted.is(Bug::OldAttemptCounts);
+        let any_attempt = has_bug(Bug::OldAttemptCounts);
         let dead = self
             .recoveries
             .values()
@@ -389,7 +387,7 @@ impl Coordinator {
         let Some(dead) = dead else {
             return self.accepted_before(server, origin);
         };
-        let is_rash = any_attempt || planted.is(Bug::OwnerNotUp);
+        let is_rash = any_attempt || has_bug(Bug::OwnerNotUp);
         match self.place_mut(dead, partition) {
             Some(Place::Given { to, .. }) if *to == server || is_rash => {}
             Some(Place::Done { by }) if *by == server => {
@@ -453,7 +451,7 @@ impl Coordinator {
             }
         }
         if let Some(server) = self.servers.get_mut(&owner)
-            && !self.config.planted.is(Bug::LeaseIgnored)
+            && !has_bug(Bug::LeaseIgnored)
         {
             server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // coordinator::K7
         }

@@ -2,8 +2,8 @@
 
 use super::records::{Key, ServerRecord};
 use super::{Coordinator, Push, ReplyId, Server, Timer, invalid, refused};
-use crate::planted::Bug;
 use duramen_base::ids::{SegmentId, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{
     CoordinatorAnswer, Enlist, Enlisted, RangeLoad, Refusal, ServerChange, ServerEntry, ServerRoom,
     ServerStatus,
@@ -51,7 +51,7 @@ impl Coordinator {
     pub(super) fn enlist(&mut self, reply: ReplyId, enlist: Enlist) -> Option<CoordinatorAnswer> {
         let known = self.nonces.get(&enlist.nonce).copied();
         if let Some(known) = known
-            && !self.config.planted.is(Bug::EnlistsTwice)
+            && !has_bug(Bug::EnlistsTwice)
         {
             if !self.is_up(known) {
                 return Some(refused(Refusal::NotUp(known)));
@@ -64,7 +64,7 @@ impl Coordinator {
         }
         let mut replaced = Vec::from_iter(enlist.replaces.filter(|id| self.is_up(*id)));
         replaced.extend(self.unstored_life(&enlist));
-        let is_late = self.config.planted.is(Bug::AddedBeforeCrashed);
+        let is_late = has_bug(Bug::AddedBeforeCrashed);
         if !is_late {
             replaced.iter().for_each(|old| self.crash(*old)); // coordinator::K2
         }
@@ -265,7 +265,7 @@ impl Coordinator {
         self.forget_in_recoveries(dead);
         self.ungroup(record.entry.copyset);
         self.recover(dead);
-        let early = self.config.planted.is(Bug::RemovedTooEarly);
+        let early = has_bug(Bug::RemovedTooEarly);
         if early && self.recoveries.contains_key(&dead) {
             self.change_list(ServerChange::Removed(dead));
         }

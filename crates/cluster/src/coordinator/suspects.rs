@@ -14,8 +14,8 @@
 
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallKind, Coordinator, Output, Timer};
-use crate::planted::Bug;
 use duramen_base::ids::{ListVersion, ServerId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer};
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ impl Coordinator {
         server: ServerId,
         list_version: ListVersion,
     ) -> CoordinatorAnswer {
-        if self.config.planted.is(Bug::SuspicionIsVerdict) {
+        if has_bug(Bug::SuspicionIsVerdict) {
             self.crash(server);
         } else if self.is_up(server) && by != server {
             self.begin_check(server);
@@ -118,8 +118,8 @@ impl Coordinator {
         let now_us = self.now_us;
         let patience_us = self.ping_patience_us();
         let was_late = now_us.saturating_sub(call.deadline_us) > LATE_US;
-        let is_excused = was_late && !self.config.planted.is(Bug::LateVerdict); // U2
-        let blames = self.config.planted.is(Bug::OwnFaultIsDeath);
+        let is_excused = was_late && !has_bug(Bug::LateVerdict); // U2
+        let blames = has_bug(Bug::OwnFaultIsDeath);
         let Some(server) = self.servers.get_mut(&call.to) else {
             return;
         };
@@ -269,7 +269,7 @@ impl Coordinator {
     /// Declares servers with enough evidence crashed, if this leader may judge (U1, U4).
     fn judge(&mut self) {
         let may = self.is_roll_fresh() && self.roll.count.standing() == Standing::Judges;
-        let judges_alone = self.config.planted.is(Bug::JudgesAlone);
+        let judges_alone = has_bug(Bug::JudgesAlone);
         if !may && !judges_alone {
             return;
         }

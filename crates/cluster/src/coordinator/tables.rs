@@ -2,10 +2,10 @@
 
 use super::records::{Key, Origin, TabletRecord};
 use super::{Coordinator, invalid, refused};
-use crate::planted::Bug;
 use crate::recovery::plan::slices;
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_base::limits::TABLES_MAX;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::control::{TABLE_NAME_BYTES_MAX, is_table_name};
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, Refusal, TableEntry, TabletEntry, TabletState, Tablets,
@@ -43,7 +43,7 @@ impl Coordinator {
         }
         self.forget_dropped();
         let may_be_known = [None, Some(name.clone())];
-        let at_once = self.config.planted.is(Bug::NameAtOnce);
+        let at_once = has_bug(Bug::NameAtOnce);
         let mut known = may_be_known.iter().filter_map(|of| self.dropped.get(of));
         if let Some((_, servers)) = known.next().filter(|_| existing.is_none() && !at_once) {
             let servers: Vec<String> = servers.iter().map(ServerId::to_string).collect();
@@ -93,7 +93,7 @@ impl Coordinator {
     /// another table has.
     fn free_table(&self) -> Option<TableId> {
         let taken: BTreeSet<usize> = self.tables.keys().map(|id| id.place()).collect();
-        let first = match self.config.planted.is(Bug::IdsReused) {
+        let first = match has_bug(Bug::IdsReused) {
             true => TableId(1),
             false => self.meta.next_table,
         };

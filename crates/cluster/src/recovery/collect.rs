@@ -30,8 +30,8 @@
 //! trap 16).
 
 use crate::control::{self, Listed, State};
-use crate::planted::{Bug, Planted};
 use duramen_base::ids::{SegmentId, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Pass;
 use duramen_format::segment::{Header, Kind};
@@ -45,7 +45,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Collected {
     dead: ServerId,
     min_open: SegmentId,
-    planted: Planted,
     answers: BTreeMap<ServerId, Answer>,
     replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
     /// Every segment that some backup has reported as its control segment.
@@ -111,11 +110,10 @@ pub(crate) enum Missing {
 }
 
 impl Collected {
-    pub(crate) fn new(dead: ServerId, min_open: SegmentId, planted: Planted) -> Collected {
+    pub(crate) fn new(dead: ServerId, min_open: SegmentId) -> Collected {
         Collected {
             dead,
             min_open,
-            planted,
             answers: BTreeMap::new(),
             replicas: BTreeMap::new(),
             controls: BTreeSet::new(),
@@ -125,7 +123,7 @@ impl Collected {
 
     /// An empty collection for the same log.
     pub(crate) fn anew(&self) -> Collected {
-        Collected::new(self.dead, self.min_open, self.planted)
+        Collected::new(self.dead, self.min_open)
     }
 
     /// A backup answered. `control`: the valid bytes of the control segment that it names.
@@ -195,7 +193,7 @@ impl Collected {
     fn found(&mut self, segment: SegmentId, entry: &ReplicaEntry) {
         if let Some(Ok(wanted)) = &mut self.wanted
             && let Some(listed) = wanted.state.segments.get(&segment)
-            && counts(listed, entry, self.planted)
+            && counts(listed, entry)
         {
             wanted.missing.remove(&segment);
         }
@@ -210,7 +208,7 @@ impl Collected {
             return;
         };
         let replicas = self.replicas.get(&segment).map_or(&[][..], Vec::as_slice);
-        if listed.kind != Kind::Control && !is_there(listed, replicas, self.planted) {
+        if listed.kind != Kind::Control && !is_there(listed, replicas) {
             wanted.missing.insert(segment);
         }
     }
@@ -243,7 +241,7 @@ impl Collected {
             _ => self.newest_control()?,
         };
         if let Some(segment) = self.later_than(&state)
-            && !self.planted.is(Bug::LaterIgnored)
+            && !has_bug(Bug::LaterIgnored)
         {
             return Err(Missing::Later { control, segment });
         }
@@ -252,7 +250,7 @@ impl Collected {
             .iter()
             .filter(|(_, of)| of.kind != Kind::Control);
         let missing = data
-            .filter(|(id, listed)| !is_there(listed, self.replicas(**id), self.planted))
+            .filter(|(id, listed)| !is_there(listed, self.replicas(**id)))
             .map(|(id, _)| *id)
             .collect();
         Ok(ListedSegments {
@@ -278,7 +276,7 @@ impl Collected {
         before: &BTreeMap<SegmentId, Certificate>,
     ) -> Result<Log, Missing> {
         if let Some(first) = wanted.missing.first().copied()
-            && !self.planted.is(Bug::RecoversInParts)
+            && !has_bug(Bug::RecoversInParts)
         {
             let count = wanted.missing.len();
             return Err(Missing::Segments { first, count }); // G3
@@ -307,8 +305,7 @@ impl Collected {
 
     /// G1 and G2.
     fn newest_control(&self) -> Result<(SegmentId, State), Missing> {
-        let planted = self.planted;
-        let ignores = planted.is(Bug::OldControlHead);
+        let ignores = has_bug(Bug::OldControlHead);
         let mut candidates: Vec<(SegmentId, &[u8])> = self
             .answers
             .values()
@@ -326,7 +323,7 @@ impl Collected {
         for (_, bytes) in candidates.iter().rev().filter(|(id, _)| *id == newest) {
             match self.read_control(newest, bytes) {
                 Ok(state) if state.clean || !self.is_closed(newest) => return Ok((newest, state)),
-                Ok(state) if planted.is(Bug::ClosedControlHead) => return Ok((newest, state)),
+                Ok(state) if has_bug(Bug::ClosedControlHead) => return Ok((newest, state)),
                 Ok(_) => return Err(Missing::NextControl { segment: newest }),
                 Err(why) => damage = why,
             }
@@ -369,7 +366,7 @@ impl Collected {
         let holders: Vec<&(ServerId, ReplicaEntry)> = self
             .replicas(segment)
             .iter()
-            .filter(|(_, entry)| counts(listed, entry, self.planted))
+            .filter(|(_, entry)| counts(listed, entry))
             .collect();
         let longest = holders
             .iter()
@@ -396,12 +393,12 @@ impl Collected {
 }
 
 /// Whether a replica is one of a listed segment (G3).
-fn counts(listed: &Listed, entry: &ReplicaEntry, planted: Planted) -> bool {
+fn counts(listed: &Listed, entry: &ReplicaEntry) -> bool {
     match listed.closed {
         Some(certificate) => {
-            entry.closed && entry.certificate == certificate || planted.is(Bug::AnyCertificate)
+            entry.closed && entry.certificate == certificate || has_bug(Bug::AnyCertificate)
         }
-        None => entry.closed || entry.epoch >= listed.epoch || planted.is(Bug::OldEpochs),
+        None => entry.closed || entry.epoch >= listed.epoch || has_bug(Bug::OldEpochs),
     }
 }
 
@@ -409,9 +406,9 @@ fn has_data_of_a_head(entry: &ReplicaEntry) -> bool {
     entry.kind == Kind::Head && entry.certificate.length > 0
 }
 
-fn is_there(listed: &Listed, replicas: &[(ServerId, ReplicaEntry)], planted: Planted) -> bool {
+fn is_there(listed: &Listed, replicas: &[(ServerId, ReplicaEntry)]) -> bool {
     let mut replicas = replicas.iter();
-    replicas.any(|(_, entry)| counts(listed, entry, planted))
+    replicas.any(|(_, entry)| counts(listed, entry))
 }
 
 fn cleaning_pass(pass: Pass) -> CleaningPass {

@@ -13,7 +13,6 @@
 pub(crate) mod collect;
 pub(crate) mod plan;
 
-use crate::planted::Planted;
 use collect::{Collected, Log};
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
 use duramen_format::certificate::Certificate;
@@ -99,13 +98,12 @@ impl Recovery {
         min_open: SegmentId,
         now_us: u64,
         patience_us: u64,
-        planted: Planted,
     ) -> Recovery {
         Recovery {
             id,
             dead,
             since_us: now_us,
-            collected: Collected::new(dead, min_open, planted),
+            collected: Collected::new(dead, min_open),
             asked: BTreeSet::new(),
             silent: BTreeSet::new(),
             due_us: None,

@@ -63,8 +63,6 @@
 //! recovery"); differs: several heads, one control log.
 
 mod peers;
-#[cfg_attr(not(feature = "planted"), allow(dead_code))]
-mod planted;
 mod rules;
 mod segment;
 
@@ -72,13 +70,10 @@ use crate::control::State;
 pub use crate::placement::BackupId;
 use crate::placement::{Layout, Member, Placement};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::{Added, Record};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
-#[cfg(feature = "planted")]
-pub use planted::Bug;
-#[cfg(not(feature = "planted"))]
-use planted::Bug;
 use segment::{Progress, Replica, Segment};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -108,8 +103,6 @@ pub struct Config {
     /// A coordinator has to note the first control segment that counts (O10).
     pub coordinated: bool,
     pub layout: Layout,
-    #[cfg(feature = "planted")]
-    pub planted: Option<Bug>,
 }
 
 impl Config {
@@ -125,8 +118,6 @@ impl Config {
             frees_max: usize::MAX,
             coordinated: false,
             layout: Layout::Scatter,
-            #[cfg(feature = "planted")]
-            planted: None,
         }
     }
 }
@@ -350,7 +341,6 @@ impl Master {
                 has_lost: false,
                 has_no_source: false,
                 shares_rack: false,
-                any_epoch: false,
             });
         segment.replicas.push(Replica::found(found));
         self.active.insert(found.segment);
@@ -370,8 +360,7 @@ impl Master {
             Kind::Head => self.heads.insert(head, segment),
             Kind::Survivor | Kind::Control => None,
         };
-        let mut added = Segment::new(kind, head, predecessor);
-        added.any_epoch = self.config.has_bug(Bug::OldEpochCounts);
+        let added = Segment::new(kind, head, predecessor);
         let before = self.segments.insert(segment, added);
         assert!(before.is_none(), "segment {segment} is opened twice"); // control::C2
         self.active.insert(segment);
@@ -630,7 +619,7 @@ impl Master {
         if self.control_owes || control.bytes.len() > capacity as usize {
             control.bytes.truncate(start);
             self.control_wanted = true;
-            self.control_owes = !self.config.has_bug(Bug::TooLongIsWritten);
+            self.control_owes = !has_bug(Bug::TooLongIsWritten);
             return self.control_end();
         }
         control.certificate = control.certificate.extended(&control.bytes[start..]);

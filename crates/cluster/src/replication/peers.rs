@@ -1,10 +1,9 @@
 //! A master's backups: they come, go, refuse, come back, and report their replicas.
 
 use super::segment::{Replica, Segment};
-use super::{
-    BackupId, Bug, Found, InFlight, Kind, Level, Master, Placed, Rejection, SegmentId, Ticket,
-};
+use super::{BackupId, Found, InFlight, Kind, Level, Master, Placed, Rejection, SegmentId, Ticket};
 use crate::placement::Member;
+use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeSet;
 
 impl Master {
@@ -60,7 +59,7 @@ impl Master {
 
     fn look_at_incomplete(&mut self) {
         let wanted = self.config.replicas;
-        let closed_too = !self.config.has_bug(Bug::ClosedNotRefilled);
+        let closed_too = !has_bug(Bug::ClosedNotRefilled);
         let incomplete = self.segments.iter().filter(|(_, segment)| {
             segment.replicas.len() < wanted && (closed_too || !segment.close_recorded)
         });
@@ -96,7 +95,7 @@ impl Master {
         segment.has_lost = true;
         self.active.insert(id);
         if segment.kind == Kind::Control {
-            let goes_on = self.config.has_bug(Bug::ControlGoesOn);
+            let goes_on = has_bug(Bug::ControlGoesOn);
             self.control_wanted |= Some(id) == current && !goes_on;
             // A control segment below the noted one does not count, and its holders are not needed.
             let may_look_new = lost.sent.open && !lost.synced.close && id >= self.floor_noted;
@@ -110,11 +109,11 @@ impl Master {
             }
         } else if segment.close_recorded {
             segment.epoch += 1; // replication::O11
-            if self.config.has_bug(Bug::ClosedNotRefilled) {
+            if has_bug(Bug::ClosedNotRefilled) {
                 self.active.remove(&id);
             }
         } else {
-            segment.lose_replica(self.config.has_bug(Bug::EpochStays));
+            segment.lose_replica(has_bug(Bug::EpochStays));
         }
     }
 
@@ -158,7 +157,7 @@ impl Master {
         if is_alone {
             return;
         }
-        if self.config.has_bug(Bug::RefusedForgotten) {
+        if has_bug(Bug::RefusedForgotten) {
             let segment = self.segment_mut(sent.segment);
             segment
                 .replicas
@@ -193,7 +192,7 @@ impl Master {
     pub fn sync_ends(&mut self, backup: BackupId) {
         for segment in self.segments.values_mut() {
             if let Some(replica) = segment.replica_mut(backup) {
-                let covered = match self.config.has_bug(Bug::SyncCoversAll) {
+                let covered = match has_bug(Bug::SyncCoversAll) {
                     true => replica.buffered,
                     false => replica.syncing,
                 };
@@ -217,7 +216,7 @@ impl Master {
 
     /// The control segment that must be noted before the log continues, if it is not yet.
     pub(super) fn unnoted(&self) -> Option<SegmentId> {
-        let waits = self.floor_noted < self.floor_wanted && !self.config.has_bug(Bug::FloorIgnored);
+        let waits = self.floor_noted < self.floor_wanted && !has_bug(Bug::FloorIgnored);
         waits.then_some(self.floor_wanted)
     }
 
@@ -327,7 +326,7 @@ impl Master {
     /// Returns those that it may drop (replication::O12); closed ones of segments that lack a
     /// replica count again.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
-        let known = self.placement.has(backup) || self.config.has_bug(Bug::DroppedUnseen);
+        let known = self.placement.has(backup) || has_bug(Bug::DroppedUnseen);
         if !known || self.fenced {
             return Vec::new();
         }

@@ -2,8 +2,9 @@
 //! can do more.
 
 use super::segment::{Progress, Replica};
-use super::{BackupId, Bug, Effect, InFlight, Lsn, Master, Send, Ticket};
+use super::{BackupId, Effect, InFlight, Lsn, Master, Send, Ticket};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
 use duramen_format::segment::Kind;
@@ -69,8 +70,8 @@ impl Master {
             if length >= control.snapshot.length {
                 // replication::O14: while the one before is open, a recovery may take that for the
                 // newest.
-                let alone = segment.predecessor.is_none()
-                    || self.config.has_bug(Bug::SnapshotCountsBesideOlder);
+                let alone =
+                    segment.predecessor.is_none() || has_bug(Bug::SnapshotCountsBesideOlder);
                 return control.base + if alone { u64::from(length) } else { 0 };
             }
         }
@@ -79,7 +80,7 @@ impl Master {
 
     /// replication::O8: nothing of a segment counts before the record of its epoch is synced.
     pub(super) fn counts(&self, segment: &super::Segment) -> bool {
-        if self.config.has_bug(Bug::CountsBeforeEpoch) {
+        if has_bug(Bug::CountsBeforeEpoch) {
             return true;
         }
         !segment.epoch_wanted
@@ -102,7 +103,7 @@ impl Master {
             // One successor at a time: the one before this is closed and gone first.
             self.control.len() == 1
                 && segment.on_all(left, self.ordering()).length == segment.queued.length
-                || self.control.len() == 1 && self.config.has_bug(Bug::RollBeforeComplete)
+                || self.control.len() == 1 && has_bug(Bug::RollBeforeComplete)
         });
         if !self.control_wanted || !complete {
             return false;
@@ -174,15 +175,14 @@ impl Master {
             let Some(at) = segment.listed_at else {
                 return false;
             };
-            if at > self.control_at(self.ordering()) && !self.config.has_bug(Bug::DataBeforeListed)
-            {
+            if at > self.control_at(self.ordering()) && !has_bug(Bug::DataBeforeListed) {
                 return false;
             }
         }
         let Some(before) = segment.predecessor else {
             return true;
         };
-        if self.config.has_bug(match segment.kind {
+        if has_bug(match segment.kind {
             Kind::Control => Bug::MoreBeforeClose,
             _ => Bug::DataBeforePredecessor,
         }) {
@@ -202,7 +202,7 @@ impl Master {
             // (replication::O8).
             let counts = predecessor.kind == Kind::Control
                 || self.counts(predecessor)
-                || self.config.has_bug(Bug::PredecessorMayShrink);
+                || has_bug(Bug::PredecessorMayShrink);
             predecessor.is_whole(predecessor.on_all(wanted, self.ordering())) && counts
         });
         if done && let Some(segment) = self.segments.get_mut(&id) {
@@ -213,8 +213,7 @@ impl Master {
 
     /// replication::O7: a control segment is closed when its successor's snapshot is there.
     fn close_allowed(&self, id: SegmentId) -> bool {
-        if self.segments[&id].kind != Kind::Control || self.config.has_bug(Bug::CloseBeforeSnapshot)
-        {
+        if self.segments[&id].kind != Kind::Control || has_bug(Bug::CloseBeforeSnapshot) {
             return true;
         }
         let mut controls = self.control.iter().skip_while(|control| control.id != id);
@@ -225,7 +224,7 @@ impl Master {
     /// The next send to one replica, if there is one.
     fn send(&mut self, id: SegmentId, n: usize, data: bool, close: bool) -> Option<Send> {
         let one_stream = self.config.one_stream;
-        let in_parts = self.config.has_bug(Bug::EpochBeforeAll);
+        let in_parts = has_bug(Bug::EpochBeforeAll);
         let snapshot = self.control.iter().find(|control| control.id == id);
         let snapshot = snapshot.map(|control| control.snapshot);
         let ticket = Ticket(self.next_ticket);
@@ -313,7 +312,7 @@ impl Master {
         let segment = &self.segments[&id];
         let (kind, head, epoch, queued) =
             (segment.kind, segment.head, segment.epoch, segment.queued);
-        let early = self.config.has_bug(Bug::ListedBeforeOpen);
+        let early = has_bug(Bug::ListedBeforeOpen);
         if segment.listed_at.is_none() && (ordered.open || early) {
             let at = self.write_record(&Record::AddOpen {
                 segment: id,
@@ -324,7 +323,7 @@ impl Master {
             self.segment_mut(id).listed_at = Some(at);
             return true;
         }
-        let in_parts = self.config.has_bug(Bug::EpochBeforeAll);
+        let in_parts = has_bug(Bug::EpochBeforeAll);
         let filled = ordered.length >= segment.epoch_from || in_parts;
         if segment.epoch_wanted && ordered.open && filled {
             let at = self.write_record(&Record::SegmentEpoch { segment: id, epoch });
@@ -332,8 +331,7 @@ impl Master {
             (segment.epoch_wanted, segment.epoch_at) = (false, Some(at));
             return true;
         }
-        let whole = segment.is_whole(ordered)
-            || segment.closed && self.config.has_bug(Bug::ClosedBeforeWhole);
+        let whole = segment.is_whole(ordered) || segment.closed && has_bug(Bug::ClosedBeforeWhole);
         if !segment.close_recorded && segment.listed_at.is_some() && whole {
             self.write_record(&Record::Closed {
                 segment: id,
@@ -371,7 +369,7 @@ impl Master {
             let listed = self.state.segments.get(id);
             listed.is_some_and(|listed| listed.closed.is_some())
         });
-        let early = self.config.has_bug(Bug::SwapBeforeSurvivors);
+        let early = has_bug(Bug::SwapBeforeSurvivors);
         if !survivors_are_safe && !early || !victims_are_closed {
             return false;
         }
@@ -397,7 +395,7 @@ impl Master {
                 let there = self.segments[&new.id].on_all(self.config.replicas, Level::Synced);
                 there.length >= new.snapshot.length
             });
-            let early = self.config.has_bug(Bug::FreeControlEarly);
+            let early = has_bug(Bug::FreeControlEarly);
             if !early && (!closed || !succeeded) {
                 return;
             }
@@ -414,7 +412,7 @@ impl Master {
             let leftovers = std::mem::take(&mut self.leftovers);
             self.garbage.extend(leftovers);
         }
-        let early = self.config.has_bug(Bug::FreeBeforeSwap);
+        let early = has_bug(Bug::FreeBeforeSwap);
         while self.control.len() == 1
             && self
                 .swaps
@@ -445,7 +443,7 @@ impl Master {
     /// replication::O6's end, and replication::O9.
     fn free(&mut self, effects: &mut Vec<Effect>) {
         let (pinned, in_flight) = (&self.pinned, &self.in_flight);
-        let careless = self.config.has_bug(Bug::PinnedFreed);
+        let careless = has_bug(Bug::PinnedFreed);
         // A write in flight must not arrive after the free.
         let awaited = |backup, segment| {
             let mut sent = in_flight.values();
@@ -454,7 +452,7 @@ impl Master {
         // replication::O12: of a segment that is part of the log, only replicas that others have
         // too: a refused backup, or one with an unreadable replica, may hold the last good one from
         // an earlier life.
-        let hasty = self.config.has_bug(Bug::LastFreed);
+        let hasty = has_bug(Bug::LastFreed);
         let kept: BTreeSet<SegmentId> = match hasty {
             true => BTreeSet::new(),
             false => {

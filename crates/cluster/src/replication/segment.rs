@@ -2,6 +2,7 @@
 
 use super::{BackupId, Found, Lsn, SegmentId};
 use duramen_base::ids::Level;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
@@ -164,8 +165,6 @@ pub(super) struct Segment {
     pub has_no_source: bool,
     /// Two of its replicas are in one rack.
     pub shares_rack: bool,
-    /// [`Bug::OldEpochCounts`](super::Bug) is planted.
-    pub any_epoch: bool,
 }
 
 impl Segment {
@@ -188,7 +187,6 @@ impl Segment {
             has_lost: false,
             has_no_source: false,
             shares_rack: false,
-            any_epoch: false,
         }
     }
 
@@ -227,8 +225,8 @@ impl Segment {
         let mut counted = 0;
         for replica in &self.replicas {
             let reached = replica.reached(level);
-            let any_epoch = self.close_recorded || self.any_epoch || self.kind == Kind::Control;
-            if reached.epoch == self.epoch || any_epoch {
+            let any_epoch = self.close_recorded || self.kind == Kind::Control;
+            if reached.epoch == self.epoch || any_epoch || has_bug(Bug::OldEpochCounts) {
                 all = if counted == 0 {
                     reached
                 } else {

@@ -38,11 +38,8 @@
 //! advance, instead of a cluster clock in each request; a tracker holds results, not locations, so
 //! cleaning moves nothing here.
 
-mod planted;
-
-pub use planted::Bug;
-
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::Rpc;
 use std::collections::{BTreeMap, HashMap};
 
@@ -113,8 +110,6 @@ struct Client {
 pub struct Tracker {
     clients: HashMap<ClientId, Client>,
     window: u64,
-    #[cfg(feature = "planted")]
-    planted: Option<Bug>,
 }
 
 impl Tracker {
@@ -123,8 +118,6 @@ impl Tracker {
         Tracker {
             clients: HashMap::new(),
             window: window.into(),
-            #[cfg(feature = "planted")]
-            planted: None,
         }
     }
 
@@ -133,9 +126,9 @@ impl Tracker {
     pub fn begin(&mut self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
         let window = self.window;
         let (runs_again, stale_runs, no_lease) = (
-            self.has_bug(Bug::InProgressRunsAgain),
-            self.has_bug(Bug::AcknowledgedRunsAgain),
-            self.has_bug(Bug::NoLeaseCheck),
+            has_bug(Bug::InProgressRunsAgain),
+            has_bug(Bug::AcknowledgedRunsAgain),
+            has_bug(Bug::NoLeaseCheck),
         );
         let client = self.clients.entry(rpc.client).or_default();
         client.acknowledged = client.acknowledged.max(rpc.acknowledged);
@@ -196,7 +189,7 @@ impl Tracker {
     /// A durable record was found: in the own log when the server starts, in a dead server's log,
     /// or in a migration.
     pub fn met(&mut self, completion: Completion) {
-        if self.has_bug(Bug::LogForgotten) {
+        if has_bug(Bug::LogForgotten) {
             return;
         }
         let Completion {
@@ -219,14 +212,13 @@ impl Tracker {
     /// Whether the cleaner must keep the record of this request (L4).
     pub fn keeps(&self, client: ClientId, id: RpcId) -> bool {
         let known = self.clients.get(&client);
-        !self.has_bug(Bug::CleanerForgets)
-            && known.is_some_and(|known| known.records.contains_key(&id))
+        !has_bug(Bug::CleanerForgets) && known.is_some_and(|known| known.records.contains_key(&id))
     }
 
     /// The records of a range for its new master (L6). The range is locked: no request of it begins
     /// any more. `None`: a request of it is not durable yet (L2). Call again.
     pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<Completion>> {
-        if self.has_bug(Bug::RecordsStayBehind) {
+        if has_bug(Bug::RecordsStayBehind) {
             return Some(Vec::new());
         }
         let mut all = Vec::new();
@@ -284,8 +276,8 @@ impl Tracker {
     /// The coordinator's answer to a request that was sent at `sent_us`: the rest of the leases of
     /// those that have one, in milliseconds. The others have ended, for ever.
     pub fn answered(&mut self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
-        let forgets = self.has_bug(Bug::ForgetsTheLiving);
-        let asks_soon = self.has_bug(Bug::AsksEverSooner);
+        let forgets = has_bug(Bug::ForgetsTheLiving);
+        let asks_soon = has_bug(Bug::AsksEverSooner);
         for id in asked {
             let Some(client) = self.clients.get_mut(id) else {
                 continue;

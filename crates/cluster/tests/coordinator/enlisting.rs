@@ -3,8 +3,8 @@
 use crate::membership::{pings_to, status_of};
 use crate::rig::{Rig, enlist};
 use duramen_base::ids::ServerId;
+use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::coordinator::Sign;
-use duramen_cluster::planted::{Bug, Planted};
 use duramen_wire::native::message::{
     CoordinatorAnswer, Enlist, Refusal, ServerAnswer, ServerStatus, ToCoordinator,
 };
@@ -214,8 +214,8 @@ fn a_life_that_never_knew_its_id_is_replaced_by_the_next() {
 
 #[test]
 fn the_same_request_is_the_same_server() {
-    let twice = |planted: Planted| {
-        let mut rig = Rig::planted(planted);
+    let twice = || {
+        let mut rig = Rig::new();
         let first = rig.enlist(1, None);
         rig.fail_over(); // the answer was lost, and the leader
         let second = match rig.ask(ServerId::NONE, enlist(1, 1, None)) {
@@ -224,6 +224,6 @@ fn the_same_request_is_the_same_server() {
         };
         second == Some(first)
     };
-    assert!(twice(Planted::default()));
-    assert!(!twice(Planted::one(Bug::EnlistsTwice)), "not found");
+    assert!(twice());
+    assert!(!with_bug(Bug::EnlistsTwice, twice), "not found");
 }

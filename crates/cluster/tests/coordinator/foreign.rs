@@ -4,7 +4,6 @@ use crate::rig::{Rig, config, enlist};
 use duramen_base::ids::{ClusterId, ListVersion, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::store::MetaStore as _;
 use duramen_cluster::coordinator::{Config, Coordinator, Input, OpenError};
-use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::{Admin, CoordinatorAnswer, Refusal, ToCoordinator};
 
 const THEIRS: ClusterId = ClusterId(0xabc << 100);
@@ -107,7 +106,7 @@ fn the_id_is_made_once_and_stores_of_before_get_one() {
             change(&mut contents);
             let config = Config {
                 new_id: THEIRS,
-                ..config(Planted::default())
+                ..config()
             };
             Coordinator::open(0, &contents, config)
         };

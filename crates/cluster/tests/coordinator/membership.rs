@@ -4,10 +4,10 @@ use crate::rig::{PendingCall, Rig, enlist};
 use duramen_base::ids::{
     ClientId, ListVersion, MigrationId, RecoveryId, SegmentId, ServerId, TabletsVersion,
 };
+use duramen_base::planted::{Bug, plant, with_bug};
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{Input, Sign};
 use duramen_cluster::membership::{Applied, Members};
-use duramen_cluster::planted::{Bug, Planted};
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, FromCoordinator, MigrationOutcome, PartitionOutcome, Refusal,
     ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, ToCoordinator,
@@ -68,8 +68,8 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
 
 /// Sends a leader that slept while another one took over a request about state that only the other
 /// one has; returns whether it answered.
-fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
-    let mut rig = Rig::planted(planted);
+fn denied_by_who_slept(question: ToCoordinator) -> bool {
+    let mut rig = Rig::new();
     let member = rig.enlist_some(2)[0];
     rig.be_good();
     let mut next = rig.store.peer("another");
@@ -122,19 +122,15 @@ fn who_slept_does_not_deny_what_came_after_it() {
         ToCoordinator::Servers,
     ];
     for question in questions {
-        let good = Planted::default();
-        assert!(!denied_by_who_slept(good, question.clone()), "{question:?}");
-        let bad = Planted::one(Bug::DeniesAtOnce);
-        assert!(denied_by_who_slept(bad, question.clone()), "{question:?}");
+        assert!(!denied_by_who_slept(question.clone()), "{question:?}");
+        let _bug = plant(Bug::DeniesAtOnce);
+        assert!(denied_by_who_slept(question.clone()), "{question:?}");
     }
 }
 
 /// A server's list after all updates in some order.
-fn list_after(planted: Planted, order: &[usize]) -> (ListVersion, usize) {
+fn list_after(order: &[usize]) -> (ListVersion, usize) {
     let mut members = Members::new();
-    if planted.is(Bug::SkipsVersions) {
-        members.plant(Bug::SkipsVersions);
-    }
     let mut rig = Rig::new();
     rig.enlist(1, None);
     let full = ServerListUpdate::Full(match rig.ask(ServerId::NONE, ToCoordinator::Servers) {
@@ -171,14 +167,13 @@ fn list_after(planted: Planted, order: &[usize]) -> (ListVersion, usize) {
 /// Scenario 28: lost, repeated and late updates.
 #[test]
 fn a_list_is_never_a_mixture() {
-    let good = Planted::default();
-    assert_eq!(list_after(good, &[0, 1, 2]).1, 4);
-    assert_eq!(list_after(good, &[0, 0, 1, 0, 2, 1]).1, 4);
+    assert_eq!(list_after(&[0, 1, 2]).1, 4);
+    assert_eq!(list_after(&[0, 0, 1, 0, 2, 1]).1, 4);
     for order in [&[1, 2][..], &[0, 2], &[2, 0], &[1, 0, 2]] {
-        let (version, count) = list_after(good, order);
+        let (version, count) = list_after(order);
         // One server more per version, from version 2 on.
         assert_eq!(version.0 as usize, count + 1, "{order:?}");
-        let (version, count) = list_after(Planted::one(Bug::SkipsVersions), order);
+        let (version, count) = with_bug(Bug::SkipsVersions, || list_after(order));
         assert_ne!(version.0 as usize, count + 1, "not found: {order:?}");
     }
 }
@@ -307,8 +302,8 @@ fn refused_connections_are_a_quick_verdict() {
 
 /// The number of servers that are declared crashed within a time in which some of them do not
 /// answer.
-fn crashes(planted: Planted, servers: u64, gone: &[u32], sign: Option<Sign>, us: u64) -> usize {
-    let mut rig = Rig::planted(planted);
+fn crashes(servers: u64, gone: &[u32], sign: Option<Sign>, us: u64) -> usize {
+    let mut rig = Rig::new();
     rig.enlist_some(servers);
     rig.be_good();
     let gone: Vec<ServerId> = gone.iter().map(|slot| ServerId::new(*slot, 1)).collect();
@@ -321,7 +316,6 @@ fn crashes(planted: Planted, servers: u64, gone: &[u32], sign: Option<Sign>, us:
 /// leader that was cut off from all servers.
 #[test]
 fn a_coordinators_own_failure_is_nobodys_death() {
-    let good = Planted::default();
     let long_us = 20_000_000;
     for sign in [
         Some(Sign::Denied),
@@ -331,25 +325,20 @@ fn a_coordinators_own_failure_is_nobodys_death() {
     ] {
         for servers in [1, 2, 3, 5] {
             let all: Vec<u32> = (0..servers as u32).collect();
-            let crashed = crashes(good, servers, &all, sign, long_us);
+            let crashed = crashes(servers, &all, sign, long_us);
             assert_eq!(crashed, 0, "all of {servers}, {sign:?}");
         }
-        assert_eq!(crashes(good, 5, &[0, 1, 2], sign, long_us), 0, "{sign:?}");
+        assert_eq!(crashes(5, &[0, 1, 2], sign, long_us), 0, "{sign:?}");
     }
     let all = [0, 1, 2];
-    let judges = Planted::one(Bug::JudgesAlone);
-    assert_eq!(crashes(judges, 3, &all, None, long_us), 3, "not found");
+    let judged = with_bug(Bug::JudgesAlone, || crashes(3, &all, None, long_us));
+    assert_eq!(judged, 3, "not found");
     // A possible fault of this process gives no quick verdict about a single server either.
-    let blames = Planted::one(Bug::OwnFaultIsDeath);
-    let quick_us = 1_000_000;
-    assert_eq!(crashes(good, 3, &[1], Some(Sign::Unknown), quick_us), 0);
+    let quick = || crashes(3, &[1], Some(Sign::Unknown), 1_000_000);
+    assert_eq!(quick(), 0);
+    assert_eq!(with_bug(Bug::OwnFaultIsDeath, quick), 1, "not found");
     assert_eq!(
-        crashes(blames, 3, &[1], Some(Sign::Unknown), quick_us),
-        1,
-        "not found"
-    );
-    assert_eq!(
-        crashes(good, 3, &[1], Some(Sign::Unknown), long_us),
+        crashes(3, &[1], Some(Sign::Unknown), long_us),
         1,
         "but it is one at last"
     );
@@ -359,9 +348,9 @@ fn a_coordinators_own_failure_is_nobodys_death() {
 fn a_rack_with_a_third_of_the_servers_is_judged() {
     let rack = [0, 3, 6];
     for sign in [Some(Sign::Dead), None] {
-        assert_eq!(crashes(Planted::default(), 9, &rack, sign, 3_000_000), 3);
+        assert_eq!(crashes(9, &rack, sign, 3_000_000), 3);
     }
-    assert_eq!(crashes(Planted::default(), 2, &[1], None, 3_000_000), 1);
+    assert_eq!(crashes(2, &[1], None, 3_000_000), 1);
 }
 
 /// The power of most servers fails: none is declared crashed until some are back as new lives, and
@@ -404,8 +393,8 @@ fn a_leader_that_cannot_judge_resigns() {
 
 #[test]
 fn a_coordinator_that_stood_still_blames_nobody() {
-    let crashes = |planted: Planted| {
-        let mut rig = Rig::planted(planted);
+    let crashes = || {
+        let mut rig = Rig::new();
         let [by, suspected] = rig.enlist_some(2)[..] else {
             panic!();
         };
@@ -421,14 +410,14 @@ fn a_coordinator_that_stood_still_blames_nobody() {
         rig.pass(50_000);
         status_of(&rig, suspected).is_none()
     };
-    assert!(!crashes(Planted::default()));
-    assert!(crashes(Planted::one(Bug::LateVerdict)), "not found");
+    assert!(!crashes());
+    assert!(with_bug(Bug::LateVerdict, crashes), "not found");
 }
 
 #[test]
 fn what_is_told_again_has_a_newer_version() {
-    let versions = |planted: Planted| {
-        let mut rig = Rig::planted(planted);
+    let versions = || {
+        let mut rig = Rig::new();
         let [server] = rig.enlist_some(1)[..] else {
             panic!();
         };
@@ -440,19 +429,15 @@ fn what_is_told_again_has_a_newer_version() {
             .collect();
         told.iter().map(|(_, tablets)| tablets.version).max()
     };
-    let before = versions(Planted::default()).expect("told");
+    let before = versions().expect("told");
     assert!(before.0 > 0);
-    assert_eq!(
-        versions(Planted::one(Bug::VersionReused)),
-        None,
-        "not found"
-    );
+    assert_eq!(with_bug(Bug::VersionReused, versions), None, "not found");
 }
 
 #[test]
 fn old_ids_crash_first_whatever_the_order_of_the_request() {
-    let crashed_first = |planted: Planted| {
-        let mut rig = Rig::planted(planted);
+    let crashed_first = || {
+        let mut rig = Rig::new();
         let servers = rig.enlist_some(2);
         rig.be_good();
         rig.enlist_as(1, 99, Some(servers[0]));
@@ -463,17 +448,17 @@ fn old_ids_crash_first_whatever_the_order_of_the_request() {
         };
         matches!(changes[0], ServerChange::Crashed(_))
     };
-    assert!(crashed_first(Planted::default()));
+    assert!(crashed_first());
     assert!(
-        !crashed_first(Planted::one(Bug::AddedBeforeCrashed)),
+        !with_bug(Bug::AddedBeforeCrashed, crashed_first),
         "not found"
     );
 }
 
 #[test]
 fn nothing_is_told_that_is_not_stored() {
-    let told_early = |planted: Planted| {
-        let mut rig = Rig::planted(planted);
+    let told_early = || {
+        let mut rig = Rig::new();
         rig.enlist_some(2);
         rig.be_good();
         rig.stores = false;
@@ -491,9 +476,9 @@ fn nothing_is_told_that_is_not_stored() {
                 .iter()
                 .any(|a| !matches!(a.question, FromCoordinator::Ping { .. }))
     };
-    assert!(!told_early(Planted::default()));
+    assert!(!told_early());
     assert!(
-        told_early(Planted::one(Bug::TellsBeforePersisting)),
+        with_bug(Bug::TellsBeforePersisting, told_early),
         "not found"
     );
 }

@@ -4,7 +4,7 @@ mod control;
 
 use crate::rig::{PendingCall, Rig, Shelf, add_open, closed};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
-use duramen_cluster::planted::{Bug, Planted};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_format::control::Record;
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, FromCoordinator, PartitionOutcome, Recover, RecoveryPhase, Refusal,
@@ -23,8 +23,8 @@ struct Case {
 
 type Shelves = BTreeMap<ServerId, Shelf>;
 
-fn case(planted: Planted, servers: u64) -> Case {
-    case_of(Rig::planted(planted), servers)
+fn case(servers: u64) -> Case {
+    case_of(Rig::new(), servers)
 }
 
 fn case_of(mut rig: Rig, servers: u64) -> Case {
@@ -42,8 +42,8 @@ fn case_of(mut rig: Rig, servers: u64) -> Case {
 }
 
 /// The case after the crash.
-fn crashed(planted: Planted, servers: u64) -> Case {
-    let mut case = case(planted, servers);
+fn crashed(servers: u64) -> Case {
+    let mut case = case(servers);
     case.rig.crash(case.dead);
     case
 }
@@ -153,7 +153,7 @@ impl Case {
 
 #[test]
 fn a_crashed_servers_tablets_get_a_new_owner() {
-    let mut case = crashed(Planted::default(), 4);
+    let mut case = crashed(4);
     let shelves = whole(&case);
     case.show(&shelves);
     let asked = case.start_one();
@@ -189,8 +189,8 @@ fn a_crashed_servers_tablets_get_a_new_owner() {
 
 #[test]
 fn it_waits_for_every_listed_segment() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 3);
+    let check = || {
+        let mut case = crashed(3);
         let mut shelves = whole(&case);
         for shelf in shelves.values_mut() {
             shelf.segments.retain(|s| s.segment != SegmentId(1));
@@ -198,7 +198,7 @@ fn it_waits_for_every_listed_segment() {
         let orders = case.recovers(&shelves);
         (case, orders)
     };
-    let (mut case, orders) = check(Planted::default());
+    let (mut case, orders) = check();
     assert_eq!(orders, None);
     assert!(case.waits_for().unwrap().contains("segment 1"));
     // A backup with it comes back.
@@ -207,7 +207,7 @@ fn it_waits_for_every_listed_segment() {
     let shelves = whole(&case);
     let orders = case.recovers(&shelves).expect("it is whole now");
     assert_eq!(orders[0].segments[0].sources, [back]);
-    let (_, orders) = check(Planted::one(Bug::RecoversInParts));
+    let (_, orders) = with_bug(Bug::RecoversInParts, check);
     assert!(orders.is_some(), "not found");
 }
 
@@ -247,16 +247,14 @@ fn what_no_log_was_noted_of_is_handed_over_empty() {
 
 #[test]
 fn replicas_count_by_their_epoch_and_certificate() {
-    let check =
-        |planted: Planted, listed: &[Record], (epoch, length, is_closed): (u64, u32, bool)| {
-            let mut case = crashed(planted, 2);
-            let shelf = Shelf::default()
-                .with_control(case.dead, 10, listed, false)
-                .with(1, epoch, length, is_closed);
-            let shelves = case.left.iter().map(|s| (*s, shelf.clone())).collect();
-            case.recovers(&shelves).is_some()
-        };
-    let good = Planted::default();
+    let check = |listed: &[Record], (epoch, length, is_closed): (u64, u32, bool)| {
+        let mut case = crashed(2);
+        let shelf = Shelf::default()
+            .with_control(case.dead, 10, listed, false)
+            .with(1, epoch, length, is_closed);
+        let shelves = case.left.iter().map(|s| (*s, shelf.clone())).collect();
+        case.recovers(&shelves).is_some()
+    };
     let reopened = [
         add_open(1, 0),
         Record::SegmentEpoch {
@@ -264,30 +262,30 @@ fn replicas_count_by_their_epoch_and_certificate() {
             epoch: 2,
         },
     ];
-    assert!(!check(good, &reopened, (1, 500, false)));
-    assert!(check(good, &reopened, (2, 500, false)));
-    assert!(check(good, &reopened, (3, 500, false)));
+    assert!(!check(&reopened, (1, 500, false)));
+    assert!(check(&reopened, (2, 500, false)));
+    assert!(check(&reopened, (3, 500, false)));
     assert!(
-        check(good, &reopened, (1, 500, true)),
+        check(&reopened, (1, 500, true)),
         "closed is newer than any epoch"
     );
     assert!(
-        check(Planted::one(Bug::OldEpochs), &reopened, (1, 500, false)),
+        with_bug(Bug::OldEpochs, || check(&reopened, (1, 500, false))),
         "not found"
     );
     let ended = [add_open(1, 0), closed(1, 500)];
-    assert!(check(good, &ended, (0, 500, true)));
-    assert!(!check(good, &ended, (0, 400, true)));
-    assert!(!check(good, &ended, (0, 500, false)));
+    assert!(check(&ended, (0, 500, true)));
+    assert!(!check(&ended, (0, 400, true)));
+    assert!(!check(&ended, (0, 500, false)));
     assert!(
-        check(Planted::one(Bug::AnyCertificate), &ended, (0, 400, false)),
+        with_bug(Bug::AnyCertificate, || check(&ended, (0, 400, false))),
         "not found"
     );
 }
 
 #[test]
 fn the_longest_image_of_an_open_segment_from_who_has_it_primary_first() {
-    let mut case = crashed(Planted::default(), 4);
+    let mut case = crashed(4);
     let mut shelves = whole(&case);
     let short = shelves.get_mut(&case.left[0]).unwrap();
     *short = Shelf::default().with(2, 0, 200, false);
@@ -302,8 +300,8 @@ fn the_longest_image_of_an_open_segment_from_who_has_it_primary_first() {
 /// Trap 6.
 #[test]
 fn the_head_of_a_dead_server_is_not_recorded() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 3);
+    let check = || {
+        let mut case = crashed(3);
         let head = ToCoordinator::ControlHead {
             server: case.dead,
             min_open: SegmentId(11),
@@ -313,20 +311,20 @@ fn the_head_of_a_dead_server_is_not_recorded() {
         let shelves = whole(&case);
         (case.dead, answer, case.recovers(&shelves).is_some())
     };
-    let (dead, answer, recovered) = check(Planted::default());
+    let (dead, answer, recovered) = check();
     assert_eq!(
         answer,
         Some(CoordinatorAnswer::Refused(Refusal::NotUp(dead)))
     );
     assert!(recovered);
-    assert!(!check(Planted::one(Bug::HeadOfTheDead)).2, "not found");
+    assert!(!with_bug(Bug::HeadOfTheDead, check).2, "not found");
 }
 
 /// Trap 7: the recovery master crashes; its report from before it is told does not count.
 #[test]
 fn a_recovery_master_that_is_not_up_gets_nothing() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 4);
+    let check = || {
+        let mut case = crashed(4);
         let shelves = whole(&case);
         case.show(&shelves);
         let first = case.start_one();
@@ -346,15 +344,15 @@ fn a_recovery_master_that_is_not_up_gets_nothing() {
         }
         (answer, taken)
     };
-    assert_eq!(check(Planted::default()), (CoordinatorAnswer::Stale, false));
-    assert!(check(Planted::one(Bug::OwnerNotUp)).1, "not found");
+    assert_eq!(check(), (CoordinatorAnswer::Stale, false));
+    assert!(with_bug(Bug::OwnerNotUp, check).1, "not found");
 }
 
 /// Trap 7: two attempts of one recovery, the first one's master late.
 #[test]
 fn an_earlier_attempt_counts_for_nothing() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 3);
+    let check = || {
+        let mut case = crashed(3);
         let shelves = whole(&case);
         case.show(&shelves);
         let first = case.start_one();
@@ -365,15 +363,15 @@ fn an_earlier_attempt_counts_for_nothing() {
         let late = case.report(&first, REPLAYED);
         (late, owner(&case.rig, case.table) == case.dead)
     };
-    assert_eq!(check(Planted::default()), (CoordinatorAnswer::Stale, true));
-    let (late, _) = check(Planted::one(Bug::OldAttemptCounts));
+    assert_eq!(check(), (CoordinatorAnswer::Stale, true));
+    let (late, _) = with_bug(Bug::OldAttemptCounts, check);
     assert_ne!(late, CoordinatorAnswer::Stale, "not found");
 }
 
 #[test]
 fn a_new_leader_knows_what_was_accepted() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 3);
+    let check = || {
+        let mut case = crashed(3);
         let shelves = whole(&case);
         case.show(&shelves);
         let asked = case.start_one();
@@ -384,20 +382,16 @@ fn a_new_leader_knows_what_was_accepted() {
             owner(&case.rig, case.table) == asked.to,
         )
     };
-    let (answer, owns) = check(Planted::default());
+    let (answer, owns) = check();
     assert!(matches!(answer, CoordinatorAnswer::Accepted { .. }) && owns);
     // The owner would drop its tablet.
-    let planted = Planted::one(Bug::CompletionForgotten);
-    assert_eq!(
-        check(planted),
-        (CoordinatorAnswer::Stale, true),
-        "not found"
-    );
+    let forgotten = with_bug(Bug::CompletionForgotten, check);
+    assert_eq!(forgotten, (CoordinatorAnswer::Stale, true), "not found");
 }
 
 /// The time when the new owner is told, in microseconds since the tablet was recovered.
-fn told_after(planted: Planted, fails_over: bool) -> u64 {
-    let mut case = crashed(planted, 3);
+fn told_after(fails_over: bool) -> u64 {
+    let mut case = crashed(3);
     let mut shelves = whole(&case);
     for shelf in shelves.values_mut() {
         shelf.lease_left_ms = 400;
@@ -424,23 +418,23 @@ fn told_after(planted: Planted, fails_over: bool) -> u64 {
 
 #[test]
 fn the_dead_servers_read_lease_runs_out_first() {
-    assert!((440_000..500_000).contains(&told_after(Planted::default(), false)));
+    assert!((440_000..500_000).contains(&told_after(false)));
     // A new leader does not know the rest of the lease: it waits for a whole one.
-    assert!((550_000..600_000).contains(&told_after(Planted::default(), true)));
+    assert!((550_000..600_000).contains(&told_after(true)));
     assert!(
-        told_after(Planted::one(Bug::LeaseIgnored), false) < 440_000,
+        with_bug(Bug::LeaseIgnored, || told_after(false)) < 440_000,
         "not found"
     );
     assert!(
-        told_after(Planted::one(Bug::LeaseForgotten), true) < 440_000,
+        with_bug(Bug::LeaseForgotten, || told_after(true)) < 440_000,
         "not found"
     );
 }
 
 #[test]
 fn a_dead_server_stays_until_nothing_of_it_is_needed() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 3);
+    let check = || {
+        let mut case = crashed(3);
         case.rig.be_good();
         match case.rig.ask(ServerId::NONE, ToCoordinator::Servers) {
             Some(CoordinatorAnswer::Servers(list)) => {
@@ -449,13 +443,13 @@ fn a_dead_server_stays_until_nothing_of_it_is_needed() {
             other => panic!("{other:?}"),
         }
     };
-    assert!(check(Planted::default()));
-    assert!(!check(Planted::one(Bug::RemovedTooEarly)), "not found");
+    assert!(check());
+    assert!(!with_bug(Bug::RemovedTooEarly, check), "not found");
 }
 
 #[test]
 fn no_space_here_is_another_masters_work() {
-    let mut case = crashed(Planted::default(), 4);
+    let mut case = crashed(4);
     let shelves = whole(&case);
     case.show(&shelves);
     let full = |retry_elsewhere| PartitionOutcome::Failed {
@@ -487,7 +481,7 @@ fn no_space_here_is_another_masters_work() {
 /// and at once when there is.
 #[test]
 fn attempts_that_nobody_has_space_for_come_less_often() {
-    let mut case = case(Planted::default(), 4);
+    let mut case = case(4);
     let say = |case: &mut Case, free: u64| {
         for server in case.left.clone() {
             let room = ServerRoom {
@@ -532,7 +526,7 @@ fn attempts_that_nobody_has_space_for_come_less_often() {
 /// Masters that take partitions as far as they have room, one attempt after the other; returns the
 /// number of attempts.
 fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usize {
-    let mut config = crate::rig::config(Planted::default());
+    let mut config = crate::rig::config();
     let piece = config.settings.partition_bytes;
     let total = 9 * piece;
     config.settings.partition_bytes = 128 * piece;
@@ -607,7 +601,7 @@ fn what_fits_into_nobody_is_cut_so_that_it_fits() {
 
 #[test]
 fn bad_replicas_mean_another_attempt_with_other_answers() {
-    let mut case = crashed(Planted::default(), 3);
+    let mut case = crashed(3);
     let shelves = whole(&case);
     case.show(&shelves);
     let asked = case.start_one();
@@ -628,7 +622,7 @@ fn bad_replicas_mean_another_attempt_with_other_answers() {
 /// time: it was never served.
 #[test]
 fn who_could_not_read_the_log_gets_nothing_in_the_next_attempt() {
-    let mut case = crashed(Planted::default(), 3);
+    let mut case = crashed(3);
     let shelves = whole(&case);
     let bad = || PartitionOutcome::Failed {
         retry_elsewhere: false,
@@ -653,7 +647,7 @@ fn who_could_not_read_the_log_gets_nothing_in_the_next_attempt() {
 
 #[test]
 fn a_busy_master_is_not_waited_for() {
-    let mut case = crashed(Planted::default(), 3);
+    let mut case = crashed(3);
     let shelves = whole(&case);
     case.show(&shelves);
     let [asked] = &case.rig.orders()[..] else {
@@ -680,7 +674,7 @@ fn long(case: &Case, times: u64) -> Shelves {
 /// Scenario 24: one master for many partitions.
 #[test]
 fn what_can_be_done_in_one_round_is_and_masters_share_it() {
-    let mut case = crashed(Planted::default(), 5);
+    let mut case = crashed(5);
     let shelves = long(&case, 9);
     case.show(&shelves);
     let asked = case.rig.orders();
@@ -698,7 +692,7 @@ fn what_can_be_done_in_one_round_is_and_masters_share_it() {
 /// the disks with nothing.
 #[test]
 fn short_partitions_are_recovered_one_at_a_time() {
-    let mut config = crate::rig::config(Planted::default());
+    let mut config = crate::rig::config();
     config.settings.partition_bytes = u64::from(crate::rig::SEGMENT_BYTES);
     let mut case = case_of(Rig::of(config), 5);
     case.rig.crash(case.dead);
@@ -713,7 +707,7 @@ fn short_partitions_are_recovered_one_at_a_time() {
 
 #[test]
 fn fewer_masters_than_partitions_take_several_rounds() {
-    let mut case = case(Planted::default(), 2);
+    let mut case = case(2);
     case.rig.crash(case.dead);
     let shelves = long(&case, 7);
     let orders = case.recovers(&shelves).expect("round by round");
@@ -734,7 +728,7 @@ fn fewer_masters_than_partitions_take_several_rounds() {
 
 #[test]
 fn a_table_dropped_meanwhile_ends_its_recovery() {
-    let mut case = crashed(Planted::default(), 3);
+    let mut case = crashed(3);
     let shelves = whole(&case);
     case.show(&shelves);
     let asked = case.start_one();
@@ -751,7 +745,7 @@ fn a_table_dropped_meanwhile_ends_its_recovery() {
 
 #[test]
 fn a_lost_order_is_sent_again_to_the_same_master() {
-    let mut case = crashed(Planted::default(), 4);
+    let mut case = crashed(4);
     let shelves = whole(&case);
     case.show(&shelves);
     let [lost] = &case.rig.orders()[..] else {
@@ -768,7 +762,7 @@ fn a_lost_order_is_sent_again_to_the_same_master() {
 /// Scenario 25: all servers are down at once, and come back one by one.
 #[test]
 fn a_cold_start_recovers_as_backups_come_back() {
-    let mut case = case(Planted::default(), 3);
+    let mut case = case(3);
     case.rig.fail_over();
     let shelves = whole(&case);
     let mut before = case.left.clone();

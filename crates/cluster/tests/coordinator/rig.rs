@@ -5,7 +5,6 @@ use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore};
 use duramen_cluster::coordinator::{
     CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign, Token,
 };
-use duramen_cluster::planted::Planted;
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
 use duramen_format::segment::{Header, Kind};
@@ -34,7 +33,7 @@ pub fn settings() -> ClusterSettings {
     }
 }
 
-pub fn config(planted: Planted) -> Config {
+pub fn config() -> Config {
     Config {
         cluster: "test".to_owned(),
         new_id: ClusterId(1),
@@ -42,7 +41,6 @@ pub fn config(planted: Planted) -> Config {
         term: 1,
         seed: 1,
         settings: settings(),
-        planted,
     }
 }
 
@@ -59,7 +57,6 @@ pub struct Rig {
     pub coordinator: Coordinator,
     pub store: Memory,
     pub now_us: u64,
-    pub planted: Planted,
     /// Whether batches are stored at once.
     pub stores: bool,
     pub waiting: VecDeque<(Token, Batch)>,
@@ -74,22 +71,17 @@ pub struct Rig {
 
 impl Rig {
     pub fn new() -> Rig {
-        Rig::planted(Planted::default())
-    }
-
-    pub fn planted(planted: Planted) -> Rig {
-        Rig::of(config(planted))
+        Rig::of(config())
     }
 
     pub fn with_settings(settings: ClusterSettings) -> Rig {
         Rig::of(Config {
             settings,
-            ..config(Planted::default())
+            ..config()
         })
     }
 
     pub fn of(config: Config) -> Rig {
-        let planted = config.planted;
         let mut store = Memory::new("one");
         store.acquire().unwrap().expect("nobody else leads");
         let contents = store.load().unwrap();
@@ -98,7 +90,6 @@ impl Rig {
             coordinator,
             store,
             now_us: 0,
-            planted,
             stores: true,
             waiting: VecDeque::new(),
             answers: BTreeMap::new(),
@@ -121,7 +112,7 @@ impl Rig {
         let config = Config {
             term: self.terms as u32,
             seed: self.terms,
-            ..config(self.planted)
+            ..config()
         };
         let contents = next.load().unwrap();
         let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config).unwrap();
@@ -136,7 +127,7 @@ impl Rig {
         let contents = self.store.load().unwrap();
         let config = Config {
             cluster: cluster.to_owned(),
-            ..config(self.planted)
+            ..config()
         };
         Coordinator::open(self.now_us, &contents, config).err()
     }

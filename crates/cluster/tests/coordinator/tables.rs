@@ -2,8 +2,7 @@
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
-use duramen_cluster::planted::Bug;
-use duramen_cluster::planted::Planted;
+use duramen_base::planted::{Bug, with_bug};
 use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, Refusal, TabletMap,
     TabletState, Tablets, ToCoordinator,
@@ -230,8 +229,8 @@ fn a_tablet_moves_in_one_step() {
 
 /// The target crashes; afterwards it reports that it has everything. Returns the owner of the
 /// tablet.
-fn target_crashes(planted: Planted) -> (ServerId, ServerId) {
-    let mut rig = Rig::planted(planted);
+fn target_crashes() -> (ServerId, ServerId) {
+    let mut rig = Rig::new();
     let [one, two] = rig.enlist_some(2)[..] else {
         panic!();
     };
@@ -263,16 +262,16 @@ fn owner_of_unstored(rig: &mut Rig, table: TableId) -> ServerId {
 
 #[test]
 fn nothing_moves_to_the_dead() {
-    let (from, owner) = target_crashes(Planted::default());
+    let (from, owner) = target_crashes();
     assert_eq!(owner, from);
-    let (from, owner) = target_crashes(Planted::one(Bug::MigratedToTheDead));
+    let (from, owner) = with_bug(Bug::MigratedToTheDead, target_crashes);
     assert_ne!(owner, from, "not found");
 }
 
 /// The source crashes while its tablet moves; the target reports that it has everything. Two
 /// servers would own it: the target, and the one that recovers the source.
-fn source_crashes(planted: Planted) -> CoordinatorAnswer {
-    let mut rig = Rig::planted(planted);
+fn source_crashes() -> CoordinatorAnswer {
+    let mut rig = Rig::new();
     let servers = rig.enlist_some(3);
     let table = rig.create_table("a", 1);
     let from = owner_of(&mut rig, table, RouteHash(0));
@@ -284,13 +283,9 @@ fn source_crashes(planted: Planted) -> CoordinatorAnswer {
 
 #[test]
 fn a_migration_ends_with_its_source() {
-    assert_eq!(source_crashes(Planted::default()), CoordinatorAnswer::Stale);
-    let planted = Planted::one(Bug::MigrationOutlivesSource);
-    assert_ne!(
-        source_crashes(planted),
-        CoordinatorAnswer::Stale,
-        "not found"
-    );
+    assert_eq!(source_crashes(), CoordinatorAnswer::Stale);
+    let answer = with_bug(Bug::MigrationOutlivesSource, source_crashes);
+    assert_ne!(answer, CoordinatorAnswer::Stale, "not found");
 }
 
 #[test]

@@ -13,7 +13,6 @@ use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
-use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, FromCoordinator, ServerAnswer, ServerStatus, ToCoordinator,
 };
@@ -67,7 +66,6 @@ pub struct World {
     pub random: Random,
     pub now_us: u64,
     pub servers: Vec<Server>,
-    planted: Planted,
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
     store: Memory,
@@ -90,7 +88,7 @@ pub const TABLE: TableId = TableId::DEFAULT;
 pub const REPLICAS: usize = 2;
 
 impl World {
-    pub fn new(seed: u64, servers: usize, planted: Planted) -> World {
+    pub fn new(seed: u64, servers: usize) -> World {
         let mut random = Random::new(seed);
         let keys: Vec<Key> = (0..40)
             .map(|_| (TABLE, RouteHash(random.next_u64())))
@@ -99,7 +97,6 @@ impl World {
             servers: (0..servers).map(|n| Server::new(n as u64 + 1)).collect(),
             random,
             now_us: 0,
-            planted,
             events: BTreeMap::new(),
             next_event: 0,
             store: Memory::new("0"),
@@ -217,7 +214,7 @@ impl World {
         let config = Config {
             term,
             seed: self.random.next_u64(),
-            ..crate::rig::config(self.planted)
+            ..crate::rig::config()
         };
         let contents = store.load().expect("it leads");
         self.store = store;
@@ -490,8 +487,8 @@ impl World {
     }
 
     /// A quiet beginning, a time of faults, and a quiet end in which the cluster must become well.
-    pub fn history(seed: u64, planted: Planted) -> World {
-        let mut world = World::new(seed, 5, planted);
+    pub fn history(seed: u64) -> World {
+        let mut world = World::new(seed, 5);
         world.run(2 * SECOND);
         let servers = 4;
         let name = "default".to_owned();
@@ -577,7 +574,7 @@ fn random_histories_end_well() {
     let mut sum = (0, 0);
     for seed in 0..count {
         println!("seed {seed}");
-        let world = World::history(seed, Planted::default());
+        let world = World::history(seed);
         sum = (sum.0 + world.failovers, sum.1 + world.crashes);
     }
     assert!(
@@ -589,7 +586,7 @@ fn random_histories_end_well() {
 #[test]
 fn a_seed_repeats_itself() {
     let trace = |seed| {
-        let mut world = World::history(seed, Planted::default());
+        let mut world = World::history(seed);
         (
             world.now_us,
             world.next_event,

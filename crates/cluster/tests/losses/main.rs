@@ -6,7 +6,6 @@
 //! and it never takes a stale log for the whole one. `DURAMEN_SEEDS=first..last` runs other seeds.
 //! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
-#[cfg(feature = "planted")]
 mod planted;
 
 use duramen_base::ids::{Level, SegmentId};
@@ -124,8 +123,6 @@ fn config() -> Config {
         frees_max: 3,
         coordinated: true,
         layout: Layout::Scatter,
-        #[cfg(feature = "planted")]
-        planted: None,
     }
 }
 

@@ -2,19 +2,15 @@
 //! these tests would prove nothing.
 
 use crate::{config, live};
-use duramen_cluster::replication::{Bug, Config};
+use duramen_base::planted::{Bug, with_bug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn must_be_found(bug: Bug) {
-    let with_bug = Config {
-        planted: Some(bug),
-        ..config()
-    };
-    let fails = |seed: u64, config| catch_unwind(AssertUnwindSafe(|| live(seed, config))).is_err();
-    let found = (0..3000).find(|seed| fails(*seed, with_bug));
+    let fails = |seed: u64| catch_unwind(AssertUnwindSafe(|| live(seed, config()))).is_err();
+    let found = (0..3000).find(|seed| with_bug(bug, || fails(*seed)));
     println!("{bug:?}: {found:?}");
     let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
-    assert!(!fails(seed, config()), "seed {seed} fails without {bug:?}");
+    assert!(!fails(seed), "seed {seed} fails without {bug:?}");
 }
 
 #[test]

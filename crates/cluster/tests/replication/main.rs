@@ -9,7 +9,6 @@
 //! it detects that something is missing, or everything promised is there.
 //! `DURAMEN_SEEDS=first..last` runs other seeds.
 
-#[cfg(feature = "planted")]
 mod planted;
 mod scenarios;
 
@@ -600,8 +599,6 @@ fn config(one_stream: bool) -> Config {
         frees_max: usize::MAX,
         coordinated: false,
         layout: Layout::Scatter,
-        #[cfg(feature = "planted")]
-        planted: None,
     }
 }
 

@@ -2,17 +2,14 @@
 //! tests would prove nothing.
 
 use super::{config, live};
-use duramen_cluster::replication::{Bug, Config};
+use duramen_base::planted::{Bug, plant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The seed and the message of the first schedule that fails.
 fn find(bug: Bug) -> Option<(u64, String)> {
-    let config = Config {
-        planted: Some(bug),
-        ..config(false)
-    };
+    let _bug = plant(bug);
     (0..40_000).find_map(|seed| {
-        let panic = catch_unwind(AssertUnwindSafe(|| live(seed, config))).err()?;
+        let panic = catch_unwind(AssertUnwindSafe(|| live(seed, config(false)))).err()?;
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Some((seed, text.unwrap_or_default()))
@@ -111,11 +108,8 @@ fn o9_pinned_is_freed_is_found() {
 /// hardly have.
 #[test]
 fn o12_the_last_replica_is_freed_is_found() {
-    let with_bug = Config {
-        planted: Some(Bug::LastFreed),
-        ..config(false)
-    };
-    let run = || super::scenarios::the_last_good_replica_is_kept(with_bug);
+    let _bug = plant(Bug::LastFreed);
+    let run = super::scenarios::the_last_good_replica_is_kept;
     let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is found");
     let text = panic
         .downcast_ref::<String>()

@@ -168,12 +168,12 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
 /// master asked that one for ever, and each time told the backup that was to be sent the bytes to
 /// drop its replica: the crashed holder had come back, and had the last good replica. (Seed 1971 of
 /// the simulated cluster.)
-pub fn the_last_good_replica_is_kept(config: Config) {
+pub fn the_last_good_replica_is_kept() {
     let segment = SegmentId(100);
     let (damaged, crashed, back, third) = (BackupId(1), BackupId(2), BackupId(12), BackupId(3));
     let config = Config {
         replicas: 2,
-        ..config
+        ..config(false)
     };
     let mut master = Master::new(config, State::default(), &[damaged, crashed], &[]);
     let mut next = 0;
@@ -269,7 +269,7 @@ pub fn the_last_good_replica_is_kept(config: Config) {
 
 #[test]
 fn a_replica_that_cannot_be_read_costs_no_other() {
-    the_last_good_replica_is_kept(config(false));
+    the_last_good_replica_is_kept();
 }
 
 /// Backups in the racks a, a and b, the master in c. When the member in b dies, copies share a

@@ -7,8 +7,8 @@
 
 use super::{Durable, LOCAL, Local, Replicas};
 use crate::Error;
-use crate::planted::Bug;
 use duramen_base::ids::Level;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
@@ -109,7 +109,7 @@ impl Durable {
             let number = commit
                 .master
                 .swap(add, swap.remove.clone(), swap.version_floor);
-            if self.options.has_bug(Bug::FreeBeforeSwap) {
+            if has_bug(Bug::FreeBeforeSwap) {
                 commit.frees.extend(&swap.remove);
                 commit.proposed = Some((number, swap));
                 return Ok(true);

@@ -16,10 +16,10 @@
 use super::cut::NextCut;
 use super::remote::Flight;
 use super::{Durable, Local, Replicas};
-use crate::planted::Bug;
 use crate::{DiskState, Error};
 use duramen_backup::Chunk;
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
 use duramen_engine::{Collected, Piece, Swap, TableChange};
 use duramen_format::certificate::Certificate;
@@ -303,7 +303,7 @@ impl Durable {
         }
         commit.staged = false;
         let mut reached = committed.level.min(level);
-        if self.options.has_bug(Bug::AnswerBeforeSync) {
+        if has_bug(Bug::AnswerBeforeSync) {
             reached = Level::Synced;
         }
         self.log().complete(&mut commit.collected, reached);

@@ -29,9 +29,10 @@ use crate::TableId;
 use crate::core::Core;
 use crate::core::cleaning::{Context, Current, Goal, Kind, PassAtWork, Tally};
 use crate::counters::{add, sub};
-use crate::log::{Bug, Log, Pass, Swap};
+use crate::log::{Log, Pass, Swap};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Entry, NewTombstone};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
@@ -333,7 +334,7 @@ impl Context {
             return self.keep_completion(core, entry, location);
         }
         let is_tombstone = entry.kind == entry::Kind::Tombstone;
-        let careless = !is_tombstone && log.has_bug(Bug::NotMaterialised);
+        let careless = !is_tombstone && has_bug(Bug::NotMaterialised);
         if careless || !self.is_needed(log, entry) {
             if is_tombstone {
                 counters.note_moved(from, entry.padded_bytes);

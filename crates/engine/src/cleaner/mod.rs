@@ -17,6 +17,7 @@ use crate::log::Log;
 use crate::space::Purpose;
 use context::Step;
 use cpu_affinity::CpuAffinity;
+use duramen_base::planted::carry;
 pub(crate) use select::FLASH_LIVE_PART_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +53,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
             let core = core.clone();
             std::thread::Builder::new()
                 .name(format!("cleaner-{number}"))
-                .spawn(move || {
+                .spawn(carry(move || {
                     Cleaner {
                         number,
                         housekept: Instant::now(),
@@ -63,7 +64,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         cpu_affinity: CpuAffinity::new(core.heads.len()),
                     }
                     .run(&core)
-                })
+                }))
         })
         .collect()
 }

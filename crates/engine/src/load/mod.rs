@@ -37,10 +37,11 @@ pub(crate) use settle::key_is;
 
 use crate::cleaner::context::Step;
 use crate::core::{Core, Visitor};
-use crate::log::{Bug, Log, Pass};
+use crate::log::{Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
@@ -401,7 +402,7 @@ impl Loader {
                     has_expired |= self.has_expired(&entry);
                     at += entry.padded_bytes;
                 }
-                Err(_) if self.log().has_bug(Bug::DamageIsSkipped) => break,
+                Err(_) if has_bug(Bug::DamageIsSkipped) => break,
                 Err(damage) => {
                     let offset = at as u32;
                     return Err(LoadError::Damaged {
@@ -426,7 +427,7 @@ impl Loader {
             let entry = unsafe { entry::parse_trusted(bytes[from..].as_ptr()) };
             let padded_bytes = entry.padded_bytes;
             if self.has_expired(&entry) {
-                if self.log().has_bug(Bug::ExpiredIsForgotten) {
+                if has_bug(Bug::ExpiredIsForgotten) {
                     from += padded_bytes;
                     continue;
                 }

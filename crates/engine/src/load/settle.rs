@@ -9,10 +9,11 @@ use crate::flash::locate_now;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
-use crate::log::{Bug, Required};
+use crate::log::Required;
 use crate::session::holding::Holding;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry, Kind};
 use std::sync::atomic::Ordering;
@@ -153,7 +154,7 @@ impl Loader {
         let core = visitor.core;
         let mut group: [Option<Arrival<'_>>; GROUP] = [const { None }; GROUP];
         let mut at = from;
-        let careless = self.log().has_bug(Bug::EveryTombstoneIsSpare);
+        let careless = has_bug(Bug::EveryTombstoneIsSpare);
         let needs = self.log().swaps().needs();
         for place in &mut group {
             if at >= end {

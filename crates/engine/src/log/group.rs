@@ -2,9 +2,9 @@
 //! head's lock.
 
 use super::Log;
-use super::planted::Bug;
 use crate::head::Tail;
 use crate::space::Space;
+use duramen_base::planted::{Bug, has_bug};
 
 impl Log {
     /// Continues in `window`, which the open group has set aside: the group has a part in each
@@ -29,7 +29,7 @@ impl Log {
 
     /// Entries that the holder of the head's lock appends from now on form one group.
     pub(crate) fn begin_group(&self, tail: &mut Tail) {
-        if !self.planted.is(Bug::GroupsInParts) {
+        if !has_bug(Bug::GroupsInParts) {
             tail.begin_group();
         }
     }

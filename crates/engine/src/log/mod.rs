@@ -26,18 +26,12 @@
 mod group;
 #[cfg(any(loom, shuttle))]
 pub mod modelled;
-mod planted;
 mod position;
 mod relocate;
 mod removals;
 mod stream;
 mod swap;
 
-#[cfg_attr(
-    not(any(feature = "planted", shuttle)),
-    allow(unreachable_pub, unused_imports)
-)]
-pub use planted::Bug;
 pub use position::Position;
 pub(crate) use position::{HEADS_MAX, pack_place};
 pub use relocate::Relocation;
@@ -49,6 +43,7 @@ pub use swap::{Pass, SurvivorReady, Swap};
 use crate::space::Space;
 use crate::{Error, LogOptions, TableChange};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering,
 };
@@ -91,7 +86,6 @@ pub struct Log {
     refuses: AtomicU8,
     /// Survivors could not be written for want of disk space.
     cannot_clean: AtomicBool,
-    pub(crate) planted: planted::Planted,
     version_floor: AtomicU64,
     /// Segments are being loaded.
     loading: AtomicBool,
@@ -167,7 +161,6 @@ impl Log {
             next_segment: AtomicU64::new(options.first_segment.max(1)),
             refuses: AtomicU8::new(0),
             cannot_clean: AtomicBool::new(false),
-            planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
             loading: AtomicBool::new(false),
             sides: AtomicUsize::new(0),
@@ -337,7 +330,7 @@ impl Log {
     /// windows of side logs (swap::D8).
     pub(crate) fn may_leave_memory(&self, window: u32) -> bool {
         self.is_durably_closed(window as usize)
-            && (self.swaps.is_written(window) || self.has_bug(Bug::UnwrittenLeavesMemory))
+            && (self.swaps.is_written(window) || has_bug(Bug::UnwrittenLeavesMemory))
     }
 
     /// Copies bytes of a closed segment that the caller's pin keeps in memory.

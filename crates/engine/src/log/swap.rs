@@ -46,10 +46,10 @@
 
 mod disk_room;
 
-use super::planted::Bug;
 use super::relocate::Relocations;
 use super::{Log, Position};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::coarse::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -748,8 +748,8 @@ impl Log {
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).
     pub fn next_swap(&self) -> Option<Swap> {
-        let early = self.has_bug(Bug::SwapBeforeFrames);
-        let careless = self.has_bug(Bug::SwapBeforeReasons);
+        let early = has_bug(Bug::SwapBeforeFrames);
+        let careless = has_bug(Bug::SwapBeforeReasons);
         self.swaps.next(early, |position| {
             careless || self.reached(position) >= Level::Synced
         })

@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::core::Core;
 use crate::flash::Image;
-use crate::log::Bug;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::Entry;
 use std::collections::HashMap;
 
@@ -40,10 +40,7 @@ impl ColdSegments {
         if tier.is_in_memory(window, stamp) {
             return Look::Here;
         }
-        let careless = core
-            .log
-            .as_ref()
-            .is_some_and(|log| log.has_bug(Bug::WalkLeavesColdOut));
+        let careless = has_bug(Bug::WalkLeavesColdOut);
         // The index points into the window under our pin, so this is its incarnation until the pin
         // ends.
         let incarnation = core.space.segments[window].incarnation();

@@ -10,9 +10,9 @@ use crate::counters::Counters;
 use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Dropped};
 use crate::index::{Index, Partition};
-use crate::log::Bug;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::Kind;
 use std::sync::Arc;
 
@@ -178,10 +178,7 @@ impl Purge {
                 // continued by the next step, which reads the missing entries, and pins anew
                 return;
             }
-            let skips = core
-                .log
-                .as_ref()
-                .is_some_and(|log| log.has_bug(Bug::PurgeSkips));
+            let skips = has_bug(Bug::PurgeSkips);
             let after = self.place.after(view, bucket);
             if after.partition != self.place.partition
                 && partition.wants_shrinking(partition.view().len())

@@ -20,10 +20,10 @@
 use super::contains;
 use crate::core::Core;
 use crate::core::watches::{Dirty, Marks, Watched};
-use crate::log::Bug;
 use crate::session::Guard;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waits::{self, LongWait, NOTHING, Resource};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -109,10 +109,7 @@ impl Store {
             .watches
             .generation
             .fetch_add(1, Ordering::SeqCst);
-        if self
-            .log()
-            .is_some_and(|log| log.has_bug(Bug::QuiesceDoesNotWait))
-        {
+        if has_bug(Bug::QuiesceDoesNotWait) {
             return;
         }
         self.wait_for_guards();

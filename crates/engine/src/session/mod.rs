@@ -19,6 +19,7 @@ use crate::log::Position;
 use crate::space::Purpose;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
 use duramen_base::ids::{Level, RouteHash};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
@@ -355,19 +356,12 @@ impl<'s> Guard<'s> {
             && unsafe { std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) } == key
     }
 
-    /// The planted bug.
-    #[inline(always)]
-    fn shows_expired(&self) -> bool {
-        let log = self.core.log.as_ref();
-        log.is_some_and(|log| log.has_bug(crate::log::Bug::ExpiredIsShown))
-    }
-
     /// An entry as an object, `None` if it has expired.
     #[inline(always)]
     pub(crate) fn object(&self, entry: Entry<'s>) -> Option<Object<'s>> {
         let expires_at_ms = if entry.expires_at_ms == 0 {
             None
-        } else if entry.expires_at_ms <= self.now_ms() && !self.shows_expired() {
+        } else if entry.expires_at_ms <= self.now_ms() && !has_bug(Bug::ExpiredIsShown) {
             return None;
         } else {
             Some(entry.expires_at_ms)

@@ -20,10 +20,11 @@
 use super::roll::roll;
 use super::{Guard, Locked};
 use crate::index::{Index, Partition};
-use crate::log::{Bug, Log, Position, pack_place};
+use crate::log::{Log, Position, pack_place};
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, TableChange, TableId};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::waits::NOTHING;
 use duramen_base::waits::Resource::{Door, Head, Key, Pin};
 use duramen_format::entry::NewTombstone;
@@ -117,7 +118,7 @@ impl<'s> Guard<'s> {
     #[inline(never)]
     pub(crate) fn observe_entry(&self, index: &Index, location: u64) {
         if let Some(log) = &self.core.log
-            && !log.planted.is(Bug::HitsDoNotWait)
+            && !has_bug(Bug::HitsDoNotWait)
         {
             self.observe(log, index, log.place_of(&self.core.space, location));
         }
@@ -146,7 +147,7 @@ impl<'s> Guard<'s> {
         let Some(log) = &self.core.log else {
             return;
         };
-        if log.planted.is(Bug::MissesDoNotWait) {
+        if has_bug(Bug::MissesDoNotWait) {
             return;
         }
         let seen = partition.last_removed();
@@ -232,7 +233,7 @@ impl<'s> Guard<'s> {
             Some(_) => false,
             None => locked.partition.last_removed() != 0,
         };
-        if !is_elsewhere || log.planted.is(Bug::AnyHead) {
+        if !is_elsewhere || has_bug(Bug::AnyHead) {
             return Ok(true);
         }
         self.settle(log, hash, locked)
@@ -339,7 +340,7 @@ impl<'s> Guard<'s> {
         let Some(log) = self.core.log.as_deref() else {
             return Vec::new();
         };
-        if log.planted.is(Bug::AnyHead) {
+        if has_bug(Bug::AnyHead) {
             return Vec::new();
         }
         let own = self.head.number as u16;
@@ -493,7 +494,7 @@ impl<'s> Guard<'s> {
         self.head.counters.note_tombstone(bytes);
         self.carried.appended += bytes as u64;
         match &mut self.transaction {
-            Some(transaction) if !log.planted.is(Bug::RemovalsShownEarly) => {
+            Some(transaction) if !has_bug(Bug::RemovalsShownEarly) => {
                 transaction.removed.push((locked.partition, hash));
             }
             // A guard that is alone ends its group before any other guard enters.

@@ -43,13 +43,14 @@ use crate::flash::Image;
 use crate::head::Tail;
 use crate::index::Partition;
 use crate::index::bucket::{Locking, View};
-use crate::log::{Bug, Log, Swap};
+use crate::log::{Log, Swap};
 use crate::range::Place;
 use crate::space::segment;
 use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store, TableId};
 use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::yield_now;
 use duramen_format::entry::{self, Damage, Entry, Kind};
 use std::collections::{HashMap, HashSet};
@@ -400,7 +401,7 @@ impl SideLog {
         for (_, window) in &segments {
             if !core.space.is_cold(*window) {
                 self.unindex(*window);
-            } else if !log.has_bug(Bug::AbortForgetsCold) && self.unindex_cold(*window).is_err() {
+            } else if !has_bug(Bug::AbortForgetsCold) && self.unindex_cold(*window).is_err() {
                 unread.insert(*window);
             }
         }

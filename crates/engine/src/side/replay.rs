@@ -10,10 +10,11 @@ use crate::index::bucket::{Locking, Slot, View};
 use crate::index::change::{Change, Counted, Dropped};
 use crate::index::{Index, Partition, Resize};
 use crate::load::key_is;
-use crate::log::{Bug, Log};
+use crate::log::Log;
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, Mode, TableId};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Completion, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::segment;
@@ -338,7 +339,7 @@ impl Replay<'_> {
         let (mut rival, mut lacks) = (std::ptr::null::<u8>(), false);
         let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
             let Some(at) = cold.look(core, stamp, n, slot.location()) else {
-                lacks = !self.log.has_bug(Bug::SideForgetsCold);
+                lacks = !has_bug(Bug::SideForgetsCold);
                 return false;
             };
             rival = at;
@@ -358,7 +359,7 @@ impl Replay<'_> {
     fn put(&mut self, arrival: &Arrival<'_, '_>, change: Change<'_>, rival: Rival<'_>) -> Settled {
         let (core, log, entry) = (self.core, self.log, arrival.entry);
         let (table, hash) = (arrival.table, arrival.hash);
-        let last_wins = log.has_bug(Bug::SideLastWins);
+        let last_wins = has_bug(Bug::SideLastWins);
         let tombstones = &self.side.tombstones;
         if tombstones.kills(table, hash, entry.key, entry.version) {
             return Settled::Done;
@@ -370,7 +371,7 @@ impl Replay<'_> {
             return Settled::Done;
         }
         let victim = match &rival {
-            Some((_, slot, _)) if !log.has_bug(Bug::SideNamesNoVictim) => {
+            Some((_, slot, _)) if !has_bug(Bug::SideNamesNoVictim) => {
                 log.victim(&core.space, slot.location(), self.tail.window()) // side::S2
             }
             _ => SegmentId::NONE,
@@ -438,13 +439,13 @@ impl Replay<'_> {
         if !self.tail.fits(bytes) {
             return Settled::Needs(Need::Segment);
         }
-        let forgets = log.has_bug(Bug::SideForgetsTombstones);
+        let forgets = has_bug(Bug::SideForgetsTombstones);
         let tombstones = &self.side.tombstones;
         if !forgets && !tombstones.insert(&core.space, table, hash, entry.key, entry.version) {
             return Settled::Needs(Need::Memory);
         }
         if let (Some((place, slot, rival)), Some(tombstone)) = (rival, tombstone) {
-            if !log.has_bug(Bug::SideNamesNoVictim) {
+            if !has_bug(Bug::SideNamesNoVictim) {
                 self.append(bytes, |out| tombstone.write_to(out));
                 change.counters.note_tombstone(bytes);
             }
@@ -502,7 +503,7 @@ impl Replay<'_> {
         };
         let segment = log.new_segment_id(); // side::S5
         log.give_window(&core.space, window, segment, segment::Kind::Survivor, 0);
-        let careless = log.has_bug(Bug::SideIsCleaned);
+        let careless = has_bug(Bug::SideIsCleaned);
         log.swaps().opened_side(segment, window, careless);
         self.tail.roll(&core.space, window);
         self.side.state().segments.push((segment, window));

@@ -4,9 +4,10 @@
 use crate::flash::{Flash, MIB, check_budget, key, value, write};
 use crate::world::{Consumer, TABLE, hook_up};
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
 use duramen_engine::flash::FlashOptions;
-use duramen_engine::{Bug, Error, LogOptions, MARK_BYTES, Options, Session, Store};
+use duramen_engine::{Error, LogOptions, MARK_BYTES, Options, Session, Store};
 use duramen_format::entry::{self, Kind};
 use duramen_format::hash::KeyHasher;
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub struct Tiered {
 }
 
 impl Tiered {
-    pub fn new(memory: u64, flash_bytes: u64, cleaners: usize, bug: Option<Bug>) -> Tiered {
+    pub fn new(memory: u64, flash_bytes: u64, cleaners: usize) -> Tiered {
         let flash = Flash::new(flash_bytes);
         let store = Store::new(Options {
             tiny: true,
@@ -48,9 +49,6 @@ impl Tiered {
             ..Options::new(memory)
         })
         .unwrap();
-        if let Some(bug) = bug {
-            store.log().unwrap().plant(bug);
-        }
         let consumer = Arc::<Mutex<Consumer>>::default();
         hook_up(&store, &consumer);
         Tiered {
@@ -63,8 +61,8 @@ impl Tiered {
     }
 
     /// A store with `KEYS` keys, four fifths of them on flash.
-    fn filled(cleaners: usize, bug: Option<Bug>) -> Tiered {
-        let mut tiered = Tiered::new(6 * MIB, 64 * MIB, cleaners, bug);
+    fn filled(cleaners: usize) -> Tiered {
+        let mut tiered = Tiered::new(6 * MIB, 64 * MIB, cleaners);
         tiered.fill();
         tiered
     }
@@ -133,7 +131,7 @@ pub fn alive(copied: Copied) -> BTreeMap<Vec<u8>, Vec<u8>> {
 #[test]
 fn a_table_with_few_keys_is_counted() {
     // Most partitions have no buckets.
-    let mut tiered = Tiered::new(16 * MIB, 64 * MIB, 0, None);
+    let mut tiered = Tiered::new(16 * MIB, 64 * MIB, 0);
     for keys in 0..3 {
         let counted = tiered.store.count_range(TABLE, KeyRange::ALL).unwrap();
         assert_eq!(counted.objects, keys);
@@ -143,7 +141,7 @@ fn a_table_with_few_keys_is_counted() {
 
 #[test]
 fn an_export_shows_what_is_on_flash_and_reads_each_segment_once() {
-    let mut tiered = Tiered::filled(0, None);
+    let mut tiered = Tiered::filled(0);
     let mut expected = BTreeMap::new();
     for n in 0..KEYS {
         match n % 10 {
@@ -175,7 +173,7 @@ fn an_export_shows_what_is_on_flash_and_reads_each_segment_once() {
 
 #[test]
 fn counts_and_samples_include_what_is_on_flash() {
-    let tiered = Tiered::filled(0, None);
+    let tiered = Tiered::filled(0);
     let inside = (0..KEYS).filter(|n| tiered.is_inside(*n)).count() as u64;
     let counted = tiered.store.count_range(TABLE, RANGE).unwrap();
     assert_eq!(counted.objects, inside);
@@ -202,7 +200,7 @@ fn counts_and_samples_include_what_is_on_flash() {
 
 #[test]
 fn a_device_that_fails_in_the_midst_leaves_nothing_out() {
-    let tiered = Tiered::filled(0, None);
+    let tiered = Tiered::filled(0);
     let expected = (0..KEYS).filter(|n| tiered.is_inside(*n)).count();
     for damages in [false, true] {
         let set = |on: bool| {
@@ -294,11 +292,11 @@ fn content(tiered: &mut Tiered) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 /// A range is copied while its keys, and others, are written, demoted and cleaned. In the end, the
 /// exported and the marked keys together equal the content.
-fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
+fn copy_beside_writers() -> Result<(), String> {
     // Marks for every key, however late this thread takes them; their memory comes on top of that
     // of the data.
     let room = KEYS as usize * (key(KEYS).len() + MARK_BYTES);
-    let mut tiered = Tiered::new(6 * MIB + 2 * room as u64, 64 * MIB, 1, bug);
+    let mut tiered = Tiered::new(6 * MIB + 2 * room as u64, 64 * MIB, 1);
     let watch = tiered.store.watch_range(TABLE, RANGE, room).unwrap();
     tiered.fill();
     watch.take();
@@ -310,7 +308,7 @@ fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
     };
     thread::scope(|scope| {
         let store = tiered.store.clone();
-        scope.spawn(|| disturb(&tiered.store, &stop, &rounds, true));
+        scope.spawn(carry(|| disturb(&tiered.store, &stop, &rounds, true)));
         let mut out = Vec::new();
         let mut export = store.export(TABLE, RANGE);
         while export.step(100_000, &mut out).unwrap() || !out.is_empty() {
@@ -348,12 +346,12 @@ fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn what_is_copied_beside_writers_is_what_is_there() {
-    copy_beside_writers(None).unwrap();
+    copy_beside_writers().unwrap();
 }
 
 #[test]
 fn a_walk_that_leaves_out_what_is_on_flash_is_found() {
-    assert!(copy_beside_writers(Some(Bug::WalkLeavesColdOut)).is_err());
+    assert!(with_bug(Bug::WalkLeavesColdOut, copy_beside_writers).is_err());
 }
 
 /// A member that is drained, or whose table is spread anew, purges many ranges at once. Each of
@@ -372,7 +370,7 @@ fn many_ranges_are_purged_in_one_pass_over_flash() {
         .map(|n| slots(n * 1024, n * 1024 + 511))
         .collect();
     let reads_for = |ranges: &[KeyRange]| {
-        let mut tiered = Tiered::filled(1, None);
+        let mut tiered = Tiered::filled(1);
         let before = tiered.flash.reads.load(Ordering::Relaxed);
         let mut purge = tiered.store.begin_purge(TABLE, ranges);
         while purge.step().unwrap() {}
@@ -402,12 +400,12 @@ fn many_ranges_are_purged_in_one_pass_over_flash() {
 }
 
 /// A range is purged while others are written, demoted and cleaned.
-fn purge_beside_writers(bug: Option<Bug>) -> Result<(), String> {
-    let mut tiered = Tiered::filled(1, bug);
+fn purge_beside_writers() -> Result<(), String> {
+    let mut tiered = Tiered::filled(1);
     let inside = (0..KEYS).filter(|n| tiered.is_inside(*n)).count() as u64;
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let purged = thread::scope(|scope| {
-        scope.spawn(|| disturb(&tiered.store, &stop, &rounds, false));
+        scope.spawn(carry(|| disturb(&tiered.store, &stop, &rounds, false)));
         let purged = tiered.store.purge(TABLE, RANGE);
         stop.store(true, Ordering::Relaxed);
         purged.unwrap()
@@ -433,10 +431,10 @@ fn purge_beside_writers(bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn a_range_goes_from_memory_and_flash_and_nothing_else() {
-    purge_beside_writers(None).unwrap();
+    purge_beside_writers().unwrap();
 }
 
 #[test]
 fn a_purge_that_leaves_out_what_is_on_flash_is_found() {
-    assert!(purge_beside_writers(Some(Bug::WalkLeavesColdOut)).is_err());
+    assert!(with_bug(Bug::WalkLeavesColdOut, purge_beside_writers).is_err());
 }

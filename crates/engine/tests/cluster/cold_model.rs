@@ -28,7 +28,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         World {
-            tiered: Tiered::new(6 * MIB, 80 * MIB, seed as usize % 2, None),
+            tiered: Tiered::new(6 * MIB, 80 * MIB, seed as usize % 2),
             random: Random::new(seed),
             model: BTreeMap::new(),
             round: 0,

@@ -9,8 +9,9 @@ use crate::flash::{MIB, check_budget, key, value, wait_for};
 use crate::side::fill;
 use crate::world::{State, TABLE};
 use duramen_base::ids::{KeyRange, SegmentId};
+use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
-use duramen_engine::{Bug, Decision, Error, SideLog, SidePlan};
+use duramen_engine::{Decision, Error, SideLog, SidePlan};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +35,8 @@ fn dead_log(random: &mut Random) -> DeadLog {
 }
 
 /// A store with memory for a fourth of the side log, and with keys of its own.
-fn tiered(cleaners: usize, bug: Option<Bug>) -> Tiered {
-    let mut tiered = Tiered::new(6 * MIB, 96 * MIB, cleaners, bug);
+fn tiered(cleaners: usize) -> Tiered {
+    let mut tiered = Tiered::new(6 * MIB, 96 * MIB, cleaners);
     for n in 0..OWN {
         tiered.put(n, 0);
     }
@@ -145,9 +146,9 @@ fn commit(tiered: &mut Tiered, side: &SideLog, expected: &Expected) -> Result<()
 }
 
 /// A recovery of more data than memory holds.
-fn recover(seed: u64, cleaners: usize, bug: Option<Bug>) -> Result<(), String> {
+fn recover(seed: u64, cleaners: usize) -> Result<(), String> {
     let mut random = Random::new(seed);
-    let mut tiered = tiered(cleaners, bug);
+    let mut tiered = tiered(cleaners);
     let log = dead_log(&mut random);
     let mut expected = Expected::new();
     own(&mut expected);
@@ -178,8 +179,8 @@ fn recover(seed: u64, cleaners: usize, bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn a_side_log_larger_than_memory_is_taken_over() {
-    recover(1, 0, None).unwrap();
-    recover(2, 1, None).unwrap();
+    recover(1, 0).unwrap();
+    recover(2, 1).unwrap();
 }
 
 /// The error of a run, either a failed check or a panic.
@@ -196,13 +197,13 @@ fn wrong(run: impl FnOnce() -> Result<(), String>) -> String {
 
 #[test]
 fn a_segment_that_leaves_memory_too_early_is_found() {
-    let wrong = wrong(|| recover(1, 0, Some(Bug::UnwrittenLeavesMemory)));
+    let wrong = wrong(|| with_bug(Bug::UnwrittenLeavesMemory, || recover(1, 0)));
     assert!(wrong.contains("a header"), "{wrong}");
 }
 
 #[test]
 fn a_rival_on_flash_that_is_not_seen_is_found() {
-    let wrong = wrong(|| recover(1, 0, Some(Bug::SideForgetsCold)));
+    let wrong = wrong(|| with_bug(Bug::SideForgetsCold, || recover(1, 0)));
     assert!(
         wrong.contains("are counted") || wrong.contains(", not "),
         "{wrong}"
@@ -210,9 +211,9 @@ fn a_rival_on_flash_that_is_not_seen_is_found() {
 }
 
 /// An abort leaves nothing, neither in memory nor on flash. `fails`: the device fails meanwhile.
-fn give_up(seed: u64, cleaners: usize, fails: bool, bug: Option<Bug>) -> Result<(), String> {
+fn give_up(seed: u64, cleaners: usize, fails: bool) -> Result<(), String> {
     let mut random = Random::new(seed);
-    let mut tiered = tiered(cleaners, bug);
+    let mut tiered = tiered(cleaners);
     let log = dead_log(&mut random);
     let mut expected = Expected::new();
     own(&mut expected);
@@ -265,19 +266,19 @@ fn give_up(seed: u64, cleaners: usize, fails: bool, bug: Option<Bug>) -> Result<
 
 #[test]
 fn an_abort_takes_back_what_is_on_flash() {
-    give_up(3, 0, false, None).unwrap();
-    give_up(4, 1, false, None).unwrap();
+    give_up(3, 0, false).unwrap();
+    give_up(4, 1, false).unwrap();
 }
 
 #[test]
 fn an_abort_succeeds_though_flash_cannot_be_read() {
-    give_up(5, 0, true, None).unwrap();
-    give_up(6, 1, true, None).unwrap();
+    give_up(5, 0, true).unwrap();
+    give_up(6, 1, true).unwrap();
 }
 
 #[test]
 fn an_abort_that_forgets_what_is_on_flash_is_found() {
-    let wrong = wrong(|| give_up(3, 0, false, Some(Bug::AbortForgetsCold)));
+    let wrong = wrong(|| with_bug(Bug::AbortForgetsCold, || give_up(3, 0, false)));
     assert!(wrong.contains("are counted"), "{wrong}");
 }
 
@@ -287,7 +288,7 @@ fn an_abort_that_forgets_what_is_on_flash_is_found() {
 fn a_side_log_that_cannot_go_on_is_given_up() {
     let mut random = Random::new(7);
     let log = dead_log(&mut random);
-    let mut tiered = Tiered::new(6 * MIB, 10 * MIB, 1, None);
+    let mut tiered = Tiered::new(6 * MIB, 10 * MIB, 1);
     for n in 0..2_000 {
         tiered.put(n, 0);
     }
@@ -313,7 +314,7 @@ fn a_side_log_that_cannot_go_on_is_given_up() {
 #[test]
 fn what_is_held_on_flash_can_be_replicated_again() {
     let mut random = Random::new(8);
-    let tiered = tiered(0, None);
+    let tiered = tiered(0);
     let log = dead_log(&mut random);
     let side = tiered.store.side_log(SidePlan::default());
     fill(&side, &log, &mut random);
@@ -351,8 +352,8 @@ const COUNTERS: u64 = 3_000;
 /// Writers that check, under their guard, whether they may write, as servers do: some wait for
 /// flash under the guard, others park. After the lock and `quiesce` no write follows that was
 /// allowed before. True: one did.
-fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
-    let mut tiered = Tiered::new(6 * MIB, 64 * MIB, 1, bug);
+fn count_beside_a_lock(seed: u64) -> bool {
+    let mut tiered = Tiered::new(6 * MIB, 64 * MIB, 1);
     for n in 0..COUNTERS {
         tiered.put(n, 0);
     }
@@ -369,7 +370,7 @@ fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
         for writer in 0..4 {
             let (store, flash) = (&tiered.store, &*tiered.flash);
             let (locked, quiet, done, broken) = (&locked, &quiet, &done, &broken);
-            scope.spawn(move || {
+            scope.spawn(carry(move || {
                 let mut session = store.session().unwrap();
                 session.set_parks(writer % 2 == 0);
                 let mut random = Random::new(seed * 8 + writer);
@@ -398,7 +399,7 @@ fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
                     }
                     done.fetch_add(1, Ordering::Relaxed);
                 }
-            });
+            }));
         }
         let enough = 200 + seed * 37 % 300;
         wait_for("some counting", || done.load(Ordering::Relaxed) > enough);
@@ -412,11 +413,11 @@ fn count_beside_a_lock(seed: u64, bug: Option<Bug>) -> bool {
 #[test]
 fn who_waits_for_flash_writes_nothing_after_a_lock() {
     for seed in 0..4 {
-        assert!(!count_beside_a_lock(seed, None));
+        assert!(!count_beside_a_lock(seed));
     }
 }
 
 #[test]
 fn a_lock_that_does_not_wait_for_who_waits_for_flash_is_found() {
-    assert!((0..200).any(|seed| count_beside_a_lock(seed, Some(Bug::QuiesceDoesNotWait))));
+    assert!((0..200).any(|seed| with_bug(Bug::QuiesceDoesNotWait, || count_beside_a_lock(seed))));
 }

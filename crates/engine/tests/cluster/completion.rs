@@ -70,7 +70,7 @@ fn restart(world: &mut World) -> Arc<Tracker> {
     let mut log = LogOptions::new(7);
     log.first_segment = disk.segments.keys().next_back().copied().unwrap_or(0) + 1;
     log.version_floor = disk.version_floor + 1;
-    let (store, consumer) = start(1, 2, None, &world.clock, log);
+    let (store, consumer) = start(1, 2, &world.clock, log);
     let tracker = Arc::<Tracker>::default();
     store.set_completions(tracker.clone());
     world.sessions.clear();
@@ -94,7 +94,7 @@ fn clean(world: &mut World, steps: u64) {
 /// they are acknowledged.
 #[test]
 fn scenario_31_answers_stay_until_they_are_acknowledged() {
-    let mut world = World::new(1, 2, None);
+    let mut world = World::new(1, 2);
     let tracker = Arc::<Tracker>::default();
     world.store.set_completions(tracker.clone());
     // Every object is soon replaced, so that the segments are nearly empty except for the records.
@@ -144,7 +144,7 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
 #[test]
 fn scenario_29_a_crash_leaves_the_effect_and_its_record_or_neither() {
     for seed in 0..30 {
-        let mut world = World::new(seed, 2, None);
+        let mut world = World::new(seed, 2);
         for rpc in 1..=60u64 {
             write_once(&mut world, rpc, &format!("key-{rpc}"), 90_000).unwrap();
             match world.random.below(3) {
@@ -176,7 +176,7 @@ fn scenario_29_a_crash_leaves_the_effect_and_its_record_or_neither() {
 
 #[test]
 fn a_side_log_takes_records_over_once() {
-    let mut world = World::new(2, 1, None);
+    let mut world = World::new(2, 1);
     let tracker = Arc::<Tracker>::default();
     world.store.set_completions(tracker.clone());
     let mut bytes = Vec::new();
@@ -216,6 +216,6 @@ fn a_side_log_takes_records_over_once() {
 #[test]
 #[should_panic(expected = "a completion belongs to a group")]
 fn a_record_alone_is_a_mistake() {
-    let mut world = World::new(2, 1, None);
+    let mut world = World::new(2, 1);
     let _ = world.sessions[0].pin().complete(&record(1, b""));
 }

@@ -5,7 +5,8 @@ use crate::dead_log::object;
 use crate::disk::Name;
 use crate::world::{State, TABLE, World};
 use duramen_base::ids::{KeyRange, RouteHash};
-use duramen_engine::{Bug, Error, SidePlan, TableId};
+use duramen_base::planted::{Bug, carry, with_bug};
+use duramen_engine::{Error, SidePlan, TableId};
 use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,8 +35,8 @@ fn is_there(world: &mut World, key: &[u8]) -> bool {
 }
 
 /// A range is purged while others write beside it, and the index grows.
-fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
-    let mut world = World::new(seed, 2, bug);
+fn purge_beside_writers(seed: u64) -> Result<(), String> {
+    let mut world = World::new(seed, 2);
     let hasher = KeyHasher::new(seed);
     let range = if seed.is_multiple_of(2) {
         SLOTS
@@ -59,7 +60,7 @@ fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let (purged, added) = std::thread::scope(|scope| {
         let stop = &stop;
         let hasher = &hasher;
-        let adder = scope.spawn(move || {
+        let adder = scope.spawn(carry(move || {
             let mut added = Vec::new();
             let mut n = 1_000_000;
             // At most as many as there is memory for, in case the purge does not get to run.
@@ -75,7 +76,7 @@ fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
                 added.push(key);
             }
             added
-        });
+        }));
         let purged = world.store.purge(TABLE, range).unwrap();
         stop.store(true, Ordering::Relaxed);
         (purged, adder.join().unwrap())
@@ -102,23 +103,23 @@ fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 #[test]
 fn a_range_goes_and_nothing_else() {
     for seed in 0..6 {
-        purge_beside_writers(seed, None).unwrap();
+        purge_beside_writers(seed).unwrap();
     }
-    let world = World::new(9, 1, None);
+    let world = World::new(9, 1);
     let none = world.store.purge(TableId(77), SLOTS);
     assert_eq!(none, Err(Error::NoSuchTable(TableId(77))));
 }
 
 #[test]
 fn a_purge_that_skips_is_found() {
-    assert!((0..4).any(|seed| purge_beside_writers(seed, Some(Bug::PurgeSkips)).is_err()));
+    assert!((0..4).any(|seed| with_bug(Bug::PurgeSkips, || purge_beside_writers(seed)).is_err()));
 }
 
 /// Scenario 35: a tablet leaves, its keys are removed elsewhere, it comes back, the old log is
 /// cleaned. At no moment does a crash bring back objects of the first time.
 #[test]
 fn scenario_35_what_comes_back_is_told_from_what_was() {
-    let mut world = World::new(35, 2, None);
+    let mut world = World::new(35, 2);
     let names: Vec<Name> = (0..60).map(|n| (TABLE.0, key(n))).collect();
     let mut versions = Vec::new();
     for name in &names {

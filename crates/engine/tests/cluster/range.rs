@@ -5,8 +5,9 @@ use crate::disk::{Name, replay};
 use crate::flash::PATIENCE;
 use crate::world::{State, TABLE, World};
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::planted::{Bug, carry, has_bug, with_bug};
 use duramen_base::random::Random;
-use duramen_engine::{Bug, Error, MARK_BYTES, SidePlan, Store};
+use duramen_engine::{Error, MARK_BYTES, SidePlan, Store};
 use duramen_format::hash::KeyHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ fn keys_inside(seed: u64) -> impl Iterator<Item = Vec<u8>> {
 #[test]
 fn scenario_36_stable_objects_are_shown_exactly_once() {
     for seed in 0..4 {
-        let mut world = World::new(seed, 2, None);
+        let mut world = World::new(seed, 2);
         let stable: BTreeSet<Vec<u8>> = keys_inside(seed).take(5000).collect();
         let write = |guard: &mut duramen_engine::Guard<'_>, key: &[u8]| {
             let hash = guard.hash(key);
@@ -109,7 +110,7 @@ fn count(exported: &mut Vec<u8>, shown: &mut BTreeMap<Vec<u8>, u32>) {
 
 #[test]
 fn what_is_counted_is_what_is_there() {
-    let mut world = World::new(1, 1, None);
+    let mut world = World::new(1, 1);
     let hasher = KeyHasher::new(1);
     let (mut inside, mut parts) = (0u64, vec![0u64; 256]);
     for n in 0..30_000 {
@@ -186,8 +187,8 @@ fn content(world: &mut World) -> Found {
 }
 
 /// Scenario 34: a migration beside writers. In the end the target has the source's content.
-fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
-    let (mut source, mut target) = (World::new(seed, 2, bug), World::new(seed, 2, None));
+fn migrate(seed: u64) -> Result<(), String> {
+    let (mut source, mut target) = (World::new(seed, 2), World::new(seed, 2));
     let keys: Vec<Vec<u8>> = keys_inside(seed).take(300).collect();
     let stores = [source.store.clone(), target.store.clone()];
     let (locked, written) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -197,7 +198,9 @@ fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     std::thread::scope(|scope| {
         for writer in 0..2 {
             let (store, locked, written, keys) = (&stores[0], &locked, &written, &keys);
-            scope.spawn(move || write_while_allowed(store, locked, written, seed + writer, keys));
+            scope.spawn(carry(move || {
+                write_while_allowed(store, locked, written, seed + writer, keys)
+            }));
         }
         let wait = |more: u64| {
             let until = written.load(Ordering::Relaxed) + more;
@@ -270,7 +273,7 @@ fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 #[test]
 fn scenario_34_a_migration_beside_writers_loses_nothing() {
     for seed in 0..12 {
-        if let Err(wrong) = migrate(seed, None) {
+        if let Err(wrong) = migrate(seed) {
             panic!("seed {seed}: {wrong}");
         }
     }
@@ -278,31 +281,31 @@ fn scenario_34_a_migration_beside_writers_loses_nothing() {
 
 #[test]
 fn removals_that_are_not_marked_are_found() {
-    assert!((0..20).any(|seed| migrate(seed, Some(Bug::RemovalsAreNotMarked)).is_err()));
+    assert!((0..20).any(|seed| with_bug(Bug::RemovalsAreNotMarked, || migrate(seed)).is_err()));
 }
 
 /// A write that was allowed before the lock is among the last dirty keys, however late it comes.
-fn late_write_is_seen(bug: Option<Bug>) -> bool {
-    let mut world = World::new(3, 1, bug);
+fn late_write_is_seen() -> bool {
+    let mut world = World::new(3, 1);
     let store = world.store.clone();
     let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     let ended = AtomicBool::new(false);
     let mut guard = world.sessions[0].pin(); // and finds that it may write
     std::thread::scope(|scope| {
-        let last = scope.spawn(|| {
+        let last = scope.spawn(carry(|| {
             store.quiesce();
             let dirty = watch.take();
             ended.store(true, Ordering::SeqCst);
             dirty
-        });
+        }));
         // The other thread has every chance to go wrong before this one writes. If it does, it
         // ends, however late it runs. If it waits as it must, only some patience shows that: hence
         // many turns, each of which takes long on a busy machine.
         let began = Instant::now();
         let mut turns = 0;
-        let is_patient = |turns: u32| match bug {
-            None => turns < 20_000 && began.elapsed() < Duration::from_secs(10),
-            Some(_) => {
+        let is_patient = |turns: u32| match has_bug(Bug::QuiesceDoesNotWait) {
+            false => turns < 20_000 && began.elapsed() < Duration::from_secs(10),
+            true => {
                 let waited = began.elapsed();
                 assert!(
                     waited < PATIENCE,
@@ -324,18 +327,18 @@ fn late_write_is_seen(bug: Option<Bug>) -> bool {
 
 #[test]
 fn a_write_between_scan_and_lock_is_not_missed() {
-    assert!(late_write_is_seen(None));
+    assert!(late_write_is_seen());
 }
 
 #[test]
 fn a_quiesce_that_does_not_wait_is_found() {
-    assert!(!late_write_is_seen(Some(Bug::QuiesceDoesNotWait)));
+    assert!(!with_bug(Bug::QuiesceDoesNotWait, late_write_is_seen));
 }
 
 /// The holder of a transaction's locks is waited for as well.
 #[test]
 fn a_transaction_is_waited_for() {
-    let mut world = World::new(3, 2, None);
+    let mut world = World::new(3, 2);
     let store = world.store.clone();
     let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     let mut guard = world.sessions[0].pin();
@@ -357,7 +360,7 @@ fn a_transaction_is_waited_for() {
 
 #[test]
 fn marks_are_bounded_and_a_cleared_table_voids_them() {
-    let mut world = World::new(4, 1, None);
+    let mut world = World::new(4, 1);
     let store = world.store.clone();
     let write = |world: &mut World, n: u64| {
         let mut guard = world.sessions[0].pin();
@@ -382,7 +385,7 @@ fn marks_are_bounded_and_a_cleared_table_voids_them() {
 /// A migration once kept a million marked keys, of any length, beside the memory budget.
 #[test]
 fn marks_are_bounded_by_bytes_and_charged_to_memory() {
-    let mut world = World::new(4, 1, None);
+    let mut world = World::new(4, 1);
     let store = world.store.clone();
     let charged = || store.memory_report().overhead_bytes;
     let before = charged();
@@ -414,7 +417,7 @@ fn marks_are_bounded_by_bytes_and_charged_to_memory() {
 /// expiry.
 #[test]
 fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
-    let (mut source, mut target) = (World::new(5, 1, None), World::new(5, 1, None));
+    let (mut source, mut target) = (World::new(5, 1), World::new(5, 1));
     let name: Name = (TABLE.0, b"key".to_vec());
     let write = |world: &mut World, expires_at_ms: Option<u64>| {
         let mut guard = world.sessions[0].pin();

@@ -4,8 +4,9 @@ use crate::dead_log::{DeadLog, object, tombstone};
 use crate::disk::{Name, replay};
 use crate::world::{State, TABLE, World};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
-use duramen_engine::{Bug, Error, SideError, SideLog, SidePlan, TableId};
+use duramen_engine::{Error, SideError, SideLog, SidePlan, TableId};
 use std::sync::atomic::Ordering;
 
 const KEYS: u64 = 40;
@@ -33,11 +34,11 @@ pub fn fill(side: &SideLog, log: &DeadLog, random: &mut Random) {
     let (first, second) = order.split_at(order.len() / 2);
     std::thread::scope(|scope| {
         for half in [first, second] {
-            scope.spawn(move || {
+            scope.spawn(carry(move || {
                 for segment in half {
                     side.replay(segment).unwrap();
                 }
-            });
+            }));
         }
     });
 }
@@ -88,8 +89,8 @@ fn take_over(world: &mut World, log: &DeadLog) {
 }
 
 /// A recovery, and then a run with crashes, judged like the run of any store.
-fn recover_and_live(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
-    let mut world = World::new(seed, 2, bug);
+fn recover_and_live(seed: u64) -> Result<u64, String> {
+    let mut world = World::new(seed, 2);
     let mut random = Random::new(seed ^ 0x5eed);
     let now_ms = world.clock.load(Ordering::Relaxed);
     let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
@@ -180,7 +181,7 @@ fn live(world: &mut World, log: &DeadLog) -> Result<(), String> {
 fn scenario_19_any_order_and_repetition_gives_the_same_state() {
     let mut swaps = 0;
     for seed in 0..60 {
-        match recover_and_live(seed, None) {
+        match recover_and_live(seed) {
             Ok(some) => swaps += some,
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
@@ -190,7 +191,7 @@ fn scenario_19_any_order_and_repetition_gives_the_same_state() {
 
 /// Tries seeds until the planted bug shows.
 fn is_found(bug: Bug) -> bool {
-    (0..300).any(|seed| recover_and_live(seed, Some(bug)).is_err())
+    (0..300).any(|seed| with_bug(bug, || recover_and_live(seed)).is_err())
 }
 
 #[test]
@@ -213,7 +214,7 @@ fn what_is_replaced_without_being_named_is_found() {
 #[test]
 fn the_swap_is_the_one_moment() {
     for seed in 0..10 {
-        let mut world = World::new(seed, 2, None);
+        let mut world = World::new(seed, 2);
         let mut random = Random::new(seed);
         let now_ms = world.clock.load(Ordering::Relaxed);
         let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
@@ -259,7 +260,7 @@ fn complete_heads(world: &mut World) {
 #[test]
 fn an_abort_leaves_nothing() {
     for seed in 0..20 {
-        let mut world = World::new(seed, 2, None);
+        let mut world = World::new(seed, 2);
         let mut random = Random::new(seed);
         let now_ms = world.clock.load(Ordering::Relaxed);
         let log = DeadLog::new(&mut random, KEYS, VALUE_BYTES, now_ms);
@@ -326,7 +327,7 @@ fn an_abort_leaves_nothing() {
 
 #[test]
 fn scenario_23_out_of_memory_is_told_and_nothing_is_left() {
-    let mut world = World::new(23, 2, None);
+    let mut world = World::new(23, 2);
     let side = world.store.side_log(SidePlan::default());
     let state = State {
         value: vec![1; 900_000],
@@ -356,7 +357,7 @@ fn scenario_23_out_of_memory_is_told_and_nothing_is_left() {
 
 #[test]
 fn floors_damage_and_unknown_tables() {
-    let mut world = World::new(1, 1, None);
+    let mut world = World::new(1, 1);
     let other = world.store.create_table("other").unwrap();
     let plan = SidePlan {
         floors: vec![(TABLE, 10)],
@@ -403,8 +404,8 @@ fn floors_damage_and_unknown_tables() {
 }
 
 /// Until the Swap is durable, no cleaner takes its segments, even if they are the emptiest of all.
-fn cleaners_keep_off(bug: Option<Bug>) -> Result<(), String> {
-    let mut world = World::new(5, 1, bug);
+fn cleaners_keep_off() -> Result<(), String> {
+    let mut world = World::new(5, 1);
     let side = world.store.side_log(SidePlan::default());
     let state = State {
         value: vec![7; 100_000],
@@ -451,17 +452,17 @@ fn cleaners_keep_off(bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn nothing_is_cleaned_before_the_swap() {
-    cleaners_keep_off(None).unwrap();
+    cleaners_keep_off().unwrap();
 }
 
 #[test]
 fn cleaning_before_the_swap_is_found() {
-    assert!(cleaners_keep_off(Some(Bug::SideIsCleaned)).is_err());
+    assert!(with_bug(Bug::SideIsCleaned, cleaners_keep_off).is_err());
 }
 
 #[test]
 fn a_position_between_before_and_after() {
-    let mut world = World::new(3, 3, None);
+    let mut world = World::new(3, 3);
     let write = |world: &mut World, session: usize, key: &[u8]| {
         let mut guard = world.sessions[session].pin();
         let hash = guard.hash(key);

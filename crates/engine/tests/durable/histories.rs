@@ -2,7 +2,8 @@
 
 use crate::disk::Name;
 use crate::world::{State, TABLE, World};
-use duramen_engine::{Bug, Condition, Decision, Error, TableId};
+use duramen_base::planted::{Bug, with_bug};
+use duramen_engine::{Condition, Decision, Error, TableId};
 use std::sync::atomic::Ordering;
 
 const HEADS: usize = 3;
@@ -21,8 +22,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64, bug: Option<Bug>) -> Run {
-        let world = World::new(seed, HEADS, bug);
+    fn new(seed: u64) -> Run {
+        let world = World::new(seed, HEADS);
         let other = world.store.create_table("other").unwrap();
         let keys = if seed.is_multiple_of(2) { 6 } else { 60 };
         Run {
@@ -279,8 +280,8 @@ impl Run {
 }
 
 /// Several runs, each ended by a crash and begun by a restart, with a cleaner at work.
-fn live_and_die(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
-    let mut run = Run::new(seed, bug);
+fn live_and_die(seed: u64) -> Result<u64, String> {
+    let mut run = Run::new(seed);
     run.keys = 40;
     let store = run.world.store.clone();
     run.world
@@ -309,7 +310,7 @@ fn live_and_die(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
 fn lives_and_deaths_of_a_store_that_is_cleaned() {
     let mut swaps = 0;
     for seed in 0..40 {
-        match live_and_die(seed, None) {
+        match live_and_die(seed) {
             Ok(some) => swaps += some,
             Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
@@ -317,8 +318,8 @@ fn lives_and_deaths_of_a_store_that_is_cleaned() {
     assert!(swaps > 100, "cleaned only {swaps} times");
 }
 
-fn run(seed: u64, steps: u64, bug: Option<Bug>) -> Result<(), String> {
-    let mut run = Run::new(seed, bug);
+fn run(seed: u64, steps: u64) -> Result<(), String> {
+    let mut run = Run::new(seed);
     for step in 0..steps {
         run.step();
         // The store runs on: checking the state after a supposed crash changes nothing.
@@ -339,7 +340,7 @@ fn run(seed: u64, steps: u64, bug: Option<Bug>) -> Result<(), String> {
 #[test]
 fn what_was_promised_survives_every_crash() {
     for seed in 0..120 {
-        if let Err(wrong) = run(seed, 400, None) {
+        if let Err(wrong) = run(seed, 400) {
             panic!("seed {seed}: {wrong}");
         }
     }
@@ -347,7 +348,7 @@ fn what_was_promised_survives_every_crash() {
 
 /// Tries seeds until the planted bug shows.
 fn is_found(bug: Bug) -> bool {
-    (0..400).any(|seed| run(seed, 400, Some(bug)).is_err())
+    (0..400).any(|seed| with_bug(bug, || run(seed, 400)).is_err())
 }
 
 #[test]

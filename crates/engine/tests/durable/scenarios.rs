@@ -71,7 +71,7 @@ fn reached(world: &World, position: &Position) -> Level {
 
 #[test]
 fn scenario_09_an_overwrite_that_is_lost_leaves_what_it_replaced() {
-    let mut world = World::new(9, 2, None);
+    let mut world = World::new(9, 2);
     let keys: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
     for key in &keys {
         put(&mut world, 0, key, &vec![1; 40_000]);
@@ -110,7 +110,7 @@ fn scenario_09_an_overwrite_that_is_lost_leaves_what_it_replaced() {
 
 #[test]
 fn scenario_10_replies_wait_for_what_they_saw() {
-    let mut world = World::new(10, 2, None);
+    let mut world = World::new(10, 2);
     put(&mut world, 0, "removed", b"old");
     put(&mut world, 0, "other", b"old");
     complete_everything(&mut world);
@@ -180,7 +180,7 @@ fn scenario_10_replies_wait_for_what_they_saw() {
 
 #[test]
 fn scenario_11_heads_that_stall_independently_keep_the_order_of_a_key() {
-    let mut world = World::new(11, 2, None);
+    let mut world = World::new(11, 2);
     let increment = |world: &mut World, session: usize| {
         let (done, position) = step(world, session, |guard| {
             let hash = guard.hash(b"sum");
@@ -218,12 +218,12 @@ fn scenario_11_heads_that_stall_independently_keep_the_order_of_a_key() {
 
 #[test]
 fn scenario_17_writes_race_with_rolls_and_cleaning() {
-    threads::run(17, None, 1.5, true).unwrap();
+    threads::run(17, 1.5, true).unwrap();
 }
 
 #[test]
 fn scenario_18_a_key_made_again_after_a_crash_has_a_greater_version() {
-    let mut world = World::new(18, 2, None);
+    let mut world = World::new(18, 2);
     let mut last = 0;
     for life in 0..6 {
         for n in 0..20 {
@@ -252,7 +252,7 @@ fn scenario_18_a_key_made_again_after_a_crash_has_a_greater_version() {
 
 #[test]
 fn a_full_disk_refuses_writes_and_lets_reads_go_on() {
-    let mut world = World::new(1, 1, None);
+    let mut world = World::new(1, 1);
     put(&mut world, 0, "key", b"value");
     complete_everything(&mut world);
     let log_of = world.store.clone();
@@ -281,7 +281,7 @@ fn a_full_disk_refuses_writes_and_lets_reads_go_on() {
 
 #[test]
 fn tables_of_level_memory_show_what_can_be_lost() {
-    let mut world = World::new(2, 1, None);
+    let mut world = World::new(2, 1);
     let store = world.store.clone();
     let table = store
         .create_table_with("cache", Some(Level::Memory))
@@ -318,7 +318,7 @@ fn tables_of_level_memory_show_what_can_be_lost() {
 
 #[test]
 fn a_group_larger_than_a_segment_is_refused_and_a_whole_one_moves_on() {
-    let mut world = World::new(3, 1, None);
+    let mut world = World::new(3, 1);
     let large = vec![7; 900_000];
     let keys = ["a", "b", "c"];
     // The first of the 2 MiB segments is half full when the group begins, and the group fills a
@@ -352,7 +352,7 @@ fn a_group_larger_than_a_segment_is_refused_and_a_whole_one_moves_on() {
 /// had done.
 #[test]
 fn a_group_with_room_goes_over_segments_and_is_kept_whole() {
-    let mut world = World::new(5, 1, None);
+    let mut world = World::new(5, 1);
     let large = vec![7; 900_000];
     let keys = ["a", "b", "c", "d", "e"];
     let store = world.store.clone();
@@ -433,7 +433,7 @@ fn a_backlog_is_not_cut_inside_a_group() {
 
 #[test]
 fn closing_the_heads_leaves_closed_segments_alone() {
-    let mut world = World::new(4, 3, None);
+    let mut world = World::new(4, 3);
     for n in 0..30 {
         put(&mut world, n % 3, &format!("key-{n}"), b"value");
     }
@@ -450,7 +450,7 @@ fn closing_the_heads_leaves_closed_segments_alone() {
 
 #[test]
 fn deletes_go_on_when_writes_cannot() {
-    let mut world = World::new(5, 2, None);
+    let mut world = World::new(5, 2);
     let write = |world: &mut World, n: u32| {
         let key = format!("key-{n}");
         step(world, 0, |guard| {

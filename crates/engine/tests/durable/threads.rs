@@ -4,8 +4,9 @@
 use crate::disk::{Disk, replay};
 use crate::world::{Consumer, hook_up, start};
 use duramen_base::ids::Level;
+use duramen_base::planted::{Bug, carry, with_bug};
 use duramen_base::random::Random;
-use duramen_engine::{Bug, Error, Guard, LogOptions, Position, Session, Store, TableId};
+use duramen_engine::{Error, Guard, LogOptions, Position, Session, Store, TableId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -151,9 +152,9 @@ const CRASHES_MIN: u32 = 4;
 /// Commits, cleans, and supposes crashes, until the time is over. Returns the number of crashes
 /// that were checked. With `clean`, there is much to clean; without, nothing, and no version of a
 /// counter may be missing below another.
-pub fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32, String> {
+pub fn run(seed: u64, seconds: f64, clean: bool) -> Result<u32, String> {
     let clock = Arc::new(AtomicU64::new(1_000_000));
-    let (store, consumer) = start(seed, HEADS, bug, &clock, LogOptions::new(7));
+    let (store, consumer) = start(seed, HEADS, &clock, LogOptions::new(7));
     hook_up(&store, &consumer);
     let (told, stop) = (Told::default(), AtomicBool::new(false));
     let mut random = Random::new(seed);
@@ -165,9 +166,9 @@ pub fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32
             let random = Random::new(seed * 100 + n);
             let (told, stop) = (&told, &stop);
             if n < HEADS as u64 {
-                scope.spawn(move || count(session, told, stop, random));
+                scope.spawn(carry(move || count(session, told, stop, random)));
             } else {
-                scope.spawn(move || pair_up(session, told, stop, random, clean));
+                scope.spawn(carry(move || pair_up(session, told, stop, random, clean)));
             }
         }
         let judged = (|| {
@@ -231,7 +232,7 @@ fn commit_or_crash(
 #[test]
 fn what_threads_were_told_survives() {
     for seed in 0..6 {
-        if let Err(wrong) = run(seed, None, 0.6, seed % 2 == 0) {
+        if let Err(wrong) = run(seed, 0.6, seed % 2 == 0) {
             panic!("seed {seed}: {wrong}");
         }
     }
@@ -240,12 +241,12 @@ fn what_threads_were_told_survives() {
 /// Scenario 11: increments of one key by way of several heads that are committed independently.
 #[test]
 fn trap_5_planted_under_threads_is_found() {
-    assert!((0..60).any(|seed| run(seed, Some(Bug::AnyHead), 0.5, false).is_err()));
+    assert!((0..60).any(|seed| with_bug(Bug::AnyHead, || run(seed, 0.5, false)).is_err()));
 }
 
 #[test]
 fn a_group_in_parts_under_threads_is_found() {
-    assert!((0..60).any(|seed| run(seed, Some(Bug::GroupsInParts), 0.5, true).is_err()));
+    assert!((0..60).any(|seed| with_bug(Bug::GroupsInParts, || run(seed, 0.5, true)).is_err()));
 }
 
 /// Old keys of each guard, half as many new ones: so few among so many others that no bucket has
@@ -299,9 +300,9 @@ fn cross(mut session: Session, mine: usize, barrier: &Barrier) -> Result<(), Err
 }
 
 /// Two guards whose removals cross. False: they have not ended after `patience`.
-fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
+fn crossing_ends(patience: Duration) -> bool {
     let clock = Arc::new(AtomicU64::new(1_000_000));
-    let (store, consumer) = start(1, 2, bug, &clock, LogOptions::new(7));
+    let (store, consumer) = start(1, 2, &clock, LogOptions::new(7));
     hook_up(&store, &consumer);
     let mut session = store.session().unwrap();
     let olds = (0..2 * CROSSING).map(|n| old_key(n % 2, n / 2));
@@ -319,9 +320,9 @@ fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
         let (session, barrier) = (store.session().unwrap(), barrier.clone());
         let ended = ended.clone();
         // Not scoped: if they wait for ever, the test does not.
-        std::thread::spawn(move || {
+        std::thread::spawn(carry(move || {
             let _ = ended.send(cross(session, mine, &barrier));
-        });
+        }));
     }
     let ends = (0..2).all(|_| matches!(ends.recv_timeout(patience), Ok(Ok(()))));
     store.log().unwrap().disk_failed(); // threads that still wait give up
@@ -335,11 +336,11 @@ fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
 /// end.
 #[test]
 fn groups_whose_removals_cross_end() {
-    assert!(crossing_ends(None, Duration::from_secs(60)));
+    assert!(crossing_ends(Duration::from_secs(60)));
 }
 
 #[test]
 fn removals_that_are_known_too_early_are_found() {
     let bug = Bug::RemovalsShownEarly;
-    assert!(!crossing_ends(Some(bug), Duration::from_secs(1)));
+    assert!(!with_bug(bug, || crossing_ends(Duration::from_secs(1))));
 }

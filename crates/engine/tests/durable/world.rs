@@ -6,8 +6,7 @@ use duramen_base::ids::Level;
 use duramen_base::ids::SegmentId;
 use duramen_base::random::Random;
 use duramen_engine::{
-    Bug, Clock, Collected, LogOptions, Options, Position, Session, Store, Swap, TableChange,
-    TableId,
+    Clock, Collected, LogOptions, Options, Position, Session, Store, Swap, TableChange, TableId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -182,7 +181,6 @@ struct Reply {
 pub fn start(
     seed: u64,
     heads: usize,
-    bug: Option<Bug>,
     clock: &Arc<AtomicU64>,
     log: LogOptions,
 ) -> (Arc<Store>, Arc<Mutex<Consumer>>) {
@@ -194,9 +192,6 @@ pub fn start(
     options.hash_seed = Some(seed);
     options.log = Some(log);
     let store = Store::new(options).unwrap();
-    if let Some(bug) = bug {
-        store.log().unwrap().plant(bug);
-    }
     (store, Arc::default())
 }
 
@@ -222,7 +217,6 @@ pub struct World {
     promised: BTreeMap<Name, usize>,
     groups: Vec<Vec<(Name, usize)>>,
     seed: u64,
-    bug: Option<Bug>,
     /// The highest version of a key in any reply.
     versions: BTreeMap<Name, u64>,
     /// Makes values unique.
@@ -230,10 +224,10 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, heads: usize, bug: Option<Bug>) -> World {
+    pub fn new(seed: u64, heads: usize) -> World {
         let clock = Arc::new(AtomicU64::new(1_000_000));
         let log = LogOptions::new(7);
-        let (store, consumer) = start(seed, heads, bug, &clock, log);
+        let (store, consumer) = start(seed, heads, &clock, log);
         let sessions = (0..heads).map(|_| store.session().unwrap()).collect();
         hook_up(&store, &consumer);
         World {
@@ -242,7 +236,6 @@ impl World {
             clock,
             consumer,
             seed,
-            bug,
             versions: BTreeMap::new(),
             random: Random::new(seed),
             histories: BTreeMap::new(),
@@ -382,7 +375,7 @@ impl World {
         log.version_floor = disk.version_floor + 1;
         let heads = self.sessions.len();
         self.sessions.clear();
-        let (store, consumer) = start(self.seed, heads, self.bug, &self.clock, log);
+        let (store, consumer) = start(self.seed, heads, &self.clock, log);
         load(&store, &disk, &mut self.random);
         if store.version_floor() <= version_max {
             return Err("versions could be given again".to_owned());

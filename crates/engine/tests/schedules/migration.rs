@@ -4,8 +4,9 @@
 
 use super::thread;
 use duramen_base::ids::KeyRange;
+use duramen_base::planted::{Bug, plant};
 use duramen_base::sync::{AtomicU64, Ordering, yield_now};
-use duramen_engine::{Bug, LogOptions, Options, Session, Store, TableId};
+use duramen_engine::{LogOptions, Options, Session, Store, TableId};
 use duramen_format::entry::{self, Kind};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +20,7 @@ const PAST_MS: u64 = 1;
 /// A target's state: the newest version of each key, and its value if it is an object.
 type Copied = BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>;
 
-fn store(bug: Option<Bug>) -> Arc<Store> {
+fn store() -> Arc<Store> {
     let mut options = Options::new(64 << 20);
     options.heads = 1;
     options.cleaners = 0;
@@ -27,9 +28,6 @@ fn store(bug: Option<Bug>) -> Arc<Store> {
     options.hash_seed = Some(1);
     options.log = Some(LogOptions::new(1));
     let store = Store::new(options).expect("a store");
-    if let Some(bug) = bug {
-        store.log().expect("a log").plant(bug);
-    }
     store
 }
 
@@ -88,8 +86,8 @@ fn key(n: u64) -> [u8; 1] {
 }
 
 /// The deeds of both writers go over `keys` keys, in turn.
-fn migrate(bug: Option<Bug>, keys: u64, deeds: &'static [Deed]) {
-    let store = store(bug);
+fn migrate(keys: u64, deeds: &'static [Deed]) {
+    let store = store();
     let mut session = store.session().expect("a session");
     for n in 0..keys {
         write(&mut session, Deed::Write, &key(n), 1);
@@ -151,16 +149,16 @@ use Deed::{Expire, Remove, Transact, Write};
 #[test]
 fn the_copy_is_what_the_source_has() {
     let deeds: &'static [Deed] = &[Write, Remove, Transact, Expire, Write, Transact, Remove];
-    shuttle::check_random(move || migrate(None, 3, deeds), 300);
-    shuttle::check_pct(move || migrate(None, 3, deeds), 300, 3);
+    shuttle::check_random(move || migrate(3, deeds), 300);
+    shuttle::check_pct(move || migrate(3, deeds), 300, 3);
 }
 
 /// range::watch::W1, reversed: a thread that takes the mark finds the key unchanged. Each of twelve
 /// keys is changed once.
 fn is_found(deeds: &'static [Deed; 6]) {
     let explore = || {
-        let scenario = move || migrate(Some(Bug::MarkedBeforeSeen), 12, deeds);
-        shuttle::check_pct(scenario, 6_000, 3);
+        let _bug = plant(Bug::MarkedBeforeSeen);
+        shuttle::check_pct(move || migrate(12, deeds), 6_000, 3);
     };
     assert!(catch_unwind(AssertUnwindSafe(explore)).is_err());
 }

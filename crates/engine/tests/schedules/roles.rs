@@ -6,6 +6,7 @@
 //! detect it, because one thread both retired and reaped.
 
 use super::{Arc, Content, epochs, exhaust, thread};
+use duramen_base::planted::{Bug, plant};
 use duramen_base::sync::{AtomicU64, Ordering};
 use duramen_engine::Options;
 use duramen_engine::parts::{Epochs, Purpose, SlotId, Space, Topology};
@@ -24,11 +25,8 @@ struct World {
 }
 
 impl World {
-    fn new(bounded: bool) -> Arc<World> {
+    fn new() -> Arc<World> {
         let (epochs, [reader]) = epochs();
-        if !bounded {
-            epochs.plant_unbounded();
-        }
         let mut options = Options::new(8 << 20);
         options.huge_pages = false;
         let space = Space::new(&options, &Topology::single(), 0, 0).expect("address space");
@@ -67,8 +65,8 @@ impl World {
     }
 }
 
-fn scenario(bounded: bool) {
-    let world = World::new(bounded);
+fn scenario() {
+    let world = World::new();
     let run = |work: fn(&World)| {
         let world = world.clone();
         thread::spawn(move || work(&world))
@@ -82,7 +80,7 @@ fn scenario(bounded: bool) {
 
 #[test]
 fn who_reaps_is_neither_who_retires_nor_who_reads() {
-    let schedules = exhaust(|| scenario(true));
+    let schedules = exhaust(scenario);
     assert!(
         schedules > 100,
         "only {schedules} schedules of three threads"
@@ -92,5 +90,6 @@ fn who_reaps_is_neither_who_retires_nor_who_reads() {
 #[test]
 #[should_panic(expected = "Concurrent read and write")]
 fn broken_a_bound_that_nobody_bounds() {
-    exhaust(|| scenario(false));
+    let _bug = plant(Bug::QuietWithoutBound);
+    exhaust(scenario);
 }

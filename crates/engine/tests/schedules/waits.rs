@@ -10,10 +10,9 @@
 use super::disk::{Disk, Heads};
 use super::thread;
 use duramen_base::ids::Level;
+use duramen_base::planted::{Bug, plant};
 use duramen_base::sync::{AtomicU64, Ordering, yield_now};
-use duramen_engine::{
-    Bug, Collected, Decision, Guard, LogOptions, Options, Session, Store, TableId,
-};
+use duramen_engine::{Collected, Decision, Guard, LogOptions, Options, Session, Store, TableId};
 use duramen_format::hash::KeyHasher;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -84,7 +83,7 @@ struct World {
 }
 
 impl World {
-    fn new(bug: Option<Bug>) -> Arc<World> {
+    fn new() -> Arc<World> {
         let mut options = Options::new(64 << 20);
         options.heads = SESSIONS as usize;
         options.cleaners = 0;
@@ -92,9 +91,6 @@ impl World {
         options.hash_seed = Some(SEED);
         options.log = Some(LogOptions::new(1));
         let store = Store::new(options).expect("a store");
-        if let Some(bug) = bug {
-            store.log().expect("a log").plant(bug);
-        }
         Arc::new(World {
             store,
             model: Default::default(),
@@ -243,8 +239,8 @@ fn rename(world: &World, mut session: Session, seed: u64) {
     world.running.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn scenario(bug: Option<Bug>, work: fn(&World, Session, u64)) {
-    let world = World::new(bug);
+fn scenario(work: fn(&World, Session, u64)) {
+    let world = World::new();
     world.fill();
     let log = world.store.log().expect("a log");
     let mut collected = Collected::default();
@@ -284,23 +280,25 @@ fn scenario(bug: Option<Bug>, work: fn(&World, Session, u64)) {
 
 #[test]
 fn whatever_waits_goes_on() {
-    shuttle::check_random(|| scenario(None, work), 700);
-    shuttle::check_pct(|| scenario(None, work), 300, 3);
-    shuttle::check_random(|| scenario(None, rename), 200);
+    shuttle::check_random(|| scenario(work), 700);
+    shuttle::check_pct(|| scenario(work), 300, 3);
+    shuttle::check_random(|| scenario(rename), 200);
 }
 
 /// Two groups wait for each other: a wait without an end.
 #[test]
 #[should_panic(expected = "max_steps")]
 fn broken_removals_that_are_known_before_their_group_ends() {
-    let scenario = || scenario(Some(Bug::RemovalsShownEarly), rename);
+    let _bug = plant(Bug::RemovalsShownEarly);
+    let scenario = || scenario(rename);
     shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(200), few_steps()).run(scenario);
 }
 
 #[test]
 #[should_panic(expected = "L5")]
 fn broken_a_head_that_does_not_follow_its_predecessors() {
-    shuttle::check_random(|| scenario(Some(Bug::AnyHead), work), 700);
+    let _bug = plant(Bug::AnyHead);
+    shuttle::check_random(|| scenario(work), 700);
 }
 
 /// Many times the steps of a run that ends.

@@ -3,6 +3,7 @@
 //! of them.
 
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::carry;
 use duramen_engine::{
     Clock, Collected, FlashOptions, LoadError, Log, LogOptions, Mode, Options, Pass, Piece, Store,
     Swap, TableChange, TableId,
@@ -27,8 +28,6 @@ pub struct Device {
 }
 
 /// Mistakes of a log writer, for tests that must find them.
-// some are made by the tests of planted bugs alone
-#[cfg_attr(not(feature = "planted"), allow(dead_code))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mistake {
     #[default]
@@ -205,9 +204,6 @@ pub struct Setup {
     /// once. False: in an arbitrary order.
     pub newest_first: bool,
     pub flash: Option<FlashOptions>,
-    /// Planted before anything is loaded.
-    #[cfg(feature = "planted")]
-    pub bug: Option<duramen_engine::Bug>,
 }
 
 impl Setup {
@@ -224,13 +220,11 @@ impl Setup {
             expired_until_ms: 0,
             newest_first: false,
             flash: None,
-            #[cfg(feature = "planted")]
-            bug: None,
         }
     }
 
     pub fn open(&self, device: &Device) -> Arc<Store> {
-        let store = Store::new(Options {
+        Store::new(Options {
             heads: self.heads,
             cleaners: self.cleaners,
             mode: self.mode,
@@ -250,12 +244,7 @@ impl Setup {
             }),
             ..Options::new(self.memory_bytes)
         })
-        .unwrap();
-        #[cfg(feature = "planted")]
-        if let (Some(bug), Some(log)) = (self.bug, store.log()) {
-            log.plant(bug);
-        }
-        store
+        .unwrap()
     }
 
     /// Starts a store from the device's content, through the real loader, with a writer that
@@ -308,7 +297,7 @@ impl Setup {
             }
         };
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(carry(work))).collect();
             let ends = workers.into_iter().map(|worker| worker.join().unwrap());
             ends.fold(Ok(()), Result::and)
         })?;

@@ -3,6 +3,7 @@
 use crate::disk::{Device, Mistake, Running, Setup};
 use crate::scenarios::{busy_setup, fresh, get, in_time, put, remove, with_writer};
 use duramen_base::ids::SegmentId;
+use duramen_base::planted::carry;
 use duramen_engine::{Error, FlashOptions, LoadError, TableId, flash};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -192,7 +193,8 @@ fn a_load_that_flash_ends_says_so() {
                 flash.hangs.store(false, Ordering::Relaxed); // the other thread hangs with it
                 result.unwrap_err()
             };
-            [scope.spawn(work), scope.spawn(work)].map(|worker| worker.join().unwrap())
+            [scope.spawn(carry(work)), scope.spawn(carry(work))]
+                .map(|worker| worker.join().unwrap())
         });
         for error in errors {
             let of_flash = |reason: &Error| *reason == Error::FlashStuck;

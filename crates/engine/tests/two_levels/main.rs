@@ -5,7 +5,6 @@ mod disk;
 mod flash;
 mod full;
 mod model;
-#[cfg(feature = "planted")]
 mod planted;
 mod restart;
 mod scenarios;

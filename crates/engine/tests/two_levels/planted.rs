@@ -4,7 +4,7 @@
 use crate::disk::Mistake;
 use crate::model::{Plan, run};
 use crate::scenarios::deleted_after_a_pass_that_was_cut_off;
-use duramen_engine::Bug;
+use duramen_base::planted::{Bug, plant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs histories until one of them fails with these words.
@@ -18,7 +18,7 @@ fn must_be_found(plan: &Plan, words: &str, histories: u64) {
         assert!(text.contains(words), "it ended for another reason: {text}");
         return;
     }
-    panic!("{:?} {:?} was not found", plan.mistake, plan.setup.bug);
+    panic!("{:?} was not found", plan.mistake);
 }
 
 const LOST_OR_BACK: &str = "after the restart";
@@ -36,10 +36,9 @@ fn writer_that(mistake: Mistake) -> Plan {
     })
 }
 
-fn engine_with(bug: Bug) -> Plan {
-    let mut plan = Plan::new();
-    plan.setup.bug = Some(bug);
-    far_ahead(plan)
+fn engine_must_be_found(bug: Bug, words: &str) {
+    let _bug = plant(bug);
+    must_be_found(&far_ahead(Plan::new()), words, 100);
 }
 
 #[test]
@@ -58,12 +57,12 @@ fn trap_2_frames_freed_before_the_swap_are_found() {
 
 #[test]
 fn trap_3_a_swap_before_its_reasons_are_durable_is_found() {
-    must_be_found(&engine_with(Bug::SwapBeforeReasons), LOST_OR_BACK, 100);
+    engine_must_be_found(Bug::SwapBeforeReasons, LOST_OR_BACK);
 }
 
 #[test]
 fn trap_9_a_survivor_listed_before_its_frame_is_found() {
-    must_be_found(&engine_with(Bug::SwapBeforeFrames), "is gone", 100);
+    engine_must_be_found(Bug::SwapBeforeFrames, "is gone");
 }
 
 #[test]
@@ -74,17 +73,18 @@ fn a_pass_that_is_not_announced_is_found() {
 
 #[test]
 fn dead_objects_without_a_tombstone_are_found() {
-    must_be_found(&engine_with(Bug::NotMaterialised), LOST_OR_BACK, 100);
+    engine_must_be_found(Bug::NotMaterialised, LOST_OR_BACK);
 }
 
 #[test]
 fn a_restart_that_forgets_what_has_expired_is_found() {
-    let mut plan = engine_with(Bug::ExpiredIsForgotten);
+    let _bug = plant(Bug::ExpiredIsForgotten);
+    let mut plan = far_ahead(Plan::new());
     plan.expiry = true;
     must_be_found(&plan, LOST_OR_BACK, 100);
 }
 
 #[test]
 fn a_restart_that_takes_every_tombstone_for_spare_is_found() {
-    must_be_found(&engine_with(Bug::EveryTombstoneIsSpare), LOST_OR_BACK, 100);
+    engine_must_be_found(Bug::EveryTombstoneIsSpare, LOST_OR_BACK);
 }

@@ -5,7 +5,6 @@
 
 use crate::job::{Job, JobResult};
 use crate::member::Input;
-use crate::planted::Planted;
 use crate::ranges::Ranges;
 use crate::recovery::tests::RunStage;
 use crate::requests::RequestId;
@@ -47,9 +46,8 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(planted: Planted) -> Rig {
-        let mut node = Node::new(0, options(None));
-        node.planted = planted;
+    fn new() -> Rig {
+        let node = Node::new(0, options(None));
         let (jobs, version) = (Vec::new(), 0);
         let mut rig = Rig {
             node,
@@ -71,7 +69,6 @@ impl Rig {
             answer: CoordinatorAnswer::Enlisted(enlisted),
         }));
         rig.handle(NodeInput::Member(Input::IdStored { server: ME }));
-        rig.node.member.owned_mut().planted = planted;
         rig
     }
 
@@ -164,8 +161,8 @@ impl Rig {
     }
 }
 
-fn old_run_at(stage: RunStage, planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn old_run_at(stage: RunStage) {
+    let mut rig = Rig::new();
     rig.list(None);
     rig.hold(stage);
     rig.moves_in();
@@ -183,8 +180,8 @@ fn old_run_at(stage: RunStage, planted: Planted) {
     assert!(rig.has_begun(), "E2: after {stage:?}");
 }
 
-fn purge(planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn purge() {
+    let mut rig = Rig::new();
     rig.list(Some(NORMAL));
     rig.list(None);
     assert!(!rig.begin_recovery(1), "E1: during a purge");
@@ -193,8 +190,8 @@ fn purge(planted: Planted) {
 }
 
 /// A migration ends; its data are being taken back when the range is to be recovered here.
-fn leftover(planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn leftover() {
+    let mut rig = Rig::new();
     rig.moves_in();
     assert!(rig.has_begun());
     rig.handle(NodeInput::Tick);
@@ -208,7 +205,7 @@ fn leftover(planted: Planted) {
     life.migrations.follow(&tablets, &mut outputs);
     let is_here = |rig: &Rig| {
         let (owned, life) = (rig.node.member.owned(), rig.node.life.as_ref().unwrap());
-        super::is_anything(owned, life, &all(), rig.node.planted)
+        super::is_anything(owned, life, &all())
     };
     assert!(is_here(&rig), "E1: it is being taken back");
 }
@@ -216,28 +213,27 @@ fn leftover(planted: Planted) {
 #[test]
 fn nothing_moves_in_over_a_run_at_any_stage() {
     for stage in RunStage::ALL {
-        old_run_at(stage, Planted::default());
+        old_run_at(stage);
     }
 }
 
 #[test]
 fn nothing_moves_in_during_a_purge_of_its_range() {
-    purge(Planted::default());
+    purge();
 }
 
 #[test]
 fn what_a_migration_leaves_behind_is_here() {
-    leftover(Planted::default());
+    leftover();
 }
 
-#[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use crate::planted::Bug;
+    use duramen_base::planted::{Bug, with_bug};
 
     /// Checks that the bug is found by the rule that it breaks.
-    fn is_found(bug: Bug, rule: &str, scenario: impl Fn(Planted) + std::panic::RefUnwindSafe) {
-        let found = std::panic::catch_unwind(|| scenario(Planted::one(bug)));
+    fn is_found(bug: Bug, rule: &str, scenario: impl Fn() + std::panic::RefUnwindSafe) {
+        let found = std::panic::catch_unwind(|| with_bug(bug, &scenario));
         let why = found.expect_err("it is not found");
         let fixed = why.downcast_ref::<&str>().map(|why| (*why).to_owned());
         let why = fixed.or_else(|| why.downcast_ref::<String>().cloned());
@@ -248,9 +244,7 @@ mod planted {
     fn a_run_that_does_not_count_is_found_at_each_stage() {
         for stage in RunStage::ALL {
             if !matches!(stage, RunStage::Dropped) {
-                is_found(Bug::RunIsNotHere, "E1", |planted| {
-                    old_run_at(stage, planted)
-                });
+                is_found(Bug::RunIsNotHere, "E1", || old_run_at(stage));
             }
         }
     }
@@ -267,8 +261,6 @@ mod planted {
 
     #[test]
     fn what_an_old_run_leaves_where_a_migration_comes_is_found() {
-        is_found(Bug::IncomingStays, "N7", |planted| {
-            old_run_at(RunStage::Reporting, planted)
-        });
+        is_found(Bug::IncomingStays, "N7", || old_run_at(RunStage::Reporting));
     }
 }

@@ -38,7 +38,6 @@ mod source;
 mod target;
 
 use crate::job::{Job, MigrationCompletion};
-use crate::planted::Planted;
 use crate::ranges::Ranges;
 use crate::requests::{PeerCall, PeerRequest, RequestId, Token};
 use crate::serve::Clients;
@@ -81,7 +80,6 @@ pub(crate) struct Environment<'a> {
     pub is_made: bool,
     pub store: &'a Arc<Store>,
     pub clients: &'a Arc<Clients>,
-    pub planted: Planted,
 }
 
 /// The outputs, in this order.
@@ -95,8 +93,6 @@ pub(crate) struct Outputs {
     /// Served again (M8).
     pub unlocked: Vec<MigrationId>,
     pub jobs: Vec<Job>,
-    /// Planted bug: served as if it were listed.
-    pub hastened: Vec<(TableId, KeyRange)>,
 }
 
 impl Outputs {
@@ -222,11 +218,6 @@ impl Migrations {
         }
     }
 
-    /// Whether this list was not followed yet.
-    pub fn is_news(&self, told: &Tablets) -> bool {
-        told.version > self.seen
-    }
-
     /// The source of a migration has sent a message.
     #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
     pub fn arrived(
@@ -277,18 +268,12 @@ impl Migrations {
     }
 
     /// Handles the end of a job.
-    pub fn job_done(
-        &mut self,
-        now_us: u64,
-        run: u64,
-        completion: MigrationCompletion,
-        env: &Environment<'_>,
-    ) {
+    pub fn job_done(&mut self, now_us: u64, run: u64, completion: MigrationCompletion) {
         match completion {
             MigrationCompletion::Exported(result) => {
                 let mut sources = self.sources.values_mut();
                 if let Some(source) = sources.find(|source| source.run() == run) {
-                    source.exported(now_us, result, env);
+                    source.exported(now_us, result);
                 }
             }
             MigrationCompletion::Replayed(sequence, result) => {

@@ -3,10 +3,10 @@
 
 use super::{ASK_US, Environment, LOCK_US, Names, Outputs, PATIENCE_US, REST_US, Result};
 use crate::job::{Exported, Job, JobResult, MigrationCompletion};
-use crate::planted::{Bug, Planted};
 use crate::requests::PeerRequest;
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
@@ -44,8 +44,6 @@ struct Work {
     export: Option<Export>,
     /// Marked, and not exported yet.
     pending: VecDeque<(Box<[u8]>, u64)>,
-    rounds: u32,
-    planted: Planted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +171,6 @@ impl Source {
             watch: None,
             export: None,
             pending: VecDeque::new(),
-            rounds: 0,
-            planted: env.planted,
         })));
         self.stage = Stage::Copying;
         self.give(Step::Begin, out);
@@ -193,7 +189,7 @@ impl Source {
     }
 
     /// Handles the end of a step.
-    pub fn exported(&mut self, now_us: u64, result: Result<Exported>, env: &Environment<'_>) {
+    pub fn exported(&mut self, now_us: u64, result: Result<Exported>) {
         self.is_busy = false;
         if let Stage::GivenUp(..) | Stage::Reported = self.stage {
             return;
@@ -211,7 +207,7 @@ impl Source {
         let is_last = matches!(self.stage, Stage::Records(_)) && !exported.more;
         let bytes: usize = exported.chunks.iter().map(|chunk| chunk.len()).sum();
         self.rest_us = now_us + bytes as u64 * 1_000_000 / pace;
-        let safe_version = match env.planted.is(Bug::SafeVersionStays) {
+        let safe_version = match has_bug(Bug::SafeVersionStays) {
             true => 0,
             false => exported.safe_version,
         };
@@ -277,7 +273,7 @@ impl Source {
         names: &mut Names,
         out: &mut Outputs,
     ) {
-        self.watch_lock(now_us, env, out);
+        self.watch_lock(now_us, out);
         if let Stage::GivenUp(reason, due_us) = &mut self.stage {
             if *due_us <= now_us {
                 *due_us = now_us + PATIENCE_US;
@@ -348,8 +344,13 @@ impl Source {
         }
     }
 
+    /// Whether the target has answered the last message.
+    fn is_answered(&self) -> bool {
+        matches!(self.stage, Stage::Sent) && self.flights.is_empty()
+    }
+
     /// migration::M8, migration::M9.
-    fn watch_lock(&mut self, now_us: u64, env: &Environment<'_>, out: &mut Outputs) {
+    fn watch_lock(&mut self, now_us: u64, out: &mut Outputs) {
         if std::mem::take(&mut self.unlocks) {
             out.unlocked.push(self.id);
         }
@@ -357,11 +358,9 @@ impl Source {
             return;
         }
         self.locked_us = None;
-        if env.planted.is(Bug::TimeUnlocks) {
-            out.unlocked.push(self.id);
-        }
+        self.unlocks |= has_bug(Bug::TimeUnlocks);
         // When all is answered, the target has reported: the coordinator decides.
-        if matches!(self.stage, Stage::Sent) && self.flights.is_empty() {
+        if self.is_answered() {
             return;
         }
         // If everything is sent, the requests continue: the target's refusal unlocks.
@@ -386,7 +385,7 @@ impl Source {
             return self.give(Step::Round, out);
         }
         self.locked_us = Some(now_us);
-        if !env.planted.is(Bug::SourceServesOn) {
+        if !has_bug(Bug::SourceServesOn) {
             out.locked.push((self.id, self.table, self.range));
         }
         self.stage = Stage::Locking;
@@ -433,7 +432,12 @@ impl Source {
         match answer {
             Some(PeerAnswer::Migrated { sequence: got }) if got == sequence => {
                 self.flights.remove(&sequence);
-                self.purge_early();
+                if has_bug(Bug::PurgedEarly)
+                    && self.is_answered()
+                    && let Some(work) = &self.work
+                {
+                    drop(lock(work).store.purge(self.table, self.range));
+                }
             }
             Some(PeerAnswer::NotYet { after_ms }) => {
                 flight.due_us = now_us + u64::from(after_ms) * 1000;
@@ -447,15 +451,6 @@ impl Source {
             }
             // Only the coordinator decides whether the target is alive.
             _ => flight.due_us = now_us + REST_US,
-        }
-    }
-
-    /// Planted bug: purges before the list has removed the range.
-    fn purge_early(&self) {
-        if let (Stage::Sent, Some(work), true) = (&self.stage, &self.work, self.flights.is_empty())
-            && lock(work).planted.is(Bug::PurgedEarly)
-        {
-            let _ = lock(work).store.purge(self.table, self.range);
         }
     }
 
@@ -516,10 +511,13 @@ impl Work {
             Step::Lock => {
                 self.store.quiesce();
                 self.take()?;
+                if has_bug(Bug::RoundsAreLost) {
+                    self.pending.clear();
+                }
                 self.marks(&mut out)?
             }
             Step::Rest => self.marks(&mut out)?,
-            Step::Records if self.planted.is(Bug::RecordsStay) => false,
+            Step::Records if has_bug(Bug::RecordsStay) => false,
             Step::Records => match self.clients.export(self.table, &self.range) {
                 Some(records) => {
                     out = records;
@@ -565,10 +563,7 @@ impl Work {
         if dirty.start_again {
             return Err("its table was cleared, or more was written than can be sent".to_owned());
         }
-        self.rounds += 1;
-        if !(self.planted.is(Bug::RoundsAreLost) && self.rounds > 1) {
-            self.pending.extend(dirty.keys);
-        }
+        self.pending.extend(dirty.keys);
         Ok(())
     }
 

@@ -5,10 +5,10 @@ use super::{
     ASK_US, Environment, LOOK_US, Names, Outputs, PATIENCE_US, REST_US, Result, SETTLE_US,
 };
 use crate::job::{Job, JobResult, MigrationCompletion};
-use crate::planted::Bug;
 use crate::requests::RequestId;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{SideCommit, SideLog, SidePlan};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, PeerAnswer, ToCoordinator,
@@ -239,7 +239,7 @@ impl Target {
         if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
             && !self.is_replaying()
             && let Some(last) = self.last
-            && (self.whole > last || env.planted.is(Bug::LastIsEnough))
+            && (self.whole > last || has_bug(Bug::LastIsEnough))
         {
             match side.commit() {
                 Ok(commit) => {
@@ -258,8 +258,8 @@ impl Target {
         {
             *due_us = now_us + PATIENCE_US;
             let is_first = std::mem::replace(&mut self.until_us, u64::MAX) != u64::MAX;
-            if is_first && self.refused.is_none() && env.planted.is(Bug::ServedBeforeListed) {
-                out.hastened.push((self.table, self.range));
+            if is_first && self.refused.is_none() && has_bug(Bug::ServedBeforeListed) {
+                out.unlocked.push(self.id);
             }
             let report = ToCoordinator::MigrationDone {
                 migration: self.id,
@@ -278,18 +278,14 @@ impl Target {
             _ => return,
         };
         if self.until_us <= now_us {
-            let reason = reason.to_owned();
-            if env.planted.is(Bug::RefusesAndReports) {
-                self.refused = Some(reason);
-                self.answer(out);
-                self.refused = None;
-                self.until_us = u64::MAX;
-                return;
+            self.until_us = u64::MAX;
+            if has_bug(Bug::RefusesAndReports) {
+                return self.refuse(reason, out);
             }
-            return self.fail(now_us, reason);
+            return self.fail(now_us, reason.to_owned());
         }
         if let Stage::Committing(commit) = &self.stage
-            && (commit.is_durable() || env.planted.is(Bug::ReportedBeforeDurable))
+            && (commit.is_durable() || has_bug(Bug::ReportedBeforeDurable))
         {
             self.stage = Stage::Asking(now_us); // migration::M3
         }
@@ -338,12 +334,8 @@ impl Target {
     /// Answers the source, if the disks of this side keep up, and the last message when the outcome
     /// is known.
     fn answer(&mut self, out: &mut Outputs) {
-        if let Some(reason) = &self.refused {
-            for (request, _) in self.held.drain(..) {
-                let reason = reason.clone();
-                out.answer(request, PeerAnswer::MigrationRefused { reason });
-            }
-            return;
+        if let Some(reason) = self.refused.clone() {
+            return self.refuse(&reason, out);
         }
         let unwritten = match self.stage {
             Stage::Filling => self.side.as_ref().map_or(0, |side| side.unwritten()),
@@ -359,6 +351,13 @@ impl Target {
         };
         for (request, sequence) in self.held.extract_if(.., |(_, sequence)| goes(*sequence)) {
             out.answer(request, PeerAnswer::Migrated { sequence });
+        }
+    }
+
+    fn refuse(&mut self, reason: &str, out: &mut Outputs) {
+        for (request, _) in self.held.drain(..) {
+            let reason = reason.to_owned();
+            out.answer(request, PeerAnswer::MigrationRefused { reason });
         }
     }
 

@@ -5,6 +5,7 @@ use crate::servers::{list, members};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Chunk, Geometry, Identity, Mode, Options};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::{Header, Kind};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(planted: Planted) -> Rig {
+    fn new() -> Rig {
         let dir = tempfile::tempdir().unwrap();
         let disk = Arc::new(OsDisk::new(&dir.path().join("store"), Mode::Buffered));
         let geometry = Geometry {
@@ -37,10 +38,7 @@ impl Rig {
         };
         let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
         Rig {
-            needed: Needed {
-                planted,
-                ..Needed::default()
-            },
+            needed: Needed::default(),
             backup,
             members: members(&[ME, MASTER]),
             now_us: 0,
@@ -81,8 +79,8 @@ impl Rig {
 }
 
 /// The answer to a request that was given up arrives after the next one was sent.
-fn late_answers(planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn late_answers() {
+    let mut rig = Rig::new();
     rig.hold(MASTER, 7);
     let first = rig.poll(0).requests.pop().unwrap();
     assert_eq!(first.to, MASTER);
@@ -106,8 +104,8 @@ fn late_answers(planted: Planted) {
 }
 
 /// A server writes here before this one is told of it; another one is gone.
-fn strangers(planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn strangers() {
+    let mut rig = Rig::new();
     let gone = ServerId::new(3, 1);
     rig.hold(gone, 5);
     rig.hold(NEW, 6);
@@ -133,24 +131,20 @@ fn strangers(planted: Planted) {
 
 #[test]
 fn only_the_answer_to_the_last_question_counts() {
-    late_answers(Planted::default());
+    late_answers();
 }
 
 #[test]
 fn who_is_newer_than_the_list_here_loses_nothing() {
-    strangers(Planted::default());
+    strangers();
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn a_late_answer_that_counts_is_found() {
-    let planted = || late_answers(Planted::one(Bug::LateAnswerCounts));
-    assert!(std::panic::catch_unwind(planted).is_err());
+    assert!(std::panic::catch_unwind(|| with_bug(Bug::LateAnswerCounts, late_answers)).is_err());
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn a_stranger_that_is_dropped_is_found() {
-    let planted = || strangers(Planted::one(Bug::UnknownIsGone));
-    assert!(std::panic::catch_unwind(planted).is_err());
+    assert!(std::panic::catch_unwind(|| with_bug(Bug::UnknownIsGone, strangers)).is_err());
 }

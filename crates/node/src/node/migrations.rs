@@ -20,11 +20,6 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        if self.planted.is(crate::planted::Bug::AnyListUnlocks)
-            && life.migrations.is_news(self.member.owned().told())
-        {
-            self.member.owned_mut().unlock_all();
-        }
         let owned = self.member.owned();
         let env = Environment {
             me: self.member.id(),
@@ -32,7 +27,6 @@ impl Node {
             is_made: owned.done() == owned.told().version,
             store: &life.store,
             clients: life.client_leases.clients(),
-            planted: self.planted,
         };
         let mut outputs = Outputs::default();
         step(&mut life.migrations, &env, &mut outputs);
@@ -47,7 +41,6 @@ impl Node {
             locked,
             unlocked,
             jobs,
-            hastened,
         } = outputs;
         for (request, answer) in answers {
             out.push(NodeOutput::AnswerPeer {
@@ -65,10 +58,6 @@ impl Node {
         }
         for migration in unlocked {
             self.member.owned_mut().unlock(migration);
-        }
-        for (table, range) in hastened {
-            self.member.owned_mut().hasten(table, range);
-            self.publish(out);
         }
         if has_changed {
             self.publish(out);
@@ -102,7 +91,7 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         self.migrate(
-            |migrations, env, _| migrations.job_done(now_us, run, completion, env),
+            |migrations, _, _| migrations.job_done(now_us, run, completion),
             out,
         );
     }
@@ -118,7 +107,7 @@ impl Node {
         }
         for (id, table, range) in life.migrations.waiting() {
             let ranges = Ranges::new([(table, range)]).expect("a range of a list");
-            if !here::is_anything(owned, life, &ranges, self.planted) {
+            if !here::is_anything(owned, life, &ranges) {
                 life.migrations.begin(id, &life.store);
             }
         }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::view::Route;
 use duramen_base::ids::{RouteHash, SegmentId};
+use duramen_base::planted::{Bug, with_bug};
 
 const ME: ServerId = ServerId::new(0, 1);
 const OTHER: ServerId = ServerId::new(1, 1);
@@ -73,11 +74,8 @@ fn serves(owned: &Owned, hash: u64) -> bool {
     view.route(TABLE, RouteHash(hash)) == Route::Serve
 }
 
-fn emptying(planted: Planted) {
-    let mut owned = Owned {
-        planted,
-        ..Owned::default()
-    };
+fn emptying() {
+    let mut owned = Owned::default();
     make(&mut owned, 1, &[(0, 9, NORMAL)]);
     // It left in version 2, which was lost, and comes back.
     tell_waiting(&mut owned, 3, &[(0, 9, incoming(7))]);
@@ -96,11 +94,8 @@ fn emptying(planted: Planted) {
 
 /// A range leaves and comes back: its new objects are not served before the purge of the old ones
 /// is over. Unrelated orders and ranges do not wait.
-fn coming_back(planted: Planted) {
-    let mut owned = Owned {
-        planted,
-        ..Owned::default()
-    };
+fn coming_back() {
+    let mut owned = Owned::default();
     make(&mut owned, 1, &[(0, 9, NORMAL), (20, 29, NORMAL)]);
     make(&mut owned, 2, &[(20, 29, NORMAL)]);
     let purge = owned.next_purge().expect("the first range is doomed");
@@ -122,11 +117,8 @@ fn coming_back(planted: Planted) {
 }
 
 /// A recovery that was given up commits a last time behind the purge of its range, and then ends.
-fn late_commit(planted: Planted) {
-    let mut owned = Owned {
-        planted,
-        ..Owned::default()
-    };
+fn late_commit() {
+    let mut owned = Owned::default();
     make(&mut owned, 1, &[(0, 9, NORMAL)]);
     make(&mut owned, 2, &[]);
     let purge = owned.next_purge().expect("it is doomed");
@@ -139,11 +131,8 @@ fn late_commit(planted: Planted) {
     assert!(!owned.is_doomed(&left));
 }
 
-fn locking(planted: Planted) {
-    let mut owned = Owned {
-        planted,
-        ..Owned::default()
-    };
+fn locking() {
+    let mut owned = Owned::default();
     make(&mut owned, 1, &[(0, 9, NORMAL), (20, 29, NORMAL)]);
     make(&mut owned, 2, &[(0, 9, outgoing(7)), (20, 29, NORMAL)]);
     let since = |owned: &Owned, hash| {
@@ -162,48 +151,43 @@ fn locking(planted: Planted) {
 
 #[test]
 fn what_comes_anew_is_emptied_first_though_its_leaving_was_never_heard_of() {
-    emptying(Planted::default());
+    emptying();
 }
 
 #[test]
 fn what_is_locked_is_not_served_until_a_list_says_what_became_of_it() {
-    locking(Planted::default());
+    locking();
 }
 
 #[test]
 fn what_comes_back_is_served_after_its_purge_and_nothing_else_waits() {
-    coming_back(Planted::default());
+    coming_back();
 }
 
 #[test]
 fn what_a_recovery_leaves_during_a_purge_is_purged_by_another() {
-    late_commit(Planted::default());
+    late_commit();
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn what_comes_back_before_its_purge_is_found() {
     is_found(Bug::PurgedComesBack, coming_back);
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn one_purge_for_a_late_commit_is_found() {
     is_found(Bug::OnePurgeIsEnough, late_commit);
 }
 
-#[cfg(feature = "planted")]
-fn is_found(bug: Bug, scenario: fn(Planted)) {
-    assert!(std::panic::catch_unwind(|| scenario(Planted::one(bug))).is_err());
+fn is_found(bug: Bug, scenario: fn()) {
+    assert!(std::panic::catch_unwind(|| with_bug(bug, scenario)).is_err());
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn what_moves_in_over_what_was_here_is_found() {
     is_found(Bug::NotEmptied, emptying);
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn a_lock_that_any_list_lets_go_is_found() {
     is_found(Bug::LockLetGo, locking);

@@ -5,6 +5,7 @@ use crate::owned::Owned;
 use crate::servers::members;
 use duramen::internals::{Backups, Call, MemberOptions};
 use duramen_base::ids::{KeyRange, Level};
+use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::BackupId;
 use duramen_format::certificate::Certificate;
@@ -148,12 +149,9 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(planted: Planted) -> Rig {
+    fn new() -> Rig {
         let store = store();
-        let mut recoveries = Recoveries {
-            planted,
-            ..Recoveries::default()
-        };
+        let mut recoveries = Recoveries::default();
         let ranges = ranges_of(&order()).unwrap();
         assert!(recoveries.begin(0, &store, order(), ranges));
         Rig {
@@ -211,8 +209,8 @@ fn entries(next: Option<u32>) -> PeerAnswer {
 }
 
 /// It is replayed, and the coordinator reports that another server owns it by now.
-fn stale(planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn stale() {
+    let mut rig = Rig::new();
     let run = rig.recoveries.runs.get_mut(&ID).unwrap();
     let outcome = PartitionOutcome::Replayed {
         creation: SegmentId(1),
@@ -235,8 +233,8 @@ fn stale(planted: Planted) {
 }
 
 /// A list arrives that is older than the table.
-fn tables(planted: Planted) {
-    let rig = Rig::new(planted);
+fn tables() {
+    let rig = Rig::new();
     let mut owned = Owned::default();
     owned.hold(rig.recoveries.tables());
     let older = Tablets {
@@ -251,8 +249,8 @@ fn tables(planted: Planted) {
 
 /// A replica turns out to be damaged while pieces of it are being replayed: only those of the next
 /// one count.
-fn turned(planted: Planted) {
-    let mut rig = Rig::new(planted);
+fn turned() {
+    let mut rig = Rig::new();
     let asked = rig.poll().requests.pop().unwrap();
     assert_eq!(asked.to, SOURCES[0]);
     let first = rig
@@ -297,22 +295,22 @@ fn turned(planted: Planted) {
 
 #[test]
 fn what_belongs_to_somebody_else_is_purged() {
-    stale(Planted::default());
+    stale();
 }
 
 #[test]
 fn a_list_from_before_the_table_does_not_drop_it_beneath_a_replay() {
-    tables(Planted::default());
+    tables();
 }
 
 #[test]
 fn pieces_of_a_replica_that_was_given_up_do_not_count() {
-    turned(Planted::default());
+    turned();
 }
 
 #[test]
 fn who_gives_up_waits_for_its_jobs_and_then_says_so() {
-    let mut rig = Rig::new(Planted::default());
+    let mut rig = Rig::new();
     let asked = rig.poll().requests.pop().unwrap();
     let job = rig
         .answer(&asked, entries(None), object(b"a"))
@@ -343,7 +341,7 @@ fn who_gives_up_waits_for_its_jobs_and_then_says_so() {
 
 #[test]
 fn without_a_source_that_is_up_it_is_given_up_soon() {
-    let mut rig = Rig::new(Planted::default());
+    let mut rig = Rig::new();
     rig.members = Members::new();
     let mut reports = Vec::new();
     while reports.is_empty() {
@@ -357,12 +355,11 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
     }
 }
 
-#[cfg(feature = "planted")]
 /// A master that could not reach its backups kept a share of a dead server's keys from all clients,
 /// as long as that lasted.
 #[test]
 fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
-    let mut rig = Rig::new(Planted::default());
+    let mut rig = Rig::new();
     let run = rig.recoveries.runs.get_mut(&ID).unwrap();
     let commit = run.side.commit().expect("nothing is at it");
     run.is_committed = true;
@@ -392,23 +389,20 @@ fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     assert!(rig.recoveries.runs.is_empty());
 }
 
-fn is_found(bug: Bug, scenario: fn(Planted)) {
-    assert!(std::panic::catch_unwind(|| scenario(Planted::one(bug))).is_err());
+fn is_found(bug: Bug, scenario: fn()) {
+    assert!(std::panic::catch_unwind(|| with_bug(bug, scenario)).is_err());
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn a_stale_partition_that_stays_is_found() {
     is_found(Bug::StaleStays, stale);
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn a_table_that_is_dropped_beneath_a_replay_is_found() {
     is_found(Bug::TablesNotHeld, tables);
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn pieces_of_an_old_attempt_that_count_are_found() {
     is_found(Bug::OldPiecesCount, turned);

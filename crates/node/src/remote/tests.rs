@@ -1,16 +1,16 @@
 //! Requests, their repetitions, and the meaning of the answers.
 
 use super::*;
+use duramen_base::planted::{Bug, with_bug};
 use duramen_cluster::replication::Send;
 
 const ME: ServerId = ServerId::new(0, 1);
 const HOLDER: BackupId = BackupId(7);
 
 /// A control segment's bytes are sent, not answered, and sent again: then the first answer arrives.
-fn a_late_answer(planted: Planted) {
+fn a_late_answer() {
     let queue = Arc::new(Queue::new(Arc::new(|| {})));
     let mut remote = Remote::new(ME, 1 << 20, queue.clone());
-    remote.planted = planted;
     queue.send(Call {
         log: ME.number(),
         send: Send {
@@ -60,14 +60,12 @@ fn a_late_answer(planted: Planted) {
 
 #[test]
 fn a_lease_counts_from_when_it_was_asked_for_first() {
-    a_late_answer(Planted::default());
+    a_late_answer();
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn a_lease_from_a_repeated_question_is_found() {
-    let planted = || a_late_answer(Planted::one(Bug::LateLease));
-    assert!(std::panic::catch_unwind(planted).is_err());
+    assert!(std::panic::catch_unwind(|| with_bug(Bug::LateLease, a_late_answer)).is_err());
 }
 
 /// Replicas of many closed segments were on a backup that has died: their bytes are requested from

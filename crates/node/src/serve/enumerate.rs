@@ -1,10 +1,10 @@
 //! Enumerations: the served objects of a range, piece by piece, in the order of the index
 //! (serve::X6).
 
-use super::planted::Bug;
 use super::{NOT_SERVED_MS, Servant, WhenCold, answer_error, without};
 use crate::view::View;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::flash::first_within;
 use duramen_engine::{Error, Guard};
 use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Envelope, ObjectsAnswer};
@@ -158,7 +158,7 @@ impl Servant {
                 }
             }
             if let Some(cut) = self.push_pieces(&mut answer, bytes_max)
-                && !self.planted.is(Bug::CutIsSkipped)
+                && !has_bug(Bug::CutIsSkipped)
             {
                 cursor = Some(cut);
                 break;

@@ -36,14 +36,12 @@ mod enumerate;
 pub(crate) mod leases;
 mod once;
 mod operation;
-mod planted;
 
 pub use once::Clients;
-#[cfg_attr(not(feature = "planted"), allow(unreachable_pub, unused_imports))]
-pub use planted::Bug;
 
 use crate::view::{Route, View};
 use duramen_base::ids::{Level, MapVersion, RouteHash, ServerId, TableId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_cluster::rifl::Begin;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Error, Guard, KeyHash, Position};
@@ -160,7 +158,6 @@ pub struct Servant {
     when_cold: Option<WhenCold>,
     /// The entries on flash that the unanswered request needs.
     wanted: Vec<Cold>,
-    planted: planted::Planted,
 }
 
 impl Servant {
@@ -175,7 +172,6 @@ impl Servant {
             pieces: Pieces::default(),
             when_cold: None,
             wanted: Vec::new(),
-            planted: planted::Planted::default(),
         }
     }
 
@@ -269,12 +265,10 @@ impl Servant {
                 }
             }
             Request::Multi(parts) => {
-                let hasty = self.planted.is(Bug::PartsBeforeTheyWait);
-                if hasty || !self.lacks_for(guard, *parts) {
+                if !self.lacks_for(guard, *parts) {
                     self.multi(guard, views, circumstances, *parts, &reply, out);
-                }
-                if hasty && self.lacks_for(guard, *parts) {
-                    out.clear();
+                } else if has_bug(Bug::PartsBeforeTheyWait) {
+                    self.multi(guard, views, circumstances, *parts, &reply, &mut Vec::new());
                 }
             }
             Request::Enumerate {
@@ -459,7 +453,7 @@ impl Servant {
                         Ok(())
                     }
                     Err(error) => {
-                        if !self.planted.is(Bug::ColdIsNotAbandoned) {
+                        if !has_bug(Bug::ColdIsNotAbandoned) {
                             self.clients.abandon(rpc); // X3
                         }
                         self.note(guard, single.level);
@@ -513,7 +507,6 @@ impl Servant {
             hash,
             &once::completion(single.table, route, rpc),
             &mut self.record,
-            self.planted.is(Bug::RecordApart),
         );
         guard.unlock_keys();
         executed
@@ -533,13 +526,11 @@ impl Servant {
             outcome,
             Outcome::ConditionFailed { .. } | Outcome::Problem(_)
         );
-        if self.planted.is(Bug::AbandonAfterEffect)
-            || self.planted.is(Bug::FailuresAreNotRecorded) && has_failed
-        {
+        if has_bug(Bug::AbandonAfterEffect) || has_bug(Bug::FailuresAreNotRecorded) && has_failed {
             return self.clients.abandon(rpc);
         }
         let is_durable = position.is_none() || position.level() == Level::Memory;
-        if is_durable || self.planted.is(Bug::FinishBeforeDurable) {
+        if is_durable || has_bug(Bug::FinishBeforeDurable) {
             return self.clients.finish(rpc, &self.record);
         }
         self.pending.push(Pending {
@@ -563,10 +554,9 @@ impl Servant {
                 // X2
                 let since = view.serves_since(table, route);
                 let is_late = since.is_none_or(|since| since.0 > map.0);
-                (is_late && !self.planted.is(Bug::TenureIsNotLookedAt))
-                    .then_some(Problem::UnknownTablet)
+                (is_late && !has_bug(Bug::TenureIsNotLookedAt)).then_some(Problem::UnknownTablet)
             }
-            _ if self.planted.is(Bug::ViewIsNotLookedAt) => None,
+            _ if has_bug(Bug::ViewIsNotLookedAt) => None,
             Route::Moved(_) => Some(Problem::UnknownTablet),
             // The client may know a table that this server is not told of yet.
             Route::NoTable if map <= view.map_version() => Some(Problem::UnknownTable),

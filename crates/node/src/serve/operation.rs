@@ -1,5 +1,6 @@
 //! The effects of operations on a key.
 
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Decision, Error, Guard, KeyHash, Object};
 use duramen_format::entry::Completion;
 use duramen_wire::native::codec::append_outcome;
@@ -36,7 +37,6 @@ pub(super) fn apply(
 }
 
 /// As [`apply`], with the outcome in the log; its bytes are left in `record`. The key is locked.
-/// `apart`: a planted bug.
 ///
 /// # Panics
 /// If the log has no room for a record although it was set aside: the effect would be without it.
@@ -46,7 +46,6 @@ pub(super) fn apply_recorded(
     hash: KeyHash,
     completion: &Completion<'_>,
     record: &mut Vec<u8>,
-    apart: bool,
 ) -> Result<Outcome<'static>, Error> {
     let value_bytes = match single.operation {
         Operation::Write { value, .. } => value.len(),
@@ -56,7 +55,7 @@ pub(super) fn apply_recorded(
     let outcome = apply(guard, single, hash)?;
     record.clear();
     append_outcome(record, &outcome);
-    if apart {
+    if has_bug(Bug::RecordApart) {
         guard.unlock_keys();
         guard.lock_keys(&[(single.table, hash)])?;
     }

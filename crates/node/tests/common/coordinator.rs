@@ -2,7 +2,6 @@
 
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{Config, Coordinator, Output};
-use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::ClusterSettings;
 
 /// A leader over an empty store, at time 0.
@@ -16,7 +15,6 @@ pub fn coordinator(seed: u64, settings: ClusterSettings) -> (Memory, Coordinator
         term: 1,
         seed,
         settings,
-        planted: Planted::default(),
     };
     let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
     (meta, coordinator, outputs)

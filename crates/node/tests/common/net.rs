@@ -10,7 +10,6 @@ use duramen_base::random::Random;
 use duramen_cluster::control::State;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
-use duramen_cluster::planted::Planted;
 use duramen_format::entry::{self, Kind as EntryKind};
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Kind};
@@ -289,7 +288,6 @@ impl Net {
             term: self.term,
             seed: self.number(),
             settings: self.settings.clone(),
-            planted: Planted::default(),
         };
         let contents = meta.load().unwrap();
         let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config).unwrap();

@@ -17,7 +17,7 @@ const MOMENTS: usize = 14;
 
 /// Returns also whether the migration was still running.
 fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
-    let (mut world, from, to) = moving(seed, None);
+    let (mut world, from, to) = moving(seed);
     let (was_over, _) = world.work_for_events(events, is_over);
     match victim {
         Victim::Source => world.kill(from),
@@ -37,7 +37,7 @@ fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
 
 /// Crashes at some moments, spread over the whole migration.
 fn sweep(victim: Victim, seed: u64) {
-    let (mut world, ..) = moving(seed, None);
+    let (mut world, ..) = moving(seed);
     let (_, events) = world.work_for_events(usize::MAX, is_over);
     assert!(events > 100, "{victim:?}: {events} events are too few");
     let mut under_way = 0;

@@ -3,20 +3,17 @@
 use crate::net::{COORDINATOR, Net, TABLE};
 use crate::world::World;
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId};
+use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::Completions;
 use duramen_format::entry::Completion;
-use duramen_node::planted::Bug;
 use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MigrationPhase, Refusal,
 };
 
 /// Moves everything from its owner to another server, with clients at work. Returns the world, the
 /// owner and the other server.
-pub fn moving(seed: u64, bug: Option<Bug>) -> (World, usize, usize) {
+pub fn moving(seed: u64) -> (World, usize, usize) {
     let mut world = World::new(seed, 4, 24);
-    if let Some(bug) = bug {
-        world.plant(bug);
-    }
     world.fill();
     let from = world.net.owner().unwrap();
     let to = (from + 1) % 4;
@@ -29,14 +26,17 @@ pub fn is_over(net: &Net) -> bool {
 }
 
 /// The tablet moves, clients continue, and the new owner crashes.
-pub fn there_and_recovered(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, from, to) = moving(seed, bug);
+pub fn there_and_recovered(seed: u64) -> World {
+    let (mut world, from, to) = moving(seed);
     assert!(world.work_until(60_000_000, is_over), "seed {seed}: no end");
     world.work(30);
     let ended = world.ended();
     let phase = ended.last().unwrap().phase;
     assert_eq!(phase, MigrationPhase::Done, "seed {seed}: {ended:?}");
-    assert!(!world.serves(from) || bug.is_some(), "seed {seed}");
+    assert!(
+        !world.serves(from) || has_bug(Bug::SourceServesOn),
+        "seed {seed}"
+    );
     world.check();
     // It is in the target's log: its recovery finds all of it.
     world.kill(to);
@@ -47,14 +47,14 @@ pub fn there_and_recovered(seed: u64, bug: Option<Bug>) -> World {
 #[test]
 fn a_tablet_moves_under_writers_and_nothing_is_lost() {
     for seed in 1..=4 {
-        let world = there_and_recovered(seed, None);
+        let world = there_and_recovered(seed);
         world.expect_right(&format!("seed {seed}"));
     }
 }
 
 /// Many messages are lost.
-pub fn over_a_bad_network(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, ..) = moving(seed, bug);
+pub fn over_a_bad_network(seed: u64) -> World {
+    let (mut world, ..) = moving(seed);
     world.net.lost_percent = 25;
     world.work_until(60_000_000, is_over);
     world.check();
@@ -64,13 +64,13 @@ pub fn over_a_bad_network(seed: u64, bug: Option<Bug>) -> World {
 #[test]
 fn a_bad_network_loses_nothing() {
     for seed in 11..=13 {
-        over_a_bad_network(seed, None).expect_right(&format!("seed {seed}"));
+        over_a_bad_network(seed).expect_right(&format!("seed {seed}"));
     }
 }
 
 /// The target reaches too few backups from the lock on, and crashes when it would be the owner.
-pub fn without_backups(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, from, to) = moving(seed, bug);
+pub fn without_backups(seed: u64) -> World {
+    let (mut world, from, to) = moving(seed);
     let is_locked = |net: &Net| net.owner() != Some(from);
     assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
     world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
@@ -80,7 +80,10 @@ pub fn without_backups(seed: u64, bug: Option<Bug>) -> World {
         tablets.iter().all(|tablet| tablet.owner != source)
     };
     let has_moved = world.work_until(6_000_000, has_moved);
-    assert!(!has_moved || bug.is_some(), "seed {seed}");
+    assert!(
+        !has_moved || has_bug(Bug::ReportedBeforeDurable),
+        "seed {seed}"
+    );
     world.kill(to);
     world.check();
     world
@@ -88,7 +91,7 @@ pub fn without_backups(seed: u64, bug: Option<Bug>) -> World {
 
 #[test]
 fn a_target_that_reaches_no_backups_owns_nothing() {
-    without_backups(81, None).expect_right("the source went on");
+    without_backups(81).expect_right("the source went on");
 }
 
 /// The target cannot store anything: its links to backups are cut, and it is well otherwise. The
@@ -96,7 +99,7 @@ fn a_target_that_reaches_no_backups_owns_nothing() {
 #[test]
 fn a_target_that_stores_nothing_is_found_before_the_source_locks() {
     for seed in 101..=103 {
-        let (mut world, from, to) = moving(seed, None);
+        let (mut world, from, to) = moving(seed);
         world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
         world.net.do_pings_pass = true;
         let is_locked = |net: &Net| net.owner() != Some(from);
@@ -108,8 +111,8 @@ fn a_target_that_stores_nothing_is_found_before_the_source_locks() {
 }
 
 /// The same from the moment of the lock on, for some seconds.
-pub fn stores_nothing_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, from, to) = moving(seed, bug);
+pub fn stores_nothing_from_the_lock_on(seed: u64) -> World {
+    let (mut world, from, to) = moving(seed);
     let is_locked = |net: &Net| net.owner() != Some(from);
     assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
     world.net.lost_percent = 0; // each lost message is repeated only after seconds
@@ -130,7 +133,7 @@ pub fn stores_nothing_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
 #[test]
 fn a_source_whose_target_stores_nothing_serves_again_after_some_seconds() {
     for seed in 111..=113 {
-        stores_nothing_from_the_lock_on(seed, None).expect_right(&format!("seed {seed}"));
+        stores_nothing_from_the_lock_on(seed).expect_right(&format!("seed {seed}"));
     }
 }
 
@@ -139,7 +142,7 @@ fn a_source_whose_target_stores_nothing_serves_again_after_some_seconds() {
 #[test]
 fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
     for seed in 121..=126 {
-        let (mut world, from, _) = moving(seed, None);
+        let (mut world, from, _) = moving(seed);
         if seed % 2 == 0 {
             let is_locked = |net: &Net| net.owner() != Some(from);
             assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
@@ -163,8 +166,8 @@ fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
 }
 
 /// After its lock, the source receives no message, not even that the target owns the tablet.
-pub fn deaf_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, from, to) = moving(seed, bug);
+pub fn deaf_from_the_lock_on(seed: u64) -> World {
+    let (mut world, from, to) = moving(seed);
     let is_locked = |net: &Net| net.owner() != Some(from);
     assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
     world.net.cut.insert((COORDINATOR, from));
@@ -183,13 +186,13 @@ pub fn deaf_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
 #[test]
 fn a_source_that_hears_nothing_serves_nothing() {
     for seed in 131..=133 {
-        deaf_from_the_lock_on(seed, None).expect_right(&format!("seed {seed}"));
+        deaf_from_the_lock_on(seed).expect_right(&format!("seed {seed}"));
     }
 }
 
 /// The target's report that it has everything is lost, and the migration is given up.
-pub fn given_up_at_its_end(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, from, _) = moving(seed, bug);
+pub fn given_up_at_its_end(seed: u64) -> World {
+    let (mut world, from, _) = moving(seed);
     world.net.loses_ends = true;
     // The source serves nothing from its last message on, even if it is told otherwise. It may take
     // a while to come to that: lost messages are repeated after seconds.
@@ -218,16 +221,13 @@ pub fn given_up_at_its_end(seed: u64, bug: Option<Bug>) -> World {
 #[test]
 fn who_is_told_of_an_abort_goes_on_and_who_is_not_waits() {
     for seed in 21..=23 {
-        given_up_at_its_end(seed, None).expect_right(&format!("seed {seed}"));
+        given_up_at_its_end(seed).expect_right(&format!("seed {seed}"));
     }
 }
 
 /// Versions of removed keys, which are not sent, are not given again.
-pub fn removed_before(seed: u64, bug: Option<Bug>) -> World {
+pub fn removed_before(seed: u64) -> World {
     let mut world = World::new(seed, 4, 4);
-    if let Some(bug) = bug {
-        world.plant(bug);
-    }
     world.fill();
     for _ in 0..40 {
         world.set(0, true);
@@ -244,16 +244,13 @@ pub fn removed_before(seed: u64, bug: Option<Bug>) -> World {
 
 #[test]
 fn scenario_18_versions_grow_though_what_had_them_is_gone() {
-    removed_before(31, None).expect_right("removed, moved, written");
+    removed_before(31).expect_right("removed, moved, written");
 }
 
 /// A request was executed at the source; checks whether the target, and then the server that
 /// recovers it, has the answer.
-pub fn with_an_answer(seed: u64, bug: Option<Bug>) -> World {
+pub fn with_an_answer(seed: u64) -> World {
     let mut world = World::new(seed, 4, 4);
-    if let Some(bug) = bug {
-        world.plant(bug);
-    }
     world.fill();
     let from = world.net.owner().unwrap();
     let to = (from + 1) % 4;
@@ -298,13 +295,13 @@ pub fn with_an_answer(seed: u64, bug: Option<Bug>) -> World {
 
 #[test]
 fn scenario_31_what_was_answered_goes_along() {
-    with_an_answer(91, None).expect_right("an answer");
+    with_an_answer(91).expect_right("an answer");
 }
 
 #[test]
 fn scenario_35_away_and_back_with_removals_between() {
     for seed in 41..=42 {
-        let (mut world, from, to) = moving(seed, None);
+        let (mut world, from, to) = moving(seed);
         for back in [from, to, from] {
             assert!(world.work_until(60_000_000, is_over), "seed {seed}: no end");
             world.work(40);
@@ -323,7 +320,7 @@ fn scenario_35_away_and_back_with_removals_between() {
 
 #[test]
 fn what_moves_is_neither_split_nor_moved_twice_and_parts_move_alone() {
-    let (mut world, from, to) = moving(51, None);
+    let (mut world, from, to) = moving(51);
     let at = RouteHash(1 << 63);
     let busy = |answer: CoordinatorAnswer| match answer {
         CoordinatorAnswer::Refused(Refusal::NotReady { reason, .. }) => reason,
@@ -351,7 +348,7 @@ fn what_moves_is_neither_split_nor_moved_twice_and_parts_move_alone() {
 #[test]
 fn a_table_is_dropped_while_it_moves() {
     for events in [1, 40, 120, 250] {
-        let (mut world, ..) = moving(61, None);
+        let (mut world, ..) = moving(61);
         world.work_for_events(events, is_over);
         let name = "t".to_owned();
         world.net.admin(Admin::DropTable { name });

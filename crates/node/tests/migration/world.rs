@@ -8,7 +8,6 @@ use duramen_base::ids::{KeyRange, Level, RouteHash, ServerId, TableId};
 use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
-use duramen_node::planted::Bug;
 use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, MigrationStatus};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -92,13 +91,6 @@ impl World {
 
     pub fn id(&self, n: usize) -> ServerId {
         self.net.servers[n].node.member().id()
-    }
-
-    /// Plants this bug in all servers.
-    pub fn plant(&mut self, bug: Bug) {
-        for server in &mut self.net.servers {
-            server.node.plant(bug);
-        }
     }
 
     pub fn serves(&self, n: usize) -> bool {

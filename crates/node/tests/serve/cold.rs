@@ -5,7 +5,6 @@ use crate::enumerate::single;
 use crate::world::{Got, SINCE, World, reply, rpc, view};
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash};
 use duramen_engine::flash::Cold;
-use duramen_node::serve::Bug;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, MultiRequest, Parsed, decode_request, parse_frame,
 };
@@ -34,8 +33,8 @@ fn value(n: u64) -> Vec<u8> {
 }
 
 /// Numbers and texts in turn, several times the size of memory.
-fn filled(bug: Option<Bug>) -> World {
-    let mut world = World::tiered(bug);
+fn filled() -> World {
+    let mut world = World::tiered();
     for n in 0..KEYS {
         let got = world.do_now(&put(&key(n), &value(n), Condition::Always));
         assert!(matches!(got, Got::Written(_)), "{got:?}");
@@ -88,8 +87,8 @@ fn cold_number(world: &mut World, from: u64) -> (u64, Vec<Cold>) {
 
 /// Increments, conditions and removals of keys on flash, each repeated while it waits and after it.
 /// `Err`: one was not done exactly once.
-pub(crate) fn each_operation_once(bug: Option<Bug>) -> Result<(), String> {
-    let mut world = filled(bug);
+pub(crate) fn each_operation_once() -> Result<(), String> {
+    let mut world = filled();
     let mut at = 1;
     for id in 2..30 {
         let n = cold_number(&mut world, at).0;
@@ -132,12 +131,12 @@ pub(crate) fn each_operation_once(bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn what_waits_for_flash_is_executed_once() {
-    each_operation_once(None).unwrap();
+    each_operation_once().unwrap();
 }
 
 #[test]
 fn conditions_and_removals_judge_what_lies_on_flash() {
-    let mut world = filled(None);
+    let mut world = filled();
     let mut versions = Vec::new();
     for n in (0..KEYS).step_by(97) {
         match world.do_now(&single(&key(n), Operation::Read)) {
@@ -178,7 +177,7 @@ fn conditions_and_removals_judge_what_lies_on_flash() {
 /// serve::X1, serve::X2: while the request waits, the key goes to another server, and comes back.
 #[test]
 fn who_waits_for_flash_is_served_by_the_view_of_then() {
-    let mut world = filled(None);
+    let mut world = filled();
     let (n, wanted) = cold_number(&mut world, 1);
     let key = key(n);
     let request = Request::Single(add(&key, 2));
@@ -214,8 +213,8 @@ fn multi(singles: &[Single<'_>]) -> Vec<u8> {
 
 /// Increments of many keys in one request, of which some are on flash, more than may be read at
 /// once. None has an id. `Err`: one was not done exactly once.
-pub(crate) fn parts_once(bug: Option<Bug>) -> Result<(), String> {
-    let mut world = filled(bug);
+pub(crate) fn parts_once() -> Result<(), String> {
+    let mut world = filled();
     world.fetch_bytes = 8 << 10;
     let keys: Vec<Vec<u8>> = (0..KEYS).skip(1).step_by(158).map(key).collect();
     let mut left: Vec<(usize, u64)> = (0..KEYS).skip(1).step_by(158).enumerate().collect();
@@ -262,12 +261,12 @@ pub(crate) fn parts_once(bug: Option<Bug>) -> Result<(), String> {
 
 #[test]
 fn parts_of_a_request_are_done_once_whatever_they_wait_for() {
-    parts_once(None).unwrap();
+    parts_once().unwrap();
 }
 
 #[test]
 fn enumerations_show_what_lies_on_flash() {
-    let mut world = filled(None);
+    let mut world = filled();
     for fetch_bytes in [1 << 20, 4 << 10] {
         world.fetch_bytes = fetch_bytes;
         let (mut cursor, mut keys) = (Some(0), BTreeSet::new());

@@ -4,7 +4,6 @@ use crate::world::{Got, SEED, TABLE, World, view};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
-use duramen_node::serve::Bug;
 use duramen_wire::native::message::{Condition, Expiry, Operation, Single};
 use std::collections::BTreeMap;
 
@@ -34,8 +33,8 @@ fn stable(n: u64) -> Vec<u8> {
 
 /// A scan like a client's, while keys are created, changed and removed, and while the owned range
 /// is split.
-pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Result<(), String> {
-    let mut world = World::new(bug);
+pub(crate) fn run(seed: u64) -> Result<(), String> {
+    let mut world = World::new();
     let mut random = Random::new(seed);
     let count = 50 + random.below(1_500);
     for n in 0..count {
@@ -116,7 +115,7 @@ pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 #[test]
 fn enumerations_are_complete_beside_writes_and_splits() {
     for seed in 0..60 {
-        if let Err(why) = run(seed, None) {
+        if let Err(why) = run(seed) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -124,7 +123,7 @@ fn enumerations_are_complete_beside_writes_and_splits() {
 
 #[test]
 fn what_is_not_owned_is_not_enumerated() {
-    let mut world = World::new(None);
+    let mut world = World::new();
     world.view = view(KeyRange::new(RouteHash(100), RouteHash(200)));
     let asked = KeyRange::new(RouteHash(0), RouteHash(150));
     assert!(world.enumerate(asked, 0, 1000).is_err());

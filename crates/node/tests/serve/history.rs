@@ -8,7 +8,6 @@ use crate::world::{Got, SEED, SINCE, TABLE, World, rpc, view};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
-use duramen_node::serve::Bug;
 use duramen_wire::native::message::{Amount, Condition, Expiry, Operation, Single};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -62,7 +61,6 @@ impl Op {
 
 struct History {
     world: World,
-    bug: Option<Bug>,
     random: Random,
     objects: BTreeMap<Vec<u8>, Stored>,
     /// The highest version that each key ever had.
@@ -329,7 +327,7 @@ impl History {
         self.trace.push("crash".to_owned());
         let clock_ms = self.world.now_ms();
         let durable = std::mem::take(&mut self.world.durable);
-        self.world = World::with(self.bug, &durable);
+        self.world = World::with(&durable);
         self.world.durable = durable;
         self.world.clock_ms.store(clock_ms, Ordering::Relaxed);
         self.world.lease(&[CLIENT]);
@@ -353,10 +351,9 @@ impl History {
 }
 
 /// Runs a history; `Err`: the violation.
-pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Verdict {
+pub(crate) fn run(seed: u64) -> Verdict {
     let mut history = History {
-        world: World::new(bug),
-        bug,
+        world: World::new(),
         random: Random::new(seed),
         objects: BTreeMap::new(),
         versions: BTreeMap::new(),

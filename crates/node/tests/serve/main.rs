@@ -5,7 +5,6 @@ mod cold;
 mod enumerate;
 mod history;
 mod once;
-#[cfg(feature = "planted")]
 mod planted;
 mod world;
 
@@ -13,7 +12,7 @@ mod world;
 #[test]
 fn histories_are_those_of_the_model() {
     for seed in 0..400 {
-        if let Err(why) = history::run(seed, None) {
+        if let Err(why) = history::run(seed) {
             panic!("seed {seed}: {why}");
         }
     }

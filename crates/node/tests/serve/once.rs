@@ -5,7 +5,6 @@ use crate::world::{Got, SINCE, TABLE, World, entries_of, rpc};
 use duramen_base::ids::Level;
 use duramen_engine::Collected;
 use duramen_format::entry::{self, Kind};
-use duramen_node::serve::Bug;
 use duramen_wire::native::message::{Amount, Condition, Expiry, Operation, Single};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,7 +29,7 @@ fn number(got: &Got) -> i64 {
 
 #[test]
 fn a_client_is_served_when_its_lease_is_known_and_not_after_it_ended() {
-    let mut world = World::new(None);
+    let mut world = World::new();
     assert_eq!(
         world.do_now(&add(b"k", 1, 1)),
         Got::Retry,
@@ -57,7 +56,7 @@ fn a_client_is_served_when_its_lease_is_known_and_not_after_it_ended() {
 
 #[test]
 fn a_weaker_level_waits_for_less() {
-    let mut world = World::new(None);
+    let mut world = World::new();
     world.lease(&[1]);
     let weak = Single {
         level: Some(Level::Memory),
@@ -81,7 +80,7 @@ fn a_weaker_level_waits_for_less() {
 
 #[test]
 fn what_had_no_effect_may_come_again() {
-    let mut world = World::new(None);
+    let mut world = World::new();
     world.lease(&[1]);
     let large = vec![0; (1 << 20) + 1];
     let too_large = Single {
@@ -106,13 +105,13 @@ fn what_had_no_effect_may_come_again() {
 #[test]
 fn records_move_with_their_range_when_all_of_it_is_durable() {
     use duramen_base::ids::KeyRange;
-    let mut world = World::new(None);
+    let mut world = World::new();
     world.lease(&[1]);
     assert_eq!(number(&world.do_now(&add(b"k", 1, 1))), 1);
     assert!(world.clients.export(TABLE, &KeyRange::ALL).is_none());
     world.commit();
     let records = world.clients.export(TABLE, &KeyRange::ALL).unwrap();
-    let mut other = World::with(None, &records);
+    let mut other = World::with(&records);
     other.lease(&[1]);
     assert_eq!(number(&other.do_now(&add(b"k", 1, 1))), 1, "the old answer");
     assert_eq!(
@@ -129,8 +128,8 @@ fn records_move_with_their_range_when_all_of_it_is_durable() {
 
 /// serve::X3: whatever a commit contains while requests run, it has effects together with their
 /// records. `Err`: it had not.
-pub(crate) fn groups_are_whole(requests: u64, bug: Option<Bug>) -> Result<(), String> {
-    let mut world = World::new(bug);
+pub(crate) fn groups_are_whole(requests: u64) -> Result<(), String> {
+    let mut world = World::new();
     world.lease(&[1]);
     let (store, stop) = (world.store.clone(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -188,5 +187,5 @@ pub(crate) fn groups_are_whole(requests: u64, bug: Option<Bug>) -> Result<(), St
 
 #[test]
 fn effects_and_records_are_committed_together() {
-    groups_are_whole(20_000, None).unwrap();
+    groups_are_whole(20_000).unwrap();
 }

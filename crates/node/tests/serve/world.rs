@@ -8,7 +8,6 @@ use duramen_engine::{
     Clock, Collected, LogOptions, Mode, Options, Piece, Position, Session, SidePlan, Store,
 };
 use duramen_format::segment::HEADER_BYTES;
-use duramen_node::serve::Bug;
 use duramen_node::{ClientRequest, Clients, Map, Ranges, Servant, View, WhenCold};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, Parsed, Reply, decode_reply, parse_frame,
@@ -145,17 +144,17 @@ pub(crate) fn view(range: KeyRange) -> Arc<View> {
 }
 
 impl World {
-    pub(crate) fn new(bug: Option<Bug>) -> World {
-        World::with(bug, &[])
+    pub(crate) fn new() -> World {
+        World::with(&[])
     }
 
     /// A master that has replayed `entries` of another.
-    pub(crate) fn with(bug: Option<Bug>, entries: &[u8]) -> World {
-        World::of(Options::new(MEMORY), None, bug, entries)
+    pub(crate) fn with(entries: &[u8]) -> World {
+        World::of(Options::new(MEMORY), None, entries)
     }
 
     /// A master with little memory and a second tier.
-    pub(crate) fn tiered(bug: Option<Bug>) -> World {
+    pub(crate) fn tiered() -> World {
         let flash = Arc::new(Flash(RwLock::new(vec![0; FLASH])));
         let options = Options {
             tiny: true,
@@ -164,10 +163,10 @@ impl World {
             }),
             ..Options::new(SMALL_MEMORY)
         };
-        World::of(options, Some(flash), bug, &[])
+        World::of(options, Some(flash), &[])
     }
 
-    fn of(options: Options, flash: Option<Arc<Flash>>, bug: Option<Bug>, entries: &[u8]) -> World {
+    fn of(options: Options, flash: Option<Arc<Flash>>, entries: &[u8]) -> World {
         let clock_ms = Arc::new(AtomicU64::new(1_000_000));
         let store = Store::new(Options {
             mode: Mode::Store,
@@ -189,13 +188,6 @@ impl World {
             side.commit().unwrap();
         }
         let servant = Servant::new(clients.clone());
-        #[cfg(feature = "planted")]
-        let servant = match bug {
-            Some(bug) => servant.with_bug(bug),
-            None => servant,
-        };
-        #[cfg(not(feature = "planted"))]
-        assert_eq!(bug, None, "bugs are planted with the feature alone");
         let mut session = store.session().unwrap();
         session.set_parks(flash.is_some());
         World {

@@ -10,6 +10,7 @@ use super::plan::Plan;
 use super::world::{Event, World};
 use duramen_backup::{Backup, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{RouteHash, SegmentId, ServerId};
+use duramen_base::planted::plant;
 use duramen_cluster::control::State;
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
@@ -59,6 +60,7 @@ pub struct Outcome {
 /// Runs a plan. A panic of the code under test is a violation like any other.
 pub fn run(plan: Plan) -> Outcome {
     let seed = plan.seed;
+    let _bug = plan.bug.map(plant);
     let lived = catch_unwind(AssertUnwindSafe(|| judge(plan)));
     lived.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

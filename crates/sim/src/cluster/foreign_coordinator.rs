@@ -8,7 +8,6 @@ use super::sim_coordinator::{SimCoordinator, brief};
 use super::world::{Asker, World};
 use duramen_base::ids::ClusterId;
 use duramen_cluster::coordinator::{Config, Coordinator, Input, Output, ReplyId};
-use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal, ToCoordinator};
 use std::collections::BTreeMap;
 
@@ -28,7 +27,6 @@ impl World {
             term: 1,
             seed: self.plan.seed,
             settings: self.settings(),
-            planted: Planted::default(),
         };
         let now_us = self.coordinators[n].clock(self.now_us);
         let (foreign, outputs) =

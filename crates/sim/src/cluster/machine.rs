@@ -1,7 +1,6 @@
 //! A server: a machine with a clock and a disk, and the process on it, which is a real node with a
 //! real backup.
 
-use super::bug::Bug;
 use super::client::HeldReply;
 use super::coverage::Class;
 use super::disks;
@@ -184,10 +183,6 @@ impl World {
         };
         let options = duramen_backup::Options {
             bypass_bytes: self.plan.segment_bytes / 2,
-            planted: match self.plan.bug {
-                Some(Bug::Backup(bug)) => Some(bug),
-                _ => None,
-            },
             ..duramen_backup::Options::default()
         };
         let disk = Arc::new(machine.disk.clone());
@@ -236,10 +231,7 @@ impl World {
         let options = self.node_options(n, backup.clone(), &woken, &wall_ms);
         let now_us = self.machines[n].clock(self.now_us);
         let machine = &mut self.machines[n];
-        let mut node = Node::new(now_us, options);
-        if let Some(Bug::Node(bug)) = self.plan.bug {
-            node.plant(bug);
-        }
+        let node = Node::new(now_us, options);
         machine.process = Some(Process {
             node,
             backup,
@@ -282,11 +274,6 @@ impl World {
         store.engine.tiny = true;
         store.engine.flash = (plan.flash && life % 4 != 1).then(|| flash::options(&machine.flash));
         store.engine.clock = duramen_engine::Clock::Manual(wall_ms.clone());
-        store.planted = match plan.bug {
-            Some(Bug::Engine(bug)) => Some(duramen::internals::Bug::Engine(bug)),
-            Some(Bug::Replication(bug)) => Some(duramen::internals::Bug::Replication(bug)),
-            _ => None,
-        };
         let bell = woken.clone();
         let coordinators = self.coordinators.len();
         let mut coordinators: Vec<String> =
@@ -605,14 +592,7 @@ impl World {
                 clients,
             } => {
                 self.say(|| format!("server {n} is {me}"));
-                let servant = match self.plan.bug {
-                    Some(Bug::Rifl(bug)) => {
-                        clients.plant(bug);
-                        Servant::new(clients)
-                    }
-                    Some(Bug::Serve(bug)) => Servant::new(clients).with_bug(bug),
-                    _ => Servant::new(clients),
-                };
+                let servant = Servant::new(clients);
                 let process = self.machines[n].process.as_mut().expect("it runs");
                 process.store = Some(store);
                 process.keeper = keeper;

@@ -6,7 +6,6 @@
 //! lost, the replies to clients are linearizable, one server at a time answers for a key, and after
 //! the last fault everything is served and replicated again within a bounded time.
 
-mod bug;
 mod client;
 mod coverage;
 mod disks;
@@ -28,7 +27,6 @@ mod tables;
 mod trace;
 mod world;
 
-pub use bug::Bug;
 pub use coverage::{Class, Coverage};
 pub use finish::{Outcome, run};
 pub use plan::{Fault, Plan, Profile};

@@ -1,6 +1,6 @@
 //! The plan of a run: all its faults and settings, which a profile and a seed determine.
 
-use super::bug::Bug;
+use duramen_base::planted::Bug;
 use duramen_base::random::Random;
 
 const MS: u64 = 1_000;

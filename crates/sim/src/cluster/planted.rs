@@ -1,15 +1,8 @@
 //! Bugs that the simulator must find, each with the faults that expose it.
 
-use super::bug::Bug;
 use super::plan::{Fault, Plan, Profile};
-use duramen_backup::planted::Bug as Backup;
+use duramen_base::planted::Bug;
 use duramen_base::random::Random;
-use duramen_cluster::planted::Bug as Cluster;
-use duramen_cluster::replication::Bug as Replication;
-use duramen_cluster::rifl::Bug as Rifl;
-use duramen_engine::Bug as Engine;
-use duramen_node::planted::Bug as Node;
-use duramen_node::serve::Bug as Serve;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -73,69 +66,50 @@ impl Shape {
     ];
 }
 
-/// A planted bug.
-#[derive(Clone, Copy, Debug)]
-pub struct Planted {
-    /// `room::Variant`, as in docs/protocols.md.
-    pub name: &'static str,
-    pub bug: Bug,
-    pub shape: Shape,
-}
-
-macro_rules! planted {
-    ($($room:ident :: $name:ident, $shape:ident;)*) => {
-        /// All bugs that the simulator must find.
-        pub const ALL: &[Planted] = &[$(Planted {
-            name: concat!(stringify!($room), "::", stringify!($name)),
-            bug: Bug::$room($room::$name),
-            shape: Shape::$shape,
-        },)*];
-    };
-}
-
-planted! {
-    Cluster::OldAttemptCounts, Zombies;
-    Cluster::RemovedTooEarly, Crashes;
-    Cluster::RecoversInParts, Crashes;
-    Cluster::OldControlHead, Crashes;
-    Cluster::CompletionForgotten, Failovers;
-    Cluster::VersionReused, Failovers;
-    Cluster::JudgesAlone, Patience;
-    Cluster::OwnFaultIsDeath, Patience;
-    Replication::ListedBeforeOpen, Churn;
-    Replication::DataBeforeListed, Churn;
-    Replication::ClosedBeforeWhole, Churn;
-    Replication::FreeBeforeSwap, Churn;
-    Replication::EpochBeforeAll, Crashes;
-    Replication::EpochStays, Crashes;
-    Replication::ControlGoesOn, Crashes;
-    Rifl::InProgressRunsAgain, Repetitions;
-    Rifl::AcknowledgedRunsAgain, Repetitions;
-    Rifl::LogForgotten, Repetitions;
-    Rifl::ForgetsTheLiving, Repetitions;
-    Rifl::AsksEverSooner, Repetitions;
-    Node::SourceServesOn, Moves;
-    Node::AnyListUnlocks, Moves;
-    Node::LastIsEnough, Moves;
-    Node::ReportedBeforeDurable, Moves;
-    Node::SafeVersionStays, Moves;
-    Node::RoundsAreLost, Moves;
-    Serve::ViewIsNotLookedAt, Moves;
-    Serve::AbandonAfterEffect, Repetitions;
-    Serve::FinishBeforeDurable, Repetitions;
-    Cluster::SuspicionIsVerdict, Links;
-    Cluster::IdsReused, Tables;
-    Cluster::NameAtOnce, Tables;
-    Backup::FullIsStored, Full;
-    Engine::ExpiredIsShown, Clocks;
-    Engine::UnreadIsEmpty, Flash;
-    Engine::HitsDoNotWait, Zombies;
-    Engine::MissesDoNotWait, Zombies;
-    Engine::SwapBeforeReasons, Churn;
-    Engine::SideForgetsTombstones, Crashes;
-    Engine::SideLastWins, Crashes;
-    Engine::SideNamesNoVictim, ChurnAndCrashes;
-}
+/// All bugs that the simulator must find.
+pub const ALL: &[(Bug, Shape)] = &[
+    (Bug::OldAttemptCounts, Shape::Zombies),
+    (Bug::RemovedTooEarly, Shape::Crashes),
+    (Bug::RecoversInParts, Shape::Crashes),
+    (Bug::OldControlHead, Shape::Crashes),
+    (Bug::CompletionForgotten, Shape::Failovers),
+    (Bug::VersionReused, Shape::Failovers),
+    (Bug::JudgesAlone, Shape::Patience),
+    (Bug::OwnFaultIsDeath, Shape::Patience),
+    (Bug::ListedBeforeOpen, Shape::Churn),
+    (Bug::DataBeforeListed, Shape::Churn),
+    (Bug::ClosedBeforeWhole, Shape::Churn),
+    (Bug::FreeBeforeSwap, Shape::Churn),
+    (Bug::EpochBeforeAll, Shape::Crashes),
+    (Bug::EpochStays, Shape::Crashes),
+    (Bug::ControlGoesOn, Shape::Crashes),
+    (Bug::InProgressRunsAgain, Shape::Repetitions),
+    (Bug::AcknowledgedRunsAgain, Shape::Repetitions),
+    (Bug::LogForgotten, Shape::Repetitions),
+    (Bug::ForgetsTheLiving, Shape::Repetitions),
+    (Bug::AsksEverSooner, Shape::Repetitions),
+    (Bug::SourceServesOn, Shape::Moves),
+    (Bug::AnyListUnlocks, Shape::Moves),
+    (Bug::LastIsEnough, Shape::Moves),
+    (Bug::ReportedBeforeDurable, Shape::Moves),
+    (Bug::SafeVersionStays, Shape::Moves),
+    (Bug::RoundsAreLost, Shape::Moves),
+    (Bug::ViewIsNotLookedAt, Shape::Moves),
+    (Bug::AbandonAfterEffect, Shape::Repetitions),
+    (Bug::FinishBeforeDurable, Shape::Repetitions),
+    (Bug::SuspicionIsVerdict, Shape::Links),
+    (Bug::IdsReused, Shape::Tables),
+    (Bug::NameAtOnce, Shape::Tables),
+    (Bug::FullIsStored, Shape::Full),
+    (Bug::ExpiredIsShown, Shape::Clocks),
+    (Bug::UnreadIsEmpty, Shape::Flash),
+    (Bug::HitsDoNotWait, Shape::Zombies),
+    (Bug::MissesDoNotWait, Shape::Zombies),
+    (Bug::SwapBeforeReasons, Shape::Churn),
+    (Bug::SideForgetsTombstones, Shape::Crashes),
+    (Bug::SideLastWins, Shape::Crashes),
+    (Bug::SideNamesNoVictim, Shape::ChurnAndCrashes),
+];
 
 impl Plan {
     /// A plan that exposes bugs of this shape.

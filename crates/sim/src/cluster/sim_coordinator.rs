@@ -1,6 +1,5 @@
 //! Coordinators: several processes, of which one leads, and the store that they share.
 
-use super::bug::Bug;
 use super::coverage::Class;
 use super::net::{Mode, Place};
 use super::plan::Plan;
@@ -11,7 +10,6 @@ use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore, Term};
 use duramen_cluster::coordinator::{
     self, Config, Coordinator, Input, Output, ReplyId, Sign, Token,
 };
-use duramen_cluster::planted::Planted;
 use duramen_node::{Input as MemberInput, NodeInput, RequestId};
 use duramen_wire::native::message::{
     Admin, ClusterSettings, CoordinatorAnswer, FromCoordinator, Refusal, ServerChange,
@@ -201,10 +199,6 @@ impl World {
             _ => return self.after(CAMPAIGN_US, again),
         };
         let contents = coordinator.meta.load().expect("it leads");
-        let planted = match self.plan.bug {
-            Some(Bug::Cluster(bug)) => Planted::one(bug),
-            _ => Planted::default(),
-        };
         let config = Config {
             cluster: "simulated".to_owned(),
             new_id: ClusterId(u128::from(self.plan.seed) << 64 | u128::from(term.0)),
@@ -212,7 +206,6 @@ impl World {
             term: term.0 as u32,
             seed: self.plan.seed ^ term.0 << 32,
             settings: self.settings(),
-            planted,
         };
         self.say(|| format!("coordinator {n} leads in term {}", term.0));
         let now_us = self.coordinators[n].clock(self.now_us);

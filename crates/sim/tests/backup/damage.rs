@@ -1,10 +1,10 @@
 //! Flipped bits and misplaced writes: no wrong byte is ever returned, and no data is silently
 //! missing.
 
+use duramen_base::planted::{Bug, with_bug};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duramen_backup::planted::Bug;
 use duramen_backup::{Backup, Chunk, Error, Expected, Geometry, Options, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
@@ -20,10 +20,9 @@ const SMALL: Geometry = Geometry {
     frames: 5,
 };
 
-fn options(planted: Option<Bug>) -> Options {
+fn options() -> Options {
     Options {
         bypass_bytes: 6000,
-        planted,
         ..Options::default()
     }
 }
@@ -48,7 +47,7 @@ fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
 fn small_store(clean: bool) -> (SimDisk, BTreeMap<u64, u32>) {
     let disk = SimDisk::new(3, 2 << 20);
     let shared = Arc::new(disk.clone());
-    let backup = Backup::create(shared, &options(None), &SMALL, &identity()).unwrap();
+    let backup = Backup::create(shared, &options(), &SMALL, &identity()).unwrap();
     append(&backup, 1, 0, 5000, true);
     append(&backup, 2, 0, 700, false);
     backup.commit(Level::Synced).unwrap();
@@ -97,12 +96,8 @@ enum Outcome {
 }
 
 /// Opens the store to read and checks everything.
-fn outcome(
-    disk: &SimDisk,
-    lengths: &BTreeMap<u64, u32>,
-    planted: Option<Bug>,
-) -> Result<Outcome, String> {
-    let opened = Backup::open_to_read(Arc::new(disk.clone()), &options(planted));
+fn outcome(disk: &SimDisk, lengths: &BTreeMap<u64, u32>) -> Result<Outcome, String> {
+    let opened = Backup::open_to_read(Arc::new(disk.clone()), &options());
     let (backup, found) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -145,10 +140,7 @@ fn outcome(
 
 /// Flips a bit of every byte that is not in a blank block, and of some that are. Returns the number
 /// of each outcome.
-fn flip_everything(
-    clean: bool,
-    planted: Option<Bug>,
-) -> Result<BTreeMap<(String, Outcome), u32>, String> {
+fn flip_everything(clean: bool) -> Result<BTreeMap<(String, Outcome), u32>, String> {
     let (disk, lengths) = small_store(clean);
     let mut random = Random::new(7);
     let mut counts = BTreeMap::new();
@@ -161,7 +153,7 @@ fn flip_everything(
                 let at = (number * 4096 + place) as u64;
                 let bit = random.below(8) as u8;
                 disk.flip(name, at, bit);
-                let outcome = outcome(&disk, &lengths, planted)
+                let outcome = outcome(&disk, &lengths)
                     .map_err(|problem| format!("bit {bit} of byte {at} of {name}: {problem}"))?;
                 disk.flip(name, at, bit);
                 let allowed = match outcome {
@@ -182,7 +174,7 @@ fn flip_everything(
 #[test]
 fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
     for clean in [false, true] {
-        let counts = flip_everything(clean, None).unwrap();
+        let counts = flip_everything(clean).unwrap();
         println!("clean {clean}: {counts:?}");
         let count = |name: &str, outcome| counts.get(&(name.to_owned(), outcome)).copied();
         assert!(
@@ -210,7 +202,7 @@ fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
 
 #[test]
 fn planted_no_look_ahead_is_found() {
-    assert!(flip_everything(false, Some(Bug::NoLookAhead)).is_err());
+    assert!(with_bug(Bug::NoLookAhead, || flip_everything(false)).is_err());
 }
 
 #[test]
@@ -221,7 +213,7 @@ fn unreadable_sectors_are_refused_or_reported() {
         for block in 0..blocks {
             let disk = base.copy(1);
             disk.make_unreadable(name, block * 4096, 4096);
-            outcome(&disk, &lengths, None)
+            outcome(&disk, &lengths)
                 .unwrap_or_else(|problem| panic!("block {block} of {name}: {problem}"));
         }
     }
@@ -238,7 +230,7 @@ fn a_damaged_store_goes_on() {
         let disk = base.copy(random.next_u64());
         disk.flip(name, random.below(disk.bytes_of(name).len() as u64 / 3), 3);
         let Ok((backup, found)) =
-            Backup::open(Arc::new(disk.clone()), &options(None), &Expected::default())
+            Backup::open(Arc::new(disk.clone()), &options(), &Expected::default())
         else {
             continue;
         };
@@ -272,7 +264,7 @@ fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
     for fault in [Fault::Misdirected, Fault::Lost] {
         for seed in 1..12 {
             for at in (2..130).step_by(3) {
-                let mut run = Run::new(base.copy(seed * 1000 + at), seed, None);
+                let mut run = Run::new(base.copy(seed * 1000 + at), seed);
                 run.disk.inject(at, fault);
                 for _ in 0..100 {
                     // Its own reads may find the damage already.
@@ -293,7 +285,7 @@ fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
 #[test]
 fn a_failed_sync_is_final_for_writes_and_not_for_reads() {
     let (disk, lengths) = small_store(false);
-    let open = || Backup::open(Arc::new(disk.clone()), &options(None), &Expected::default());
+    let open = || Backup::open(Arc::new(disk.clone()), &options(), &Expected::default());
     let (backup, _) = open().unwrap();
     append(&backup, 9, 0, 100, false);
     backup.commit(Level::Buffered).unwrap();
@@ -319,6 +311,6 @@ fn a_failed_sync_is_final_for_writes_and_not_for_reads() {
     drop(backup);
     disk.cut_power();
     disk.restart();
-    assert_eq!(outcome(&disk, &lengths, None), Ok(Outcome::Recovered));
+    assert_eq!(outcome(&disk, &lengths), Ok(Outcome::Recovered));
     open().unwrap();
 }

@@ -5,9 +5,9 @@ mod damage;
 mod many;
 mod model;
 
+use duramen_base::planted::{Bug, with_bug};
 use std::sync::Arc;
 
-use duramen_backup::planted::Bug;
 use duramen_backup::{Backup, Expected};
 use duramen_sim::disk::{Fault, SimDisk};
 
@@ -42,10 +42,10 @@ fn sweep(fault: Fault, fixed: u64, steps: u32, stride: u64) {
     let base = fresh_disk(99);
     let mut crashes = 0u64;
     for seed in seeds(fixed) {
-        let operations = must(seed, "no fault", crash_at(&base, seed, None, steps, None));
+        let operations = must(seed, "no fault", crash_at(&base, seed, steps, None));
         let mut at = 1 + seed % stride;
         while at < operations {
-            let result = crash_at(&base, seed, None, steps, Some((at, fault)));
+            let result = crash_at(&base, seed, steps, Some((at, fault)));
             must(seed, &format!("{fault:?} at operation {at}"), result);
             at += stride;
             // The crash at the operation, and the one at the end of the steps after it.
@@ -86,7 +86,7 @@ fn scenario_39_a_full_disk_at_every_operation_loses_nothing() {
 fn a_creation_that_was_cut_is_finished_by_the_next_start() {
     let create = |disk: &SimDisk| {
         let shared = Arc::new(disk.clone());
-        Backup::create(shared, &options(None), &GEOMETRY, &identity())
+        Backup::create(shared, &options(), &GEOMETRY, &identity())
     };
     let whole = SimDisk::new(1, 4 << 20);
     drop(create(&whole).expect("a store is created"));
@@ -113,7 +113,7 @@ fn a_creation_that_was_cut_is_finished_by_the_next_start() {
                         create(&disk).unwrap_or_else(|error| panic!("{fault:?} at {at}: {error}")),
                     );
                 }
-                let mut run = Run::new(disk, seed, None);
+                let mut run = Run::new(disk, seed);
                 for _ in 0..20 {
                     run.step().unwrap();
                 }
@@ -130,11 +130,11 @@ fn a_creation_that_was_cut_is_finished_by_the_next_start() {
 fn what_a_killed_creation_left_in_the_cache_is_made_durable_by_the_next_start() {
     let create = |disk: &SimDisk| {
         let shared = Arc::new(disk.clone());
-        Backup::create(shared, &options(None), &GEOMETRY, &identity())
+        Backup::create(shared, &options(), &GEOMETRY, &identity())
     };
     let open = |disk: &SimDisk| {
         let shared = Arc::new(disk.clone());
-        Backup::open(shared, &options(None), &Expected::default())
+        Backup::open(shared, &options(), &Expected::default())
     };
     let whole = SimDisk::new(1, 4 << 20);
     drop(create(&whole).expect("a store is created"));
@@ -169,11 +169,11 @@ fn finds(bug: Bug, faults: &[Fault]) {
             let mut at = 1;
             while at < 200 {
                 let found = std::panic::catch_unwind(|| {
-                    crash_at(&base, seed, Some(bug), 150, Some((at, *fault)))
+                    with_bug(bug, || crash_at(&base, seed, 150, Some((at, *fault))))
                 });
                 if !matches!(found, Ok(Ok(_))) {
                     // Without the bug this history passes: so the bug was found, and nothing else.
-                    crash_at(&base, seed, None, 150, Some((at, *fault))).expect("no bug");
+                    crash_at(&base, seed, 150, Some((at, *fault))).expect("no bug");
                     return;
                 }
                 at += 1 + seed % 3;

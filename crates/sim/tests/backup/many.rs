@@ -26,7 +26,7 @@ const ID: ReplicaId = ReplicaId {
 fn open(disk: &SimDisk) -> Backup {
     let disk = Arc::new(disk.clone());
     let (backup, _) =
-        Backup::open(disk, &options(None), &Expected::default()).expect("the store opens");
+        Backup::open(disk, &options(), &Expected::default()).expect("the store opens");
     backup
 }
 

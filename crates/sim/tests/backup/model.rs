@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duramen_backup::planted::Bug;
 use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, ScrubStep,
 };
@@ -34,11 +33,10 @@ pub fn identity() -> Identity {
     }
 }
 
-pub fn options(planted: Option<Bug>) -> Options {
+pub fn options() -> Options {
     Options {
         bypass_bytes: 9000,
         wal_fill_percent: 40,
-        planted,
         ..Options::default()
     }
 }
@@ -147,8 +145,8 @@ pub enum Crash {
 
 impl Run {
     /// A run on a disk with an empty store.
-    pub fn new(disk: SimDisk, seed: u64, planted: Option<Bug>) -> Run {
-        let mut options = options(planted);
+    pub fn new(disk: SimDisk, seed: u64) -> Run {
+        let mut options = options();
         if seed.is_multiple_of(3) {
             options.memory_bytes = 40 << 10; // commits wait for memory before the write-ahead log is full
         }
@@ -648,12 +646,7 @@ fn held(info: &ReplicaInfo) -> (SegmentId, u32, u32, bool) {
 /// A disk with an empty store on it.
 pub fn fresh_disk(seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed, 4 << 20);
-    let made = Backup::create(
-        Arc::new(disk.clone()),
-        &options(None),
-        &GEOMETRY,
-        &identity(),
-    );
+    let made = Backup::create(Arc::new(disk.clone()), &options(), &GEOMETRY, &identity());
     drop(made.expect("a store is created"));
     disk
 }
@@ -666,12 +659,11 @@ pub fn fresh_disk(seed: u64) -> SimDisk {
 pub fn crash_at(
     base: &SimDisk,
     seed: u64,
-    planted: Option<Bug>,
     steps: u32,
     fault: Option<(u64, Fault)>,
 ) -> Result<u64, String> {
     let disk = base.copy(seed ^ fault.map_or(0, |(at, _)| at << 20));
-    let mut run = Run::new(disk, seed, planted);
+    let mut run = Run::new(disk, seed);
     if let Some((at, fault)) = fault {
         run.disk.inject(at, fault);
     }

@@ -125,12 +125,16 @@ fn replay() {
 fn sweep() {
     let wanted = std::env::var("DURAMEN_SIM_BUG").unwrap_or_default();
     let most = Budget::from_environment(60, Duration::MAX).runs;
-    for planted in bugs::ALL.iter().filter(|p| p.name.contains(&wanted)) {
+    for (bug, shape) in bugs::ALL {
+        let name = format!("{bug:?}");
+        if !name.contains(&wanted) {
+            continue;
+        }
         let begun = std::time::Instant::now();
         let found = (1..=most).find_map(|seed| {
             let plan = Plan {
-                bug: Some(planted.bug),
-                ..Plan::shaped(planted.shape, seed)
+                bug: Some(*bug),
+                ..Plan::shaped(*shape, seed)
             };
             run(plan)
                 .violations
@@ -142,9 +146,9 @@ fn sweep() {
         match found {
             Some((seed, why)) => {
                 let why: String = why.chars().take(130).collect();
-                println!("{:40} seed {seed:3} {seconds:5.1} s {why:?}", planted.name);
+                println!("{name:40} seed {seed:3} {seconds:5.1} s {why:?}");
             }
-            None => println!("{:40} NOT FOUND {seconds:5.1} s", planted.name),
+            None => println!("{name:40} NOT FOUND {seconds:5.1} s"),
         }
     }
 }
@@ -155,16 +159,20 @@ fn sweep() {
 fn rates() {
     let wanted = std::env::var("DURAMEN_SIM_BUG").unwrap_or_default();
     let runs = Budget::from_environment(100, Duration::MAX).runs;
-    for planted in bugs::ALL.iter().filter(|p| p.name.contains(&wanted)) {
+    for (bug, _) in bugs::ALL {
+        let name = format!("{bug:?}");
+        if !name.contains(&wanted) {
+            continue;
+        }
         let finds = |seed: &u64| {
             let plan = Plan {
-                bug: Some(planted.bug),
+                bug: Some(*bug),
                 ..Plan::of(Profile::Mixed, *seed)
             };
             !run(plan).violations.is_empty()
         };
         let found = (1..=runs).filter(finds).count();
-        println!("{:40} {found} of {runs}", planted.name);
+        println!("{name:40} {found} of {runs}");
     }
 }
 
@@ -183,14 +191,16 @@ fn replay_shaped() {
     let of = |name: &str| std::env::var(name).unwrap_or_default();
     let seed = of("DURAMEN_SIM_SEED").parse().unwrap();
     let bug = of("DURAMEN_SIM_BUG");
-    let planted = bugs::ALL.iter().find(|planted| planted.name == bug);
+    let planted = bugs::ALL
+        .iter()
+        .find(|(known, _)| format!("{known:?}") == bug);
     let shape = bugs::Shape::ALL.iter();
     let shape = shape
         .copied()
         .find(|shape| format!("{shape:?}") == of("DURAMEN_SIM_SHAPE"));
     let plan = Plan {
-        bug: planted.map(|planted| planted.bug),
-        ..Plan::shaped(shape.or(planted.map(|p| p.shape)).unwrap(), seed)
+        bug: planted.map(|(bug, _)| *bug),
+        ..Plan::shaped(shape.or(planted.map(|(_, shape)| *shape)).unwrap(), seed)
     };
     let outcome = run(plan);
     assert!(

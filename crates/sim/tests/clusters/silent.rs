@@ -3,8 +3,8 @@
 //! A disk hung, or one link between two members was cut. The member answered the pings of all other
 //! servers, so it was not declared crashed, and its masters waited for it for ever.
 
-use duramen_node::planted::Bug as NodeBug;
-use duramen_sim::cluster::{Bug, Fault, Plan, run};
+use duramen_base::planted::Bug;
+use duramen_sim::cluster::{Fault, Plan, run};
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000;
@@ -79,7 +79,7 @@ fn a_disk_that_hangs_holds_up_nobody() {
 
 #[test]
 fn silent_backups_that_are_waited_for_are_found() {
-    let bug = Some(Bug::Node(NodeBug::SilentWaited));
+    let bug = Some(Bug::SilentWaited);
     for fault in [cut_link(), hung_disk()] {
         assert!((1..=5).any(|seed| longest(seed, fault.clone(), bug).0 > LONGEST_US));
     }

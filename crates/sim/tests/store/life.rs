@@ -1,7 +1,6 @@
 //! Lives of a store on one simulated disk.
 
 use crate::model::{End, Model};
-use duramen::internals::Bug;
 use duramen::{Level, Options, Store};
 use duramen_engine::{Guard, Session, TableId};
 use duramen_sim::Random;
@@ -28,7 +27,6 @@ pub struct Setting {
     value_bytes_max: u64,
     /// Beside the 16 kinds of steps, so many more are this one.
     more: (u64, More),
-    planted: Option<Bug>,
 }
 
 impl Setting {
@@ -39,7 +37,6 @@ impl Setting {
             keys: 5,
             value_bytes_max: 3_000,
             more: (0, More::Removing),
-            planted: None,
         }
     }
 
@@ -50,7 +47,6 @@ impl Setting {
             keys: 60,
             value_bytes_max: 400_000,
             more: (0, More::Removing),
-            planted: None,
         }
     }
 
@@ -73,24 +69,15 @@ impl Setting {
             ..Setting::long(seed)
         }
     }
-
-    /// The same with a planted bug.
-    pub fn with(self, bug: Bug) -> Setting {
-        Setting {
-            planted: Some(bug),
-            ..self
-        }
-    }
 }
 
-fn options(planted: Option<Bug>) -> Options {
+fn options() -> Options {
     let mut options = Options::new("", 64 << 20);
     options.engine.heads = 2;
     options.engine.cleaners = 0;
     options.engine.huge_pages = false;
     options.engine.hash_seed = Some(1);
     options.wal_bytes = 2 << 20;
-    options.planted = planted;
     options
 }
 
@@ -151,12 +138,7 @@ impl Life {
     }
 
     fn open(&self) -> Result<Arc<Store>, duramen::Error> {
-        Store::open_on(
-            Arc::new(self.disk.clone()),
-            options(self.setting.planted),
-            false,
-            &|_| {},
-        )
+        Store::open_on(Arc::new(self.disk.clone()), options(), false, &|_| {})
     }
 
     /// After a crash the store opens, and every key has an allowed state.

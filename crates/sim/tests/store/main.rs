@@ -11,7 +11,7 @@ mod decay;
 mod life;
 mod model;
 
-use duramen::internals::Bug;
+use duramen_base::planted::{Bug, with_bug};
 use life::{Life, Setting};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -124,8 +124,6 @@ fn scenario_20_flipped_bits_are_refused_or_harmless() {
 
 // Each of these planted bugs must be found by the random histories, or these prove nothing.
 
-use duramen_engine::Bug as Engine;
-
 #[test]
 fn trap_1_replay_of_everything_is_found() {
     find(Bug::ReplayEverything, Setting::cleaned, lives);
@@ -138,12 +136,12 @@ fn trap_2_frames_freed_before_the_swap_are_found() {
 
 #[test]
 fn trap_4_hits_that_do_not_wait_are_found() {
-    find(Bug::Engine(Engine::HitsDoNotWait), Setting::hot, lives);
+    find(Bug::HitsDoNotWait, Setting::hot, lives);
 }
 
 #[test]
 fn trap_4_misses_that_do_not_wait_are_found() {
-    find(Bug::Engine(Engine::MissesDoNotWait), Setting::hot, lives);
+    find(Bug::MissesDoNotWait, Setting::hot, lives);
 }
 
 #[test]
@@ -155,11 +153,7 @@ fn trap_8_damage_that_is_skipped_is_found() {
 
 #[test]
 fn trap_9_a_swap_before_its_frames_is_found() {
-    find(
-        Bug::Engine(Engine::SwapBeforeFrames),
-        Setting::cleaned,
-        lives,
-    );
+    find(Bug::SwapBeforeFrames, Setting::cleaned, lives);
 }
 
 #[test]
@@ -181,7 +175,7 @@ fn lives(life: &mut Life) {
 fn find(bug: Bug, setting: fn(u64) -> Setting, history: fn(&mut Life)) {
     let found = (0..400).find(|seed| {
         let lived = std::panic::catch_unwind(|| {
-            history(&mut Life::new(&setting(*seed).with(bug), *seed));
+            with_bug(bug, || history(&mut Life::new(&setting(*seed), *seed)));
         });
         lived.is_err()
     });

@@ -1,9 +1,9 @@
 //! Rule: docs/protocols.md names the test that finds each planted bug and those of each scenario,
 //! and they exist.
 //!
-//! A bug is a variant of an `enum Bug` in a `planted.rs`: the source must use it, a test must plant
-//! it, and a row of "Planted bugs" must name existing tests. "Scenarios" has a row for each number
-//! in [`SCENARIOS`].
+//! A bug is a variant of `enum Bug` in [`LIST`]: the source must use it, a test must plant it, and
+//! a row of "Planted bugs" must name existing tests. "Scenarios" has a row for each number in
+//! [`SCENARIOS`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,6 +11,10 @@ use std::path::Path;
 use super::{House, read, rows_below};
 
 const DOCUMENT: &str = "docs/protocols.md";
+/// The list of all planted bugs.
+const LIST: &str = "crates/base/src/planted.rs";
+/// The simulator is for tests alone.
+const SIMULATOR: &str = "crates/sim/";
 
 /// Numbers in docs/traps.md, "Scenarios", that concern one server, and 12, which needs several
 /// backups.
@@ -20,8 +24,6 @@ const SCENARIOS: [u32; 18] = [
 
 /// A source file, as the rule needs it.
 struct Source {
-    name: String,
-    crate_name: String,
     is_test: bool,
     is_list: bool,
     text: String,
@@ -40,12 +42,10 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
 impl Source {
     fn new(file: &Path, text: String) -> Source {
         let name = file.display().to_string();
-        let crate_name = name.split('/').nth(1).unwrap_or_default().to_owned();
+        let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
         Source {
-            is_test: name.contains("/tests/") || name.ends_with("/tests.rs"),
-            is_list: name.contains("/src/") && name.ends_with("/planted.rs"),
-            crate_name,
-            name,
+            is_test: is_test || name.starts_with(SIMULATOR),
+            is_list: name == LIST,
             text,
         }
     }
@@ -59,25 +59,20 @@ fn check_sources(sources: &[Source], document: &str, complaints: &mut Vec<String
     let bugs = rows_below(document, "Planted bugs");
     for list in sources.iter().filter(|source| source.is_list) {
         for bug in variants(&list.text) {
-            let name = format!("{}::{bug}", list.crate_name);
-            let path = format!("::{bug}");
+            let path = format!("Bug::{bug}");
             let used = |in_tests: bool| {
-                sources.iter().any(|source| {
-                    !source.is_list
-                        && source.is_test == in_tests
-                        && (in_tests || source.crate_name == list.crate_name)
-                        && mentions(&source.text, &path)
-                })
+                let mut others = sources.iter().filter(|source| !source.is_list);
+                others.any(|other| other.is_test == in_tests && mentions(&other.text, &path))
             };
             if !used(false) {
-                complaints.push(format!("{}: nothing does `{name}`", list.name));
+                complaints.push(format!("{LIST}: nothing does `{bug}`"));
             }
             if !used(true) {
-                complaints.push(format!("{}: no test plants `{name}`", list.name));
+                complaints.push(format!("{LIST}: no test plants `{bug}`"));
             }
-            if !bugs.iter().any(|row| row.name == name) {
+            if !bugs.iter().any(|row| row.name == bug) {
                 complaints.push(format!(
-                    "{DOCUMENT}, Planted bugs: a row for `{name}` is missing"
+                    "{DOCUMENT}, Planted bugs: a row for `{bug}` is missing"
                 ));
             }
         }
@@ -106,8 +101,7 @@ fn check_sources(sources: &[Source], document: &str, complaints: &mut Vec<String
     }
 }
 
-/// Variants of `enum Bug` that are bugs of their own; variants with contents wrap another crate's
-/// bug.
+/// The variants of `enum Bug`.
 fn variants(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .skip_while(|line| !line.starts_with("pub enum Bug"))
@@ -141,9 +135,9 @@ mod tests {
     use super::*;
 
     fn complaints(bug: &str, test: &str, rows: &str) -> Vec<String> {
-        let list = format!("pub enum Bug {{\n    /// Why.\n    {bug},\n    Engine(Other),\n}}\n");
+        let list = format!("pub enum Bug {{\n    /// Why.\n    {bug},\n}}\n");
         let sources = [
-            Source::new(Path::new("crates/x/src/planted.rs"), list),
+            Source::new(Path::new(LIST), list),
             Source::new(
                 Path::new("crates/x/src/rule.rs"),
                 "if has_bug(Bug::Early) {}".to_owned(),
@@ -161,7 +155,7 @@ mod tests {
     }
 
     const TEST: &str = "fn it_is_found() { find(Bug::Early) }";
-    const ROW: &str = "| `x::Early` | 2 | `it_is_found` |";
+    const ROW: &str = "| `Early` | 2 | `it_is_found` |";
 
     #[test]
     fn a_bug_is_done_planted_and_listed() {
@@ -175,9 +169,9 @@ mod tests {
 
     #[test]
     fn tests_that_are_named_exist() {
-        let row = "| `x::Early` | 2 | `it_is_found`, `gone` |";
+        let row = "| `Early` | 2 | `it_is_found`, `gone` |";
         let gone = complaints("Early", TEST, row);
         assert!(gone.len() == 1 && gone[0].contains("`gone`"), "{gone:?}");
-        assert_eq!(complaints("Early", TEST, "| `x::Early` | 2 | |").len(), 1);
+        assert_eq!(complaints("Early", TEST, "| `Early` | 2 | |").len(), 1);
     }
 }

@@ -2,11 +2,12 @@
 //! collect::G5).
 
 use super::*;
+use duramen_base::planted::{Bug, with_bug};
 
 #[test]
 fn an_open_control_segment_below_the_recorded_one_is_not_the_log() {
-    let check = |planted: Planted| {
-        let mut case = case(planted, 3);
+    let check = || {
+        let mut case = case(3);
         let head = ToCoordinator::ControlHead {
             server: case.dead,
             min_open: SegmentId(11),
@@ -19,16 +20,13 @@ fn an_open_control_segment_below_the_recorded_one_is_not_the_log() {
         let shelves = whole(&case); // control segment 10, of a backup that was lost and came back
         case.recovers(&shelves)
     };
-    assert_eq!(check(Planted::default()), None);
-    assert!(
-        check(Planted::one(Bug::OldControlHead)).is_some(),
-        "not found"
-    );
+    assert_eq!(check(), None);
+    assert!(with_bug(Bug::OldControlHead, check).is_some(), "not found");
 }
 
 #[test]
 fn the_newest_control_segment_counts_and_its_longest_replica() {
-    let mut case = crashed(Planted::default(), 4);
+    let mut case = crashed(4);
     let old = Shelf::default()
         .with_control(case.dead, 10, &[add_open(1, 0), closed(1, 900)], false)
         .with(1, 0, 900, true);
@@ -51,25 +49,25 @@ fn the_newest_control_segment_counts_and_its_longest_replica() {
 
 #[test]
 fn a_closed_control_segment_has_a_successor() {
-    let check = |planted: Planted, last: &[Record]| {
-        let mut case = crashed(planted, 3);
+    let check = |last: &[Record]| {
+        let mut case = crashed(3);
         let shelf = Shelf::default().with_control(case.dead, 10, last, true);
         let shelves = case.left.iter().map(|s| (*s, shelf.clone())).collect();
         let recovered = case.recovers(&shelves);
         (case, recovered.is_some())
     };
-    let (case, recovered) = check(Planted::default(), &[]);
+    let (case, recovered) = check(&[]);
     assert!(!recovered);
     assert!(case.waits_for().unwrap().contains("is closed"));
     assert!(
-        check(Planted::one(Bug::ClosedControlHead), &[]).1,
+        with_bug(Bug::ClosedControlHead, || check(&[])).1,
         "not found"
     );
     let clean = [Record::CleanShutdown {
         next_segment: SegmentId(20),
         safe_version: 5,
     }];
-    assert!(check(Planted::default(), &clean).1);
+    assert!(check(&clean).1);
 }
 
 /// A disk had silently lost its last writes, among them the record of the newest head segment. Its
@@ -77,8 +75,8 @@ fn a_closed_control_segment_has_a_successor() {
 /// the whole log (seed 503920 of the simulated cluster).
 #[test]
 fn a_segment_with_data_that_nobody_lists_proves_a_longer_control_segment() {
-    let check = |planted: Planted| {
-        let mut case = crashed(planted, 4);
+    let check = || {
+        let mut case = crashed(4);
         let stale = Shelf::default()
             .with_control(case.dead, 10, &[add_open(1, 0), closed(1, 900)], false)
             .with(1, 0, 900, true);
@@ -96,7 +94,7 @@ fn a_segment_with_data_that_nobody_lists_proves_a_longer_control_segment() {
         shelves.insert(back, good);
         Ok((waits_for, case.recovers(&shelves)))
     };
-    let (waits_for, orders) = check(Planted::default()).expect("it waits");
+    let (waits_for, orders) = check().expect("it waits");
     let waits_for = waits_for.expect("it says for what");
     assert!(
         waits_for.contains("segment 11, which has data"),
@@ -105,12 +103,12 @@ fn a_segment_with_data_that_nobody_lists_proves_a_longer_control_segment() {
     let orders = orders.expect("it is whole now");
     let ids: Vec<u64> = orders[0].segments.iter().map(|s| s.segment.0).collect();
     assert_eq!(ids, [1, 11]);
-    assert!(check(Planted::one(Bug::LaterIgnored)).is_err(), "not found");
+    assert!(with_bug(Bug::LaterIgnored, check).is_err(), "not found");
 }
 
 #[test]
 fn a_damaged_or_foreign_control_segment_is_none() {
-    let mut case = crashed(Planted::default(), 3);
+    let mut case = crashed(3);
     let good = whole(&case);
     let mut shelves = good.clone();
     let [one, two] = case.left[..] else {
@@ -123,7 +121,7 @@ fn a_damaged_or_foreign_control_segment_is_none() {
     assert_eq!(case.recovers(&shelves), None);
     assert!(case.waits_for().unwrap().contains("damaged"));
     // One good replica is enough.
-    let mut case = crashed(Planted::default(), 3);
+    let mut case = crashed(3);
     shelves.insert(two, good[&two].clone());
     assert!(case.recovers(&shelves).is_some());
 }
