@@ -126,6 +126,22 @@ fn report(args: &UtilizationFigure, options: &Options) -> Result<Report> {
         failed as f64,
         Bound::AtMost(0.0),
     );
+    add_plots(&mut report, lines, costs);
+    report.table("Overwrites at fixed utilization", rows);
+    report.table("Filled until refused, then deletes", deletes);
+    report.note(format!(
+        "{} writer thread(s), {} cleaner thread(s).",
+        args.threads, args.cleaners
+    ));
+    report.note(
+        "RAMCloud's figures come from this project's earlier measurement of its code on the same kind of machine (one cleaner \
+         thread, no replication): the ratio spans runs.",
+    );
+    Ok(report)
+}
+
+/// `lines` and `costs`: rates and write costs.
+fn add_plots(report: &mut Report, mut lines: Vec<Series>, costs: Vec<Series>) {
     let anchor = RAMCLOUD
         .iter()
         .map(|(percent, rate)| (f64::from(*percent), *rate))
@@ -153,17 +169,6 @@ fn report(args: &UtilizationFigure, options: &Options) -> Result<Report> {
             costs,
         ),
     );
-    report.table("Overwrites at fixed utilization", rows);
-    report.table("Filled until refused, then deletes", deletes);
-    report.note(format!(
-        "{} writer thread(s), {} cleaner thread(s).",
-        args.threads, args.cleaners
-    ));
-    report.note(
-        "RAMCloud's figures come from this project's earlier measurement of its code on the same kind of machine (one cleaner \
-         thread, no replication): the ratio spans runs.",
-    );
-    Ok(report)
 }
 
 struct Swept {

@@ -524,6 +524,11 @@ fn report(options: &Options) -> Result<Report> {
         "Latency of one operation by a single call, 2 threads, uniform, microseconds",
         latency_rows,
     );
+    add_notes(&mut report);
+    Ok(report)
+}
+
+fn add_notes(report: &mut Report) {
     report.note(
         "FASTER and Nibble are compared through this project's earlier measurements on the same kind of machine (FASTER: 6.2 M/s \
          uniform reads and 5.5 M/s in-place updates on 2 threads, 3.0 M/s reads on 1; Nibble: 2.1 M/s updates; dashmap was 8.8 M/s \
@@ -537,7 +542,6 @@ fn report(options: &Options) -> Result<Report> {
         "{} cores: with 2 threads the cleaner shares them with the load.",
         machine::cores()
     ));
-    Ok(report)
 }
 
 fn throughput_row(

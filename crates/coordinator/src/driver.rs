@@ -77,6 +77,26 @@ struct Call {
     since_us: u64,
 }
 
+/// Times of the last log lines about problems that may last.
+#[derive(Default)]
+struct Said {
+    /// It cannot judge which servers have crashed.
+    unfit: Option<Instant>,
+    /// A server refused an order.
+    refused: Option<Instant>,
+    /// A server belongs to another cluster.
+    foreign: Option<Instant>,
+}
+
+/// Whether a problem is logged now: at most once in [`SAY_AGAIN`]. `last`: as in [`Said`].
+fn may_say(last: &mut Option<Instant>) -> bool {
+    let may = last.is_none_or(|said| said.elapsed() >= SAY_AGAIN);
+    if may {
+        *last = Some(Instant::now());
+    }
+    may
+}
+
 /// The driver's state; see the module.
 pub(crate) struct Driver {
     options: Options,
@@ -93,12 +113,7 @@ pub(crate) struct Driver {
     swept_us: u64,
     roles: Sender<Role>,
     told: Option<Role>,
-    /// Time of the last log line that it cannot judge.
-    unfit: Option<Instant>,
-    /// Time of the last log line about a server's refusal.
-    refused: Option<Instant>,
-    /// Time of the last log line about a server of another cluster.
-    foreign: Option<Instant>,
+    said: Said,
     /// Time of the last resignation because it could not judge.
     resigned: Option<Instant>,
     figures: Figures,
@@ -113,23 +128,7 @@ impl Driver {
         options: Options,
         make: impl FnOnce(&str, &str) -> Result<Box<dyn MetaStore>, StoreError>,
     ) -> Result<Running, Error> {
-        let system = |doing| move |reason| Error::System { doing, reason };
-        let mut hub_options = duramen_net::Options::new(
-            duramen_wire::native::codec::Role::Coordinator,
-            &options.cluster,
-        );
-        hub_options.limits.connections = CONNECTIONS_MAX;
-        hub_options.token.clone_from(&options.token);
-        let mut hub = Hub::new(hub_options).map_err(system("make sockets"))?;
-        let address = hub.listen(options.listen).map_err(|reason| Error::Listen {
-            address: options.listen,
-            reason,
-        })?;
-        let name = match &options.announce {
-            Some(name) => name.clone(),
-            None if address.ip().is_unspecified() => return Err(Error::Announce(address)),
-            None => address.to_string(),
-        };
+        let (hub, address, name) = listen(&options)?;
         let store = make(&name, &options.cluster).map_err(|error| Error::Store {
             store: options.store.to_string(),
             reason: error.to_string(),
@@ -169,9 +168,7 @@ impl Driver {
             swept_us: 0,
             roles,
             told: None,
-            unfit: None,
-            refused: None,
-            foreign: None,
+            said: Said::default(),
             resigned: None,
             figures: Figures::default(),
             stops: None,
@@ -475,10 +472,9 @@ impl Driver {
     }
 
     fn say_unfit(&mut self, asked: usize, answered: usize, is_denied: bool) {
-        if self.unfit.is_some_and(|said| said.elapsed() < SAY_AGAIN) {
+        if !may_say(&mut self.said.unfit) {
             return;
         }
-        self.unfit = Some(Instant::now());
         if is_denied {
             tracing::error!(
                 asked,
@@ -496,7 +492,7 @@ impl Driver {
     /// The hub refused a server of a cluster with another id.
     fn foreign(&mut self, peer: SocketAddr, cluster_id: ClusterId) {
         self.handle(Input::Foreign { cluster_id });
-        if self.mistaken().is_none() && self.may_say_foreign() {
+        if self.mistaken().is_none() && may_say(&mut self.said.foreign) {
             let ours = self.hub.cluster_id();
             tracing::warn!(
                 %peer,
@@ -514,18 +510,10 @@ impl Driver {
 
     fn say_mistaken(&mut self) {
         if let Some(why) = self.mistaken()
-            && self.may_say_foreign()
+            && may_say(&mut self.said.foreign)
         {
             tracing::error!("not ready: {why}");
         }
-    }
-
-    fn may_say_foreign(&mut self) -> bool {
-        let may = self.foreign.is_none_or(|said| said.elapsed() >= SAY_AGAIN);
-        if may {
-            self.foreign = Some(Instant::now());
-        }
-        may
     }
 
     /// Leaves the leadership to a coordinator that may reach the servers.
@@ -601,6 +589,31 @@ impl Driver {
             role,
         }
     }
+}
+
+fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |reason| Error::System { doing, reason }
+}
+
+/// The sockets, the real address of the listening one, and the name under which others reach it.
+fn listen(options: &Options) -> Result<(Hub<News>, SocketAddr, String), Error> {
+    let mut hub_options = duramen_net::Options::new(
+        duramen_wire::native::codec::Role::Coordinator,
+        &options.cluster,
+    );
+    hub_options.limits.connections = CONNECTIONS_MAX;
+    hub_options.token.clone_from(&options.token);
+    let mut hub = Hub::new(hub_options).map_err(system("make sockets"))?;
+    let address = hub.listen(options.listen).map_err(|reason| Error::Listen {
+        address: options.listen,
+        reason,
+    })?;
+    let name = match &options.announce {
+        Some(name) => name.clone(),
+        None if address.ip().is_unspecified() => return Err(Error::Announce(address)),
+        None => address.to_string(),
+    };
+    Ok((hub, address, name))
 }
 
 /// Id of a new cluster. Each `RandomState` has random keys of its own.

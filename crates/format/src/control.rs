@@ -226,42 +226,27 @@ const PART_BYTES: usize = 16;
 impl Record {
     /// The name for messages.
     pub fn name(&self) -> &'static str {
-        match self {
-            Record::Snapshot { .. } => "snapshot",
-            Record::AddOpen { .. } => "add-open",
-            Record::Closed { .. } => "closed",
-            Record::Swap { .. } => "swap",
-            Record::Pass(_) => "pass",
-            Record::TableCreate { .. } => "table-create",
-            Record::TableDrop { .. } => "table-drop",
-            Record::TableClear { .. } => "table-clear",
-            Record::TableLevel { .. } => "table-level",
-            Record::SafeVersion { .. } => "safe-version",
-            Record::SegmentEpoch { .. } => "segment-epoch",
-            Record::SegmentGeneration { .. } => "segment-generation",
-            Record::CleanShutdown { .. } => "clean-shutdown",
-            Record::TableStats { .. } => "table-stats",
-            Record::Segments(_) => "segments",
-        }
+        self.kind().1
     }
 
-    fn kind(&self) -> u8 {
+    /// The number of its kind, and the name.
+    fn kind(&self) -> (u8, &'static str) {
         match self {
-            Record::Snapshot { .. } => SNAPSHOT,
-            Record::AddOpen { .. } => ADD_OPEN,
-            Record::Closed { .. } => CLOSED,
-            Record::Swap { .. } => SWAP,
-            Record::Pass(_) => PASS,
-            Record::TableCreate { .. } => TABLE_CREATE,
-            Record::TableDrop { .. } => TABLE_DROP,
-            Record::TableClear { .. } => TABLE_CLEAR,
-            Record::TableLevel { .. } => TABLE_LEVEL,
-            Record::SafeVersion { .. } => SAFE_VERSION,
-            Record::SegmentEpoch { .. } => SEGMENT_EPOCH,
-            Record::SegmentGeneration { .. } => SEGMENT_GENERATION,
-            Record::CleanShutdown { .. } => CLEAN_SHUTDOWN,
-            Record::TableStats { .. } => TABLE_STATS,
-            Record::Segments(_) => SEGMENTS,
+            Record::Snapshot { .. } => (SNAPSHOT, "snapshot"),
+            Record::AddOpen { .. } => (ADD_OPEN, "add-open"),
+            Record::Closed { .. } => (CLOSED, "closed"),
+            Record::Swap { .. } => (SWAP, "swap"),
+            Record::Pass(_) => (PASS, "pass"),
+            Record::TableCreate { .. } => (TABLE_CREATE, "table-create"),
+            Record::TableDrop { .. } => (TABLE_DROP, "table-drop"),
+            Record::TableClear { .. } => (TABLE_CLEAR, "table-clear"),
+            Record::TableLevel { .. } => (TABLE_LEVEL, "table-level"),
+            Record::SafeVersion { .. } => (SAFE_VERSION, "safe-version"),
+            Record::SegmentEpoch { .. } => (SEGMENT_EPOCH, "segment-epoch"),
+            Record::SegmentGeneration { .. } => (SEGMENT_GENERATION, "segment-generation"),
+            Record::CleanShutdown { .. } => (CLEAN_SHUTDOWN, "clean-shutdown"),
+            Record::TableStats { .. } => (TABLE_STATS, "table-stats"),
+            Record::Segments(_) => (SEGMENTS, "segments"),
         }
     }
 
@@ -271,7 +256,7 @@ impl Record {
     /// If a table's name is longer than [`TABLE_NAME_BYTES_MAX`]: the engine refuses such names.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
-        out.extend_from_slice(&[self.kind(), 0, 0, 0]);
+        out.extend_from_slice(&[self.kind().0, 0, 0, 0]);
         out.extend_from_slice(&[0; RECORD_HEADER_BYTES - 4]);
         self.encode_body(out);
         out.resize(start + (out.len() - start).next_multiple_of(ALIGN_BYTES), 0);
@@ -304,15 +289,12 @@ impl Record {
                 version_floor,
                 add,
                 remove,
-            } => {
-                to.u64(*version_floor).count(add.len()).count(remove.len());
-                for added in add {
-                    to.u64(added.segment.0)
-                        .u64(added.epoch)
-                        .certificate(added.certificate);
-                }
-                to.ids(remove)
-            }
+            } => to
+                .u64(*version_floor)
+                .count(add.len())
+                .count(remove.len())
+                .added(add)
+                .ids(remove),
             Record::Pass(pass) => to
                 .u64(pass.first.0)
                 .u32(pass.count)
@@ -343,28 +325,8 @@ impl Record {
                 next_segment,
                 safe_version,
             } => to.u64(next_segment.0).u64(*safe_version),
-            Record::TableStats { table, parts } => {
-                to.u32(*table).count(parts.len());
-                for part in parts {
-                    to.u64(part.entries).u64(part.bytes);
-                }
-                &mut to
-            }
-            Record::Segments(listed) => {
-                to.count(listed.len());
-                let mut before = 0;
-                for one in listed {
-                    let beyond = one.segment.0.checked_sub(before).expect("ids grow");
-                    before = one.segment.0;
-                    to.varint(beyond).varint(one.epoch).varint(one.generation);
-                    to.varint(one.head.into());
-                    match one.closed {
-                        None => to.u8(one.kind as u8),
-                        Some(closed) => to.u8(one.kind as u8 | IS_CLOSED).certificate(closed),
-                    };
-                }
-                &mut to
-            }
+            Record::TableStats { table, parts } => to.u32(*table).parts(parts),
+            Record::Segments(listed) => to.listed(listed),
         };
     }
 
@@ -594,6 +556,41 @@ impl Put<'_> {
     fn ids(&mut self, ids: &[SegmentId]) -> &mut Self {
         for id in ids {
             self.u64(id.0);
+        }
+        self
+    }
+
+    fn added(&mut self, added: &[Added]) -> &mut Self {
+        for one in added {
+            self.u64(one.segment.0)
+                .u64(one.epoch)
+                .certificate(one.certificate);
+        }
+        self
+    }
+
+    fn parts(&mut self, parts: &[PartStats]) -> &mut Self {
+        self.count(parts.len());
+        for part in parts {
+            self.u64(part.entries).u64(part.bytes);
+        }
+        self
+    }
+
+    fn listed(&mut self, listed: &[ListedSegment]) -> &mut Self {
+        self.count(listed.len());
+        let mut before = 0;
+        for one in listed {
+            let beyond = one.segment.0.checked_sub(before).expect("ids grow");
+            before = one.segment.0;
+            self.varint(beyond)
+                .varint(one.epoch)
+                .varint(one.generation)
+                .varint(one.head.into());
+            match one.closed {
+                None => self.u8(one.kind as u8),
+                Some(closed) => self.u8(one.kind as u8 | IS_CLOSED).certificate(closed),
+            };
         }
         self
     }

@@ -387,6 +387,37 @@ fn what_makes_no_sense_changes_nothing() {
     assert_eq!(rig.ask(&question, &bytes), PeerAnswer::OldEpoch { has: 3 });
 }
 
+fn ask_read(rig: &mut Rig, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
+    let question = Peer::ReadReplica(read.clone());
+    let mut replies = rig.ask_as(ServerId::new(5, 1), &question, &[]);
+    let reply = replies.pop().expect("at once");
+    (reply.answer, reply.payload.to_vec())
+}
+
+/// The keys of the entries of all answers, and the number of answers.
+fn read_all(rig: &mut Rig, read: &ReadReplica) -> (Vec<String>, usize) {
+    let mut read = read.clone();
+    let (mut found, mut answers) = (Vec::new(), 0);
+    loop {
+        let (answer, payload) = ask_read(rig, &read);
+        let PeerAnswer::Entries { next, entries } = answer else {
+            panic!("{answer:?}");
+        };
+        let mut rest = &payload[..];
+        for _ in 0..entries {
+            let entry = entry::parse(rest).unwrap();
+            found.push(String::from_utf8(entry.key.to_vec()).unwrap());
+            rest = &rest[entry.padded_bytes..];
+        }
+        assert!(rest.is_empty() && (payload.len() <= 300 || entries == 1));
+        answers += 1;
+        match next {
+            Some(next) => read.offset = next,
+            None => return (found, answers),
+        }
+    }
+}
+
 #[test]
 fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     let mut rig = Rig::new();
@@ -404,7 +435,7 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
         creation,
     };
     let low = KeyRange::new(RouteHash::MIN, middle);
-    let mut read = ReadReplica {
+    let read = ReadReplica {
         recovery: RecoveryId(1),
         partition: 0,
         log: MASTER,
@@ -422,37 +453,14 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
         offset: 0,
         bytes_max: 300,
     };
-    let ask = |rig: &mut Rig, read: &ReadReplica| {
-        let question = Peer::ReadReplica(read.clone());
-        let reply = rig
-            .ask_as(ServerId::new(5, 1), &question, &[])
-            .pop()
-            .expect("at once");
-        (reply.answer, reply.payload)
-    };
-    assert!(invalid(&ask(&mut rig, &read).0), "nobody recovers it");
+    assert!(invalid(&ask_read(&mut rig, &read).0), "nobody recovers it");
     rig.start_read(0);
-    assert!(matches!(ask(&mut rig, &read).0, PeerAnswer::NotYet { .. }));
+    assert!(matches!(
+        ask_read(&mut rig, &read).0,
+        PeerAnswer::NotYet { .. }
+    ));
     assert!(rig.service.read_step() && !rig.service.read_step());
-    let (mut found, mut answers) = (Vec::new(), 0);
-    loop {
-        let (answer, payload) = ask(&mut rig, &read);
-        let PeerAnswer::Entries { next, entries } = answer else {
-            panic!("{answer:?}");
-        };
-        let mut rest = &payload[..];
-        for _ in 0..entries {
-            let entry = entry::parse(rest).unwrap();
-            found.push(String::from_utf8(entry.key.to_vec()).unwrap());
-            rest = &rest[entry.padded_bytes..];
-        }
-        assert!(rest.is_empty() && (payload.len() <= 300 || entries == 1));
-        answers += 1;
-        match next {
-            Some(next) => read.offset = next,
-            None => break,
-        }
-    }
+    let (mut found, answers) = read_all(&mut rig, &read);
     let hasher = KeyHasher::new(SEED);
     let mut expected = names.clone();
     expected.retain(|key| low.contains(hasher.route(key.as_bytes())));
@@ -461,33 +469,20 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     assert_eq!(found, expected);
     assert!(answers > 10 && expected.len() > 50);
     // Places where no entry begins, and replicas that differ from the requester's record.
-    assert!(invalid(
-        &ask(
-            &mut rig,
-            &ReadReplica {
-                offset: 3,
-                ..read.clone()
-            }
-        )
-        .0
-    ));
-    assert!(invalid(
-        &ask(
-            &mut rig,
-            &ReadReplica {
-                offset: u32::MAX,
-                ..read.clone()
-            }
-        )
-        .0
-    ));
+    for offset in [3, u32::MAX] {
+        let read = ReadReplica {
+            offset,
+            ..read.clone()
+        };
+        assert!(invalid(&ask_read(&mut rig, &read).0));
+    }
     let shorter = Certificate::of(&bytes[..64]);
     let other = ReadReplica {
         certificate: shorter,
         ..read.clone()
     };
     assert!(
-        matches!(ask(&mut rig, &other).0, PeerAnswer::Bad { .. }),
+        matches!(ask_read(&mut rig, &other).0, PeerAnswer::Bad { .. }),
         "B5"
     );
     let missing = ReadReplica {
@@ -495,11 +490,14 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
         ..read
     };
     assert!(matches!(
-        ask(&mut rig, &missing).0,
+        ask_read(&mut rig, &missing).0,
         PeerAnswer::NotYet { .. }
     ));
     assert!(rig.service.read_step());
-    assert!(matches!(ask(&mut rig, &missing).0, PeerAnswer::Bad { .. }));
+    assert!(matches!(
+        ask_read(&mut rig, &missing).0,
+        PeerAnswer::Bad { .. }
+    ));
 }
 
 /// The disk's replicas of the master's log, in the form of a message to the master.

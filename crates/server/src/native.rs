@@ -141,15 +141,18 @@ impl Executor {
         let (Some(session), Some(membership)) = (session, shared.membership()) else {
             return turn_away(turns, frames);
         };
-        let servant = self
-            .servant
-            .get_or_insert_with(|| Servant::new(membership.clients().clone()));
-        let mut seen = CurrentView {
-            cache: &mut self.cache,
-            membership,
+        let mut round = Round {
+            servant: self
+                .servant
+                .get_or_insert_with(|| Servant::new(membership.clients().clone())),
+            seen: CurrentView {
+                cache: &mut self.cache,
+                membership,
+            },
+            now_us: membership.now_us(),
+            fetch_bytes: shared.tier().map(|tier| tier.fetch_bytes()),
         };
-        let (now_us, started) = (membership.now_us(), Instant::now());
-        let fetch_bytes = shared.tier().map(|tier| tier.fetch_bytes());
+        let started = Instant::now();
         for turn in &mut *turns {
             turn.client.begin_native();
         }
@@ -176,28 +179,9 @@ impl Executor {
                 }
                 match &decoded[n] {
                     Decoded::Request(asked) => {
-                        if let Some(most) = fetch_bytes {
-                            let lent = turn.client.lent_bytes(turn.executed);
-                            servant.when_cold(WhenCold::Waits {
-                                bytes_max: most.saturating_sub(lent),
-                            });
-                        }
-                        servant.serve(&mut guard, &mut seen, now_us, asked, turn.out);
-                        if let Some(most) = fetch_bytes
-                            && !serve_cold(
-                                servant,
-                                &mut guard,
-                                &mut seen,
-                                (now_us, most),
-                                asked,
-                                turn,
-                            )
-                        {
+                        if !round.serve(&mut guard, asked, turn) {
                             continue;
                         }
-                        let position = servant.take_wait();
-                        let tells_of_data = !matches!(asked.request, Request::Ping);
-                        turn.client.settle_native(&position, tells_of_data); // Y1
                     }
                     Decoded::Foreign => refuse(turn.out, &framed.header, &FOREIGN),
                     Decoded::Malformed(error) => {
@@ -226,28 +210,70 @@ fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
     }
 }
 
-/// Y4: parks a request that lacked entries on flash, or answers it if it cannot be parked. Returns
-/// whether it was answered.
-fn serve_cold(
-    servant: &mut Servant,
-    guard: &mut Guard<'_>,
-    seen: &mut CurrentView<'_>,
-    (now_us, most): (u64, usize),
-    asked: &ClientRequest<'_>,
-    turn: &mut Turn<'_>,
-) -> bool {
-    let wanted = servant.take_wanted();
-    if wanted.is_empty() {
-        return true;
+/// The state that the requests of one round share.
+struct Round<'a> {
+    servant: &'a mut Servant,
+    seen: CurrentView<'a>,
+    now_us: u64,
+    /// Maximum bytes that a client may have fetched from flash. `None`: there is no flash.
+    fetch_bytes: Option<usize>,
+}
+
+impl Round<'_> {
+    /// Runs a request, or parks it until its entries are fetched. Returns whether it was answered.
+    #[inline]
+    fn serve(
+        &mut self,
+        guard: &mut Guard<'_>,
+        asked: &ClientRequest<'_>,
+        turn: &mut Turn<'_>,
+    ) -> bool {
+        if let Some(most) = self.fetch_bytes {
+            let lent = turn.client.lent_bytes(turn.executed);
+            self.servant.when_cold(WhenCold::Waits {
+                bytes_max: most.saturating_sub(lent),
+            });
+        }
+        self.answer(guard, asked, turn);
+        if let Some(most) = self.fetch_bytes
+            && !self.serve_cold(guard, most, asked, turn)
+        {
+            return false;
+        }
+        let position = self.servant.take_wait();
+        let tells_of_data = !matches!(asked.request, Request::Ping);
+        turn.client.settle_native(&position, tells_of_data); // Y1
+        true
     }
-    if let Some(then) = turn.client.park_native(turn.executed, wanted, most) {
-        servant.when_cold(then); // `then` makes sure that it is answered
-        servant.serve(guard, seen, now_us, asked, turn.out);
-        return true;
+
+    #[inline]
+    fn answer(&mut self, guard: &mut Guard<'_>, asked: &ClientRequest<'_>, turn: &mut Turn<'_>) {
+        let (seen, now_us) = (&mut self.seen, self.now_us);
+        self.servant.serve(guard, seen, now_us, asked, turn.out);
     }
-    servant.take_wait(); // no reply depends on it
-    turn.halted = true;
-    false
+
+    /// Y4: parks a request that lacked entries on flash, or answers it if it cannot be parked.
+    /// Returns whether it was answered.
+    fn serve_cold(
+        &mut self,
+        guard: &mut Guard<'_>,
+        most: usize,
+        asked: &ClientRequest<'_>,
+        turn: &mut Turn<'_>,
+    ) -> bool {
+        let wanted = self.servant.take_wanted();
+        if wanted.is_empty() {
+            return true;
+        }
+        if let Some(then) = turn.client.park_native(turn.executed, wanted, most) {
+            self.servant.when_cold(then); // `then` makes sure that it is answered
+            self.answer(guard, asked, turn);
+            return true;
+        }
+        self.servant.take_wait(); // no reply depends on it
+        turn.halted = true;
+        false
+    }
 }
 
 /// Notes the flash entries that a request needs; it stands behind a request that waits for flash.
@@ -276,7 +302,7 @@ const FOREIGN: Trouble<'static> = Trouble::NotServing {
 };
 
 #[inline]
-fn decode<'a>(guard: &duramen_engine::Guard<'_>, framed: &Framed, input: &'a [u8]) -> Decoded<'a> {
+fn decode<'a>(guard: &Guard<'_>, framed: &Framed, input: &'a [u8]) -> Decoded<'a> {
     let frame = Frame {
         header: framed.header,
         body: &input[framed.body.clone()],
@@ -294,7 +320,7 @@ fn decode<'a>(guard: &duramen_engine::Guard<'_>, framed: &Framed, input: &'a [u8
 }
 
 #[inline]
-fn fetch(guard: &duramen_engine::Guard<'_>, decoded: &Decoded<'_>) {
+fn fetch(guard: &Guard<'_>, decoded: &Decoded<'_>) {
     if let Decoded::Request(ClientRequest {
         hint: Some(hint), ..
     }) = decoded

@@ -56,6 +56,28 @@ pub struct Server {
     life: Option<Lifeline>,
 }
 
+/// Judges the memory that the settings ask for, and fits the numbers of threads and of connections
+/// to this machine.
+fn fit_to_machine(config: &mut ServerConfig) -> Result<(), ServerError> {
+    if let Some(limit) = MemoryLimit::now() {
+        match limit.judge(config.memory_bytes) {
+            Ok(None) => {}
+            Ok(Some(warning)) => tracing::warn!("{warning}"),
+            Err(why) => return Err(ServerError::Config(why)),
+        }
+    }
+    config.threads = config.reactor_threads();
+    if let Some(fit) = raise_file_limit(config.maxclients) {
+        tracing::warn!(
+            maxclients = config.maxclients,
+            fit,
+            "the system allows fewer open files than maxclients needs (raise `ulimit -n`)"
+        );
+        config.maxclients = fit.max(1);
+    }
+    Ok(())
+}
+
 impl Server {
     /// Binds every address, starts the threads, and loads the data. Clients are served when this
     /// returns.
@@ -79,22 +101,7 @@ impl Server {
         file: Option<ConfigFile>,
     ) -> Result<Server, ServerError> {
         config.check()?;
-        if let Some(limit) = MemoryLimit::now() {
-            match limit.judge(config.memory_bytes) {
-                Ok(None) => {}
-                Ok(Some(warning)) => tracing::warn!("{warning}"),
-                Err(why) => return Err(ServerError::Config(why)),
-            }
-        }
-        config.threads = config.reactor_threads();
-        if let Some(fit) = raise_file_limit(config.maxclients) {
-            tracing::warn!(
-                maxclients = config.maxclients,
-                fit,
-                "the system allows fewer open files than maxclients needs (raise `ulimit -n`)"
-            );
-            config.maxclients = fit.max(1);
-        }
+        fit_to_machine(&mut config)?;
         let (listeners, resp) = bind(&config, config.threads)?;
         let admin_listener = if config.admin {
             Some(Admin::bind(&config)?)
@@ -121,18 +128,25 @@ impl Server {
             server.addresses.admin = Some(admin.address());
             server.admin = Some(admin);
         }
+        server.start_loader()?;
+        Ok(server)
+    }
+
+    /// Starts the thread that loads the data; for a member, the one that waits until it is served.
+    fn start_loader(&mut self) -> Result<(), ServerError> {
         let load: Box<dyn FnOnce() -> Result<(), ServerError> + Send> =
-            if shared.config().is_member() {
+            if self.shared.config().is_member() {
                 let ports = Ports {
-                    resp: server.addresses.resp[0].port(),
-                    admin: server.addresses.admin.map(|address| address.port()),
+                    resp: self.addresses.resp[0].port(),
+                    admin: self.addresses.admin.map(|address| address.port()),
                 };
-                let (life, native, opens) = Lifeline::begin(&shared, ports)?;
-                server.addresses.native = Some(native);
-                server.life = Some(life);
+                let (life, native, opens) = Lifeline::begin(&self.shared, ports)?;
+                self.addresses.native = Some(native);
+                self.life = Some(life);
                 // No answer arrives if the server was told to stop.
                 Box::new(move || opens.recv().unwrap_or(Ok(())))
             } else {
+                let shared = Arc::clone(&self.shared);
                 Box::new(move || load(&shared))
             };
         let loader = std::thread::Builder::new()
@@ -142,8 +156,8 @@ impl Server {
                 doing: "start the loading thread",
                 source,
             })?;
-        server.loader = Some(loader);
-        Ok(server)
+        self.loader = Some(loader);
+        Ok(())
     }
 
     fn start_reactors(&mut self, listeners: Vec<Listeners>) -> Result<(), ServerError> {

@@ -21,10 +21,8 @@ struct Side {
     _data: Scratch,
 }
 
-/// Runs the part.
-pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
-    let bytes = options.size(1024, 64) * MIB;
-    let keys = bytes / 1016;
+/// Starts both servers, with room for so many bytes of data.
+fn start(programs: &Programs, bytes: u64) -> Result<Vec<Side>> {
     let mut sides = Vec::new();
     let data = programs.scratch()?;
     let memory = (bytes as f64 * 1.6) as u64 + 64 * MIB;
@@ -39,6 +37,14 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
             _data: data,
         });
     }
+    Ok(sides)
+}
+
+/// Runs the part.
+pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
+    let bytes = options.size(1024, 64) * MIB;
+    let keys = bytes / 1016;
+    let sides = start(programs, bytes)?;
     let mut rows = Vec::new();
     for side in &sides {
         let mut load = Load::usual(side.server.address, Command::Set, 64);

@@ -8,7 +8,7 @@ use crate::harness::{
 use crate::servers::client::info_number;
 use crate::servers::{Redis, Scratch, Server};
 use duramen_base::units::MIB;
-use duramen_load::{Command, Limit, Load};
+use duramen_load::{Command, Limit, Load, Summary};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -74,6 +74,18 @@ struct Shape {
 }
 
 impl Shape {
+    fn row(&self, server: &str, acknowledged: &str, rate: f64, latency: &Summary) -> Row {
+        let shape = format!("{} x {}", self.connections, self.pipeline);
+        Row::new()
+            .with("connections x pipeline", shape)
+            .with("server", server)
+            .with("acknowledged when", acknowledged)
+            .number("SET/s", rate, 3)
+            .number("p50 µs", latency.p50_us, 3)
+            .number("p99 µs", latency.p99_us, 3)
+            .number("p99.9 µs", latency.p99_9_us, 3)
+    }
+
     fn rate(&self, name: &str) -> f64 {
         let found = self.rates.iter().find(|(other, _, _)| other == name);
         found.map_or(f64::NAN, |(_, rate, _)| *rate)
@@ -154,34 +166,11 @@ fn measure(
             summary.p50_us
         );
         shape.rates.push((side.name.clone(), *rate, summary.p50_us));
-        rows.push(
-            Row::new()
-                .with(
-                    "connections x pipeline",
-                    format!("{connections} x {pipeline}"),
-                )
-                .with("server", side.name.as_str())
-                .with("acknowledged when", side.acknowledged)
-                .number("SET/s", *rate, 3)
-                .number("p50 µs", summary.p50_us, 3)
-                .number("p99 µs", summary.p99_us, 3)
-                .number("p99.9 µs", summary.p99_9_us, 3),
-        );
+        let (name, acknowledged) = (side.name.as_str(), side.acknowledged);
+        rows.push(shape.row(name, acknowledged, *rate, &summary));
     }
     let disk = medians.last().copied().unwrap_or(f64::NAN);
-    rows.push(
-        Row::new()
-            .with(
-                "connections x pipeline",
-                format!("{connections} x {pipeline}"),
-            )
-            .with("server", "the disk alone")
-            .with("acknowledged when", "fdatasync")
-            .number("SET/s", disk, 3)
-            .number("p50 µs", raw_summary.p50_us, 3)
-            .number("p99 µs", raw_summary.p99_us, 3)
-            .number("p99.9 µs", raw_summary.p99_9_us, 3),
-    );
+    rows.push(shape.row("the disk alone", "fdatasync", disk, &raw_summary));
     Ok(shape)
 }
 

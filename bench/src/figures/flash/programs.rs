@@ -68,6 +68,12 @@ pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
         }
     }
     report.table("Programs (Figure 5, §5.4, §5.5)", rows);
+    let rows = working_sets(bench, data, ram)?;
+    report.table("Working sets of HashCache (Figure 6)", rows);
+    Ok(report)
+}
+
+fn working_sets(bench: &Bench, data: u64, ram: u64) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (way, shown) in ways(bench) {
         let given = arguments(&[
@@ -98,8 +104,7 @@ pub fn run(args: &FlashArgs, bench: &Bench) -> Result<Report> {
             );
         }
     }
-    report.table("Working sets of HashCache (Figure 6)", rows);
-    Ok(report)
+    Ok(rows)
 }
 
 fn row(name: &str, memory: &str, run: &Run) -> Row {

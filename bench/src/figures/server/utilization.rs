@@ -60,22 +60,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
                 .with("errors", errors),
         );
     }
-    for (percent, bound) in [(80, 0.80), (90, 0.55)] {
-        let found = at
-            .iter()
-            .find(|(p, _, _)| *p == percent)
-            .map_or(f64::NAN, |(_, rate, _)| rate / at[0].1);
-        let target = format!("SET through the server at {percent} % of that at 30 % ≥ {bound}");
-        report.target(target, found, Bound::AtLeast(bound));
-    }
-    let pause = at
-        .last()
-        .map_or(f64::NAN, |(_, _, pause)| pause.as_secs_f64());
-    report.target(
-        "through the server: no second without progress at 95 % (longest pause, s)",
-        pause,
-        Bound::AtMost(0.99),
-    );
+    targets(&at, report);
     report.table(
         "SET, P = 16, 50 connections, 100 B uniform, at fixed utilization",
         rows,
@@ -94,6 +79,26 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         ),
     );
     Ok(())
+}
+
+/// `at`: utilizations in percent, with their rates and longest pauses.
+fn targets(at: &[(u32, f64, Duration)], report: &mut Report) {
+    for (percent, bound) in [(80, 0.80), (90, 0.55)] {
+        let found = at
+            .iter()
+            .find(|(p, _, _)| *p == percent)
+            .map_or(f64::NAN, |(_, rate, _)| rate / at[0].1);
+        let target = format!("SET through the server at {percent} % of that at 30 % ≥ {bound}");
+        report.target(target, found, Bound::AtLeast(bound));
+    }
+    let pause = at
+        .last()
+        .map_or(f64::NAN, |(_, _, pause)| pause.as_secs_f64());
+    report.target(
+        "through the server: no second without progress at 95 % (longest pause, s)",
+        pause,
+        Bound::AtMost(0.99),
+    );
 }
 
 /// Runs the load and finds the longest time without an answered request, to 20 ms.

@@ -19,93 +19,63 @@ pub(super) fn run(
     server: &mut Servers,
     json: bool,
 ) -> Result<(), Failure> {
-    let mut out = Printer::new(json);
+    let out = &mut Printer::new(json);
     match command {
         ClientCommand::Get { key, no_newline } => {
             let reply = server.ask(&request("GET", [key]))?;
             out.value(&reply, !no_newline)
         }
-        ClientCommand::Set(args) => set(args, server, &mut out),
-        ClientCommand::Del { keys } => counted(&sum(server, "DEL", keys)?, "no such key", &mut out),
-        ClientCommand::Exists { keys } => counted(&sum(server, "EXISTS", keys)?, "", &mut out),
-        ClientCommand::Incr { key, by } => {
-            let reply = server.ask(&[&b"INCRBY"[..], key.as_bytes(), by.to_string().as_bytes()])?;
-            out.reply(&reply)
-        }
-        ClientCommand::Decr { key, by } => {
-            let reply = server.ask(&[&b"DECRBY"[..], key.as_bytes(), by.to_string().as_bytes()])?;
-            out.reply(&reply)
-        }
-        ClientCommand::Incrbyfloat { key, by } => {
-            let reply = server.ask(&[
-                &b"INCRBYFLOAT"[..],
-                key.as_bytes(),
-                by.to_string().as_bytes(),
-            ])?;
-            out.reply(&reply)
-        }
+        ClientCommand::Set(args) => set(args, server, out),
+        ClientCommand::Del { keys } => counted(&sum(server, "DEL", keys)?, "no such key", out),
+        ClientCommand::Exists { keys } => counted(&sum(server, "EXISTS", keys)?, "", out),
+        ClientCommand::Incr { key, by } => change("INCRBY", key, by, server, out),
+        ClientCommand::Decr { key, by } => change("DECRBY", key, by, server, out),
+        ClientCommand::Incrbyfloat { key, by } => change("INCRBYFLOAT", key, by, server, out),
         ClientCommand::Append { key, value } => {
-            let reply = server.ask(&[&b"APPEND"[..], key.as_bytes(), &value_of(value)?])?;
-            out.reply(&reply)
+            let value = value_of(value)?;
+            out.reply(&server.ask(&words("APPEND", key, &value))?)
         }
         ClientCommand::Strlen { key } => out.reply(&server.ask(&request("STRLEN", [key]))?),
-        ClientCommand::Mget { keys } => mget(keys, server, &mut out),
-        ClientCommand::Mset { pairs } => {
-            if pairs.len() % 2 != 0 {
-                let text = format!(
-                    "mset takes keys and values in turn; the last key, `{}`, has no value",
-                    text(pairs.last())
-                );
-                return Err(Failure::Usage(text));
-            }
-            out.done(&server.ask(&request("MSET", pairs))?)
-        }
+        ClientCommand::Mget { keys } => mget(keys, server, out),
+        ClientCommand::Mset { pairs } => mset(pairs, server, out),
         ClientCommand::Expire { key, after, nx, xx } => {
             let after_ms = after.ms.to_string();
-            let mut words = vec![&b"PEXPIRE"[..], key.as_bytes(), after_ms.as_bytes()];
+            let mut words = words("PEXPIRE", key, &after_ms).to_vec();
             words.extend(condition(*nx, *xx));
-            counted(
-                &server.ask(&words)?,
-                "no such key, or the condition did not hold",
-                &mut out,
-            )
+            let none = "no such key, or the condition did not hold";
+            counted(&server.ask(&words)?, none, out)
         }
         ClientCommand::Ttl { key, ms } => {
-            let reply = server.ask(&request(if *ms { "PTTL" } else { "TTL" }, [key]))?;
-            if reply == Reply::Integer(-2) {
-                return absent("no such key", &mut out);
+            let name = if *ms { "PTTL" } else { "TTL" };
+            match server.ask(&request(name, [key]))? {
+                Reply::Integer(-2) => absent("no such key", out),
+                reply => out.reply(&reply),
             }
-            out.reply(&reply)
         }
-        ClientCommand::Persist { key } => counted(
-            &server.ask(&request("PERSIST", [key]))?,
-            "no such key, or it never expires",
-            &mut out,
-        ),
-        ClientCommand::Type { key } => {
-            let reply = server.ask(&request("TYPE", [key]))?;
-            if reply.as_bytes() == Some(b"none") {
-                return absent("no such key", &mut out);
-            }
-            out.reply(&reply)
+        ClientCommand::Persist { key } => {
+            let none = "no such key, or it never expires";
+            counted(&server.ask(&request("PERSIST", [key]))?, none, out)
         }
+        ClientCommand::Type { key } => match server.ask(&request("TYPE", [key]))? {
+            none if none.as_bytes() == Some(b"none") => absent("no such key", out),
+            reply => out.reply(&reply),
+        },
         ClientCommand::Rename { key, new_key } => {
             out.done(&server.ask(&request("RENAME", [key, new_key]))?)
         }
-        ClientCommand::Scan(args) => scan(args, server, &mut out),
-        ClientCommand::Keys { pattern } => keys(pattern, server, &mut out),
-        ClientCommand::Dbsize => dbsize(server, &mut out),
-        ClientCommand::Ping { count } => ping(*count, server, &mut out),
+        ClientCommand::Scan(args) => scan(args, server, out),
+        ClientCommand::Keys { pattern } => keys(pattern, server, out),
+        ClientCommand::Dbsize => dbsize(server, out),
+        ClientCommand::Ping { count } => ping(*count, server, out),
         ClientCommand::Info { sections } => {
             let reply = server.ask(&request("INFO", sections))?;
-            out.info(&String::from_utf8_lossy(
-                reply.as_bytes().unwrap_or_default(),
-            ))
+            let text = reply.as_bytes().unwrap_or_default();
+            out.info(&String::from_utf8_lossy(text))
         }
         ClientCommand::Snapshot { dir, background } => {
-            super::snapshot::run(dir, *background, server, &mut out)
+            super::snapshot::run(dir, *background, server, out)
         }
-        ClientCommand::Table(args) => table(&args.command, server, &mut out),
+        ClientCommand::Table(args) => table(&args.command, server, out),
         ClientCommand::Call { words } => {
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
             out.reply(&server.ask(&words)?)
@@ -117,6 +87,16 @@ pub(super) fn run(
 /// Whether the keys of one request are in different slots.
 fn is_crossed(asked: &Result<Reply, Failure>) -> bool {
     matches!(asked, Err(Failure::Server(text)) if text.starts_with("CROSSSLOT"))
+}
+
+fn change(
+    name: &str,
+    key: &OsStr,
+    by: &impl ToString,
+    server: &mut Servers,
+    out: &mut Printer,
+) -> Result<(), Failure> {
+    out.reply(&server.ask(&words(name, key, &by.to_string()))?)
 }
 
 /// The sum of a counting command over all keys. In a cluster several members may have the keys:
@@ -168,6 +148,10 @@ fn request<'a>(name: &'a str, args: impl IntoIterator<Item = &'a OsString>) -> V
     std::iter::once(name.as_bytes())
         .chain(args.into_iter().map(|arg| arg.as_bytes()))
         .collect()
+}
+
+fn words<'a>(name: &'a str, key: &'a OsStr, value: &'a impl AsRef<[u8]>) -> [&'a [u8]; 3] {
+    [name.as_bytes(), key.as_bytes(), value.as_ref()]
 }
 
 fn condition(nx: bool, xx: bool) -> Option<&'static [u8]> {
@@ -251,6 +235,16 @@ fn set(args: &SetArgs, server: &mut Servers, out: &mut Printer) -> Result<(), Fa
         Reply::Null => absent("not stored: the condition did not hold", out),
         reply => out.done(&reply),
     }
+}
+
+fn mset(pairs: &[OsString], server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
+    if !pairs.len().is_multiple_of(2) {
+        return Err(Failure::Usage(format!(
+            "mset takes keys and values in turn; the last key, `{}`, has no value",
+            text(pairs.last())
+        )));
+    }
+    out.done(&server.ask(&request("MSET", pairs))?)
 }
 
 fn mget(keys: &[OsString], server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use duramen_wire::resp::Reply;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// Percentiles of one command or family of commands, in microseconds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Latency {
     pub(super) command: String,
     /// Since start, or per second of the interval; the server may not report it.
@@ -15,18 +15,6 @@ pub(super) struct Latency {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p999_us: f64,
-}
-
-impl Latency {
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "command": self.command,
-            "calls": self.calls,
-            "p50_us": self.p50_us,
-            "p99_us": self.p99_us,
-            "p999_us": self.p999_us,
-        })
-    }
 }
 
 /// Sorts by calls, most called first.

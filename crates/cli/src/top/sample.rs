@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::latency::{self, Histogram, Latency};
 use crate::client::Connection;
@@ -62,8 +63,9 @@ impl Sample {
     }
 }
 
-/// The activity between two samples, and the state at the second one.
-#[derive(Clone, Debug, Default)]
+/// The activity between two samples, and the state at the second one. The names are those of
+/// `--json`.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Reading {
     pub(super) server: String,
     pub(super) uptime_seconds: Option<f64>,
@@ -105,13 +107,14 @@ pub(super) struct Reading {
     pub(super) undurable_bytes: Option<f64>,
     pub(super) sync_p50_us: Option<f64>,
     pub(super) sync_p99_us: Option<f64>,
-    /// Open, closed and free segments.
-    pub(super) segments: [Option<f64>; 3],
+    pub(super) segments_open: Option<f64>,
+    pub(super) segments_closed: Option<f64>,
+    pub(super) segments_free: Option<f64>,
     pub(super) round_trip_us: Option<f64>,
     /// Since the server's start.
-    pub(super) latency: Vec<Latency>,
+    pub(super) latency_since_start: Vec<Latency>,
     /// Of the interval.
-    pub(super) latency_now: Vec<Latency>,
+    pub(super) latency: Vec<Latency>,
 }
 
 impl Reading {
@@ -171,19 +174,17 @@ impl Reading {
             undurable_bytes: now.number("duramen_undurable_bytes"),
             sync_p50_us: now.number("duramen_sync_p50_us"),
             sync_p99_us: now.number("duramen_sync_p99_us"),
-            segments: ["open", "closed", "free"]
-                .map(|state| now.number(&format!("duramen_segments_{state}"))),
+            segments_open: now.number("duramen_segments_open"),
+            segments_closed: now.number("duramen_segments_closed"),
+            segments_free: now.number("duramen_segments_free"),
             round_trip_us: now.round_trip_us,
-            latency: since_start(now),
-            latency_now: latency::between(&before.histograms, &now.histograms, seconds),
+            latency_since_start: since_start(now),
+            latency: latency::between(&before.histograms, &now.histograms, seconds),
         }
     }
 
     /// One line under [`HEADER`](Self::HEADER).
     pub(super) fn line(&self) -> String {
-        let ratio = |value: Option<f64>| {
-            value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
-        };
         format!(
             "{:>12} {:>7} {:>9} {:>11} {:>8} {:>8} {:>9} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}",
             count(self.ops_per_second),
@@ -202,71 +203,13 @@ impl Reading {
         )
     }
 
-    /// All figures from the server.
+    /// All figures that the server reports.
     pub(super) fn json(&self) -> Value {
-        let figures = [
-            ("uptime_seconds", self.uptime_seconds),
-            ("ops_per_second", self.ops_per_second),
-            ("hit_ratio", self.hit_ratio),
-            ("input_bytes_per_second", self.input_bytes_per_second),
-            ("output_bytes_per_second", self.output_bytes_per_second),
-            ("cpu_cores", self.cpu_cores),
-            ("clients", self.clients),
-            ("keys", self.keys),
-            ("memory_bytes", self.memory_bytes),
-            ("rss_bytes", self.rss_bytes),
-            ("memory_limit_bytes", self.memory_limit_bytes),
-            ("live_bytes", self.live_bytes),
-            ("index_bytes", self.index_bytes),
-            ("utilization", self.utilization),
-            ("flash_bytes", self.flash_bytes),
-            ("flash_live_bytes", self.flash_live_bytes),
-            ("flash_promoted_bytes", self.flash_promoted_bytes),
-            ("flash_fetches_per_second", self.flash_fetches_per_second),
-            (
-                "flash_promoted_hits_per_second",
-                self.flash_promoted_hits_per_second,
-            ),
-            ("flash_demoted_per_second", self.flash_demoted_per_second),
-            ("expired_per_second", self.expired_per_second),
-            ("evicted_per_second", self.evicted_per_second),
-            ("cleaner_passes_per_second", self.cleaner_passes_per_second),
-            (
-                "cleaner_freed_bytes_per_second",
-                self.cleaner_freed_bytes_per_second,
-            ),
-            (
-                "cleaner_relocated_bytes_per_second",
-                self.cleaner_relocated_bytes_per_second,
-            ),
-            ("cleaner_busy", self.cleaner_busy),
-            ("stall_ms_per_second", self.stall_ms_per_second),
-            ("commits_per_second", self.commits_per_second),
-            ("disk_bytes_per_second", self.disk_bytes_per_second),
-            ("undurable_bytes", self.undurable_bytes),
-            ("sync_p50_us", self.sync_p50_us),
-            ("sync_p99_us", self.sync_p99_us),
-            ("round_trip_us", self.round_trip_us),
-            ("segments_open", self.segments[0]),
-            ("segments_closed", self.segments[1]),
-            ("segments_free", self.segments[2]),
-        ];
-        let mut object = Map::new();
-        object.insert("server".to_owned(), json!(self.server));
-        for (name, text) in [("level", &self.level), ("disk", &self.disk)] {
-            if let Some(text) = text {
-                object.insert(name.to_owned(), json!(text));
-            }
+        let mut json = json!(self);
+        if let Some(figures) = json.as_object_mut() {
+            figures.retain(|_, figure| !figure.is_null());
         }
-        for (name, value) in figures {
-            if let Some(value) = value {
-                object.insert(name.to_owned(), json!(value));
-            }
-        }
-        let list = |latency: &[Latency]| latency.iter().map(Latency::json).collect();
-        object.insert("latency_since_start".to_owned(), list(&self.latency));
-        object.insert("latency".to_owned(), list(&self.latency_now));
-        Value::Object(object)
+        json
     }
 }
 
@@ -320,6 +263,11 @@ fn since_start(sample: &Sample) -> Vec<Latency> {
         .collect();
     latency::sort(&mut all);
     all
+}
+
+/// A ratio in percent, `-` if unknown.
+pub(super) fn ratio(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
 }
 
 /// A count with thousands separated, `-` if unknown.
@@ -387,13 +335,14 @@ mod tests {
         assert_eq!(reading.clients, None);
         assert_eq!(
             reading
-                .latency
+                .latency_since_start
                 .iter()
                 .map(|one| one.command.as_str())
                 .collect::<Vec<_>>(),
             ["get", "set"]
         );
-        assert_eq!(reading.latency.first().map(|one| one.p50_us), Some(1.5));
+        let first = reading.latency_since_start.first();
+        assert_eq!(first.map(|one| one.p50_us), Some(1.5));
         let json = reading.json();
         assert_eq!(json["ops_per_second"], 100.0);
         assert!(json.get("clients").is_none());

@@ -5,10 +5,11 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
+use std::borrow::Borrow;
 
 use super::Page;
 use super::latency::Latency;
-use super::sample::{Reading, count, size};
+use super::sample::{Reading, count, ratio, size};
 
 /// Above this utilization the cleaner's work per byte grows steeply: it is shown in colour.
 const HIGH_UTILIZATION: f64 = 0.9;
@@ -46,14 +47,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, page: &Page) {
         now,
         "latency in the server now, µs",
         "calls/s",
-        &reading.latency_now,
+        &reading.latency,
     );
     table_of_latency(
         frame,
         since_start,
         "since its start",
         "calls",
-        &reading.latency,
+        &reading.latency_since_start,
     );
 }
 
@@ -152,128 +153,136 @@ fn gauge(frame: &mut Frame<'_>, area: Rect, title: &'static str, ratio: Option<f
     frame.render_widget(gauge, area);
 }
 
+/// Lines of the table of figures: names and values.
+type Figures = Vec<(&'static str, String)>;
+
 fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
-    let ratio = |value: Option<f64>| {
-        value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
-    };
-    let us = |value: Option<f64>| value.map_or("-".to_owned(), |us| format!("{us:.0} µs"));
     let rows = [
-        ("clients", count(reading.clients)),
-        ("keys", count(reading.keys)),
-        ("round trip from here", us(reading.round_trip_us)),
-        ("hits", ratio(reading.hit_ratio)),
-        (
-            "expired/s · evicted/s",
-            format!(
-                "{} · {}",
-                count(reading.expired_per_second),
-                count(reading.evicted_per_second)
-            ),
-        ),
-        (
-            "network in/s · out/s",
-            format!(
-                "{} · {}",
-                size(reading.input_bytes_per_second),
-                size(reading.output_bytes_per_second)
-            ),
-        ),
-        (
-            "processor cores",
-            reading
-                .cpu_cores
-                .map_or("-".to_owned(), |cores| format!("{cores:.2}")),
-        ),
-        (
-            "resident · index",
-            format!(
-                "{} · {}",
-                size(reading.rss_bytes),
-                size(reading.index_bytes)
-            ),
-        ),
-        ("cleaner busy", ratio(reading.cleaner_busy)),
-        (
-            "segments open · closed · free",
-            reading.segments.map(count).join(" · "),
-        ),
-        (
-            "cleaner freed/s · moved/s",
-            format!(
-                "{} · {}",
-                size(reading.cleaner_freed_bytes_per_second),
-                size(reading.cleaner_relocated_bytes_per_second)
-            ),
-        ),
-        ("cleaner passes/s", count(reading.cleaner_passes_per_second)),
-        (
-            "writers stalled",
-            reading
-                .stall_ms_per_second
-                .map_or("-".to_owned(), |ms| format!("{ms:.1} ms/s")),
-        ),
-        (
-            "level · disk",
-            format!(
-                "{} · {}",
-                reading.level.as_deref().unwrap_or("-"),
-                reading.disk.as_deref().unwrap_or("-")
-            ),
-        ),
-        (
-            "commits/s · sync p50 · p99",
-            format!(
-                "{} · {} · {}",
-                count(reading.commits_per_second),
-                us(reading.sync_p50_us),
-                us(reading.sync_p99_us)
-            ),
-        ),
-        (
-            "written to disk/s · undurable",
-            format!(
-                "{} · {}",
-                size(reading.disk_bytes_per_second),
-                size(reading.undurable_bytes)
-            ),
-        ),
+        client_figures(reading),
+        memory_figures(reading),
+        disk_figures(reading),
+        flash_figures(reading),
     ];
-    let rows = rows.into_iter().chain(flash_figures(reading));
+    let rows = rows.into_iter().flatten();
     let rows = rows.map(|(name, value)| Row::new([name.to_owned(), value]));
     let table = Table::new(rows, [Constraint::Length(30), Constraint::Min(10)])
         .block(Block::bordered().title(" now "));
     frame.render_widget(table, area);
 }
 
+fn joined<S: Borrow<str>>(values: &[S]) -> String {
+    values.join(" · ")
+}
+
+/// A value with its unit, or `-`.
+fn with_unit(value: Option<f64>, decimals: usize, unit: &str) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.decimals$}{unit}"))
+}
+
+fn us(value: Option<f64>) -> String {
+    with_unit(value, 0, " µs")
+}
+
+fn client_figures(reading: &Reading) -> Figures {
+    vec![
+        ("clients", count(reading.clients)),
+        ("keys", count(reading.keys)),
+        ("round trip from here", us(reading.round_trip_us)),
+        ("hits", ratio(reading.hit_ratio)),
+        (
+            "expired/s · evicted/s",
+            joined(&[
+                count(reading.expired_per_second),
+                count(reading.evicted_per_second),
+            ]),
+        ),
+        (
+            "network in/s · out/s",
+            joined(&[
+                size(reading.input_bytes_per_second),
+                size(reading.output_bytes_per_second),
+            ]),
+        ),
+        ("processor cores", with_unit(reading.cpu_cores, 2, "")),
+    ]
+}
+
+fn memory_figures(reading: &Reading) -> Figures {
+    vec![
+        (
+            "resident · index",
+            joined(&[size(reading.rss_bytes), size(reading.index_bytes)]),
+        ),
+        ("cleaner busy", ratio(reading.cleaner_busy)),
+        (
+            "segments open · closed · free",
+            joined(&[
+                count(reading.segments_open),
+                count(reading.segments_closed),
+                count(reading.segments_free),
+            ]),
+        ),
+        (
+            "cleaner freed/s · moved/s",
+            joined(&[
+                size(reading.cleaner_freed_bytes_per_second),
+                size(reading.cleaner_relocated_bytes_per_second),
+            ]),
+        ),
+        ("cleaner passes/s", count(reading.cleaner_passes_per_second)),
+        (
+            "writers stalled",
+            with_unit(reading.stall_ms_per_second, 1, " ms/s"),
+        ),
+    ]
+}
+
+fn disk_figures(reading: &Reading) -> Figures {
+    let (level, disk) = (reading.level.as_deref(), reading.disk.as_deref());
+    vec![
+        (
+            "level · disk",
+            joined(&[level.unwrap_or("-"), disk.unwrap_or("-")]),
+        ),
+        (
+            "commits/s · sync p50 · p99",
+            joined(&[
+                count(reading.commits_per_second),
+                us(reading.sync_p50_us),
+                us(reading.sync_p99_us),
+            ]),
+        ),
+        (
+            "written to disk/s · undurable",
+            joined(&[
+                size(reading.disk_bytes_per_second),
+                size(reading.undurable_bytes),
+            ]),
+        ),
+    ]
+}
+
 /// Figures of the second tier, if there is one.
-fn flash_figures(reading: &Reading) -> Vec<(&'static str, String)> {
+fn flash_figures(reading: &Reading) -> Figures {
     if reading.flash_bytes.is_none() {
         return Vec::new();
     }
+    let demoted = count(reading.flash_demoted_per_second) + " segments";
     vec![
         (
             "flash live · size",
-            format!(
-                "{} · {}",
-                size(reading.flash_live_bytes),
-                size(reading.flash_bytes)
-            ),
+            joined(&[size(reading.flash_live_bytes), size(reading.flash_bytes)]),
         ),
         (
             "flash fetched/s · promoted hits/s",
-            format!(
-                "{} · {}",
+            joined(&[
                 count(reading.flash_fetches_per_second),
-                count(reading.flash_promoted_hits_per_second)
-            ),
+                count(reading.flash_promoted_hits_per_second),
+            ]),
         ),
         (
             "flash demoted/s · promoted",
-            format!(
-                "{} segments · {}",
-                count(reading.flash_demoted_per_second),
-                size(reading.flash_promoted_bytes)
-            ),
+            joined(&[demoted, size(reading.flash_promoted_bytes)]),
         ),
     ]
 }
@@ -340,8 +349,8 @@ mod tests {
             utilization: Some(0.83),
             memory_bytes: Some(512.0 * 1024.0 * 1024.0),
             memory_limit_bytes: Some(1024.0 * 1024.0 * 1024.0),
-            latency: vec![latency.clone()],
-            latency_now: vec![latency],
+            latency_since_start: vec![latency.clone()],
+            latency: vec![latency],
             ..Reading::default()
         }
     }

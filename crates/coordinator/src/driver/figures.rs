@@ -44,8 +44,8 @@ impl Figures {
         self.since = None;
     }
 
-    /// One line per metric, each with its help. `malformed`: malformed frames, counted by the hub.
-    /// `unanswered`: servers that do not answer, so many that the leader cannot judge.
+    /// `malformed`: malformed frames, counted by the hub. `unanswered`: servers that do not answer,
+    /// so many that the leader cannot judge.
     pub(super) fn text(
         &self,
         overview: Option<&Overview>,
@@ -53,7 +53,7 @@ impl Figures {
         malformed: u64,
         unanswered: usize,
     ) -> String {
-        let mut out = format!(
+        let mut text = format!(
             "# HELP duramen_coordinator_build_info 1; the labels say which program this is.\n\
              # TYPE duramen_coordinator_build_info gauge\n\
              duramen_coordinator_build_info{{version=\"{}\",os=\"{}\",arch=\"{}\"}} 1\n",
@@ -61,129 +61,77 @@ impl Figures {
             std::env::consts::OS,
             std::env::consts::ARCH
         );
-        let mut line = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
-            let _ = writeln!(out, "# HELP duramen_coordinator_{name} {help}");
-            let _ = writeln!(out, "# TYPE duramen_coordinator_{name} {kind}");
-            let _ = writeln!(out, "duramen_coordinator_{name} {value}");
-        };
-        let leads = u64::from(*role == Role::Leader);
-        line("leads", "gauge", "1 if this coordinator leads.", &leads);
-        line(
-            "connections",
-            "gauge",
-            "Connections of servers, clients and tools.",
-            &self.connections,
-        );
-        line(
-            "questions_total",
-            "counter",
-            "Questions that were asked here.",
-            &self.questions,
-        );
-        line(
-            "asked_total",
-            "counter",
-            "Questions that servers were asked.",
-            &self.asked,
-        );
-        line(
-            "malformed_total",
-            "counter",
-            "Hellos and frames that were refused or invalid.",
-            &malformed,
-        );
-        line(
-            "leaderships_total",
-            "counter",
-            "How often this process began to lead.",
-            &self.leaderships,
-        );
-        line(
-            "commits_total",
-            "counter",
-            "Changes that the store has.",
-            &self.commits,
-        );
-        let seconds = self.commit_time.as_secs_f64();
-        line(
-            "commit_seconds_total",
-            "counter",
-            "Time that the store took for them.",
-            &seconds,
-        );
-        let longest = self.commit_longest.as_secs_f64();
-        line(
-            "commit_seconds_max",
-            "gauge",
-            "Time that the slowest of them took.",
-            &longest,
-        );
-        let Some(overview) = overview else {
-            return out;
-        };
-        let status = &overview.status;
-        let up = status
-            .servers
-            .iter()
-            .filter(|e| e.status == ServerStatus::Up);
-        line("servers_up", "gauge", "Members that are up.", &up.count());
-        let crashed = status
-            .servers
-            .iter()
-            .filter(|e| e.status == ServerStatus::Crashed);
-        line(
-            "servers_crashed",
-            "gauge",
-            "Members whose data is not recovered yet.",
-            &crashed.count(),
-        );
-        line(
-            "servers_unanswered",
-            "gauge",
-            "Servers that do not answer this coordinator, if they are so many that it calls none of them crashed.",
-            &unanswered,
-        );
-        line(
-            "tablets",
-            "gauge",
-            "Tablets of all tables.",
-            &overview.tablets,
-        );
-        line(
-            "tablets_unserved",
-            "gauge",
-            "Tablets that no server serves: being recovered, or not yet confirmed by their owners.",
-            &overview.tablets_unserved,
-        );
-        let under_way = status
-            .recoveries
-            .iter()
-            .filter(|r| r.phase != RecoveryPhase::Done);
-        line(
-            "recoveries",
-            "gauge",
-            "Recoveries under way.",
-            &under_way.count(),
-        );
-        line(
-            "migrations",
-            "gauge",
-            "Migrations under way.",
-            &overview.migrations,
-        );
-        line(
-            "list_version",
-            "gauge",
-            "Version of the server list.",
-            &status.list_version,
-        );
-        line(
-            "map_version",
-            "gauge",
-            "Version of the tablet map.",
-            &status.map_version,
-        );
-        line("term", "gauge", "Number of this leadership.", &status.term);
-        out
+        let mut metrics = self.of_process(role, malformed);
+        if let Some(overview) = overview {
+            metrics += &of_cluster(overview, unanswered);
+        }
+        for metric in metrics.lines() {
+            let mut parts = metric.splitn(3, ' ');
+            let [name, value, help] = [(); 3].map(|()| parts.next().unwrap_or_default());
+            let is_counter = name.ends_with("_total");
+            let kind = if is_counter { "counter" } else { "gauge" };
+            let _ = write!(
+                text,
+                "# HELP duramen_coordinator_{name} {help}\n\
+                 # TYPE duramen_coordinator_{name} {kind}\n\
+                 duramen_coordinator_{name} {value}\n"
+            );
+        }
+        text
     }
+
+    /// One metric a line: its name, value and help.
+    fn of_process(&self, role: &Role, malformed: u64) -> String {
+        format!(
+            "leads {} 1 if this coordinator leads.\n\
+             connections {} Connections of servers, clients and tools.\n\
+             questions_total {} Questions that were asked here.\n\
+             asked_total {} Questions that servers were asked.\n\
+             malformed_total {malformed} Hellos and frames that were refused or invalid.\n\
+             leaderships_total {} How often this process began to lead.\n\
+             commits_total {} Changes that the store has.\n\
+             commit_seconds_total {} Time that the store took for them.\n\
+             commit_seconds_max {} Time that the slowest of them took.\n",
+            u64::from(*role == Role::Leader),
+            self.connections,
+            self.questions,
+            self.asked,
+            self.leaderships,
+            self.commits,
+            self.commit_time.as_secs_f64(),
+            self.commit_longest.as_secs_f64(),
+        )
+    }
+}
+
+/// As [`Figures::of_process`], for a leader.
+fn of_cluster(overview: &Overview, unanswered: usize) -> String {
+    let status = &overview.status;
+    let servers = |is: ServerStatus| status.servers.iter().filter(|one| one.status == is).count();
+    let recoveries = status.recoveries.iter();
+    format!(
+        "servers_up {} Members that are up.\n\
+         servers_crashed {} Members whose data is not recovered yet.\n\
+         servers_unanswered {unanswered} Servers that do not answer this coordinator, if they are \
+         so many that it calls none of them crashed.\n\
+         tablets {} Tablets of all tables.\n\
+         tablets_unserved {} Tablets that no server serves: being recovered, or not yet confirmed \
+         by their owners.\n\
+         recoveries {} Recoveries under way.\n\
+         migrations {} Migrations under way.\n\
+         list_version {} Version of the server list.\n\
+         map_version {} Version of the tablet map.\n\
+         term {} Number of this leadership.\n",
+        servers(ServerStatus::Up),
+        servers(ServerStatus::Crashed),
+        overview.tablets,
+        overview.tablets_unserved,
+        recoveries
+            .filter(|r| r.phase != RecoveryPhase::Done)
+            .count(),
+        overview.migrations,
+        status.list_version,
+        status.map_version,
+        status.term,
+    )
 }

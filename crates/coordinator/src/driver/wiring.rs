@@ -1,7 +1,7 @@
 //! The wiring of the driver: converts frames to inputs of the state machine, and its outputs to
 //! frames.
 
-use super::{Asker, CALL_US_MAX, Call, Driver, SAY_AGAIN, State};
+use super::{Asker, CALL_US_MAX, Call, Driver, State, may_say};
 use duramen_base::ids::ServerId;
 use duramen_cluster::coordinator::{CallId, Input, ReplyId, Sign};
 use duramen_net::{ConnectionId, Message, Payload, Reason};
@@ -12,7 +12,6 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::{
     CoordinatorAnswer, FromCoordinator, Refusal, Request, ServerAnswer, ToCoordinator,
 };
-use std::time::Instant;
 
 impl Call {
     fn is_old(&self, now_us: u64) -> bool {
@@ -187,10 +186,9 @@ impl Driver {
         }
     }
 
-    /// Logs a refusal, at most once in [`SAY_AGAIN`]: the call is repeated while its reason lasts.
+    /// Logs a refusal, but not often: the call is repeated while its reason lasts.
     fn say_refused(&mut self, address: &str, refusal: &str) {
-        if self.refused.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
-            self.refused = Some(Instant::now());
+        if may_say(&mut self.said.refused) {
             tracing::warn!(address, "a server refused an order: {refusal}");
         }
     }

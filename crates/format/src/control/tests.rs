@@ -2,12 +2,10 @@
 
 use super::*;
 
-fn certificate() -> Certificate {
-    Certificate {
-        length: 0x0102_0304,
-        crc: 0xA1A2_A3A4,
-    }
-}
+const CERTIFICATE: Certificate = Certificate {
+    length: 0x0102_0304,
+    crc: 0xA1A2_A3A4,
+};
 
 #[test]
 fn a_number_has_one_form() {
@@ -28,64 +26,145 @@ fn a_number_has_one_form() {
     assert_eq!(varint(b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x02"), None);
 }
 
-/// One of each kind, with the bytes of its body.
-fn examples() -> Vec<(Record, Vec<u8>)> {
-    let segment = SegmentId(0x0B0A);
-    let id = b"\x0A\x0B\0\0\0\0\0\0";
-    let cert = b"\x04\x03\x02\x01\xA4\xA3\xA2\xA1";
-    let join = |parts: &[&[u8]]| parts.concat();
+const SEGMENT: SegmentId = SegmentId(0x0B0A);
+const ID: &[u8] = b"\x0A\x0B\0\0\0\0\0\0";
+const CERT: &[u8] = b"\x04\x03\x02\x01\xA4\xA3\xA2\xA1";
+
+/// The number of a kind, one of its records, and the bytes of its body.
+type Example = (u8, Record, Vec<u8>);
+
+/// One of each kind.
+fn examples() -> Vec<Example> {
+    [about_segments(), about_many_segments(), about_tables()].concat()
+}
+
+fn about_segments() -> Vec<Example> {
     vec![
         (
+            1,
             Record::Snapshot {
-                next_segment: segment,
+                next_segment: SEGMENT,
                 safe_version: 5,
                 records: 7,
             },
-            join(&[id, b"\x05\0\0\0\0\0\0\0", b"\x07\0\0\0"]),
+            [ID, b"\x05\0\0\0\0\0\0\0", b"\x07\0\0\0"].concat(),
         ),
         (
+            2,
             Record::AddOpen {
-                segment,
+                segment: SEGMENT,
                 epoch: 2,
                 head: 3,
                 kind: SegmentKind::Head,
             },
-            join(&[id, b"\x02\0\0\0\0\0\0\0", b"\x03\0\0\0\x01"]),
+            [ID, b"\x02\0\0\0\0\0\0\0", b"\x03\0\0\0\x01"].concat(),
         ),
         (
+            3,
             Record::Closed {
-                segment,
-                certificate: certificate(),
+                segment: SEGMENT,
+                certificate: CERTIFICATE,
             },
-            join(&[id, cert]),
+            [ID, CERT].concat(),
         ),
         (
+            10,
+            Record::SafeVersion { version: 11 },
+            b"\x0B\0\0\0\0\0\0\0".to_vec(),
+        ),
+        (
+            11,
+            Record::SegmentEpoch {
+                segment: SEGMENT,
+                epoch: 2,
+            },
+            [ID, b"\x02\0\0\0\0\0\0\0"].concat(),
+        ),
+        (
+            12,
+            Record::SegmentGeneration {
+                segment: SEGMENT,
+                generation: 2,
+                certificate: CERTIFICATE,
+            },
+            [ID, b"\x02\0\0\0\0\0\0\0", CERT].concat(),
+        ),
+        (
+            13,
+            Record::CleanShutdown {
+                next_segment: SEGMENT,
+                safe_version: 5,
+            },
+            [ID, b"\x05\0\0\0\0\0\0\0"].concat(),
+        ),
+    ]
+}
+
+fn about_many_segments() -> Vec<Example> {
+    vec![
+        (
+            4,
             Record::Swap {
                 version_floor: 9,
                 add: vec![Added {
-                    segment,
+                    segment: SEGMENT,
                     epoch: 1,
-                    certificate: certificate(),
+                    certificate: CERTIFICATE,
                 }],
                 remove: vec![SegmentId(3), SegmentId(4)],
             },
-            join(&[
+            [
                 b"\x09\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0",
-                id,
+                ID,
                 b"\x01\0\0\0\0\0\0\0",
-                cert,
+                CERT,
                 b"\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0",
-            ]),
+            ]
+            .concat(),
         ),
         (
+            5,
             Record::Pass(Pass {
-                first: segment,
+                first: SEGMENT,
                 count: 4,
                 victims: vec![SegmentId(1)],
             }),
-            join(&[id, b"\x04\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0"]),
+            [ID, b"\x04\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0"].concat(),
         ),
         (
+            16,
+            Record::Segments(vec![
+                ListedSegment {
+                    segment: SEGMENT,
+                    epoch: 300,
+                    generation: 1,
+                    head: 2,
+                    kind: SegmentKind::Head,
+                    closed: None,
+                },
+                ListedSegment {
+                    segment: SegmentId(SEGMENT.0 + 1),
+                    epoch: 0,
+                    generation: 0,
+                    head: 0,
+                    kind: SegmentKind::Survivor,
+                    closed: Some(CERTIFICATE),
+                },
+            ]),
+            [
+                &b"\x02\0\0\0\x8A\x16\xAC\x02\x01\x02\x01"[..],
+                &[1, 0, 0, 0, SegmentKind::Survivor as u8 | 128],
+                CERT,
+            ]
+            .concat(),
+        ),
+    ]
+}
+
+fn about_tables() -> Vec<Example> {
+    vec![
+        (
+            6,
             Record::TableCreate {
                 table: 6,
                 floor: 8,
@@ -95,14 +174,17 @@ fn examples() -> Vec<(Record, Vec<u8>)> {
             b"\x06\0\0\0\x01\x08\0\0\0\0\0\0\0\x06\0orders".to_vec(),
         ),
         (
+            7,
             Record::TableDrop { table: 6, floor: 8 },
             b"\x06\0\0\0\x08\0\0\0\0\0\0\0".to_vec(),
         ),
         (
+            8,
             Record::TableClear { table: 6, floor: 8 },
             b"\x06\0\0\0\x08\0\0\0\0\0\0\0".to_vec(),
         ),
         (
+            9,
             Record::TableLevel {
                 table: 6,
                 level: None,
@@ -110,29 +192,7 @@ fn examples() -> Vec<(Record, Vec<u8>)> {
             b"\x06\0\0\0\xFF".to_vec(),
         ),
         (
-            Record::SafeVersion { version: 11 },
-            b"\x0B\0\0\0\0\0\0\0".to_vec(),
-        ),
-        (
-            Record::SegmentEpoch { segment, epoch: 2 },
-            join(&[id, b"\x02\0\0\0\0\0\0\0"]),
-        ),
-        (
-            Record::SegmentGeneration {
-                segment,
-                generation: 2,
-                certificate: certificate(),
-            },
-            join(&[id, b"\x02\0\0\0\0\0\0\0", cert]),
-        ),
-        (
-            Record::CleanShutdown {
-                next_segment: segment,
-                safe_version: 5,
-            },
-            join(&[id, b"\x05\0\0\0\0\0\0\0"]),
-        ),
-        (
+            14,
             Record::TableStats {
                 table: 6,
                 parts: vec![PartStats {
@@ -142,38 +202,15 @@ fn examples() -> Vec<(Record, Vec<u8>)> {
             },
             b"\x06\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0".to_vec(),
         ),
-        (
-            Record::Segments(vec![
-                ListedSegment {
-                    segment,
-                    epoch: 300,
-                    generation: 1,
-                    head: 2,
-                    kind: SegmentKind::Head,
-                    closed: None,
-                },
-                ListedSegment {
-                    segment: SegmentId(segment.0 + 1),
-                    epoch: 0,
-                    generation: 0,
-                    head: 0,
-                    kind: SegmentKind::Survivor,
-                    closed: Some(certificate()),
-                },
-            ]),
-            join(&[
-                b"\x02\0\0\0\x8A\x16\xAC\x02\x01\x02\x01",
-                &[1, 0, 0, 0, SegmentKind::Survivor as u8 | 128],
-                cert,
-            ]),
-        ),
     ]
 }
 
 #[test]
 fn golden_bytes() {
-    let kinds = (1..=TABLE_STATS).chain([SEGMENTS]);
-    for (kind, (record, body)) in kinds.zip(examples()) {
+    let mut kinds: Vec<u8> = examples().iter().map(|(kind, ..)| *kind).collect();
+    kinds.sort_unstable();
+    assert!(kinds.into_iter().eq((1..=TABLE_STATS).chain([SEGMENTS])));
+    for (kind, record, body) in examples() {
         let mut out = Vec::new();
         record.encode(&mut out);
         let total = (RECORD_HEADER_BYTES + body.len()).next_multiple_of(ALIGN_BYTES);
@@ -193,7 +230,7 @@ fn golden_bytes() {
 
 #[test]
 fn every_flipped_bit_and_every_cut_is_noticed() {
-    for (record, _) in examples() {
+    for (_, record, _) in examples() {
         let mut out = Vec::new();
         record.encode(&mut out);
         for bit in 0..out.len() * 8 {
@@ -211,7 +248,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 /// panic, no giant vector.
 #[test]
 fn sealed_lies_are_refused() {
-    for (record, _) in examples() {
+    for (_, record, _) in examples() {
         let mut out = Vec::new();
         record.encode(&mut out);
         for at in RECORD_HEADER_BYTES..out.len() {

@@ -351,23 +351,7 @@ impl Net {
         match output {
             NodeOutput::AskCoordinator {
                 token, question, ..
-            } => {
-                let reply = ReplyId(self.number());
-                let is_end = matches!(question, ToCoordinator::MigrationDone { .. });
-                let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
-                let asker = Asker::Node(n, life, token, question.clone());
-                self.askers.insert(reply, asker);
-                let asked = coordinator::Input::Asked {
-                    reply,
-                    sender: me,
-                    question,
-                };
-                // A request has a reply id: the driver would answer a repeated frame once.
-                if !is_lost && self.random.below(100) >= self.lost_percent {
-                    let delay_us = 100 + self.random.below(20_000);
-                    self.at(delay_us, Event::ToCoordinator(None, asked));
-                }
-            }
+            } => self.ask_coordinator(n, token, question),
             NodeOutput::AskPeer {
                 call,
                 to,
@@ -393,25 +377,7 @@ impl Net {
                 request,
                 answer,
                 payload,
-            } => {
-                let Waiting::Coordinator(term, call) = self.waiting[&request] else {
-                    panic!("the coordinator is answered");
-                };
-                if let ServerAnswer::Replicas(replicas) = &answer
-                    && replicas.control.is_some()
-                {
-                    let left_us = u64::from(replicas.lease_left_ms) * 1000;
-                    self.quiet.push((replicas.log, now_us + left_us));
-                }
-                let is_ping = matches!(answer, ServerAnswer::Pong { .. });
-                let answered = coordinator::Input::Answered {
-                    call,
-                    answer,
-                    payload,
-                };
-                let event = Event::ToCoordinator(Some(term), answered);
-                self.send(n, COORDINATOR, event, is_ping);
-            }
+            } => self.answer_coordinator(n, request, answer, payload),
             NodeOutput::AnswerPeer {
                 request,
                 answer,
@@ -455,6 +421,52 @@ impl Net {
             NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
         }
+    }
+
+    fn ask_coordinator(&mut self, n: usize, token: Token, question: ToCoordinator) {
+        let server = &self.servers[n];
+        let (sender, life) = (server.node.member().id(), server.life);
+        let reply = ReplyId(self.number());
+        let is_end = matches!(question, ToCoordinator::MigrationDone { .. });
+        let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
+        let asker = Asker::Node(n, life, token, question.clone());
+        self.askers.insert(reply, asker);
+        let asked = coordinator::Input::Asked {
+            reply,
+            sender,
+            question,
+        };
+        // A request has a reply id: the driver would answer a repeated frame once.
+        if !is_lost && self.random.below(100) >= self.lost_percent {
+            let delay_us = 100 + self.random.below(20_000);
+            self.at(delay_us, Event::ToCoordinator(None, asked));
+        }
+    }
+
+    fn answer_coordinator(
+        &mut self,
+        n: usize,
+        request: RequestId,
+        answer: ServerAnswer,
+        payload: Vec<u8>,
+    ) {
+        let Waiting::Coordinator(term, call) = self.waiting[&request] else {
+            panic!("the coordinator is answered");
+        };
+        if let ServerAnswer::Replicas(replicas) = &answer
+            && replicas.control.is_some()
+        {
+            let left_us = u64::from(replicas.lease_left_ms) * 1000;
+            self.quiet.push((replicas.log, self.now_us + left_us));
+        }
+        let is_ping = matches!(answer, ServerAnswer::Pong { .. });
+        let answered = coordinator::Input::Answered {
+            call,
+            answer,
+            payload,
+        };
+        let event = Event::ToCoordinator(Some(term), answered);
+        self.send(n, COORDINATOR, event, is_ping);
     }
 
     pub fn due_us(&self, n: usize) -> u64 {

@@ -60,15 +60,14 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub fn start(
-        cluster: &str,
+        shared: Arc<Shared>,
         offences: Arc<AtomicU64>,
         clock: Clock,
         node: Handle<Mail>,
-        shared: Arc<Shared>,
     ) -> Result<Keeper, ServerError> {
         let options = Options {
             offences,
-            ..Options::new(Role::Server, cluster)
+            ..Options::new(Role::Server, &shared.config().cluster)
         };
         let hub = Hub::new(options).map_err(|source| ServerError::System {
             doing: "watch connections",

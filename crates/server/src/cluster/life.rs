@@ -21,7 +21,7 @@ use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_base::ids::{ClusterId, Level, ServerId};
 use duramen_base::units::MIB;
-use duramen_net::{Event, Handle, Hub, Options, Payload, Reason};
+use duramen_net::{Event, Handle, Hub, Message, Options, Payload, Reason};
 use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput};
 use duramen_wire::native::codec::{
     Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
@@ -174,12 +174,10 @@ fn live(
     if let Some(dir) = config.data_dir() {
         hub.set_cluster_id(home::cluster_id(&dir));
     }
-    let Some(settings) = ask_settings(shared, &config, &mut hub) else {
-        return; // told to stop meanwhile
-    };
     // The receiver may be gone already.
-    let settings = match settings {
-        Ok(settings) => settings,
+    let settings = match Search::new(shared, &config, &mut hub).run() {
+        Ok(Some(settings)) => settings,
+        Ok(None) => return,
         Err(error) => return drop(opened.send(Err(error))),
     };
     match prepare(
@@ -196,92 +194,149 @@ fn live(
     }
 }
 
-/// Gets the cluster's settings from a coordinator that leads. `None`: a stop was requested
-/// meanwhile.
-fn ask_settings(
-    shared: &Shared,
-    config: &ServerConfig,
-    hub: &mut Hub<Mail>,
-) -> Option<Result<ClusterSettings, ServerError>> {
-    let mut coordinators = config.coordinators();
-    let (mut at, mut request) = (0, 0);
-    let mut said: Option<(String, Instant)> = None;
-    let mut foreign = BTreeSet::new();
-    let mut events = Vec::new();
-    loop {
-        request += 1;
-        let address = coordinators[at].clone();
-        hub.ask(&address, Role::Server, request, Payload::None, |out| {
-            let envelope = Envelope {
-                request,
-                ..Envelope::default()
+/// The search for a coordinator that leads, which has the cluster's settings.
+struct Search<'a> {
+    shared: &'a Shared,
+    hub: &'a mut Hub<Mail>,
+    coordinators: Vec<String>,
+    /// Index of the coordinator that is asked.
+    at: usize,
+    request: u64,
+    /// Coordinators of other clusters.
+    foreign: BTreeSet<String>,
+    /// The last logged reason, and its time.
+    said: Option<(String, Instant)>,
+}
+
+impl<'a> Search<'a> {
+    fn new(shared: &'a Shared, config: &ServerConfig, hub: &'a mut Hub<Mail>) -> Search<'a> {
+        Search {
+            shared,
+            hub,
+            coordinators: config.coordinators(),
+            at: 0,
+            request: 0,
+            foreign: BTreeSet::new(),
+            said: None,
+        }
+    }
+
+    /// `None`: a stop was requested meanwhile.
+    fn run(mut self) -> Result<Option<ClusterSettings>, ServerError> {
+        loop {
+            let address = self.coordinators[self.at].clone();
+            let why = match self.ask(&address) {
+                Ok(settings) => return Ok(settings),
+                Err(why) => why,
             };
-            encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Settings));
-        });
+            // A coordinator of another cluster never joins this one; but another coordinator in the
+            // list may belong to it.
+            let mut coordinators = self.coordinators.iter();
+            if coordinators.all(|one| self.foreign.contains(one)) {
+                let (coordinator, reason) = (address, why);
+                return Err(ServerError::Foreign {
+                    coordinator,
+                    reason,
+                });
+            }
+            if self.coordinators[self.at] == address {
+                self.at = (self.at + 1) % self.coordinators.len();
+            }
+            self.say(&address, why);
+        }
+    }
+
+    /// Asks one coordinator and waits for [`ASK_AGAIN`]. `None`: a stop was requested meanwhile.
+    ///
+    /// # Errors
+    /// The reason why it did not give the settings.
+    fn ask(&mut self, address: &str) -> Result<Option<ClusterSettings>, String> {
+        self.request += 1;
+        let request = self.request;
+        let envelope = Envelope {
+            request,
+            ..Envelope::default()
+        };
+        self.hub
+            .ask(address, Role::Server, request, Payload::None, |out| {
+                encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Settings));
+            });
         let asked = Instant::now();
         let mut why = None;
+        let mut events = Vec::new();
         while asked.elapsed() < ASK_AGAIN {
-            if shared.stopping() != Stop::No {
-                return None;
+            if self.shared.stopping() != Stop::No {
+                return Ok(None);
             }
-            hub.poll(Some(ASK_AGAIN / 10), &mut events);
+            self.hub.poll(Some(ASK_AGAIN / 10), &mut events);
             for event in events.drain(..) {
                 match event {
-                    Event::Told(Mail::Stop) => return None,
+                    Event::Told(Mail::Stop) => return Ok(None),
                     Event::Answer {
                         request: of,
                         message,
                         ..
-                    } if of == request => match decode_reply(&message.frame()) {
-                        Ok(Reply::Coordinator(CoordinatorAnswer::Admin(
-                            AdminAnswer::Settings(settings),
-                        ))) => return Some(Ok(settings)),
-                        Ok(Reply::Coordinator(CoordinatorAnswer::Refused(refusal))) => {
-                            follow(&refusal, &mut coordinators, &mut at);
-                            why = Some(refusal.to_string());
-                        }
-                        Ok(other) => why = Some(format!("an answer that does not fit: {other:?}")),
-                        Err(error) => why = Some(error.to_string()),
+                    } if of == request => match self.settings_in(&message) {
+                        Ok(settings) => return Ok(Some(settings)),
+                        Err(reason) => why = Some(reason),
                     },
                     Event::Unanswered {
                         address, reason, ..
                     } => {
                         why = Some(advised(&reason));
                         if is_foreign(&reason) {
-                            foreign.insert(address);
+                            self.foreign.insert(address);
                         }
                     }
                     Event::Question {
                         connection,
                         message,
                         ..
-                    } => super::node_thread::not_yet(hub, connection, &message),
+                    } => super::node_thread::not_yet(self.hub, connection, &message),
                     _ => {}
                 }
             }
         }
-        let why = why.unwrap_or_else(|| "no answer".to_owned());
-        // A coordinator of another cluster never joins this one; but another coordinator in the
-        // list may belong to it.
-        if coordinators.iter().all(|one| foreign.contains(one)) {
-            let (coordinator, reason) = (address, why);
-            return Some(Err(ServerError::Foreign {
-                coordinator,
-                reason,
-            }));
+        Err(why.unwrap_or_else(|| "no answer".to_owned()))
+    }
+
+    /// The settings, or the reason why this answer has none.
+    fn settings_in(&mut self, answer: &Message) -> Result<ClusterSettings, String> {
+        match decode_reply(&answer.frame()) {
+            Ok(Reply::Coordinator(CoordinatorAnswer::Admin(AdminAnswer::Settings(settings)))) => {
+                Ok(settings)
+            }
+            Ok(Reply::Coordinator(CoordinatorAnswer::Refused(refusal))) => {
+                self.follow(&refusal);
+                Err(refusal.to_string())
+            }
+            Ok(other) => Err(format!("an answer that does not fit: {other:?}")),
+            Err(error) => Err(error.to_string()),
         }
-        if coordinators[at] == address {
-            at = (at + 1) % coordinators.len();
+    }
+
+    /// Continues with the coordinator that leads, if the refusal names it.
+    fn follow(&mut self, refusal: &Refusal) {
+        if let Refusal::NotLeader {
+            leader: Some(leader),
+        } = refusal
+        {
+            let known = self.coordinators.iter().position(|name| name == leader);
+            self.at = known.unwrap_or_else(|| {
+                self.coordinators.push(leader.clone());
+                self.coordinators.len() - 1
+            });
         }
-        let is_news = said
-            .as_ref()
-            .is_none_or(|(last, when)| *last != why || when.elapsed() > SAY_AGAIN);
-        if is_news {
+    }
+
+    fn say(&mut self, coordinator: &str, why: String) {
+        let said = self.said.as_ref();
+        if said.is_none_or(|(last, when)| *last != why || when.elapsed() > SAY_AGAIN) {
             tracing::warn!(
-                coordinator = address,
+                coordinator,
                 "the coordinator does not let this member in yet, it goes on trying: {why}"
             );
-            said = Some((why, Instant::now()));
+            self.said = Some((why, Instant::now()));
         }
     }
 }
@@ -306,20 +361,6 @@ pub(super) fn advised(reason: &Reason) -> String {
     }
 }
 
-/// Continues with the coordinator that leads, if the refusal names it.
-fn follow(refusal: &Refusal, coordinators: &mut Vec<String>, at: &mut usize) {
-    if let Refusal::NotLeader {
-        leader: Some(leader),
-    } = refusal
-    {
-        let known = coordinators.iter().position(|name| name == leader);
-        *at = known.unwrap_or_else(|| {
-            coordinators.push(leader.clone());
-            coordinators.len() - 1
-        });
-    }
-}
-
 fn prepare(
     shared: &Arc<Shared>,
     config: &ServerConfig,
@@ -333,33 +374,17 @@ fn prepare(
     let home = Home::open(&dir, &config.cluster)?;
     let tier = open_tier(config)?;
     let store = store_options(config, tier.as_ref());
-    let size = Size {
-        mode: config.disk_mode,
-        wal_bytes: store.wal_bytes,
-        disk_bytes: disk_bytes(config, settings),
-        copies_bytes: duramen_backup::Options::copies_of(config.memory_bytes),
-    };
-    let backup = if config.backup {
-        Some(home.open_backup(settings, size)?)
-    } else {
-        None
-    };
-    if let Some(backup) = &backup {
-        shared.keep_for_others(backup);
-    }
+    let size = size(config, settings, store.wal_bytes);
+    let backup = config.backup.then(|| home.open_backup(settings, size));
+    let backup = backup.transpose()?;
     let handle = hub.handle();
     let clock = Clock::start();
     let scrub_ms = Arc::new(AtomicU64::new(config.scrub_interval_ms));
     let (keeper, chores) = match &backup {
         Some(backup) => {
-            let offences = hub.shared_offences();
-            let keeper = Keeper::start(
-                &config.cluster,
-                offences,
-                clock,
-                handle.clone(),
-                Arc::clone(shared),
-            )?;
+            shared.keep_for_others(backup);
+            let (offences, node) = (hub.shared_offences(), handle.clone());
+            let keeper = Keeper::start(Arc::clone(shared), offences, clock, node)?;
             let chores = Chores::start(Arc::clone(backup), Arc::clone(&scrub_ms), handle.clone())?;
             (Some(keeper), Some(chores))
         }
@@ -380,24 +405,19 @@ fn prepare(
         replicas: settings.replicas,
         ..MemberStatus::default()
     };
-    let wake = handle.clone();
-    let node = Node::new(
-        0,
-        NodeOptions {
-            room_us: ROOM_EVERY.as_micros() as u64,
-            candidate,
-            store,
-            backup,
-            ahead_bytes: (config.memory_bytes / 32).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
-                as usize,
-            threads: true,
-            wake: Arc::new(move || wake.wake()),
-        },
-    );
+    let options = NodeOptions {
+        room_us: ROOM_EVERY.as_micros() as u64,
+        candidate,
+        store,
+        backup,
+        ahead_bytes: (config.memory_bytes / 32).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX) as usize,
+        threads: true,
+        wake: Arc::new(move || handle.wake()),
+    };
     Ok(NodeThread::new(Parts {
         shared: Arc::clone(shared),
         hub,
-        node,
+        node: Node::new(0, options),
         clock,
         home,
         workers,
@@ -486,11 +506,16 @@ fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options
     }
 }
 
-/// Disk space for replicas: each member stores as much for others as others store for it.
-fn disk_bytes(config: &ServerConfig, settings: &ClusterSettings) -> u64 {
-    let own = match config.disk_bytes {
+/// Size of the disk for replicas: each member stores as much for others as others store for it.
+fn size(config: &ServerConfig, settings: &ClusterSettings, wal_bytes: u64) -> Size {
+    let own_bytes = match config.disk_bytes {
         0 => (config.memory_bytes + config.flash_bytes) / 100 * config.disk_expansion_percent,
         bytes => bytes,
     };
-    own * u64::from(settings.replicas.max(1))
+    Size {
+        mode: config.disk_mode,
+        wal_bytes,
+        disk_bytes: own_bytes * u64::from(settings.replicas.max(1)),
+        copies_bytes: duramen_backup::Options::copies_of(config.memory_bytes),
+    }
 }

@@ -92,13 +92,9 @@ const fn counter<S>(
     help: &'static str,
     read: Read<S>,
 ) -> Figure<S> {
-    let is_counter = true;
     Figure {
-        metric,
-        info,
-        help,
-        is_counter,
-        read,
+        is_counter: true,
+        ..gauge(metric, info, help, read)
     }
 }
 

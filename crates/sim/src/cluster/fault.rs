@@ -54,13 +54,7 @@ impl World {
         }
         self.say(|| format!("FAULT {fault:?}"));
         match fault {
-            Fault::Crash { server, down_us } => {
-                if self.may_stop(server) {
-                    self.coverage.fired(Class::Restart);
-                    self.stop(server, true);
-                    self.boot_after(server, down_us);
-                }
-            }
+            Fault::Crash { server, down_us } => self.crash(server, down_us),
             Fault::CrashAtOutput {
                 server,
                 outputs,
@@ -76,14 +70,7 @@ impl World {
                 within,
                 down_us,
             } => self.cut_power(server, operations, within, down_us),
-            Fault::LoseDisk { server, down_us } => {
-                if self.may_stop(server) && self.may_ruin(server) {
-                    self.coverage.fired(Class::LostDisk);
-                    self.stop(server, false);
-                    self.machines[server].replace_disk(&mut self.random);
-                    self.boot_after(server, down_us);
-                }
-            }
+            Fault::LoseDisk { server, down_us } => self.lose_disk(server, down_us),
             Fault::ColdStart { down_us } => self.cold_start(down_us),
             Fault::Pause { server, for_us } => {
                 let machine = &mut self.machines[server];
@@ -99,6 +86,60 @@ impl World {
             | Fault::Flapping { .. } => {
                 self.cut_links(&fault);
             }
+            Fault::SlowDisk { .. }
+            | Fault::DiskError { .. }
+            | Fault::DiskFull { .. }
+            | Fault::DiskFills { .. }
+            | Fault::FlashFails { .. }
+            | Fault::SlowFlash { .. } => self.strike_device(fault),
+            Fault::BitRot { .. } | Fault::Unreadable { .. } | Fault::Misdirected { .. } => {
+                self.damage(&fault);
+            }
+            Fault::CoordinatorCrash { .. }
+            | Fault::CoordinatorPause { .. }
+            | Fault::CoordinatorBlind { .. } => self.strike_coordinator(&fault),
+            Fault::StoreFailure { for_us } => {
+                self.store_is_away = true;
+                self.ends_after(for_us, fault);
+            }
+            Fault::ClientCrash { client } => {
+                if self.client_crashes(client) {
+                    self.coverage.fired(Class::ClientCrash);
+                }
+            }
+            Fault::ClientPause { client, for_us } => {
+                self.clients[client].is_off = true;
+                self.ends_after(for_us, fault);
+            }
+            Fault::Split | Fault::Migrate | Fault::Drain { .. } => self.operate(fault),
+            Fault::ClockStep { server, offset_ms } => {
+                self.machines[server].wall_offset_ms = offset_ms;
+                self.coverage.fired(Class::ClockStep);
+            }
+            Fault::DropTable { for_us } => self.drop_table(for_us),
+            Fault::EmptyTable => self.empty_table(),
+        }
+    }
+
+    fn crash(&mut self, server: usize, down_us: u64) {
+        if self.may_stop(server) {
+            self.coverage.fired(Class::Restart);
+            self.stop(server, true);
+            self.boot_after(server, down_us);
+        }
+    }
+
+    fn lose_disk(&mut self, server: usize, down_us: u64) {
+        if self.may_stop(server) && self.may_ruin(server) {
+            self.coverage.fired(Class::LostDisk);
+            self.stop(server, false);
+            self.machines[server].replace_disk(&mut self.random);
+            self.boot_after(server, down_us);
+        }
+    }
+
+    fn strike_device(&mut self, fault: Fault) {
+        match fault {
             Fault::SlowDisk {
                 server,
                 extra_us,
@@ -126,51 +167,6 @@ impl World {
                 self.machines[server].leave_room(bytes);
                 self.ends_after(for_us, fault);
             }
-            Fault::BitRot { .. } | Fault::Unreadable { .. } | Fault::Misdirected { .. } => {
-                self.damage(&fault);
-            }
-            Fault::CoordinatorCrash { down_us } => {
-                if let Some(n) = self.leader() {
-                    self.coverage.fired(Class::CoordinatorCrash);
-                    self.coordinator_stops(n);
-                    self.foreign_comes(n);
-                    let generation = self.coordinators[n].generation;
-                    self.after(down_us, Event::CoordinatorStarts(n, generation));
-                }
-            }
-            Fault::CoordinatorPause { for_us } => {
-                if let Some(n) = self.leader() {
-                    self.coordinator_pauses(n);
-                    let fault = Fault::Pause {
-                        server: self.machines.len() + n,
-                        for_us,
-                    };
-                    self.ends_after(for_us, fault);
-                }
-            }
-            Fault::CoordinatorBlind { denied, for_us } => {
-                if let Some(n) = self.leader() {
-                    let sign = match denied {
-                        true => Sign::Denied,
-                        false => Sign::Unknown,
-                    };
-                    self.coordinators[n].blind = Some((sign, self.now_us + for_us));
-                }
-            }
-            Fault::StoreFailure { for_us } => {
-                self.store_is_away = true;
-                self.ends_after(for_us, fault);
-            }
-            Fault::ClientCrash { client } => {
-                if self.client_crashes(client) {
-                    self.coverage.fired(Class::ClientCrash);
-                }
-            }
-            Fault::ClientPause { client, for_us } => {
-                self.clients[client].is_off = true;
-                self.ends_after(for_us, fault);
-            }
-            Fault::Split | Fault::Migrate | Fault::Drain { .. } => self.operate(fault),
             Fault::FlashFails {
                 server,
                 reads,
@@ -188,12 +184,36 @@ impl World {
                 self.machines[server].flash.slow_down(most_us);
                 self.ends_after(for_us, fault);
             }
-            Fault::ClockStep { server, offset_ms } => {
-                self.machines[server].wall_offset_ms = offset_ms;
-                self.coverage.fired(Class::ClockStep);
+            _ => unreachable!("no fault of a device"),
+        }
+    }
+
+    fn strike_coordinator(&mut self, fault: &Fault) {
+        let Some(n) = self.leader() else { return };
+        match *fault {
+            Fault::CoordinatorCrash { down_us } => {
+                self.coverage.fired(Class::CoordinatorCrash);
+                self.coordinator_stops(n);
+                self.foreign_comes(n);
+                let generation = self.coordinators[n].generation;
+                self.after(down_us, Event::CoordinatorStarts(n, generation));
             }
-            Fault::DropTable { for_us } => self.drop_table(for_us),
-            Fault::EmptyTable => self.empty_table(),
+            Fault::CoordinatorPause { for_us } => {
+                self.coordinator_pauses(n);
+                let fault = Fault::Pause {
+                    server: self.machines.len() + n,
+                    for_us,
+                };
+                self.ends_after(for_us, fault);
+            }
+            Fault::CoordinatorBlind { denied, for_us } => {
+                let sign = match denied {
+                    true => Sign::Denied,
+                    false => Sign::Unknown,
+                };
+                self.coordinators[n].blind = Some((sign, self.now_us + for_us));
+            }
+            _ => unreachable!("no fault of a coordinator"),
         }
     }
 

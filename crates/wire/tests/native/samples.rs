@@ -110,8 +110,8 @@ pub fn write_replica() -> WriteReplica {
     }
 }
 
-pub fn to_coordinator() -> Vec<ToCoordinator> {
-    let enlist = Enlist {
+fn enlist() -> Enlist {
+    Enlist {
         nonce: 300,
         cluster: "c".into(),
         addresses: addresses(),
@@ -124,10 +124,13 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         disk: 9,
         read_bytes_per_s: 0,
         segment_bytes: 8 << 20,
-    };
+    }
+}
+
+pub fn to_coordinator() -> Vec<ToCoordinator> {
     let (recovery, migration) = (RecoveryId(11), MigrationId(12));
     let mut all = vec![
-        ToCoordinator::Enlist(enlist),
+        ToCoordinator::Enlist(enlist()),
         ToCoordinator::Suspect {
             server: OTHER,
             list_version: ListVersion(300),
@@ -259,12 +262,8 @@ fn room() -> ServerRoom {
     }
 }
 
-pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
-    let list = ServerList {
-        version: ListVersion(1),
-        servers: vec![server()],
-    };
-    let recovery = RecoveryStatus {
+fn recovery() -> RecoveryStatus {
+    RecoveryStatus {
         recovery: RecoveryId(11),
         server: LOG,
         phase: RecoveryPhase::Replaying,
@@ -275,8 +274,11 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         entries: 3,
         elapsed_ms: 4,
         waits_for: Some("x".into()),
-    };
-    let migration = MigrationStatus {
+    }
+}
+
+fn migration() -> MigrationStatus {
+    MigrationStatus {
         migration: MigrationId(12),
         table: TableId(5),
         range: RANGE,
@@ -288,8 +290,11 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         entries: 3,
         elapsed_ms: 4,
         reason: Some("x".into()),
-    };
-    let status = Status {
+    }
+}
+
+fn status() -> Status {
+    Status {
         cluster: "c".into(),
         term: 2,
         leader: "a:1".into(),
@@ -298,20 +303,23 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         servers: vec![server()],
         tables: vec![table()],
         tablets: vec![route()],
-        recoveries: vec![recovery.clone()],
-        migrations: vec![migration.clone()],
-        migrations_ended: vec![migration],
+        recoveries: vec![recovery()],
+        migrations: vec![migration()],
+        migrations_ended: vec![migration()],
         settings: settings(),
         loads: vec![ServerLoad {
             server: LOG,
             bytes: 5,
             records: 6,
         }],
-    };
-    let overview = Overview {
+    }
+}
+
+fn overview() -> Overview {
+    Overview {
         status: Status {
             tablets: Vec::new(),
-            ..status.clone()
+            ..status()
         },
         tablets: 9,
         tablets_unserved: 8,
@@ -327,22 +335,28 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
             room: Some(room()),
             waits_for: Some("x".into()),
         }],
-    };
-    let admin = [
+    }
+}
+
+fn admin_answers() -> Vec<AdminAnswer> {
+    vec![
         AdminAnswer::Done,
         AdminAnswer::Table(table()),
         AdminAnswer::Migrating(vec![MigrationId(12)]),
-        AdminAnswer::Status(Box::new(status)),
-        AdminAnswer::Recoveries(vec![recovery]),
-        AdminAnswer::Overview(Box::new(overview)),
+        AdminAnswer::Status(Box::new(status())),
+        AdminAnswer::Recoveries(vec![recovery()]),
+        AdminAnswer::Overview(Box::new(overview())),
         AdminAnswer::Tablets(TabletPage {
             map_version: MapVersion(2),
             tablets: vec![route()],
             next: Some((TableId(5), RANGE.last)),
         }),
         AdminAnswer::Settings(settings()),
-    ];
-    let refusals = [
+    ]
+}
+
+fn refusals() -> Vec<Refusal> {
+    vec![
         Refusal::NotLeader {
             leader: Some("a:1".into()),
         },
@@ -358,7 +372,14 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         Refusal::WrongProtocol { min: 1, max: 2 },
         Refusal::Invalid("no".into()),
         Refusal::Store("gone".into()),
-    ];
+    ]
+}
+
+pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
+    let list = ServerList {
+        version: ListVersion(1),
+        servers: vec![server()],
+    };
     let mut all = vec![
         CoordinatorAnswer::Enlisted(Box::new(Enlisted {
             server: LOG,
@@ -387,8 +408,8 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         CoordinatorAnswer::MapIsCurrent,
         CoordinatorAnswer::Servers(list.into()),
     ];
-    all.extend(admin.map(CoordinatorAnswer::Admin));
-    all.extend(refusals.map(CoordinatorAnswer::Refused));
+    all.extend(admin_answers().into_iter().map(CoordinatorAnswer::Admin));
+    all.extend(refusals().into_iter().map(CoordinatorAnswer::Refused));
     let step = MapStep {
         since: MapVersion(4),
         version: MapVersion(6),
@@ -647,124 +668,84 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
     ]
 }
 
-/// Name and frame bytes of every sample.
-pub fn frames() -> Vec<(String, Vec<u8>)> {
-    let mut all: Vec<(String, Vec<u8>)> = Vec::new();
-    let mut add = |name: &str, number: usize, encode: &dyn Fn(&mut Vec<u8>), payload: &[u8]| {
+/// Name and bytes.
+type NamedFrame = (String, Vec<u8>);
+
+fn framed<M>(name: &str, samples: Vec<M>, encode: impl Fn(&mut Vec<u8>, &M)) -> Vec<NamedFrame> {
+    let frames = samples.iter().enumerate().map(|(n, sample)| {
         let mut frame = Vec::new();
-        encode(&mut frame);
-        frame.extend_from_slice(payload);
-        all.push((format!("{name}-{number:02}"), frame));
-    };
+        encode(&mut frame, sample);
+        (format!("{name}-{n:02}"), frame)
+    });
+    frames.collect()
+}
+
+/// The frames of every sample.
+pub fn frames() -> Vec<NamedFrame> {
     let envelope = &ENVELOPE;
-    for (n, m) in to_coordinator().iter().enumerate() {
-        add(
-            "to-coordinator",
-            n,
-            &|out| encode_to_coordinator(out, envelope, m),
-            b"",
-        );
-    }
-    for (n, m) in coordinator_answers().iter().enumerate() {
-        add(
-            "coordinator-answer",
-            n,
-            &|out| encode_coordinator_answer(out, envelope, m),
-            b"",
-        );
-    }
-    for (n, m) in from_coordinator().iter().enumerate() {
-        add(
-            "from-coordinator",
-            n,
-            &|out| encode_from_coordinator(out, envelope, m),
-            b"",
-        );
-    }
-    for (n, (m, payload)) in server_answers().iter().enumerate() {
-        let encode = |out: &mut Vec<u8>| encode_server_answer(out, envelope, m, payload.len());
-        add("server-answer", n, &encode, payload);
-    }
-    for (n, (m, payload)) in peer().iter().enumerate() {
-        let encode = |out: &mut Vec<u8>| encode_peer(out, envelope, m, payload.len());
-        add("peer", n, &encode, payload);
-    }
-    for (n, (m, payload)) in peer_answers().iter().enumerate() {
-        let encode = |out: &mut Vec<u8>| encode_peer_answer(out, envelope, m, payload.len());
-        add("peer-answer", n, &encode, payload);
-    }
-    for (n, trouble) in troubles().iter().enumerate() {
-        let kind = duramen_wire::native::codec::Kind::Single as u16;
-        add(
-            "trouble",
-            n,
-            &|out| encode_trouble(out, envelope, kind, trouble),
-            b"",
-        );
-    }
-    for (n, single) in singles().iter().enumerate() {
-        add(
-            "single",
-            n,
-            &|out| encode_single(out, envelope, single),
-            b"",
-        );
-    }
-    for (n, outcome) in outcomes().iter().enumerate() {
-        add(
-            "outcome",
-            n,
-            &|out| encode_outcome(out, envelope, outcome),
-            b"",
-        );
-    }
-    for (n, problem) in problems().iter().enumerate() {
-        add(
-            "enumerate-problem",
-            n,
-            &|out| encode_enumerate_problem(out, envelope, problem),
-            b"",
-        );
-    }
-    add("ping", 0, &|out| encode_ping(out, envelope), b"");
-    add("pong", 0, &|out| encode_pong(out, envelope), b"");
-    add(
-        "multi",
-        0,
-        &|out| {
+    [
+        framed("to-coordinator", to_coordinator(), |out, m| {
+            encode_to_coordinator(out, envelope, m);
+        }),
+        framed("coordinator-answer", coordinator_answers(), |out, m| {
+            encode_coordinator_answer(out, envelope, m);
+        }),
+        framed("from-coordinator", from_coordinator(), |out, m| {
+            encode_from_coordinator(out, envelope, m);
+        }),
+        framed("server-answer", server_answers(), |out, (m, payload)| {
+            encode_server_answer(out, envelope, m, payload.len());
+            out.extend_from_slice(payload);
+        }),
+        framed("peer", peer(), |out, (m, payload)| {
+            encode_peer(out, envelope, m, payload.len());
+            out.extend_from_slice(payload);
+        }),
+        framed("peer-answer", peer_answers(), |out, (m, payload)| {
+            encode_peer_answer(out, envelope, m, payload.len());
+            out.extend_from_slice(payload);
+        }),
+        client_frames(),
+    ]
+    .concat()
+}
+
+fn client_frames() -> Vec<NamedFrame> {
+    let envelope = &ENVELOPE;
+    let kind = duramen_wire::native::codec::Kind::Single as u16;
+    [
+        framed("trouble", troubles(), |out, trouble| {
+            encode_trouble(out, envelope, kind, trouble);
+        }),
+        framed("single", singles(), |out, single| {
+            encode_single(out, envelope, single);
+        }),
+        framed("outcome", outcomes(), |out, outcome| {
+            encode_outcome(out, envelope, outcome);
+        }),
+        framed("enumerate-problem", problems(), |out, problem| {
+            encode_enumerate_problem(out, envelope, problem);
+        }),
+        framed("ping", vec![()], |out, ()| encode_ping(out, envelope)),
+        framed("pong", vec![()], |out, ()| encode_pong(out, envelope)),
+        framed("multi", vec![singles()], |out, singles| {
             let mut multi = MultiRequest::new(out, envelope);
-            singles().iter().for_each(|single| multi.push(single));
+            singles.iter().for_each(|single| multi.push(single));
             multi.finish();
-        },
-        b"",
-    );
-    add(
-        "multi-answer",
-        0,
-        &|out| {
+        }),
+        framed("multi-answer", vec![outcomes()], |out, outcomes| {
             let mut multi = MultiAnswer::new(out, envelope);
-            outcomes().iter().for_each(|outcome| multi.push(outcome));
+            outcomes.iter().for_each(|outcome| multi.push(outcome));
             multi.finish();
-        },
-        b"",
-    );
-    add(
-        "enumerate",
-        0,
-        &|out| encode_enumerate(out, envelope, TableId(5), RANGE, 9, 1 << 20),
-        b"",
-    );
-    for (n, cursor) in [None, Some(77)].into_iter().enumerate() {
-        add(
-            "objects",
-            n,
-            &|out| {
-                let mut answer = ObjectsAnswer::new(out, envelope);
-                objects().iter().for_each(|object| answer.push(object));
-                answer.finish(RouteHash(99), cursor);
-            },
-            b"",
-        );
-    }
-    all
+        }),
+        framed("enumerate", vec![RANGE], |out, range| {
+            encode_enumerate(out, envelope, TableId(5), *range, 9, 1 << 20);
+        }),
+        framed("objects", vec![None, Some(77)], |out, cursor| {
+            let mut answer = ObjectsAnswer::new(out, envelope);
+            objects().iter().for_each(|object| answer.push(object));
+            answer.finish(RouteHash(99), *cursor);
+        }),
+    ]
+    .concat()
 }

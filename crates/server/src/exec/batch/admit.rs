@@ -70,24 +70,12 @@ pub(crate) fn admit(
         client.authenticate();
     }
     if !client.is_authenticated() && !spec.has(flag::NO_AUTH) {
-        return refuse(
-            shared,
-            local,
-            client,
-            out,
-            Some(spec),
-            "NOAUTH Authentication required.",
-        );
+        let text = "NOAUTH Authentication required.";
+        return refuse(shared, local, client, out, Some(spec), text);
     }
     if let Run::Refused(reason) = spec.run {
-        return refuse(
-            shared,
-            local,
-            client,
-            out,
-            Some(spec),
-            &spec.refusal(reason),
-        );
+        let text = spec.refusal(reason);
+        return refuse(shared, local, client, out, Some(spec), &text);
     }
     if client.in_multi() && spec.has(flag::NO_MULTI) {
         let text = "ERR Command not allowed inside a transaction";

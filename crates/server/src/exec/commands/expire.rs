@@ -1,6 +1,6 @@
 //! Expiry: EXPIRE and its relatives, TTL and its relatives, PERSIST.
 
-use super::set_options::{Unit, invalid_expiry};
+use super::set_options::{EX, EXAT, PX, PXAT, Unit, when_ms};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use duramen_engine::{Decision, Guard, KeyHash};
 use duramen_wire::resp::number::parse_integer;
@@ -15,56 +15,25 @@ struct ExpiryCondition {
 }
 
 pub(crate) fn expire(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(
-        ctx,
-        guard,
-        hashes[0],
-        Unit {
-            seconds: true,
-            absolute: false,
-        },
-    )
+    set_expiry(ctx, guard, hashes[0], EX)
 }
 
 pub(crate) fn pexpire(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(
-        ctx,
-        guard,
-        hashes[0],
-        Unit {
-            seconds: false,
-            absolute: false,
-        },
-    )
+    set_expiry(ctx, guard, hashes[0], PX)
 }
 
 pub(crate) fn expireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(
-        ctx,
-        guard,
-        hashes[0],
-        Unit {
-            seconds: true,
-            absolute: true,
-        },
-    )
+    set_expiry(ctx, guard, hashes[0], EXAT)
 }
 
 pub(crate) fn pexpireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    set_expiry(
-        ctx,
-        guard,
-        hashes[0],
-        Unit {
-            seconds: false,
-            absolute: true,
-        },
-    )
+    set_expiry(ctx, guard, hashes[0], PXAT)
 }
 
 fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
     let only = parse_only(ctx)?;
-    let when_ms = parse_when(ctx, unit, guard.now_ms())?;
+    let given = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let when_ms = when_ms(unit, given, guard.now_ms(), ctx.spec.name)?;
     let mut changed = false;
     guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
         changed = false;
@@ -117,22 +86,6 @@ fn parse_only(ctx: &Context<'_>) -> Result<ExpiryCondition, Failure> {
         return Err(Failure::Text(text));
     }
     Ok(only)
-}
-
-/// Argument 2 in milliseconds since the Unix epoch; may be in the past, even before the epoch.
-fn parse_when(ctx: &Context<'_>, unit: Unit, now_ms: u64) -> Result<i64, Failure> {
-    let invalid = || invalid_expiry(ctx.spec.name);
-    let given = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
-    let given_ms = if unit.seconds {
-        given.checked_mul(1000).ok_or_else(invalid)?
-    } else {
-        given
-    };
-    if unit.absolute {
-        return Ok(given_ms);
-    }
-    let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-    given_ms.checked_add(now_ms).ok_or_else(invalid)
 }
 
 pub(crate) fn ttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {

@@ -38,11 +38,11 @@ pub(crate) const PX: Unit = Unit {
     seconds: false,
     absolute: false,
 };
-const EXAT: Unit = Unit {
+pub(crate) const EXAT: Unit = Unit {
     seconds: true,
     absolute: true,
 };
-const PXAT: Unit = Unit {
+pub(crate) const PXAT: Unit = Unit {
     seconds: false,
     absolute: true,
 };
@@ -134,6 +134,16 @@ fn parse_time<'a>(
     Ok(Expiry::At(unit, rest.next().ok_or(SYNTAX)?))
 }
 
+impl Expiry<'_> {
+    /// The given time, in milliseconds since the Unix epoch; the error names `command`.
+    pub(crate) fn at_ms(self, now_ms: u64, command: &str) -> Result<Option<u64>, Failure> {
+        match self {
+            Expiry::At(unit, text) => expiry_ms(unit, text, now_ms, command).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
 /// The time given by `text`, in milliseconds since the Unix epoch; the error names `command`.
 pub(crate) fn expiry_ms(
     unit: Unit,
@@ -142,25 +152,27 @@ pub(crate) fn expiry_ms(
     command: &str,
 ) -> Result<u64, Failure> {
     let given = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
-    let invalid = || invalid_expiry(command);
     if given <= 0 {
-        return Err(invalid());
+        return Err(invalid_expiry(command));
     }
+    when_ms(unit, given, now_ms, command).map(i64::unsigned_abs)
+}
+
+/// As [`expiry_ms`]; may be in the past, even before the epoch.
+pub(crate) fn when_ms(unit: Unit, given: i64, now_ms: u64, command: &str) -> Result<i64, Failure> {
+    let invalid = || invalid_expiry(command);
     let given_ms = if unit.seconds {
         given.checked_mul(1000).ok_or_else(invalid)?
     } else {
         given
     };
     if unit.absolute {
-        return Ok(given_ms.unsigned_abs());
+        return Ok(given_ms);
     }
     let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-    Ok(given_ms
-        .checked_add(now_ms)
-        .ok_or_else(invalid)?
-        .unsigned_abs())
+    given_ms.checked_add(now_ms).ok_or_else(invalid)
 }
 
-pub(crate) fn invalid_expiry(command: &str) -> Failure {
+fn invalid_expiry(command: &str) -> Failure {
     Failure::from(format!("ERR invalid expire time in '{command}' command"))
 }

@@ -35,15 +35,7 @@ pub(crate) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
         return ctx.ok();
     }
     let options = set_options::parse_set(&ctx.args)?;
-    let expires_at_ms = match options.expiry {
-        Expiry::At(unit, text) => Some(set_options::expiry_ms(
-            unit,
-            text,
-            guard.now_ms(),
-            ctx.spec.name,
-        )?),
-        _ => None,
-    };
+    let expires_at_ms = options.expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
     if options.get || options.expiry == Expiry::Keep || matches!(options.when, When::Equals(_)) {
         return set_with_old(ctx, guard, hashes[0], &options, expires_at_ms);
     }
@@ -175,15 +167,7 @@ pub(crate) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     if guard.read(ctx.table, hashes[0], key)?.is_none() {
         return ctx.null();
     }
-    let expires_at_ms = match expiry {
-        Expiry::At(unit, text) => Some(set_options::expiry_ms(
-            unit,
-            text,
-            guard.now_ms(),
-            ctx.spec.name,
-        )?),
-        _ => None,
-    };
+    let expires_at_ms = expiry.at_ms(guard.now_ms(), ctx.spec.name)?;
     let protocol = ctx.client.protocol;
     let start = ctx.out.len();
     let out = &mut *ctx.out;

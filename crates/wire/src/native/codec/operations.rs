@@ -221,20 +221,8 @@ pub(super) fn read_single<'a>(cursor: &mut Cursor<'a>) -> Result<Single<'a>, Bod
     if value_bytes != 0 && op != WRITE {
         return Err(cursor.wrong("bytes of value"));
     }
-    let condition = match condition {
-        0 => Condition::Always,
-        1 => Condition::Absent,
-        2 => Condition::Present,
-        3 => Condition::Version(cursor.u64("version")?),
-        4 => Condition::NewerThan(cursor.u64("version")?),
-        _ => return Err(cursor.wrong("condition")),
-    };
-    let expiry = match expiry {
-        0 => Expiry::Never,
-        1 => Expiry::Keep,
-        2 => Expiry::At(cursor.u64("time")?),
-        _ => return Err(cursor.wrong("expiry")),
-    };
+    let condition = read_condition(cursor, condition)?;
+    let expiry = read_expiry(cursor, expiry)?;
     let level = match level {
         NO_LEVEL => None,
         number => Some(Level::from_number(number).ok_or(cursor.wrong("level"))?),
@@ -244,29 +232,23 @@ pub(super) fn read_single<'a>(cursor: &mut Cursor<'a>) -> Result<Single<'a>, Bod
     } else {
         None
     };
+    let word = match op {
+        INCREMENT => cursor.u64("amount")?,
+        _ => 0,
+    };
+    let key = cursor.bytes(key_bytes, "key")?;
+    let value = cursor.bytes(value_bytes, "value")?;
     let operation = match op {
         READ => Operation::Read,
         REMOVE => Operation::Remove { condition },
         INCREMENT => Operation::Increment {
-            by: amount(flags, cursor.u64("amount")?),
+            by: amount(flags, word),
         },
         _ => Operation::Write {
-            value: &[],
+            value,
             condition,
             expiry,
         },
-    };
-    let key = cursor.bytes(key_bytes, "key")?;
-    let bytes = cursor.bytes(value_bytes, "value")?;
-    let operation = match operation {
-        Operation::Write {
-            condition, expiry, ..
-        } => Operation::Write {
-            value: bytes,
-            condition,
-            expiry,
-        },
-        other => other,
     };
     Ok(Single {
         table,
@@ -274,6 +256,28 @@ pub(super) fn read_single<'a>(cursor: &mut Cursor<'a>) -> Result<Single<'a>, Bod
         operation,
         level,
         rpc,
+    })
+}
+
+#[inline]
+fn read_condition(cursor: &mut Cursor<'_>, number: u8) -> Result<Condition, BodyError> {
+    Ok(match number {
+        0 => Condition::Always,
+        1 => Condition::Absent,
+        2 => Condition::Present,
+        3 => Condition::Version(cursor.u64("version")?),
+        4 => Condition::NewerThan(cursor.u64("version")?),
+        _ => return Err(cursor.wrong("condition")),
+    })
+}
+
+#[inline]
+fn read_expiry(cursor: &mut Cursor<'_>, number: u8) -> Result<Expiry, BodyError> {
+    Ok(match number {
+        0 => Expiry::Never,
+        1 => Expiry::Keep,
+        2 => Expiry::At(cursor.u64("time")?),
+        _ => return Err(cursor.wrong("expiry")),
     })
 }
 

@@ -11,7 +11,7 @@ use crate::exec::request::context::Context;
 use crate::footprint::Footprint;
 use crate::process;
 use crate::shared::{Shared, figures};
-use duramen_engine::Mode;
+use duramen_engine::{Mode, Store};
 use std::sync::atomic::Ordering;
 
 /// Greatest memory in use that `INFO` or `MEMORY STATS` has found, `used` included.
@@ -24,7 +24,6 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     let Some(store) = ctx.shared.data() else {
         return;
     };
-    let stats = store.stats();
     let footprint = Footprint::of(ctx.shared, store);
     let report = &footprint.report;
     let (used, rss) = (footprint.used_bytes(), process::rss_bytes());
@@ -59,13 +58,11 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
         "mem_not_counted_for_evict",
         overhead - report.overhead_bytes - report.index_bytes,
     );
-    for name in [
+    fields.zeros(&[
         "mem_replication_backlog",
         "mem_total_replication_buffers",
         "mem_clients_slaves",
-    ] {
-        fields.add(name, 0);
-    }
+    ]);
     fields.add(
         "mem_clients_normal",
         footprint.query_bytes + footprint.output_bytes,
@@ -73,13 +70,16 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("mem_cluster_links", 0);
     fields.add("mem_aof_buffer", footprint.log_buffer_bytes);
     fields.add("mem_allocator", "duramen-log");
-    for name in [
+    fields.zeros(&[
         "active_defrag_running",
         "lazyfree_pending_objects",
         "lazyfreed_objects",
-    ] {
-        fields.add(name, 0);
-    }
+    ]);
+    own_figures(ctx.shared, store, fields);
+}
+
+/// The figures that Redis does not have.
+fn own_figures(shared: &Shared, store: &Store, fields: &mut Fields) {
     let names = [
         "duramen_live_bytes",
         "duramen_index_bytes",
@@ -88,11 +88,11 @@ pub(crate) fn write(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_utilization",
         "duramen_page_bytes",
     ];
-    fields.figures(&figures::STORE, &stats, &names);
-    if ctx.shared.tier().is_some() {
+    fields.figures(&figures::STORE, &store.stats(), &names);
+    if shared.tier().is_some() {
         let names = figures::FLASH.each_ref().map(|figure| figure.info);
-        fields.figures(&figures::FLASH, &ctx.shared.flash_stats(store), &names);
-        let waiting = ctx.shared.sum(|counters| &counters.flash_parked);
+        fields.figures(&figures::FLASH, &shared.flash_stats(store), &names);
+        let waiting = shared.sum(|counters| &counters.flash_parked);
         fields.add("duramen_flash_waiting_clients", waiting);
     }
 }
@@ -117,7 +117,7 @@ fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
 
 /// Fields of scripts and functions, which do not exist here.
 fn scripts(fields: &mut Fields) {
-    for name in [
+    fields.zeros(&[
         "used_memory_lua",
         "used_memory_vm_eval",
         "used_memory_scripts_eval",
@@ -128,9 +128,7 @@ fn scripts(fields: &mut Fields) {
         "used_memory_vm_total",
         "used_memory_functions",
         "used_memory_scripts",
-    ] {
-        fields.add(name, 0);
-    }
+    ]);
     for name in [
         "used_memory_lua",
         "used_memory_vm_total",
