@@ -16,6 +16,8 @@ const DISK_CHECK_MS: u32 = 300;
 const DOUBT_US: u64 = 2_000_000;
 /// Most servers stored that claim the end of one life. Others wait until one of these stops asking.
 const DOUBTS_MAX: usize = 16;
+/// Delay before a server that was not reached asks again.
+const REACH_AGAIN_MS: u32 = 1_000;
 /// Most ranges in a server's report of its load.
 const LOADS_MAX: usize = 1 << 16;
 
@@ -45,10 +47,25 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
     now_us
 }
 
+/// callers::I2.
+pub(super) fn refused_caller(address: &str, why: &str) -> CoordinatorAnswer {
+    refused(Refusal::NotReady {
+        after_ms: REACH_AGAIN_MS,
+        reason: format!(
+            "the coordinator cannot reach this member at the address that it announces, {address}: {why}"
+        ),
+    })
+}
+
 impl Coordinator {
     /// A server enlists. The answer is sent when the change is stored, by
     /// [`welcome`](Self::welcome).
-    pub(super) fn enlist(&mut self, reply: ReplyId, enlist: Enlist) -> Option<CoordinatorAnswer> {
+    pub(super) fn enlist(
+        &mut self,
+        reply: ReplyId,
+        sender: ServerId,
+        enlist: Enlist,
+    ) -> Option<CoordinatorAnswer> {
         let known = self.nonces.get(&enlist.nonce).copied();
         if let Some(known) = known
             && !self.config.planted.is(Bug::EnlistsTwice)
@@ -61,6 +78,10 @@ impl Coordinator {
         }
         if let Err(refusal) = self.check_enlist(&enlist) {
             return Some(refused(refusal));
+        }
+        let next = self.next_id(&enlist);
+        if !self.is_reached(reply, sender, &enlist, next) {
+            return None; // callers::I1
         }
         let mut replaced = Vec::from_iter(enlist.replaces.filter(|id| self.is_up(*id)));
         replaced.extend(self.unstored_life(&enlist));
@@ -172,15 +193,19 @@ impl Coordinator {
         self.check_life(same, enlist.nonce, "disk")
     }
 
-    fn add_server(&mut self, enlist: &Enlist) -> ServerId {
+    /// The id that this server gets if it is added now.
+    fn next_id(&self, enlist: &Enlist) -> ServerId {
         let slot = match enlist.replaces {
             Some(old) => old.slot,
             None => self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1),
         };
-        let generation = self.slots.get(&slot).copied().unwrap_or(0) + 1;
-        self.slots.insert(slot, generation);
-        self.put(Key::Slot(slot), &generation);
-        let id = ServerId::new(slot, generation);
+        ServerId::new(slot, self.slots.get(&slot).copied().unwrap_or(0) + 1)
+    }
+
+    fn add_server(&mut self, enlist: &Enlist) -> ServerId {
+        let id = self.next_id(enlist);
+        self.slots.insert(id.slot, id.generation);
+        self.put(Key::Slot(id.slot), &id.generation);
         let record = ServerRecord {
             entry: ServerEntry {
                 server: id,
