@@ -206,8 +206,10 @@ impl Rig {
             _ => None,
         };
         let reply = self.begin(sender, question);
-        for ping in nonce.into_iter().flat_map(|nonce| self.pings_of(nonce)) {
-            self.pong(&ping);
+        for nonce in nonce {
+            for ping in self.pings_of(nonce) {
+                self.pong(&ping);
+            }
         }
         self.answers.get(&reply).cloned()
     }
