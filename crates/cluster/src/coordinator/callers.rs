@@ -11,7 +11,7 @@ use super::servers::refused_caller;
 use super::suspects::{Sounded, is_pong};
 use super::{Call, CallId, CallKind, Coordinator, Output, ReplyId, Sign};
 use duramen_base::ids::ServerId;
-use duramen_wire::native::message::{Enlist, FromCoordinator, ToCoordinator};
+use duramen_wire::native::message::{Enlist, FromCoordinator, ServerAnswer, ToCoordinator};
 
 /// Wait for its answer: shorter than a member's wait for the answer to its request, which contains
 /// the reason of a failure.
@@ -100,9 +100,10 @@ impl Coordinator {
 
 fn reason(call: &Call, ended: &Sounded) -> String {
     match ended {
-        Sounded::Answered(answer) => {
-            format!("the process there does not expect {}: {answer:?}", call.to)
+        Sounded::Answered(ServerAnswer::Refused(why)) => {
+            format!("the process there refuses a ping for {}: {why}", call.to)
         }
+        Sounded::Answered(_) => "the process there answers something else".to_owned(),
         Sounded::Signed(Sign::Dead) => "another process is there, or none".to_owned(),
         Sounded::Signed(Sign::Denied) => "the process there does not admit it".to_owned(),
         Sounded::Signed(Sign::Unknown) => "no connection".to_owned(),
