@@ -4,18 +4,21 @@
 //! - I1: a server is added to the list after it has answered a ping at the address that it
 //!   announces, to the id that it is about to get. Otherwise masters would wait for a backup that
 //!   nobody reaches: an empty server attracts new replicas.
-//! - I2: a caller that is not reached is told to try again, and the list stays as it is. The failure
-//!   may be the coordinator's own, and no running member depends on it.
+//! - I2: a caller that is not reached is told to try again, and the list stays as it is. The
+//!   failure may be the coordinator's own, and no running member depends on it.
 
-use super::servers::refused_caller;
 use super::suspects::{Sounded, is_pong};
-use super::{Call, CallId, CallKind, Coordinator, Output, ReplyId, Sign};
+use super::{Call, CallId, CallKind, Coordinator, Output, ReplyId, Sign, refused};
 use duramen_base::ids::ServerId;
-use duramen_wire::native::message::{Enlist, FromCoordinator, ServerAnswer, ToCoordinator};
+use duramen_wire::native::message::{
+    Enlist, FromCoordinator, Refusal, ServerAnswer, ToCoordinator,
+};
 
 /// Wait for its answer: shorter than a member's wait for the answer to its request, which contains
 /// the reason of a failure.
 const REACH_US: u64 = 400_000;
+/// Delay before a server that was not reached asks again.
+const REACH_AGAIN_MS: u32 = 500;
 
 /// A server that enlists and was not reached yet.
 pub(super) struct Caller {
@@ -81,7 +84,14 @@ impl Coordinator {
             }
         } else {
             let why = caller.why.take().unwrap_or_else(|| reason(call, ended));
-            let answer = refused_caller(&caller.enlist.addresses.native, &why);
+            let address = &caller.enlist.addresses.native;
+            let answer = refused(Refusal::NotReady {
+                after_ms: REACH_AGAIN_MS,
+                reason: format!(
+                    "the coordinator cannot reach this member at the address that it announces, \
+                     {address}: {why}"
+                ),
+            });
             for (reply, _) in asked {
                 let answer = answer.clone();
                 self.tell(Output::Answer { reply, answer });

@@ -16,8 +16,6 @@ const DISK_CHECK_MS: u32 = 300;
 const DOUBT_US: u64 = 2_000_000;
 /// Most servers stored that claim the end of one life. Others wait until one of these stops asking.
 const DOUBTS_MAX: usize = 16;
-/// Delay before a server that was not reached asks again.
-const REACH_AGAIN_MS: u32 = 1_000;
 /// Most ranges in a server's report of its load.
 const LOADS_MAX: usize = 1 << 16;
 
@@ -45,16 +43,6 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
         });
     }
     now_us
-}
-
-/// callers::I2.
-pub(super) fn refused_caller(address: &str, why: &str) -> CoordinatorAnswer {
-    refused(Refusal::NotReady {
-        after_ms: REACH_AGAIN_MS,
-        reason: format!(
-            "the coordinator cannot reach this member at the address that it announces, {address}: {why}"
-        ),
-    })
 }
 
 impl Coordinator {
