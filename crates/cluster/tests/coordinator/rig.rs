@@ -206,7 +206,7 @@ impl Rig {
             _ => None,
         };
         let reply = self.begin(sender, question);
-        for nonce in nonce {
+        if let Some(nonce) = nonce {
             for ping in self.pings_of(nonce) {
                 self.pong(&ping);
             }
