@@ -147,13 +147,13 @@ class Member(Process):
     def native(self):
         return f"{self.address}:{self.native_port}"
 
-    def start(self):
+    def start(self, *options):
         self.launch(
             [
                 *(harness.BINARY, "serve", "--coordinator", ",".join(self.cluster.coordinator_addresses())),
                 *("--cluster", self.cluster.name, "--dir", self.folder / "data", "--bind", self.address, *self.open(), *self.password()),
                 *("--port", self.port, "--admin-port", self.admin_port, "--native-port", self.native_port),
-                *("--memory", "64mb", "--threads", "1", *self.cluster.options),
+                *("--memory", "64mb", "--threads", "1", *self.cluster.options, *options),
             ]
         )
         return self

@@ -2,6 +2,7 @@
 
 mod chronicle;
 mod figures;
+mod resigning;
 mod wiring;
 
 use crate::keeper::{Keeper, LeaseEnd, Order};
@@ -17,6 +18,7 @@ use duramen_net::{ConnectionId, Event, Hub};
 use duramen_wire::native::codec::Envelope;
 use duramen_wire::native::message::Refusal;
 use figures::Figures;
+use resigning::Resigning;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
@@ -32,9 +34,6 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 const CALL_US_MAX: u64 = 30_000_000;
 /// Time for which a leader that cannot judge does not campaign: several campaigns of the others.
 const RESIGN_REST: Duration = Duration::from_secs(10);
-/// Shortest time between two such resignations. When most servers are really gone, no leader can
-/// judge, and another leader is no help.
-const RESIGN_AGAIN: Duration = Duration::from_secs(600);
 /// Interval at which a lasting problem is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// Interval at which the progress of recoveries is logged.
@@ -114,8 +113,8 @@ pub(crate) struct Driver {
     roles: Sender<Role>,
     told: Option<Role>,
     said: Said,
-    /// Time of the last resignation because it could not judge.
-    resigned: Option<Instant>,
+    /// Resignations because it could not judge.
+    resigning: Resigning,
     figures: Figures,
     /// End of the wait for the store, after a request to stop.
     stops: Option<Instant>,
@@ -169,7 +168,7 @@ impl Driver {
             roles,
             told: None,
             said: Said::default(),
-            resigned: None,
+            resigning: Resigning::default(),
             figures: Figures::default(),
             stops: None,
             ended: None,
@@ -392,6 +391,7 @@ impl Driver {
         }
         // Its own name is from an earlier run: that process does not lead now.
         let leader = leader.filter(|leader| *leader != self.name);
+        self.resigning.follows(leader.as_deref(), Instant::now());
         let is_news = self.told.as_ref() != Some(&Role::Standby(leader.clone()));
         if is_news {
             let shown = leader.as_deref().unwrap_or("not known yet");
@@ -423,6 +423,9 @@ impl Driver {
         let now_us = self.now_us();
         if let State::Leading(leading) = &mut self.state {
             let outputs = leading.machine.handle(now_us, input);
+            if leading.machine.may_judge() {
+                self.resigning.judges();
+            }
             self.execute(outputs);
         }
     }
@@ -518,15 +521,15 @@ impl Driver {
 
     /// Leaves the leadership to a coordinator that may reach the servers.
     fn resign(&mut self, is_denied: bool) {
-        let has_just = |at: Instant| at.elapsed() < RESIGN_AGAIN;
-        let is_enough = !is_denied && self.resigned.is_some_and(has_just);
-        let Some(epoch) = self.epoch().filter(|_| !is_enough) else {
+        let now = Instant::now();
+        let may = is_denied || self.resigning.may(now);
+        let Some(epoch) = self.epoch().filter(|_| may) else {
             return;
         };
         if !self.options.store.has_standbys() {
             return;
         }
-        self.resigned = Some(Instant::now());
+        self.resigning.resigned(now);
         let rest = RESIGN_REST;
         let _ = self.orders.send(Order::Resign { epoch, rest });
         self.lose(

@@ -179,14 +179,28 @@ pub(super) fn coordinator(
     };
     for number in 0..servers as u64 {
         keep(std::mem::take(&mut outputs), &mut batches);
-        outputs = coordinator.handle(
-            0,
-            Input::Asked {
-                reply: ReplyId(number),
-                sender: ServerId::NONE,
-                question: enlist(number),
-            },
-        );
+        let enlists = Input::Asked {
+            reply: ReplyId(number),
+            sender: ServerId::NONE,
+            question: enlist(number),
+        };
+        for output in coordinator.handle(0, enlists) {
+            match &output {
+                // It answers the ping to its address.
+                Output::Ask { call, question, .. } => {
+                    if let Some(answer) = routine(question) {
+                        let (call, payload) = (*call, Vec::new());
+                        let answered = Input::Answered {
+                            call,
+                            answer,
+                            payload,
+                        };
+                        outputs.extend(coordinator.handle(0, answered));
+                    }
+                }
+                _ => outputs.push(output),
+            }
+        }
     }
     keep(outputs, &mut batches);
     // Stored late and at once: 10,000 servers that enlist together.

@@ -31,6 +31,7 @@
 //! stored, read leases (docs/traps.md, "Cluster membership").
 
 mod admin;
+mod callers;
 mod clients;
 mod foreign;
 mod map;
@@ -227,6 +228,7 @@ enum CallKind {
     Check { nonce: u64 },
     Probe { nonce: u64 },
     Roll { number: u64 },
+    Reach { nonce: u64 },
     List(ListVersion),
     Tablets(TabletsVersion),
     StartRead { dead: ServerId },
@@ -257,6 +259,8 @@ pub struct Coordinator {
     servers: BTreeMap<ServerId, Server>,
     slots: BTreeMap<u32, u32>,
     nonces: BTreeMap<u64, ServerId>,
+    /// Servers that enlist, by nonce.
+    callers: BTreeMap<u64, callers::Caller>,
     /// UP members, in no order.
     up: Vec<ServerId>,
     /// Their disks.
@@ -366,7 +370,7 @@ impl Coordinator {
             return Some(refused(refusal));
         }
         Some(match question {
-            ToCoordinator::Enlist(enlist) => return self.enlist(reply, enlist),
+            ToCoordinator::Enlist(enlist) => return self.enlist(reply, sender, enlist),
             ToCoordinator::ClientLease { client } => self.client_lease(client),
             ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
             ToCoordinator::Map { table, since } => self.map(table, since),
@@ -478,6 +482,7 @@ impl Coordinator {
             CallKind::Check { nonce } => return self.checked(call, nonce, &ended),
             CallKind::Probe { nonce } => return self.probed(call, nonce, &ended),
             CallKind::Roll { number } => return self.rolled(number, &ended),
+            CallKind::Reach { nonce } => return self.reached(call, nonce, &ended),
             _ => {}
         }
         let answer = match ended {
@@ -521,7 +526,8 @@ impl Coordinator {
             _ => None,
         });
         let enlisting = self.enlisted.iter().map(|(reply, _)| *reply);
-        let replies: Vec<ReplyId> = waiting.chain(enlisting).collect();
+        let mut replies: Vec<ReplyId> = waiting.chain(enlisting).collect();
+        replies.extend(self.abandon_callers());
         for reply in replies {
             let answer = refused(Refusal::Store(reason.to_owned()));
             self.out.push(Output::Answer { reply, answer });
@@ -606,9 +612,20 @@ impl Coordinator {
     /// Sends a request to a server that is UP; [`returned`](Self::returned) gets the answer, or its
     /// absence after `patience_us`.
     fn ask(&mut self, to: ServerId, question: FromCoordinator, kind: CallKind, patience_us: u64) {
-        let Some(server) = self.servers.get(&to) else {
-            return;
-        };
+        if let Some(server) = self.servers.get(&to) {
+            let address = server.record.entry.addresses.native.clone();
+            self.ask_at(to, address, question, kind, patience_us);
+        }
+    }
+
+    fn ask_at(
+        &mut self,
+        to: ServerId,
+        address: String,
+        question: FromCoordinator,
+        kind: CallKind,
+        patience_us: u64,
+    ) {
         self.next_call += 1;
         let call = CallId(self.next_call);
         let deadline_us = self.now_us + patience_us;
@@ -622,14 +639,15 @@ impl Coordinator {
         let output = Output::Ask {
             call,
             to,
-            address: server.record.entry.addresses.native.clone(),
+            address,
             question,
         };
         match kind {
             // pipeline::P3: contains nothing but the request
-            CallKind::Check { .. } | CallKind::Probe { .. } | CallKind::Roll { .. } => {
-                self.out.push(output);
-            }
+            CallKind::Check { .. }
+            | CallKind::Probe { .. }
+            | CallKind::Roll { .. }
+            | CallKind::Reach { .. } => self.out.push(output),
             _ => self.tell(output),
         }
     }

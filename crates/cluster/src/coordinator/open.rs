@@ -86,6 +86,7 @@ impl Coordinator {
             servers: BTreeMap::new(),
             slots: BTreeMap::new(),
             nonces: BTreeMap::new(),
+            callers: BTreeMap::new(),
             up: Vec::new(),
             disks: BTreeMap::new(),
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),

@@ -48,7 +48,12 @@ fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
 impl Coordinator {
     /// A server enlists. The answer is sent when the change is stored, by
     /// [`welcome`](Self::welcome).
-    pub(super) fn enlist(&mut self, reply: ReplyId, enlist: Enlist) -> Option<CoordinatorAnswer> {
+    pub(super) fn enlist(
+        &mut self,
+        reply: ReplyId,
+        sender: ServerId,
+        enlist: Enlist,
+    ) -> Option<CoordinatorAnswer> {
         let known = self.nonces.get(&enlist.nonce).copied();
         if let Some(known) = known
             && !has_bug(Bug::EnlistsTwice)
@@ -61,6 +66,10 @@ impl Coordinator {
         }
         if let Err(refusal) = self.check_enlist(&enlist) {
             return Some(refused(refusal));
+        }
+        let next = self.next_id(&enlist);
+        if !self.is_reached(reply, sender, &enlist, next) {
+            return None; // callers::I1
         }
         let mut replaced = Vec::from_iter(enlist.replaces.filter(|id| self.is_up(*id)));
         replaced.extend(self.unstored_life(&enlist));
@@ -172,15 +181,19 @@ impl Coordinator {
         self.check_life(same, enlist.nonce, "disk")
     }
 
-    fn add_server(&mut self, enlist: &Enlist) -> ServerId {
+    /// The id that this server gets if it is added now.
+    fn next_id(&self, enlist: &Enlist) -> ServerId {
         let slot = match enlist.replaces {
             Some(old) => old.slot,
             None => self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1),
         };
-        let generation = self.slots.get(&slot).copied().unwrap_or(0) + 1;
-        self.slots.insert(slot, generation);
-        self.put(Key::Slot(slot), &generation);
-        let id = ServerId::new(slot, generation);
+        ServerId::new(slot, self.slots.get(&slot).copied().unwrap_or(0) + 1)
+    }
+
+    fn add_server(&mut self, enlist: &Enlist) -> ServerId {
+        let id = self.next_id(enlist);
+        self.slots.insert(id.slot, id.generation);
+        self.put(Key::Slot(id.slot), &id.generation);
         let record = ServerRecord {
             entry: ServerEntry {
                 server: id,

@@ -213,6 +213,11 @@ impl Coordinator {
         }
     }
 
+    /// Whether the last roll call gave this leader the right to judge.
+    pub fn may_judge(&self) -> bool {
+        self.roll.number > 0 && self.roll.count.standing() == Standing::Judges
+    }
+
     pub(super) fn roll_due(&mut self) {
         if !self.is_roll_fresh() {
             self.call_roll();
@@ -316,6 +321,6 @@ fn is_over(answer: &ServerAnswer, asked: ServerId) -> bool {
     matches!(answer, ServerAnswer::Refused(Refusal::NotUp(gone)) if *gone == asked)
 }
 
-fn is_pong(answer: &ServerAnswer, asked: u64) -> bool {
+pub(super) fn is_pong(answer: &ServerAnswer, asked: u64) -> bool {
     matches!(answer, ServerAnswer::Pong { nonce, .. } if *nonce == asked)
 }

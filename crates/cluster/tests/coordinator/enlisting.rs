@@ -4,7 +4,7 @@ use crate::membership::{pings_to, status_of};
 use crate::rig::{Rig, enlist};
 use duramen_base::ids::ServerId;
 use duramen_base::planted::{Bug, with_bug};
-use duramen_cluster::coordinator::Sign;
+use duramen_cluster::coordinator::{Input, Sign};
 use duramen_wire::native::message::{
     CoordinatorAnswer, Enlist, Refusal, ServerAnswer, ServerStatus, ToCoordinator,
 };
@@ -226,4 +226,104 @@ fn the_same_request_is_the_same_server() {
     };
     assert!(twice());
     assert!(!with_bug(Bug::EnlistsTwice, twice), "not found");
+}
+
+fn is_unreached(answer: Option<&CoordinatorAnswer>) -> bool {
+    let Some(CoordinatorAnswer::Refused(Refusal::NotReady { reason, .. })) = answer else {
+        return false;
+    };
+    reason.contains("cannot reach this member at the address that it announces, server-9:1")
+}
+
+#[test]
+fn a_server_that_is_not_reached_is_no_member() {
+    let mut rig = Rig::new();
+    rig.enlist_some(3);
+    rig.create_table("a", 3);
+    rig.be_good();
+    let before = rig.coordinator.status();
+    let copysets_and_all = before.list_version;
+    for sign in [
+        Some(Sign::Unknown),
+        Some(Sign::Dead),
+        Some(Sign::Denied),
+        None,
+    ] {
+        let first = rig.begin(ServerId::NONE, enlist(9, 9, None));
+        let again = rig.begin(ServerId::NONE, enlist(9, 9, None)); // delivered twice
+        let pings = rig.pings_of(9);
+        assert_eq!(pings.len(), 1, "one ping for both");
+        assert_eq!(pings[0].address, "server-9:1");
+        assert_eq!(rig.answers.get(&first), None);
+        match sign {
+            Some(sign) => rig.sign(&pings[0], sign),
+            None => rig.live(500_000),
+        }
+        for reply in [first, again] {
+            let answer = rig.answers.get(&reply);
+            assert!(is_unreached(answer), "{sign:?}: {answer:?}");
+        }
+        rig.pong(&pings[0]); // too late
+        let now = rig.coordinator.status();
+        assert_eq!(now.list_version, copysets_and_all, "the list is as before");
+        assert_eq!(now.servers.len(), 3);
+    }
+    // When it is reached, it is a member.
+    let id = rig.enlist(9, None);
+    assert!(
+        rig.coordinator
+            .status()
+            .servers
+            .iter()
+            .any(|s| s.server == id)
+    );
+}
+
+#[test]
+fn a_caller_whose_claim_has_become_wrong_is_refused_when_it_is_reached() {
+    let mut rig = Rig::new();
+    rig.enlist_some(2);
+    let old = rig.enlist(5, None);
+    rig.crash(old);
+    let one = rig.begin(ServerId::NONE, enlist(5, 50, Some(old)));
+    let other = rig.begin(ServerId::NONE, enlist(5, 51, Some(old)));
+    let (ping, late) = (rig.pings_of(50), rig.pings_of(51));
+    assert_eq!(ping[0].to, ServerId::new(old.slot, old.generation + 1));
+    rig.pong(&ping[0]);
+    let Some(CoordinatorAnswer::Enlisted(enlisted)) = rig.answers.get(&one) else {
+        panic!("{:?}", rig.answers.get(&one));
+    };
+    let first = enlisted.server;
+    rig.pong(&late[0]);
+    // It has the same address and disk: the life that was just added is over.
+    let Some(CoordinatorAnswer::Enlisted(enlisted)) = rig.answers.get(&other) else {
+        panic!("{:?}", rig.answers.get(&other));
+    };
+    assert!(enlisted.server > first);
+    let up = |id| {
+        let servers = rig.coordinator.status().servers;
+        servers
+            .iter()
+            .any(|s| s.server == id && s.status == ServerStatus::Up)
+    };
+    assert!(!up(first) && up(enlisted.server));
+}
+
+#[test]
+fn a_new_leader_and_a_failed_store_forget_a_caller_and_it_asks_again() {
+    let mut rig = Rig::new();
+    rig.enlist_some(2);
+    let first = rig.begin(ServerId::NONE, enlist(9, 9, None));
+    let reason = "the store is away".to_owned();
+    rig.handle(Input::StoreFailed { reason });
+    let refused = rig.answers.get(&first);
+    assert!(
+        matches!(refused, Some(CoordinatorAnswer::Refused(Refusal::Store(_)))),
+        "{refused:?}"
+    );
+    rig.fail_over();
+    rig.be_good();
+    assert_eq!(rig.coordinator.status().servers.len(), 2);
+    rig.enlist(9, None);
+    assert_eq!(rig.coordinator.status().servers.len(), 3);
 }

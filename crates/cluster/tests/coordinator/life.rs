@@ -67,7 +67,7 @@ pub struct Shelf {
 
 /// A server: its disk, and its process if it runs.
 pub struct Server {
-    disk: u64,
+    pub disk: u64,
     pub shelf: BTreeMap<ServerId, Shelf>,
     stored_id: Option<ServerId>,
     pub life: Option<Life>,

@@ -49,6 +49,7 @@ pub fn config() -> Config {
 pub struct PendingCall {
     pub call: CallId,
     pub to: ServerId,
+    pub address: String,
     pub question: FromCoordinator,
 }
 
@@ -144,8 +145,16 @@ impl Rig {
                     assert_eq!(self.answers.insert(reply, answer), None, "answered twice");
                 }
                 Output::Ask {
-                    call, to, question, ..
-                } => self.asked.push_back(PendingCall { call, to, question }),
+                    call,
+                    to,
+                    address,
+                    question,
+                } => self.asked.push_back(PendingCall {
+                    call,
+                    to,
+                    address,
+                    question,
+                }),
                 Output::Persist { token, batch } => self.waiting.push_back((token, batch)),
                 Output::WakeAt { at_us } => self.wakes_at_us = Some(at_us),
                 Output::Unfit { resigns, .. } => self.unfit = Some(resigns),
@@ -180,8 +189,43 @@ impl Rig {
         self.be_good();
     }
 
-    /// Sends a request, and returns its answer if there is one at once.
+    /// Sends a request, and returns its answer if there is one at once. A server that enlists
+    /// answers the coordinator's ping.
     pub fn ask(&mut self, sender: ServerId, question: ToCoordinator) -> Option<CoordinatorAnswer> {
+        let nonce = match &question {
+            ToCoordinator::Enlist(enlist) => Some(enlist.nonce),
+            _ => None,
+        };
+        let reply = self.begin(sender, question);
+        if let Some(nonce) = nonce {
+            for ping in self.pings_of(nonce) {
+                self.pong(&ping);
+            }
+        }
+        self.answers.get(&reply).cloned()
+    }
+
+    /// Takes the pings to a server that enlists with this nonce.
+    pub fn pings_of(&mut self, nonce: u64) -> Vec<PendingCall> {
+        self.asked_where(|asked| asked.question == FromCoordinator::Ping { nonce })
+    }
+
+    pub fn pong(&mut self, ping: &PendingCall) {
+        let FromCoordinator::Ping { nonce } = ping.question else {
+            panic!("no ping: {ping:?}");
+        };
+        let list_version = ListVersion(0);
+        self.reply(
+            ping,
+            ServerAnswer::Pong {
+                nonce,
+                list_version,
+            },
+        );
+    }
+
+    /// Sends a request.
+    pub fn begin(&mut self, sender: ServerId, question: ToCoordinator) -> ReplyId {
         self.next_reply += 1;
         let reply = ReplyId(self.next_reply);
         self.handle(Input::Asked {
@@ -189,7 +233,7 @@ impl Rig {
             sender,
             question,
         });
-        self.answers.get(&reply).cloned()
+        reply
     }
 
     pub fn admin(&mut self, admin: Admin) -> CoordinatorAnswer {

@@ -27,6 +27,8 @@ enum Event {
         term: u32,
         call: CallId,
         to: ServerId,
+        /// The server at that address.
+        at: Option<usize>,
         question: FromCoordinator,
     },
     /// Its answer, or the end of the connection.
@@ -163,8 +165,9 @@ impl World {
                 term,
                 call,
                 to,
+                at,
                 question,
-            } => self.deliver(term, call, to, question),
+            } => self.deliver(term, call, (to, at), question),
             Event::Answered { term, call, answer } => {
                 let input = match answer {
                     Some((answer, payload)) => Input::Answered {
@@ -267,8 +270,11 @@ impl World {
                     }
                 }
                 Output::Ask {
-                    call, to, question, ..
-                } => self.send(term, call, to, question),
+                    call,
+                    to,
+                    address,
+                    question,
+                } => self.send(term, call, to, (&address, question)),
                 Output::Unfit { .. } => {}
                 Output::WakeAt { at_us } => {
                     let after_us = at_us.saturating_sub(self.now_us);
@@ -287,7 +293,15 @@ impl World {
         Some(100 + self.random.below(if slow { 300 * MS } else { 2 * MS }))
     }
 
-    fn send(&mut self, term: u32, call: CallId, to: ServerId, question: FromCoordinator) {
+    fn send(
+        &mut self,
+        term: u32,
+        call: CallId,
+        to: ServerId,
+        (address, question): (&str, FromCoordinator),
+    ) {
+        let at = |disk: u64| format!("server-{disk}:1") == address;
+        let at = self.servers.iter().position(|server| at(server.disk));
         let copies = if !self.is_calm && self.random.one_in(30) {
             2
         } else {
@@ -302,6 +316,7 @@ impl World {
                         term,
                         call,
                         to,
+                        at,
                         question,
                     },
                 );
@@ -309,8 +324,20 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, term: u32, call: CallId, to: ServerId, question: FromCoordinator) {
-        let answer = match self.index_of(to) {
+    fn deliver(
+        &mut self,
+        term: u32,
+        call: CallId,
+        (to, at): (ServerId, Option<usize>),
+        question: FromCoordinator,
+    ) {
+        let is_enlisting = |index: &usize| {
+            let server = &self.servers[*index];
+            let is_ping = matches!(question, FromCoordinator::Ping { .. });
+            is_ping && server.life.is_some() && server.id().is_none()
+        };
+        let to = self.index_of(to).or_else(|| at.filter(is_enlisting));
+        let answer = match to {
             Some(index) if self.servers[index].cut => return,
             Some(index) => match self.obey(index, term, question) {
                 Some(answer) => Some(answer),

@@ -200,6 +200,9 @@ impl Driver {
             };
             if self.epoch() == Some(call.epoch) {
                 let (call, sign) = (call.id, sign(reason));
+                if let State::Leading(leading) = &mut self.state {
+                    leading.machine.explain(call, &reason.to_string());
+                }
                 self.handle(Input::Unanswered { call, sign });
             }
         }
