@@ -6,11 +6,14 @@ use duramen_cluster::rifl::{self, Begin, Tracker};
 use duramen_engine::{Completions, Position};
 use duramen_format::entry::Completion;
 use duramen_wire::native::message::Rpc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Clients are spread over so many locks.
 const SHARDS: usize = 16;
+/// Most clients in one question to the coordinator: its answer is work of about a millisecond.
+pub(super) const ASK_CLIENTS_MAX: usize = 1024;
 
 /// A request that was executed and is not durable.
 pub(super) struct Pending {
@@ -35,7 +38,7 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
 /// are replayed and kept.
 pub struct Clients {
     shards: Box<[Mutex<Tracker>]>,
-    /// Whether a client waits for a lease check that was not sent yet.
+    /// A client has come that must be asked about, and [`ask`](Self::ask) was not called since.
     unknown: AtomicBool,
     /// Requests a poll from the driver of the node.
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -72,10 +75,16 @@ impl Clients {
 
     pub(super) fn begin(&self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
         let begin = self.of(rpc.client).begin(now_us, table, route, rpc);
-        if begin == Begin::AskLease && !self.unknown.swap(true, Ordering::AcqRel) {
-            (self.wake)();
+        if begin == Begin::AskLease {
+            self.is_unknown();
         }
         begin
+    }
+
+    fn is_unknown(&self) {
+        if !self.unknown.load(Ordering::Acquire) && !self.unknown.swap(true, Ordering::AcqRel) {
+            (self.wake)();
+        }
     }
 
     pub(super) fn finish(&self, rpc: Rpc, result: &[u8]) {
@@ -117,11 +126,13 @@ impl Clients {
         self.unknown.load(Ordering::Acquire)
     }
 
-    /// Clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).
+    /// Some clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).
+    /// Each shard has its share, so that no client waits until all of another shard are asked
+    /// about.
     pub fn ask(&self, now_us: u64) -> Vec<ClientId> {
         self.unknown.store(false, Ordering::Release);
         self.each()
-            .flat_map(|mut tracker| tracker.to_ask(now_us))
+            .flat_map(|mut tracker| tracker.to_ask(now_us, ASK_CLIENTS_MAX / SHARDS))
             .collect()
     }
 
@@ -132,11 +143,27 @@ impl Clients {
             .min()
     }
 
-    /// The answer to a request that was sent at `sent_us`.
+    /// The answer to a request that was sent at `sent_us`: the rest of the leases of those that
+    /// have one, in milliseconds. The others have ended.
     pub fn answered(&self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
+        let alive: HashMap<ClientId, u32> = alive.iter().copied().collect();
         for client in asked {
-            self.of(*client).answered(sent_us, &[*client], alive);
+            let left_ms = alive.get(client).copied();
+            self.of(*client).answered(sent_us, *client, left_ms);
         }
+    }
+
+    /// The coordinator was not reached: these clients are asked about again at this time.
+    pub(super) fn unanswered(&self, asked: &[ClientId], again_us: u64) {
+        for client in asked {
+            self.of(*client).unanswered(*client, again_us);
+        }
+    }
+
+    /// Number of clients that all calls have touched until now, for tests of rifl::L12.
+    #[cfg(test)]
+    pub(super) fn visited(&self) -> u64 {
+        self.each().map(|tracker| tracker.visited()).sum()
     }
 
     /// Numbers of known clients and of all their records: for people.
@@ -150,7 +177,7 @@ impl Clients {
 
 impl Completions for Clients {
     fn met(&self, record: &Completion<'_>) {
-        self.of(record.client).met(rifl::Completion {
+        let is_new = self.of(record.client).met(rifl::Completion {
             table: TableId(record.table),
             route: record.route,
             rpc: Rpc {
@@ -160,6 +187,10 @@ impl Completions for Clients {
             },
             result: record.result.to_vec(),
         });
+        // Its lease may have ended, and then nothing else asks about it.
+        if is_new {
+            self.is_unknown();
+        }
     }
 
     fn keep(&self, record: &Completion<'_>) -> bool {
