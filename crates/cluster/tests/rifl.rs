@@ -115,7 +115,11 @@ fn a_lease_is_asked_for_in_advance_and_its_end_is_noticed() {
     assert_eq!(tracker.to_ask(half_us - 1, usize::MAX), []);
     assert_eq!(tracker.next_ask_us(), Some(half_us));
     assert_eq!(tracker.to_ask(half_us, usize::MAX), [ClientId(1)]);
-    assert_eq!(tracker.to_ask(half_us + 1, usize::MAX), [], "one question at a time");
+    assert_eq!(
+        tracker.to_ask(half_us + 1, usize::MAX),
+        [],
+        "one question at a time"
+    );
     assert_eq!(
         tracker.to_ask(half_us + SECOND_US, usize::MAX),
         [ClientId(1)],
@@ -503,9 +507,14 @@ impl World {
 }
 
 fn run(world: &mut World, steps: &[(u8, u16)]) -> Result<(), String> {
-    steps
-        .iter()
-        .try_for_each(|(action, choice)| world.step(*action, usize::from(*choice)))
+    for (action, choice) in steps {
+        world.step(*action, usize::from(*choice))?;
+        for master in &world.masters {
+            let (clients, records) = master.tracker.size(); // checks the count of bytes
+            assert!(master.tracker.bytes() >= clients + records);
+        }
+    }
+    Ok(())
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u8, u16)>> {

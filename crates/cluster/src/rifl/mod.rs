@@ -47,7 +47,7 @@ pub use planted::Bug;
 
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
 use duramen_wire::native::message::Rpc;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest difference in the rate of two clocks.
 const DRIFT_PERCENT: u64 = 10;
@@ -56,6 +56,10 @@ const ASK_AGAIN_US: u64 = 500_000;
 /// Least time before a client's lease is asked about again: half of the rest would become zero in
 /// the end.
 const ASK_LEAST_US: u64 = 100_000;
+/// Memory of a client in both maps, which are partly empty.
+const CLIENT_BYTES: usize = 192;
+/// Memory of a record beside the bytes of its result: its place, partly spare, and an allocation.
+const RECORD_BYTES: usize = 88;
 
 /// The handling of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +77,9 @@ pub enum Begin {
     AskLease,
     /// Answer `LeaseExpired`.
     LeaseExpired,
+    /// Memory for clients is used up: answer `Retry`. The caller finds this out
+    /// ([`Tracker::grows`]).
+    Full,
     /// Its id is too far above what it acknowledges: the client breaks the rules. Answer `Failed`.
     BeyondWindow,
 }
@@ -115,12 +122,14 @@ struct Client {
 /// The tracker; see the file's head.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    clients: HashMap<ClientId, Client>,
+    clients: BTreeMap<ClientId, Client>,
     /// Each client by the time of its next question.
     questions: BTreeSet<(u64, ClientId)>,
     window: u64,
     /// Clients touched by all calls until now (L12).
     visited: u64,
+    /// Bytes of all records.
+    record_bytes: usize,
     #[cfg(feature = "planted")]
     planted: Option<Bug>,
 }
@@ -129,9 +138,10 @@ impl Tracker {
     /// `window`: most ids between the acknowledged one and a new one; equal in the whole cluster.
     pub fn new(window: u32) -> Tracker {
         Tracker {
-            clients: HashMap::new(),
+            clients: BTreeMap::new(),
             questions: BTreeSet::new(),
             visited: 0,
+            record_bytes: 0,
             window: window.into(),
             #[cfg(feature = "planted")]
             planted: None,
@@ -190,12 +200,13 @@ impl Tracker {
         if rpc.id.0 - rpc.acknowledged.0 > window {
             return Begin::BeyondWindow; // L11
         }
-        client.add(Record {
+        let added = client.add(Record {
             id: rpc.id,
             table,
             route,
             result: None,
         });
+        self.record_bytes += added;
         Begin::Execute
     }
 
@@ -211,7 +222,8 @@ impl Tracker {
         let record = &mut client.records[at];
         assert!(record.result.is_none(), "L1: finished twice");
         record.result = Some(result.into());
-        client.acknowledged_by(rpc.acknowledged); // L4
+        self.record_bytes += result.len();
+        self.record_bytes -= client.acknowledged_by(rpc.acknowledged); // L4
     }
 
     /// A request that began had no effect and leaves no record: the key is elsewhere, or there was
@@ -226,6 +238,7 @@ impl Tracker {
                 record.result.is_none(),
                 "L1: abandoned after it was finished"
             );
+            self.record_bytes -= record.bytes();
         }
     }
 
@@ -243,23 +256,24 @@ impl Tracker {
         } = completion;
         let known = self.clients.len();
         let client = self.client(rpc.client);
-        client.acknowledged_by(rpc.acknowledged);
+        let dropped = client.acknowledged_by(rpc.acknowledged);
+        let mut added = 0;
         if rpc.id > client.acknowledged_durably {
-            client.add(Record {
+            added = client.add(Record {
                 id: rpc.id,
                 table,
                 route,
                 result: Some(result.into()),
             });
         }
+        self.record_bytes = self.record_bytes + added - dropped;
         self.clients.len() > known
     }
 
     /// Whether the cleaner must keep the record of this request (L4).
     pub fn keeps(&self, client: ClientId, id: RpcId) -> bool {
         let known = self.clients.get(&client);
-        !self.has_bug(Bug::CleanerForgets)
-            && known.is_some_and(|known| known.record(id).is_some())
+        !self.has_bug(Bug::CleanerForgets) && known.is_some_and(|known| known.record(id).is_some())
     }
 
     /// The records of a range for its new master (L6). The range is locked: no request of it begins
@@ -298,7 +312,7 @@ impl Tracker {
     /// them. Requests in progress there (only if the table was dropped) still end as usual.
     pub fn purge(&mut self, table: TableId, range: &KeyRange) {
         for client in self.clients.values_mut() {
-            client.records.retain(|record| {
+            self.record_bytes -= client.retain(|record| {
                 record.result.is_none() || record.table != table || !range.contains(record.route)
             });
         }
@@ -320,25 +334,29 @@ impl Tracker {
     }
 
     /// The coordinator's answer about a client to a request that was sent at `sent_us`: the rest of
-    /// its lease in milliseconds; `None`: it has ended, for ever.
-    pub fn answered(&mut self, sent_us: u64, id: ClientId, left_ms: Option<u32>) {
+    /// its lease in milliseconds; `None`: it has ended, for ever. Returns the bytes of records that
+    /// were dropped.
+    pub fn answered(&mut self, sent_us: u64, id: ClientId, left_ms: Option<u32>) -> usize {
         let forgets = self.has_bug(Bug::ForgetsTheLiving);
         let asks_soon = self.has_bug(Bug::AsksEverSooner);
         self.visited += 1;
         let Some(client) = self.clients.get_mut(&id) else {
-            return;
+            return 0;
         };
         let Some(left_ms) = left_ms else {
             client.ended = true;
             // L8; a client with a request in progress is asked about again and dropped then.
-            if !client.is_running() {
-                self.questions.remove(&(client.ask_at_us, id));
-                self.clients.remove(&id);
+            if client.is_running() {
+                return 0;
             }
-            return;
+            let dropped = client.retain(|_| false);
+            self.record_bytes -= dropped;
+            self.questions.remove(&(client.ask_at_us, id));
+            self.clients.remove(&id);
+            return dropped;
         };
         if forgets {
-            client.records.retain(|record| record.result.is_none());
+            self.record_bytes -= client.retain(|record| record.result.is_none());
         }
         let left_us = u64::from(left_ms) * 1000 * (100 - DRIFT_PERCENT) / 100;
         client.lease_until_us = client.lease_until_us.max(sent_us + left_us);
@@ -346,6 +364,7 @@ impl Tracker {
         // away.
         let least_us = if asks_soon { 0 } else { ASK_LEAST_US };
         self.ask_at(id, sent_us + (left_us / 2).max(least_us));
+        0
     }
 
     /// The coordinator was not reached: the client is asked about again at this time.
@@ -358,6 +377,24 @@ impl Tracker {
         self.questions.first().map(|(at_us, _)| *at_us)
     }
 
+    /// Whether this request would add to the state that is kept here: its client is not known, or
+    /// has records that the request does not acknowledge. A known client can go on with one record.
+    pub fn grows(&self, rpc: Rpc) -> bool {
+        self.clients.get(&rpc.client).is_none_or(|client| {
+            rpc.id > client.acknowledged
+                && client.record(rpc.id).is_none()
+                && client
+                    .records
+                    .last()
+                    .is_some_and(|last| last.id > rpc.acknowledged)
+        })
+    }
+
+    /// Memory of all clients, about.
+    pub fn bytes(&self) -> usize {
+        self.clients.len() * CLIENT_BYTES + self.record_bytes
+    }
+
     /// Number of clients touched by all calls until now, for tests of L12.
     pub fn visited(&self) -> u64 {
         self.visited
@@ -365,8 +402,15 @@ impl Tracker {
 
     /// Numbers of known clients, and of all their records: for people.
     pub fn size(&self) -> (usize, usize) {
-        let records = self.clients.values().map(|client| client.records.len());
-        (self.clients.len(), records.sum())
+        let all = || self.clients.values().flat_map(|client| &client.records);
+        debug_assert_eq!(self.record_bytes, all().map(Record::bytes).sum::<usize>());
+        (self.clients.len(), all().count())
+    }
+}
+
+impl Record {
+    fn bytes(&self) -> usize {
+        RECORD_BYTES + self.result.as_ref().map_or(0, |result| result.len())
     }
 }
 
@@ -379,32 +423,45 @@ impl Client {
         self.place(id).ok().map(|at| &self.records[at])
     }
 
-    /// Adds a record, unless there is one of this id (L7).
-    fn add(&mut self, record: Record) {
-        if let Err(at) = self.place(record.id) {
-            // Room for one, then for half as many again.
-            if self.records.len() == self.records.capacity() {
-                self.records.reserve_exact(1 + self.records.len() / 2);
-            }
-            self.records.insert(at, record);
+    /// Adds a record, unless there is one of this id (L7). Returns the bytes added.
+    fn add(&mut self, record: Record) -> usize {
+        let Err(at) = self.place(record.id) else {
+            return 0;
+        };
+        // Room for one, then for half as many again.
+        if self.records.len() == self.records.capacity() {
+            self.records.reserve_exact(1 + self.records.len() / 2);
         }
+        let bytes = record.bytes();
+        self.records.insert(at, record);
+        bytes
+    }
+
+    /// Drops the other records. Returns their bytes.
+    fn retain(&mut self, keep: impl Fn(&Record) -> bool) -> usize {
+        let mut dropped = 0;
+        self.records.retain(|record| {
+            let keeps = keep(record);
+            dropped += if keeps { 0 } else { record.bytes() };
+            keeps
+        });
+        if self.records.capacity() > 2 * self.records.len() + 2 {
+            self.records.shrink_to(self.records.len() + 1);
+        }
+        dropped
     }
 
     fn is_running(&self) -> bool {
         self.records.iter().any(|record| record.result.is_none())
     }
 
-    /// A durable request acknowledged everything up to `id`.
-    fn acknowledged_by(&mut self, id: RpcId) {
+    /// A durable request acknowledged everything up to `id`. Returns the bytes that were dropped.
+    fn acknowledged_by(&mut self, id: RpcId) -> usize {
         self.acknowledged = self.acknowledged.max(id);
         if id <= self.acknowledged_durably {
-            return;
+            return 0;
         }
         self.acknowledged_durably = id;
-        self.records
-            .retain(|record| record.id > id || record.result.is_none());
-        if self.records.capacity() > 2 * self.records.len() + 2 {
-            self.records.shrink_to(self.records.len() + 1);
-        }
+        self.retain(|record| record.id > id || record.result.is_none())
     }
 }

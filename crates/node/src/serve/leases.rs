@@ -52,6 +52,12 @@ impl Leases {
         }
     }
 
+    /// Charges the clients' memory to the budget, in the store's steps.
+    pub fn charge(&self, store: &duramen_engine::Store) {
+        let charged = store.charge_completions(self.clients.wanted_bytes());
+        self.clients.charged(charged);
+    }
+
     /// The next request, if one is due.
     pub fn poll(&mut self, now_us: u64) -> Option<(Token, ToCoordinator)> {
         if now_us < self.due_us() {
@@ -100,7 +106,7 @@ mod tests {
     use crate::serve::once::ASK_CLIENTS_MAX;
     use duramen_base::ids::{RouteHash, RpcId, TableId};
     use duramen_cluster::rifl::Begin;
-    use duramen_engine::Completions;
+    use duramen_engine::{Completions, Options, Store};
     use duramen_format::entry::Completion;
     use duramen_wire::native::message::Rpc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -175,13 +181,18 @@ mod tests {
             });
         }
         assert_eq!(waked.load(Ordering::Relaxed), 1, "the recovery wakes it");
+        clients.charged(1 << 30);
         assert_eq!(leases.due_us(), 0);
         let mut visited = clients.visited();
         let mut step = |most: usize, what: &str| {
             let before = std::mem::replace(&mut visited, clients.visited());
-            assert!(visited - before <= most as u64, "{what}: {}", visited - before);
+            assert!(
+                visited - before <= most as u64,
+                "{what}: {}",
+                visited - before
+            );
         };
-        let (mut now_us, mut asked_about) = (1_000, 0);
+        let (mut now_us, mut asked_about, mut questions) = (1_000, 0, 0);
         // Every second client has no lease any more.
         while let Some((token, question)) = leases.poll(now_us) {
             step(ASK_CLIENTS_MAX, "a question");
@@ -191,10 +202,13 @@ mod tests {
             assert!(asked.len() <= ASK_CLIENTS_MAX, "{}", asked.len());
             asked_about += asked.len() as u64;
             assert_eq!(leases.poll(now_us + 1), None, "one after the other");
-            assert_eq!(begin(&clients, now_us, COUNT + now_us), Begin::AskLease);
-            assert!(leases.due_us() > now_us + 1);
-            step(1, "a new client");
-            if asked_about / 1024 % 16 == 3 {
+            if asked_about < COUNT {
+                assert_eq!(begin(&clients, now_us, COUNT + now_us), Begin::AskLease);
+                assert!(leases.due_us() > now_us + 1);
+                step(1, "a new client");
+            }
+            questions += 1;
+            if questions % 16 == 3 {
                 leases.answered(token, None);
                 step(ASK_CLIENTS_MAX, "no answer");
                 asked_about -= asked.len() as u64;
@@ -212,5 +226,75 @@ mod tests {
         assert!(asked_about >= COUNT, "{asked_about}");
         assert!((COUNT / 2..COUNT * 51 / 100).contains(&(clients.size().0 as u64)));
         assert!((80_000_000..100_000_000).contains(&leases.due_us()));
+    }
+
+    fn charged_bytes(store: &Store) -> u64 {
+        store.memory_report().overhead_bytes
+    }
+
+    /// Nothing counted the memory of clients.
+    #[test]
+    fn clients_are_charged_to_memory_and_bounded() {
+        const MEMORY: u64 = 16 << 20;
+        let store = Store::new(Options {
+            tiny: true,
+            ..Options::new(MEMORY)
+        });
+        let store = store.unwrap();
+        let clients = Clients::new(Arc::new(|| {}));
+        let mut leases = Leases::new(clients.clone());
+        let before = charged_bytes(&store);
+        let rpc = |client, id, acknowledged| Rpc {
+            client: ClientId(client),
+            id: RpcId(id),
+            acknowledged: RpcId(acknowledged),
+        };
+        let execute = |client, id, acknowledged| {
+            let rpc = rpc(client, id, acknowledged);
+            let begun = clients.begin(1, TableId(1), RouteHash(0), rpc);
+            if begun == Begin::Execute {
+                clients.finish(rpc, b"result");
+            }
+            begun
+        };
+        let mut count = 0;
+        loop {
+            match execute(count, 1, 0) {
+                Begin::Execute => count += 1,
+                Begin::AskLease => {
+                    let (token, _) = leases.poll(1).expect("a question");
+                    let clients = vec![(ClientId(count), 10_000)];
+                    let alive = CoordinatorAnswer::ClientsAlive { clients };
+                    leases.answered(token, Some(&alive));
+                }
+                Begin::Full => {
+                    leases.charge(&store);
+                    if execute(count, 1, 0) == Begin::Full {
+                        break;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let charged = charged_bytes(&store) - before;
+        assert!(
+            (MEMORY / 8..MEMORY / 4 + (1 << 20)).contains(&charged),
+            "{charged}"
+        );
+        assert!(count > charged / 400, "{count} clients in {charged}");
+        // Known clients go on, with one record each.
+        assert_eq!(execute(7, 1, 0), Begin::Done(b"result".to_vec()));
+        assert_eq!(execute(7, 2, 0), Begin::Full);
+        assert_eq!(execute(7, 2, 1), Begin::Execute);
+        assert_eq!(execute(7, 2, 1), Begin::Done(b"result".to_vec()));
+        // All leases end.
+        while let Some((token, _)) = leases.poll(20_000_000) {
+            let nobody = CoordinatorAnswer::ClientsAlive { clients: vec![] };
+            leases.answered(token, Some(&nobody));
+        }
+        assert_eq!(clients.size(), (0, 0));
+        (0..100).for_each(|_| leases.charge(&store));
+        assert!(charged_bytes(&store) - before <= 1 << 20);
+        assert_eq!(execute(count, 1, 0), Begin::AskLease);
     }
 }

@@ -7,11 +7,16 @@ use duramen_engine::{Completions, Position};
 use duramen_format::entry::Completion;
 use duramen_wire::native::message::Rpc;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Clients are spread over so many locks.
 const SHARDS: usize = 16;
+/// Bytes of clients that are not charged to the memory budget: about a thousand clients.
+const FREE_BYTES: usize = 256 << 10;
+/// Records dropped by one answer, in bytes: some ten thousand records. Clients that are left are
+/// asked about again.
+const DROP_BYTES_MAX: usize = 1 << 20;
 /// Most clients in one question to the coordinator: its answer is work of about a millisecond.
 pub(super) const ASK_CLIENTS_MAX: usize = 1024;
 
@@ -38,6 +43,9 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
 /// are replayed and kept.
 pub struct Clients {
     shards: Box<[Mutex<Tracker>]>,
+    /// Bytes of all trackers, and those from which on nothing is added to them.
+    bytes: AtomicUsize,
+    bytes_max: AtomicUsize,
     /// A client has come that must be asked about, and [`ask`](Self::ask) was not called since.
     unknown: AtomicBool,
     /// Requests a poll from the driver of the node.
@@ -57,6 +65,8 @@ impl Clients {
         let shards = (0..SHARDS).map(|_| Mutex::new(Tracker::new(RPC_WINDOW)));
         Arc::new(Clients {
             shards: shards.collect(),
+            bytes: AtomicUsize::new(0),
+            bytes_max: AtomicUsize::new(FREE_BYTES),
             unknown: AtomicBool::new(false),
             wake,
         })
@@ -68,14 +78,47 @@ impl Clients {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls the client's tracker.
+    fn with<T>(&self, client: ClientId, call: impl FnOnce(&mut Tracker) -> T) -> T {
+        self.counted(&mut self.of(client), call)
+    }
+
+    fn counted<T>(&self, tracker: &mut Tracker, call: impl FnOnce(&mut Tracker) -> T) -> T {
+        let before = tracker.bytes();
+        let result = call(tracker);
+        // Wraps around if it became less.
+        let more = tracker.bytes().wrapping_sub(before);
+        if more != 0 {
+            self.bytes.fetch_add(more, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Bytes to be charged for the clients, besides a part that is always there.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        bytes.saturating_sub(FREE_BYTES / 2) as u64
+    }
+
+    /// So many bytes are charged for the clients.
+    pub(super) fn charged(&self, bytes: u64) {
+        self.bytes_max
+            .store(FREE_BYTES + bytes as usize, Ordering::Relaxed);
+    }
+
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Tracker>> {
         let shards = self.shards.iter();
         shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn begin(&self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
-        let begin = self.of(rpc.client).begin(now_us, table, route, rpc);
-        if begin == Begin::AskLease {
+        // Relaxed: they only count.
+        let is_full = self.bytes.load(Ordering::Relaxed) >= self.bytes_max.load(Ordering::Relaxed);
+        let begin = self.with(rpc.client, |tracker| match is_full && tracker.grows(rpc) {
+            true => Begin::Full,
+            false => tracker.begin(now_us, table, route, rpc),
+        });
+        if matches!(begin, Begin::AskLease | Begin::Full) {
             self.is_unknown();
         }
         begin
@@ -88,11 +131,11 @@ impl Clients {
     }
 
     pub(super) fn finish(&self, rpc: Rpc, result: &[u8]) {
-        self.of(rpc.client).finish(rpc, result);
+        self.with(rpc.client, |tracker| tracker.finish(rpc, result));
     }
 
     pub(super) fn abandon(&self, rpc: Rpc) {
-        self.of(rpc.client).abandon(rpc);
+        self.with(rpc.client, |tracker| tracker.abandon(rpc));
     }
 
     /// The records of a range that another master takes over, in the form of a log, one after the
@@ -118,7 +161,7 @@ impl Clients {
     /// Drops the records of a range that is not owned any more.
     pub fn purge(&self, table: TableId, range: &KeyRange) {
         self.each()
-            .for_each(|mut tracker| tracker.purge(table, range));
+            .for_each(|mut tracker| self.counted(&mut tracker, |it| it.purge(table, range)));
     }
 
     /// Whether a client waits to be asked about.
@@ -147,9 +190,12 @@ impl Clients {
     /// have one, in milliseconds. The others have ended.
     pub fn answered(&self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
         let alive: HashMap<ClientId, u32> = alive.iter().copied().collect();
+        let mut dropped = 0;
         for client in asked {
             let left_ms = alive.get(client).copied();
-            self.of(*client).answered(sent_us, *client, left_ms);
+            if left_ms.is_some() || dropped < DROP_BYTES_MAX {
+                dropped += self.with(*client, |it| it.answered(sent_us, *client, left_ms));
+            }
         }
     }
 
@@ -177,7 +223,7 @@ impl Clients {
 
 impl Completions for Clients {
     fn met(&self, record: &Completion<'_>) {
-        let is_new = self.of(record.client).met(rifl::Completion {
+        let completion = rifl::Completion {
             table: TableId(record.table),
             route: record.route,
             rpc: Rpc {
@@ -186,7 +232,8 @@ impl Completions for Clients {
                 acknowledged: record.ack,
             },
             result: record.result.to_vec(),
-        });
+        };
+        let is_new = self.with(record.client, |tracker| tracker.met(completion));
         // Its lease may have ended, and then nothing else asks about it.
         if is_new {
             self.is_unknown();
