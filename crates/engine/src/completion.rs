@@ -22,12 +22,46 @@ use crate::{Completions, Error, Store, TableId};
 use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_format::entry::{Completion, Entry};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Memory is charged for the tracker in steps of this size, and so many steps at once.
+const CHARGE_BYTES: u64 = 256 << 10;
+const CHARGE_STEPS: usize = 4;
 
 impl Store {
     /// Sets the tracker, before anything is loaded. Until then all records stay. Only the first
     /// call counts.
     pub fn set_completions(&self, completions: Arc<dyn Completions>) {
         let _ = self.core().completions.set(completions);
+    }
+
+    /// Charges the tracker's memory to the budget, some steps at each call, so that about `wanted`
+    /// bytes are charged. Returns the bytes that the tracker may use: at most a quarter of the
+    /// budget, so that clients leave room for data. A tracker that has met records in a log may
+    /// need more, which is charged too. Never waits. Called by one thread at a time.
+    pub fn charge_completions(&self, wanted: u64) -> u64 {
+        let core = self.core();
+        let space = &core.space;
+        let limit = space.budget.limit();
+        let mut charged = core.completion_bytes.load(Ordering::Relaxed);
+        for _ in 0..CHARGE_STEPS {
+            if charged < wanted && charged + CHARGE_BYTES <= limit / 2 {
+                let is_there = space.charge_beside_segments(CHARGE_BYTES)
+                    || ((0..space.nodes()).any(|node| space.release_one(node))
+                        && space.charge_beside_segments(CHARGE_BYTES));
+                if !is_there {
+                    break;
+                }
+                charged += CHARGE_BYTES;
+            } else if charged >= wanted + 2 * CHARGE_BYTES {
+                space.budget.release(CHARGE_BYTES);
+                charged -= CHARGE_BYTES;
+            } else {
+                break;
+            }
+        }
+        core.completion_bytes.store(charged, Ordering::Relaxed);
+        charged.min(limit / 4)
     }
 }
 

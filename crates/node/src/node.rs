@@ -587,6 +587,7 @@ impl Node {
         let mut effects = Effects::default();
         let head = life.remote.poll(now_us, &mut effects.requests);
         effects.reports.extend(head);
+        life.client_leases.charge(life.store.engine());
         effects.reports.extend(life.client_leases.poll(now_us));
         let (me, told) = (self.member.id(), self.member.owned().told().version);
         let members = self.member.members();

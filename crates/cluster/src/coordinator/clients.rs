@@ -11,6 +11,9 @@ use duramen_wire::native::message::{CoordinatorAnswer, Refusal};
 
 /// Interval of the search for leases that have ended.
 const LOOK_US: u64 = 1_000_000;
+/// Most leases that are deleted in one step; the next step follows after a pause.
+const ENDS_MAX: usize = 1024;
+const PAUSE_US: u64 = 1_000;
 /// A client may assume a lease that is longer by so much: clocks differ.
 const GRACE_PERCENT: u64 = 10;
 
@@ -37,7 +40,10 @@ impl Coordinator {
     pub(super) fn renew_client(&mut self, client: ClientId) {
         let lease_us = u64::from(self.meta.settings.client_lease_ms) * 1000;
         let until_us = self.now_us + lease_us + lease_us * GRACE_PERCENT / 100;
-        self.clients.insert(client, until_us);
+        if let Some(before_us) = self.clients.insert(client, until_us) {
+            self.client_ends.remove(&(before_us, client));
+        }
+        self.client_ends.insert((until_us, client));
     }
 
     /// The clients that masters must keep, and the least time for each: leases never become
@@ -61,16 +67,16 @@ impl Coordinator {
     }
 
     pub(super) fn expire_clients(&mut self) {
-        let ended: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, until_us)| **until_us <= self.now_us)
-            .map(|(id, _)| *id)
-            .collect();
-        for client in ended {
+        for _ in 0..ENDS_MAX {
+            let first = self.client_ends.first().copied();
+            let Some((until_us, client)) = first.filter(|(until_us, _)| *until_us <= self.now_us)
+            else {
+                return self.arm_clients();
+            };
+            self.client_ends.remove(&(until_us, client));
             self.clients.remove(&client);
             self.delete(Key::Client(client));
         }
-        self.arm_clients();
+        self.arm(self.now_us + PAUSE_US, Timer::Clients);
     }
 }

@@ -282,6 +282,8 @@ pub struct Coordinator {
     moved: VecDeque<MigrationStatus>,
     /// Leases of clients, with their ends.
     clients: BTreeMap<ClientId, u64>,
+    /// The same by their ends.
+    client_ends: BTreeSet<(u64, ClientId)>,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
     roll: suspects::Roll,

@@ -99,6 +99,7 @@ impl Coordinator {
             moving: BTreeMap::new(),
             moved: VecDeque::new(),
             clients: BTreeMap::new(),
+            client_ends: BTreeSet::new(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
             roll: super::suspects::Roll::default(),

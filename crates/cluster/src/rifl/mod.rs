@@ -27,6 +27,9 @@
 //!   version of the request's map with that since which it owns the tablet. (It may be a late copy
 //!   of one that others executed, and whose record they dropped because it was acknowledged.)
 //! - L11: memory per client is bounded: ids are at most `window` above the acknowledged one.
+//! - L12: no call for one client or about one question touches other clients, however many are
+//!   known: the node's thread makes these calls. Only [`Tracker::export`], [`Tracker::purge`] and
+//!   [`Tracker::size`] visit all clients, and other threads call them.
 //!
 //! **Concurrency**: none in here. Clients are independent of each other: a server may hold several
 //! trackers and choose by client.
@@ -41,7 +44,7 @@
 use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_wire::native::message::Rpc;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest difference in the rate of two clocks.
 const DRIFT_PERCENT: u64 = 10;
@@ -50,6 +53,10 @@ const ASK_AGAIN_US: u64 = 500_000;
 /// Least time before a client's lease is asked about again: half of the rest would become zero in
 /// the end.
 const ASK_LEAST_US: u64 = 100_000;
+/// Memory of a client in both maps, which are partly empty.
+const CLIENT_BYTES: usize = 192;
+/// Memory of a record beside the bytes of its result: its place, partly spare, and an allocation.
+const RECORD_BYTES: usize = 88;
 
 /// The handling of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +74,9 @@ pub enum Begin {
     AskLease,
     /// Answer `LeaseExpired`.
     LeaseExpired,
+    /// Memory for clients is used up: answer `Retry`. The caller finds this out
+    /// ([`Tracker::grows`]).
+    Full,
     /// Its id is too far above what it acknowledges: the client breaks the rules. Answer `Failed`.
     BeyondWindow,
 }
@@ -83,16 +93,17 @@ pub struct Completion {
 
 #[derive(Clone, Debug)]
 struct Record {
+    id: RpcId,
     table: TableId,
     route: RouteHash,
     /// `None`: being executed, or not durable yet.
-    result: Option<Vec<u8>>,
+    result: Option<Box<[u8]>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Client {
-    /// By RPC id.
-    records: BTreeMap<RpcId, Record>,
+    /// By RPC id. Most clients have one or two.
+    records: Vec<Record>,
     /// The highest acknowledged id of any request: requests at or below it are stale.
     acknowledged: RpcId,
     /// The same, of durable requests: records at or below are not needed.
@@ -108,16 +119,46 @@ struct Client {
 /// The tracker; see the file's head.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    clients: HashMap<ClientId, Client>,
+    clients: BTreeMap<ClientId, Client>,
+    /// Each client by the time of its next question.
+    questions: BTreeSet<(u64, ClientId)>,
     window: u64,
+    /// Clients touched by all calls until now (L12).
+    visited: u64,
+    /// Bytes of all records.
+    record_bytes: usize,
 }
 
 impl Tracker {
     /// `window`: most ids between the acknowledged one and a new one; equal in the whole cluster.
     pub fn new(window: u32) -> Tracker {
         Tracker {
-            clients: HashMap::new(),
+            clients: BTreeMap::new(),
+            questions: BTreeSet::new(),
+            visited: 0,
+            record_bytes: 0,
             window: window.into(),
+        }
+    }
+
+    /// Its entry, new if it was not known.
+    fn client(&mut self, id: ClientId) -> &mut Client {
+        self.visited += 1;
+        let questions = &mut self.questions;
+        self.clients.entry(id).or_insert_with(|| {
+            let new = Client::default();
+            questions.insert((new.ask_at_us, id));
+            new
+        })
+    }
+
+    /// Moves its next question, if it is known.
+    fn ask_at(&mut self, id: ClientId, at_us: u64) {
+        self.visited += 1;
+        if let Some(client) = self.clients.get_mut(&id) {
+            self.questions.remove(&(client.ask_at_us, id));
+            client.ask_at_us = at_us;
+            self.questions.insert((at_us, id));
         }
     }
 
@@ -130,16 +171,16 @@ impl Tracker {
             has_bug(Bug::AcknowledgedRunsAgain),
             has_bug(Bug::NoLeaseCheck),
         );
-        let client = self.clients.entry(rpc.client).or_default();
+        let client = self.client(rpc.client);
         client.acknowledged = client.acknowledged.max(rpc.acknowledged);
         if rpc.id <= client.acknowledged && !stale_runs {
             return Begin::Stale; // L3
         }
-        match client.records.get(&rpc.id) {
+        match client.record(rpc.id) {
             Some(Record {
                 result: Some(result),
                 ..
-            }) => return Begin::Done(result.clone()),
+            }) => return Begin::Done(result.to_vec()),
             Some(_) if !runs_again => return Begin::InProgress, // L1
             _ => {}
         }
@@ -152,12 +193,13 @@ impl Tracker {
         if rpc.id.0 - rpc.acknowledged.0 > window {
             return Begin::BeyondWindow; // L11
         }
-        let record = Record {
+        let added = client.add(Record {
+            id: rpc.id,
             table,
             route,
             result: None,
-        };
-        client.records.insert(rpc.id, record);
+        });
+        self.record_bytes += added;
         Begin::Execute
     }
 
@@ -167,30 +209,37 @@ impl Tracker {
     /// # Panics
     /// If it did not begin, or is finished already.
     pub fn finish(&mut self, rpc: Rpc, result: &[u8]) {
+        self.visited += 1;
         let client = self.clients.get_mut(&rpc.client).expect("L8: it began");
-        let record = client.records.get_mut(&rpc.id).expect("L1: it began");
+        let at = client.place(rpc.id).expect("L1: it began");
+        let record = &mut client.records[at];
         assert!(record.result.is_none(), "L1: finished twice");
-        record.result = Some(result.to_vec());
-        client.acknowledged_by(rpc.acknowledged); // L4
+        record.result = Some(result.into());
+        self.record_bytes += result.len();
+        self.record_bytes -= client.acknowledged_by(rpc.acknowledged); // L4
     }
 
     /// A request that began had no effect and leaves no record: the key is elsewhere, or there was
     /// no space. It may come again.
     pub fn abandon(&mut self, rpc: Rpc) {
-        if let Some(client) = self.clients.get_mut(&rpc.client) {
-            let record = client.records.remove(&rpc.id);
+        self.visited += 1;
+        if let Some(client) = self.clients.get_mut(&rpc.client)
+            && let Ok(at) = client.place(rpc.id)
+        {
+            let record = client.records.remove(at);
             assert!(
-                record.is_none_or(|record| record.result.is_none()),
+                record.result.is_none(),
                 "L1: abandoned after it was finished"
             );
+            self.record_bytes -= record.bytes();
         }
     }
 
     /// A durable record was found: in the own log when the server starts, in a dead server's log,
-    /// or in a migration.
-    pub fn met(&mut self, completion: Completion) {
+    /// or in a migration. True: the client was not known, and is asked about now.
+    pub fn met(&mut self, completion: Completion) -> bool {
         if has_bug(Bug::LogForgotten) {
-            return;
+            return false;
         }
         let Completion {
             table,
@@ -198,21 +247,26 @@ impl Tracker {
             rpc,
             result,
         } = completion;
-        let client = self.clients.entry(rpc.client).or_default();
-        client.acknowledged_by(rpc.acknowledged);
+        let known = self.clients.len();
+        let client = self.client(rpc.client);
+        let dropped = client.acknowledged_by(rpc.acknowledged);
+        let mut added = 0;
         if rpc.id > client.acknowledged_durably {
-            client.records.entry(rpc.id).or_insert(Record {
+            added = client.add(Record {
+                id: rpc.id,
                 table,
                 route,
-                result: Some(result),
+                result: Some(result.into()),
             });
         }
+        self.record_bytes = self.record_bytes + added - dropped;
+        self.clients.len() > known
     }
 
     /// Whether the cleaner must keep the record of this request (L4).
     pub fn keeps(&self, client: ClientId, id: RpcId) -> bool {
         let known = self.clients.get(&client);
-        !has_bug(Bug::CleanerForgets) && known.is_some_and(|known| known.records.contains_key(&id))
+        !has_bug(Bug::CleanerForgets) && known.is_some_and(|known| known.record(id).is_some())
     }
 
     /// The records of a range for its new master (L6). The range is locked: no request of it begins
@@ -223,12 +277,12 @@ impl Tracker {
         }
         let mut all = Vec::new();
         for (id, client) in &self.clients {
-            for (rpc, record) in &client.records {
+            for record in &client.records {
                 if record.table != table || !range.contains(record.route) {
                     continue;
                 }
                 let result = record.result.as_ref()?;
-                if *rpc <= client.acknowledged {
+                if record.id <= client.acknowledged {
                     continue; // L3: no repetition needs it any more.
                 }
                 all.push(Completion {
@@ -236,10 +290,10 @@ impl Tracker {
                     route: record.route,
                     rpc: Rpc {
                         client: *id,
-                        id: *rpc,
+                        id: record.id,
                         acknowledged: client.acknowledged,
                     },
-                    result: result.clone(),
+                    result: result.to_vec(),
                 });
             }
         }
@@ -251,83 +305,156 @@ impl Tracker {
     /// them. Requests in progress there (only if the table was dropped) still end as usual.
     pub fn purge(&mut self, table: TableId, range: &KeyRange) {
         for client in self.clients.values_mut() {
-            client.records.retain(|_, record| {
+            self.record_bytes -= client.retain(|record| {
                 record.result.is_none() || record.table != table || !range.contains(record.route)
             });
         }
     }
 
-    /// Clients that the coordinator must be asked about now, ordered; they are not returned again
-    /// for half a second.
-    pub fn to_ask(&mut self, now_us: u64) -> Vec<ClientId> {
-        let mut all: Vec<ClientId> = self
-            .clients
-            .iter_mut()
-            .filter(|(_, client)| now_us >= client.ask_at_us)
-            .map(|(id, client)| {
-                client.ask_at_us = now_us + ASK_AGAIN_US;
-                *id
-            })
-            .collect();
+    /// Up to `most` clients that the coordinator must be asked about now, ordered; they are not
+    /// returned again for half a second.
+    pub fn to_ask(&mut self, now_us: u64, most: usize) -> Vec<ClientId> {
+        let mut all = Vec::new();
+        while all.len() < most
+            && let Some((at_us, id)) = self.questions.first().copied()
+            && at_us <= now_us
+        {
+            self.ask_at(id, now_us + ASK_AGAIN_US);
+            all.push(id);
+        }
         all.sort_unstable();
         all
     }
 
-    /// The coordinator's answer to a request that was sent at `sent_us`: the rest of the leases of
-    /// those that have one, in milliseconds. The others have ended, for ever.
-    pub fn answered(&mut self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
+    /// The coordinator's answer about a client to a request that was sent at `sent_us`: the rest of
+    /// its lease in milliseconds; `None`: it has ended, for ever. Returns the bytes of records that
+    /// were dropped.
+    pub fn answered(&mut self, sent_us: u64, id: ClientId, left_ms: Option<u32>) -> usize {
         let forgets = has_bug(Bug::ForgetsTheLiving);
         let asks_soon = has_bug(Bug::AsksEverSooner);
-        for id in asked {
-            let Some(client) = self.clients.get_mut(id) else {
-                continue;
-            };
-            let left_ms = alive.iter().find(|(known, _)| known == id);
-            match left_ms {
-                Some((_, left_ms)) => {
-                    if forgets {
-                        client.records.retain(|_, record| record.result.is_none());
-                    }
-                    let left_us = u64::from(*left_ms) * 1000 * (100 - DRIFT_PERCENT) / 100;
-                    client.lease_until_us = client.lease_until_us.max(sent_us + left_us);
-                    // In advance, so that no client waits for it; and a few times, in case the
-                    // coordinator is away.
-                    let least_us = if asks_soon { 0 } else { ASK_LEAST_US };
-                    client.ask_at_us = sent_us + (left_us / 2).max(least_us);
-                }
-                _ => client.ended = true,
+        self.visited += 1;
+        let Some(client) = self.clients.get_mut(&id) else {
+            return 0;
+        };
+        let Some(left_ms) = left_ms else {
+            client.ended = true;
+            // L8; a client with a request in progress is asked about again and dropped then.
+            if client.is_running() {
+                return 0;
             }
+            let dropped = client.retain(|_| false);
+            self.record_bytes -= dropped;
+            self.questions.remove(&(client.ask_at_us, id));
+            self.clients.remove(&id);
+            return dropped;
+        };
+        if forgets {
+            self.record_bytes -= client.retain(|record| record.result.is_none());
         }
-        // L8; a client with a request in progress is asked about again and dropped then.
-        self.clients
-            .retain(|_, client| !client.ended || client.is_running());
+        let left_us = u64::from(left_ms) * 1000 * (100 - DRIFT_PERCENT) / 100;
+        client.lease_until_us = client.lease_until_us.max(sent_us + left_us);
+        // In advance, so that no client waits for it; and a few times, in case the coordinator is
+        // away.
+        let least_us = if asks_soon { 0 } else { ASK_LEAST_US };
+        self.ask_at(id, sent_us + (left_us / 2).max(least_us));
+        0
+    }
+
+    /// The coordinator was not reached: the client is asked about again at this time.
+    pub fn unanswered(&mut self, id: ClientId, again_us: u64) {
+        self.ask_at(id, again_us);
     }
 
     /// When [`to_ask`](Self::to_ask) has a client at the latest; `None`: no client is known.
     pub fn next_ask_us(&self) -> Option<u64> {
-        self.clients.values().map(|client| client.ask_at_us).min()
+        self.questions.first().map(|(at_us, _)| *at_us)
+    }
+
+    /// Whether this request would add to the state that is kept here: its client is not known, or
+    /// has records that the request does not acknowledge. A known client can go on with one record.
+    pub fn grows(&self, rpc: Rpc) -> bool {
+        self.clients.get(&rpc.client).is_none_or(|client| {
+            rpc.id > client.acknowledged
+                && client.record(rpc.id).is_none()
+                && client
+                    .records
+                    .last()
+                    .is_some_and(|last| last.id > rpc.acknowledged)
+        })
+    }
+
+    /// Memory of all clients, about.
+    pub fn bytes(&self) -> usize {
+        self.clients.len() * CLIENT_BYTES + self.record_bytes
+    }
+
+    /// Number of clients touched by all calls until now, for tests of L12.
+    pub fn visited(&self) -> u64 {
+        self.visited
     }
 
     /// Numbers of known clients, and of all their records: for people.
     pub fn size(&self) -> (usize, usize) {
-        let records = self.clients.values().map(|client| client.records.len());
-        (self.clients.len(), records.sum())
+        let all = || self.clients.values().flat_map(|client| &client.records);
+        debug_assert_eq!(self.record_bytes, all().map(Record::bytes).sum::<usize>());
+        (self.clients.len(), all().count())
+    }
+}
+
+impl Record {
+    fn bytes(&self) -> usize {
+        RECORD_BYTES + self.result.as_ref().map_or(0, |result| result.len())
     }
 }
 
 impl Client {
-    fn is_running(&self) -> bool {
-        self.records.values().any(|record| record.result.is_none())
+    fn place(&self, id: RpcId) -> Result<usize, usize> {
+        self.records.binary_search_by_key(&id, |record| record.id)
     }
 
-    /// A durable request acknowledged everything up to `id`.
-    fn acknowledged_by(&mut self, id: RpcId) {
+    fn record(&self, id: RpcId) -> Option<&Record> {
+        self.place(id).ok().map(|at| &self.records[at])
+    }
+
+    /// Adds a record, unless there is one of this id (L7). Returns the bytes added.
+    fn add(&mut self, record: Record) -> usize {
+        let Err(at) = self.place(record.id) else {
+            return 0;
+        };
+        // Room for one, then for half as many again.
+        if self.records.len() == self.records.capacity() {
+            self.records.reserve_exact(1 + self.records.len() / 2);
+        }
+        let bytes = record.bytes();
+        self.records.insert(at, record);
+        bytes
+    }
+
+    /// Drops the other records. Returns their bytes.
+    fn retain(&mut self, keep: impl Fn(&Record) -> bool) -> usize {
+        let mut dropped = 0;
+        self.records.retain(|record| {
+            let keeps = keep(record);
+            dropped += if keeps { 0 } else { record.bytes() };
+            keeps
+        });
+        if self.records.capacity() > 2 * self.records.len() + 2 {
+            self.records.shrink_to(self.records.len() + 1);
+        }
+        dropped
+    }
+
+    fn is_running(&self) -> bool {
+        self.records.iter().any(|record| record.result.is_none())
+    }
+
+    /// A durable request acknowledged everything up to `id`. Returns the bytes that were dropped.
+    fn acknowledged_by(&mut self, id: RpcId) -> usize {
         self.acknowledged = self.acknowledged.max(id);
         if id <= self.acknowledged_durably {
-            return;
+            return 0;
         }
         self.acknowledged_durably = id;
-        self.records
-            .retain(|known, record| *known > id || record.result.is_none());
+        self.retain(|record| record.id > id || record.result.is_none())
     }
 }

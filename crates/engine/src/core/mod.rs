@@ -67,6 +67,8 @@ pub struct Core {
     pub log: Option<Box<Log>>,
     /// The tracker of the clients' requests.
     pub completions: OnceLock<Arc<dyn Completions>>,
+    /// Bytes of the memory budget charged for the tracker. Counts only.
+    pub completion_bytes: AtomicU64,
     pub watches: Watches,
     pub cleared: Cleared,
 }
@@ -184,6 +186,7 @@ impl Core {
             wakeup: Wakeup::default(),
             log,
             completions: OnceLock::new(),
+            completion_bytes: AtomicU64::new(0),
             watches: Watches::default(),
             cleared: Cleared::default(),
             epochs,
@@ -394,9 +397,10 @@ impl Core {
             .max(0) as u64
     }
 
-    /// Memory of the structures that exist from the start, and of marks.
+    /// Memory of the structures that exist from the start, of marks, and of the tracker.
     pub fn overhead_bytes(&self) -> u64 {
-        self.overhead + self.watches.charged_bytes()
+        let tracker = self.completion_bytes.load(Ordering::Relaxed);
+        self.overhead + self.watches.charged_bytes() + tracker
     }
 
     fn sum_overhead(&self) -> u64 {

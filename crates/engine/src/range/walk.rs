@@ -69,11 +69,16 @@ impl Guard<'_> {
         count: usize,
         show: impl FnMut(Object<'_>),
     ) -> Result<Option<u64>, Error> {
-        self.scan_range_as((table, range), cursor, count, false, show)
+        let mut show = show;
+        let shows = |object: Object<'_>| {
+            show(object);
+            true
+        };
+        self.scan_range_as((table, range), cursor, count, false, shows)
     }
 
     /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object on flash, if it
-    /// has come further than `cursor`.
+    /// has come further than `cursor`. `show` returns false to end the step behind this bucket.
     ///
     /// # Errors
     /// As there.
@@ -83,7 +88,7 @@ impl Guard<'_> {
         cursor: u64,
         count: usize,
         partly: bool,
-        mut show: impl FnMut(Object<'_>),
+        mut show: impl FnMut(Object<'_>) -> bool,
     ) -> Result<Option<u64>, Error> {
         let index = self.core.tables.index(table)?;
         let Some((partition, tag)) = index.at_position(cursor) else {
@@ -114,7 +119,9 @@ impl Guard<'_> {
                 }
                 if let Some(object) = self.object(entry) {
                     shown += 1;
-                    show(object);
+                    if !show(object) {
+                        shown = shown.max(count);
+                    }
                 }
             };
             if let Err(lacking) = self.show_bucket(view, (bucket, place.tag), shows) {

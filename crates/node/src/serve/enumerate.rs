@@ -21,6 +21,8 @@ const AHEAD_OBJECTS: usize = 128;
 const STEP_BUCKETS: usize = 1024;
 /// The cost of a step that finds enough.
 const SHORT_STEP_BUCKETS: usize = STEP_OBJECTS / 4;
+/// Most bytes of objects that are kept as room for the next answer.
+const KEPT_BYTES: usize = 256 << 10;
 /// An object's fixed fields.
 const OBJECT_BYTES: usize = 24;
 
@@ -29,6 +31,12 @@ pub(super) struct Piece {
     pub table: TableId,
     pub cursor: u64,
     pub bytes_max: u32,
+}
+
+impl Piece {
+    fn room(&self) -> usize {
+        (self.bytes_max as usize).min(CLIENT_FRAME_BYTES_MAX / 2)
+    }
 }
 
 /// The objects of a step, to be sorted by their hashes.
@@ -56,6 +64,17 @@ impl Pieces {
     fn clear(&mut self) {
         self.found.clear();
         self.bytes.clear();
+    }
+
+    /// Gives large memory back: each thread has pieces.
+    pub fn trim(&mut self) {
+        self.clear();
+        self.found.shrink_to(KEPT_BYTES / size_of::<Found>());
+        self.bytes.shrink_to(KEPT_BYTES);
+    }
+
+    pub fn kept_bytes(&self) -> usize {
+        self.found.capacity() * size_of::<Found>() + self.bytes.capacity()
     }
 
     fn append(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -130,7 +149,7 @@ impl Servant {
     ) -> Result<(), Problem<'static>> {
         let start = out.len();
         let mut answer = ObjectsAnswer::new(out, reply);
-        let bytes_max = (piece.bytes_max as usize).min(CLIENT_FRAME_BYTES_MAX / 2);
+        let bytes_max = piece.room();
         let mut cursor = Some(piece.cursor);
         let mut buckets = 0;
         while let Some(at) = cursor
@@ -138,7 +157,8 @@ impl Servant {
             && answer.body_bytes() < bytes_max
         {
             let is_first = at == piece.cursor;
-            match self.step(guard, piece.table, &part, at, (STEP_OBJECTS, false)) {
+            let room = bytes_max - answer.body_bytes();
+            match self.step(guard, (piece.table, &part), at, room, false) {
                 Err(Error::Cold(_)) if !is_first => break,
                 Err(Error::Cold(_)) => match self.begin_cold(guard, piece, &part) {
                     // As many objects as were read for it.
@@ -183,8 +203,8 @@ impl Servant {
         };
         guard.take_colds();
         let at = piece.cursor;
-        let (table, count) = (piece.table, STEP_OBJECTS);
-        let first = match self.step(guard, table, part, at, (count, true)) {
+        let (table, room) = (piece.table, piece.room());
+        let first = match self.step(guard, (table, part), at, room, true) {
             Ok((next, _)) => return Ok(next), // the objects before it are an answer
             Err(Error::Cold(first)) => first,
             Err(error) => return Err(error),
@@ -201,14 +221,15 @@ impl Servant {
         Err(Error::Cold(first))
     }
 
-    /// Collects the next objects; returns the next cursor, and the work done.
+    /// Collects the next objects, of about `bytes_max` bytes; returns the next cursor, and the work
+    /// done. `partly`: ends before the first object on flash.
     fn step(
         &mut self,
         guard: &Guard<'_>,
-        table: TableId,
-        part: &KeyRange,
+        (table, part): (TableId, &KeyRange),
         cursor: u64,
-        (count, partly): (usize, bool),
+        bytes_max: usize,
+        partly: bool,
     ) -> Result<(Option<u64>, usize), Error> {
         let pieces = &mut self.pieces;
         pieces.clear();
@@ -219,8 +240,9 @@ impl Servant {
             if hash >= cursor {
                 pieces.push(hash, &object);
             }
+            pieces.bytes.len() < bytes_max
         };
-        let next = guard.scan_range_as((table, part), cursor, count, partly, shows)?;
+        let next = guard.scan_range_as((table, part), cursor, STEP_OBJECTS, partly, shows)?;
         pieces.found.sort_unstable_by_key(|found| found.hash);
         let looked = match pieces.found.len() {
             found if found >= STEP_OBJECTS => SHORT_STEP_BUCKETS,

@@ -199,6 +199,11 @@ impl Servant {
         std::mem::take(&mut self.wait)
     }
 
+    /// Bytes that are kept for the next request.
+    pub fn kept_bytes(&self) -> usize {
+        self.record.capacity() + self.pieces.kept_bytes()
+    }
+
     /// Whether a request waits for [`settle`](Self::settle).
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
@@ -286,6 +291,7 @@ impl Servant {
                 };
                 let answered =
                     served.and_then(|part| self.enumerate(guard, &piece, part, &reply, out));
+                self.pieces.trim();
                 if let Err(problem) = answered
                     && self.wanted.is_empty()
                 {
@@ -473,7 +479,7 @@ impl Servant {
             // The request in progress may be a copy of this frame: the answer must not mean that
             // nothing had been done.
             Begin::InProgress => Problem::InProgress { after_ms: SOON_MS },
-            Begin::AskLease => Problem::Retry { after_ms: SOON_MS },
+            Begin::AskLease | Begin::Full => Problem::Retry { after_ms: SOON_MS },
             Begin::Stale => Problem::Stale,
             Begin::LeaseExpired => Problem::LeaseExpired,
             Begin::BeyondWindow => Problem::Failed {

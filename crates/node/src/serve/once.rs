@@ -6,11 +6,19 @@ use duramen_cluster::rifl::{self, Begin, Tracker};
 use duramen_engine::{Completions, Position};
 use duramen_format::entry::Completion;
 use duramen_wire::native::message::Rpc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Clients are spread over so many locks.
 const SHARDS: usize = 16;
+/// Bytes of clients that are not charged to the memory budget: about a thousand clients.
+const FREE_BYTES: usize = 256 << 10;
+/// Records dropped by one answer, in bytes: some ten thousand records. Clients that are left are
+/// asked about again.
+const DROP_BYTES_MAX: usize = 1 << 20;
+/// Most clients in one question to the coordinator: its answer is work of about a millisecond.
+pub(super) const ASK_CLIENTS_MAX: usize = 1024;
 
 /// A request that was executed and is not durable.
 pub(super) struct Pending {
@@ -35,7 +43,10 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
 /// are replayed and kept.
 pub struct Clients {
     shards: Box<[Mutex<Tracker>]>,
-    /// Whether a client waits for a lease check that was not sent yet.
+    /// Bytes of all trackers, and those from which on nothing is added to them.
+    bytes: AtomicUsize,
+    bytes_max: AtomicUsize,
+    /// A client has come that must be asked about, and [`ask`](Self::ask) was not called since.
     unknown: AtomicBool,
     /// Requests a poll from the driver of the node.
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -54,6 +65,8 @@ impl Clients {
         let shards = (0..SHARDS).map(|_| Mutex::new(Tracker::new(RPC_WINDOW)));
         Arc::new(Clients {
             shards: shards.collect(),
+            bytes: AtomicUsize::new(0),
+            bytes_max: AtomicUsize::new(FREE_BYTES),
             unknown: AtomicBool::new(false),
             wake,
         })
@@ -65,25 +78,64 @@ impl Clients {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls the client's tracker.
+    fn with<T>(&self, client: ClientId, call: impl FnOnce(&mut Tracker) -> T) -> T {
+        self.counted(&mut self.of(client), call)
+    }
+
+    fn counted<T>(&self, tracker: &mut Tracker, call: impl FnOnce(&mut Tracker) -> T) -> T {
+        let before = tracker.bytes();
+        let result = call(tracker);
+        // Wraps around if it became less.
+        let more = tracker.bytes().wrapping_sub(before);
+        if more != 0 {
+            self.bytes.fetch_add(more, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Bytes to be charged for the clients, besides a part that is always there.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        bytes.saturating_sub(FREE_BYTES / 2) as u64
+    }
+
+    /// So many bytes are charged for the clients.
+    pub(super) fn charged(&self, bytes: u64) {
+        self.bytes_max
+            .store(FREE_BYTES + bytes as usize, Ordering::Relaxed);
+    }
+
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Tracker>> {
         let shards = self.shards.iter();
         shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn begin(&self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
-        let begin = self.of(rpc.client).begin(now_us, table, route, rpc);
-        if begin == Begin::AskLease && !self.unknown.swap(true, Ordering::AcqRel) {
-            (self.wake)();
+        // Relaxed: they only count.
+        let is_full = self.bytes.load(Ordering::Relaxed) >= self.bytes_max.load(Ordering::Relaxed);
+        let begin = self.with(rpc.client, |tracker| match is_full && tracker.grows(rpc) {
+            true => Begin::Full,
+            false => tracker.begin(now_us, table, route, rpc),
+        });
+        if matches!(begin, Begin::AskLease | Begin::Full) {
+            self.is_unknown();
         }
         begin
     }
 
+    fn is_unknown(&self) {
+        if !self.unknown.load(Ordering::Acquire) && !self.unknown.swap(true, Ordering::AcqRel) {
+            (self.wake)();
+        }
+    }
+
     pub(super) fn finish(&self, rpc: Rpc, result: &[u8]) {
-        self.of(rpc.client).finish(rpc, result);
+        self.with(rpc.client, |tracker| tracker.finish(rpc, result));
     }
 
     pub(super) fn abandon(&self, rpc: Rpc) {
-        self.of(rpc.client).abandon(rpc);
+        self.with(rpc.client, |tracker| tracker.abandon(rpc));
     }
 
     /// The records of a range that another master takes over, in the form of a log, one after the
@@ -109,7 +161,7 @@ impl Clients {
     /// Drops the records of a range that is not owned any more.
     pub fn purge(&self, table: TableId, range: &KeyRange) {
         self.each()
-            .for_each(|mut tracker| tracker.purge(table, range));
+            .for_each(|mut tracker| self.counted(&mut tracker, |it| it.purge(table, range)));
     }
 
     /// Whether a client waits to be asked about.
@@ -117,11 +169,13 @@ impl Clients {
         self.unknown.load(Ordering::Acquire)
     }
 
-    /// Clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).
+    /// Some clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).
+    /// Each shard has its share, so that no client waits until all of another shard are asked
+    /// about.
     pub fn ask(&self, now_us: u64) -> Vec<ClientId> {
         self.unknown.store(false, Ordering::Release);
         self.each()
-            .flat_map(|mut tracker| tracker.to_ask(now_us))
+            .flat_map(|mut tracker| tracker.to_ask(now_us, ASK_CLIENTS_MAX / SHARDS))
             .collect()
     }
 
@@ -132,11 +186,30 @@ impl Clients {
             .min()
     }
 
-    /// The answer to a request that was sent at `sent_us`.
+    /// The answer to a request that was sent at `sent_us`: the rest of the leases of those that
+    /// have one, in milliseconds. The others have ended.
     pub fn answered(&self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
+        let alive: HashMap<ClientId, u32> = alive.iter().copied().collect();
+        let mut dropped = 0;
         for client in asked {
-            self.of(*client).answered(sent_us, &[*client], alive);
+            let left_ms = alive.get(client).copied();
+            if left_ms.is_some() || dropped < DROP_BYTES_MAX {
+                dropped += self.with(*client, |it| it.answered(sent_us, *client, left_ms));
+            }
         }
+    }
+
+    /// The coordinator was not reached: these clients are asked about again at this time.
+    pub(super) fn unanswered(&self, asked: &[ClientId], again_us: u64) {
+        for client in asked {
+            self.of(*client).unanswered(*client, again_us);
+        }
+    }
+
+    /// Number of clients that all calls have touched until now, for tests of rifl::L12.
+    #[cfg(test)]
+    pub(super) fn visited(&self) -> u64 {
+        self.each().map(|tracker| tracker.visited()).sum()
     }
 
     /// Numbers of known clients and of all their records: for people.
@@ -150,7 +223,7 @@ impl Clients {
 
 impl Completions for Clients {
     fn met(&self, record: &Completion<'_>) {
-        self.of(record.client).met(rifl::Completion {
+        let completion = rifl::Completion {
             table: TableId(record.table),
             route: record.route,
             rpc: Rpc {
@@ -159,7 +232,12 @@ impl Completions for Clients {
                 acknowledged: record.ack,
             },
             result: record.result.to_vec(),
-        });
+        };
+        let is_new = self.with(record.client, |tracker| tracker.met(completion));
+        // Its lease may have ended, and then nothing else asks about it.
+        if is_new {
+            self.is_unknown();
+        }
     }
 
     fn keep(&self, record: &Completion<'_>) -> bool {

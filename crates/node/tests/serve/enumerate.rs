@@ -121,6 +121,26 @@ fn enumerations_are_complete_beside_writes_and_splits() {
     }
 }
 
+/// Each thread kept the bytes of its largest step for ever: 16 objects, however small the answer.
+#[test]
+fn large_objects_leave_no_memory_with_the_thread() {
+    let mut world = World::new();
+    for n in 0..64 {
+        write(&mut world, &stable(n), &vec![1; 200_000]);
+    }
+    let (mut cursor, mut found) = (0, 0);
+    loop {
+        let objects = world.enumerate(KeyRange::ALL, cursor, 100_000).unwrap();
+        assert!(world.servant.kept_bytes() <= 600_000);
+        found += objects.keys.len();
+        match objects.cursor {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    assert_eq!(found, 64);
+}
+
 #[test]
 fn what_is_not_owned_is_not_enumerated() {
     let mut world = World::new();

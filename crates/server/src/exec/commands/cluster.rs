@@ -369,6 +369,7 @@ fn walk(
                     reply.bulk(object.key);
                 }
             }
+            true
         };
         let next = guard.scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
