@@ -33,7 +33,7 @@ mod spin;
 mod stop;
 mod timers;
 
-pub(crate) use listener::{Listeners, bind, raise_file_limit};
+pub(crate) use listener::{Listeners, bind};
 
 use crate::clock;
 use crate::config::Poll;

@@ -8,7 +8,7 @@
 use super::{Message, Shared};
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
-use crate::reactor::raise_file_limit;
+use crate::process::raise_file_limit;
 use duramen_base::ids::Level;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
