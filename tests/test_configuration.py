@@ -314,3 +314,23 @@ def test_command_line_client_without_a_server():
     done = duramen("get", "k", "--port", harness.free_port())
     assert done.returncode not in (0, 1, 101)
     assert "127.0.0.1" in done.stderr and "panicked" not in done.stderr
+
+
+def test_a_password_that_nobody_can_give_is_refused(start, tmp_path):
+    """Bytes that are no UTF-8 were replaced, and a long password did not fit into AUTH: afterwards
+    nobody could authenticate."""
+    server = start(dir=tmp_path / "data", level=None)
+    with server.connect() as wire:
+        for name in ("requirepass", "snapshot-dir"):
+            with pytest.raises(harness.ErrorReply, match="UTF-8"):
+                wire.call("CONFIG", "SET", name, b"\xff\xfeabc")
+        for length in (20_000, 16_384, 16_300):
+            with pytest.raises(harness.ErrorReply, match="at most 16256 .preauth-limit"):
+                wire.call("CONFIG", "SET", "requirepass", "x" * length)
+        for password in ("x" * 16_256, "  a \" '\\ b ", "pä"):
+            assert wire.call("CONFIG", "SET", "requirepass", password) == b"OK"
+            with server.connect() as other:
+                assert other.call("AUTH", "default", password) == b"OK"
+                assert other.call("RESET") == b"RESET"
+                assert b"server" in other.call("HELLO", 2, "AUTH", "default", password)
+    assert "preauth-limit" in refusal("--requirepass", "x" * 1000, "--preauth-limit", "1kb")

@@ -474,3 +474,130 @@ def test_a_paused_client_is_not_idle(start):
             wire.call("PING")
         assert paused.reply() == b"OK"
         assert b"MONITOR" not in monitor.reply()
+
+
+# No key is that long, so nothing is stored.
+HALF_A_REQUEST = b"*2\r\n$3\r\nDEL\r\n$150000\r\n" + b"x" * 100_000
+
+
+def test_strangers_hold_no_more_than_preauth_limit(start):
+    """64 KB were received from a client whose requests did not run any more: 70 KB each. It stayed
+    with the process when they had left."""
+    server = start("--requirepass", "secret", memory="64mb", threads=2)
+    before = server.resident_bytes()
+    strangers = [harness.Wire(server.port, receive_buffer=2048) for _ in range(500)]
+    requests = b"*1\r\n$4\r\nPING\r\n" * 6000
+    for _ in range(6):
+        for stranger in strangers:
+            stranger.socket.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while stranger.socket.send(requests):
+                    pass
+        time.sleep(0.2)
+    each = (server.resident_bytes() - before) / len(strangers)
+    assert each < 44_000, each
+    for stranger in strangers:
+        stranger.close()
+    harness.wait_until(lambda: server.resident_bytes() < before + 12 * MIB, "the memory is given back")
+
+
+def test_long_requests_of_strangers_are_known_byte_by_byte(start):
+    """`preauth-limit` is the most that is received at once."""
+    server = start("--requirepass", "secret", "--preauth-limit", "2kb")
+    with server.connect() as wire:
+        wire.send(encode("AUTH", "secret") + encode("SET", "k", "v" * MIB) + encode("STRLEN", "k"))
+        assert [wire.reply() for _ in range(3)] == [b"OK", b"OK", MIB]
+    for size in (2049, 5000, 100_000):
+        assert refused(server, encode("ECHO", "x" * size)).startswith(b"-ERR Protocol error")
+    with server.connect() as wire:
+        for byte in encode("AUTH", "x" * 1900):
+            wire.send(bytes([byte]))
+        with pytest.raises(ErrorReply, match="WRONGPASS"):
+            wire.reply()
+
+
+def test_clients_that_leave_half_a_request_leave_no_memory(start):
+    """Their buffers were freed in the middle of the heap: 2,000 clients left 200 MB for ever."""
+    server = start(memory="64mb", threads=2)
+    before = server.resident_bytes()
+    for _ in range(2):
+        clients = [server.connect() for _ in range(500)]
+        for client in clients:
+            client.send(HALF_A_REQUEST)
+        for client in clients:
+            client.close()
+    harness.wait_until(lambda: server.resident_bytes() < before + 12 * MIB, "the memory is given back")
+
+
+def test_slow_requests_leave_no_memory_to_connected_clients(start):
+    """The memory of long requests stayed: with the process, and with each client that had begun its
+    next request."""
+    server = start(memory="64mb", threads=2)
+    before = server.resident_bytes()
+    clients = [server.connect() for _ in range(400)]
+    for client in clients:
+        client.send(HALF_A_REQUEST)
+    time.sleep(1)
+    for client in clients:
+        client.send(b"x" * 50_000 + b"\r\n*")
+    for client in clients:
+        assert client.reply() == 0
+    harness.wait_until(lambda: server.resident_bytes() < before + 12 * MIB, "the memory is given back")
+    for client in clients:
+        client.send(b"1\r\n$4\r\nPING\r\n")
+        assert client.reply() == b"PONG"
+        client.close()
+
+
+def test_maxclients_has_room_among_the_open_files(start):
+    """CONFIG SET took any number. The clients then took all descriptors, also those of others."""
+    server = start()
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (400, 400))
+    with server.connect() as wire:
+        assert wire.call("CONFIG", "SET", "maxclients", 200) == b"OK"
+        try:
+            wire.call("CONFIG", "SET", "maxclients", 900_000)
+        except ErrorReply as error:
+            assert "ulimit -n" in str(error), error
+            assert wire.call("CONFIG", "GET", "maxclients")[1] == b"200"
+        now, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        assert now >= int(wire.call("CONFIG", "GET", "maxclients")[1]) + 128
+
+
+def test_login_timeout_counts_from_reset(start):
+    """It counted from the connection's start, and a client that sent RESET later than that was
+    closed at once, or never."""
+    server = start("--login-timeout", 3, "--requirepass", "secret")
+    with server.connect() as wire:
+        assert wire.call("AUTH", "secret") == b"OK"
+        time.sleep(5)
+        assert wire.call("RESET") == b"RESET"
+        time.sleep(1.5)
+        assert wire.call("AUTH", "secret") == b"OK"
+        time.sleep(5)  # no client needs to authenticate: the times are not watched
+        assert wire.call("RESET") == b"RESET"
+        begun = time.monotonic()
+        assert wire.drain() == b""
+        assert 2.5 < time.monotonic() - begun < 10
+
+
+def test_a_password_sent_while_clients_are_paused_is_in_time(start):
+    """A pause longer than `login-timeout` closed the clients that had sent AUTH in it."""
+    server = start("--login-timeout", 2, "--requirepass", "secret")
+    with server.connect() as wire:
+        assert wire.call("AUTH", "secret") == b"OK"
+        assert wire.call("CLIENT", "PAUSE", 5000) == b"OK"
+        with server.connect() as known, server.connect() as silent:
+            known.send(encode("AUTH", "secret") + encode("PING"))
+            begun = time.monotonic()
+            assert silent.drain() == b""
+            assert time.monotonic() - begun < 4.5
+            assert (known.reply(), known.reply()) == (b"OK", b"PONG")
+
+
+def test_strangers_do_not_fill_the_log(start):
+    """One client caused a gigabyte of log lines in an hour."""
+    server = start("--requirepass", "secret")
+    for _ in range(300):
+        assert refused(server, b"*x\r\n").startswith(b"-ERR Protocol error")
+    assert 1 <= server.log().count("closing the connection") < 50

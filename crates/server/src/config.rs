@@ -11,6 +11,7 @@ use crate::error::ServerError;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
+use duramen_wire::resp::Limits;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,8 @@ const DIR_DEFAULT: &str = "duramen-data";
 
 /// The size of a few of the largest segments.
 const FLASH_BYTES_MIN: u64 = 64 << 20;
+/// Bytes of a request that gives a password, beside the password.
+const LOGIN_BYTES: usize = 128;
 const CLUSTER_NAME_MAX: usize = 64;
 const TOKEN_BYTES_MAX: usize = 1024;
 
@@ -281,8 +284,25 @@ impl ServerConfig {
                 format_size(self.output_limit_bytes as u64)
             ));
         }
+        self.check_password()?;
         self.check_flash()?;
         self.check_member()
+    }
+
+    /// Refuses a password that no client could give, because its `AUTH` would be too long.
+    fn check_password(&self) -> Result<(), ServerError> {
+        let longest = Limits::unauthenticated().bulk_bytes_max;
+        let most = self
+            .preauth_limit_bytes
+            .min(longest)
+            .saturating_sub(LOGIN_BYTES);
+        if self.requirepass.len() > most {
+            return Err(ServerError::Config(format!(
+                "requirepass has {} bytes, and clients can give at most {most} (preauth-limit)",
+                self.requirepass.len()
+            )));
+        }
+        Ok(())
     }
 
     fn check_flash(&self) -> Result<(), ServerError> {

@@ -9,6 +9,7 @@ pub(crate) use place::SnapshotPaths;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
+use crate::seldom::seldom;
 use duramen::internals::{LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
 use duramen_base::ids::Level;
@@ -323,7 +324,7 @@ impl Durability {
 
     /// Makes a snapshot on this thread; returns the target of the one that was scheduled after it.
     pub(crate) fn make_snapshot(&self, place: &SnapshotPaths, job: &Job) -> Option<Target> {
-        tracing::info!(dir = %job.dir().display(), "making a snapshot");
+        seldom!(info, dir = %job.dir().display(), "making a snapshot");
         let result = place.make(|dir| {
             let report = self.store.snapshot_with_progress(dir, |progress| {
                 job.bytes_done.store(progress.bytes_done, Ordering::Relaxed);
@@ -333,14 +334,15 @@ impl Durability {
             report.map_err(|error| error.to_string())
         });
         match &result {
-            Ok(report) => tracing::info!(
+            Ok(report) => seldom!(
+                info,
                 dir = %job.dir().display(),
                 segments = report.segments,
                 bytes = report.bytes,
                 ms = report.elapsed.as_millis() as u64,
                 "the snapshot is done"
             ),
-            Err(why) => tracing::error!(dir = %job.dir().display(), "the snapshot failed: {why}"),
+            Err(why) => seldom!(error, dir = %job.dir().display(), "the snapshot failed: {why}"),
         }
         let mut snapshots = lock(&self.snapshots);
         if result.is_ok() {

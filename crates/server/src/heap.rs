@@ -6,8 +6,9 @@
 //! own arena, which it seldom trims. After seconds of writes that was twice the memory budget.
 //!
 //! Small allocations are freed between others, and glibc gives back only free memory at the end of
-//! a heap. Queues of `MULTI`, watched keys and the slow log report the bytes that they free
-//! (`freed`). After many such bytes, a thread gives back whole pages.
+//! a heap. Queues of `MULTI`, watched keys, the slow log and the buffers of connections report the
+//! bytes that they free (`freed`, [`Freed`]). After many such bytes, a thread gives back whole
+//! pages.
 //!
 //! **Concurrency**: [`settle`] is called before any thread starts; any thread may call the others.
 
@@ -41,6 +42,8 @@ pub fn settle() {
 
 /// Smaller amounts are not counted.
 const COUNTED_BYTES: usize = 4 << 10;
+/// A thread reports its small amounts when they are this many bytes together.
+const REPORTED_BYTES: usize = 64 << 10;
 /// After this many bytes were freed in small allocations, free pages are given back, if the heap
 /// keeps as many bytes.
 const TRIM_BYTES: usize = 8 << 20;
@@ -61,6 +64,22 @@ pub(crate) fn freed(bytes: usize) {
     let thread = std::thread::Builder::new().name("heap".to_owned());
     if thread.spawn(trim).is_err() {
         TRIMMING.store(false, Ordering::Relaxed); // the next call tries again
+    }
+}
+
+/// One thread's freed bytes: small amounts are collected, and reported together.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    bytes: usize,
+}
+
+impl Freed {
+    /// As [`freed`], for amounts of any size.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= REPORTED_BYTES {
+            freed(std::mem::take(&mut self.bytes));
+        }
     }
 }
 

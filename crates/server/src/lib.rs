@@ -20,6 +20,7 @@ pub mod heap;
 mod native;
 mod process;
 mod reactor;
+mod seldom;
 mod server;
 pub mod shared;
 mod tier;

@@ -1,5 +1,6 @@
 //! The kernel's figures of this process.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -136,4 +137,50 @@ pub(crate) fn system() -> String {
         text(name.release()),
         text(name.machine())
     )
+}
+
+/// Descriptors that the server needs beside its clients: listeners, epoll, mailboxes, log, admin
+/// connections.
+const OTHER_FILES: u64 = 128;
+
+/// Raises the limit of open files for `maxclients`; returns the number of clients that fit, if the
+/// system allows fewer.
+pub(crate) fn raise_file_limit(maxclients: usize) -> Option<usize> {
+    let wanted = maxclients as u64 + OTHER_FILES;
+    let now = getrlimit(Resource::Nofile);
+    let allowed = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if allowed(now.current) {
+        return None;
+    }
+    let current = if allowed(now.maximum) {
+        Some(wanted)
+    } else {
+        now.maximum
+    };
+    // A privileged process may raise the maximum as well.
+    let maximum = if allowed(now.maximum) {
+        now.maximum
+    } else {
+        Some(wanted)
+    };
+    if setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(wanted),
+            maximum,
+        },
+    )
+    .is_ok()
+    {
+        return None;
+    }
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current,
+            maximum: now.maximum,
+        },
+    );
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
+    (current < wanted).then(|| current.saturating_sub(OTHER_FILES) as usize)
 }

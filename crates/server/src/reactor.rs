@@ -10,7 +10,8 @@
 //!   handled only while those are empty.
 //! - I2: a connection without a partial request and without unsent replies owns no buffer.
 //! - I3: the memory of a connection is bounded: input by the request limit, output by
-//!   `output-limit`.
+//!   `output-limit`; both by `preauth-limit` before the password. Memory of buffers that is freed
+//!   is reported to the heap (`note_memory`).
 //! - I4: level-triggered: a connection is registered for reading unless it is paused, held, closing
 //!   or over `output-pause`, and for writing only while it has replies that may be sent. A socket
 //!   that was not drained is reported again, after all others.
@@ -32,7 +33,7 @@ mod spin;
 mod stop;
 mod timers;
 
-pub(crate) use listener::{Listeners, bind, raise_file_limit};
+pub(crate) use listener::{Listeners, bind};
 
 use crate::clock;
 use crate::config::Poll;
@@ -105,8 +106,8 @@ pub(crate) struct Reactor {
     hot: Option<Token>,
     now_ms: u64,
     next_sweep_ms: u64,
-    /// Time at which the last of the clients that have not authenticated must have done so.
-    logins_end_ms: u64,
+    /// There may be clients that must give a password within `login-timeout`.
+    has_strangers: bool,
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
     /// up.
     stop_deadline: Option<Instant>,
@@ -170,7 +171,7 @@ impl Reactor {
             hot: None,
             now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
-            logins_end_ms: 0,
+            has_strangers: false,
             stop_deadline: None,
             number,
             shared,
@@ -394,6 +395,8 @@ impl Reactor {
     /// Settings changed, a pause ended, connections were handed over, or the server stops.
     fn look_again(&mut self) {
         self.adopt();
+        // There may be a password, or a time for it, from now on.
+        self.has_strangers |= !self.config.get(&self.shared).requirepass.is_empty();
         self.resume_paused(u64::MAX);
         if self.shared.stopping() == Stop::Graceful {
             self.begin_drain();
@@ -459,6 +462,8 @@ impl Reactor {
             self.with_output -= 1;
         }
         self.account(&connection, 0, 0);
+        let memory = connection.memory().max(connection.memory);
+        self.buffers.freed.add(memory + size_of::<Connection>());
         self.slots.release(token);
         self.me().clients.remove(connection.record.id);
         self.me().connections_changed(-1);

@@ -13,6 +13,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
+use crate::seldom::seldom;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_disk::{Device, Error, FileDevice, SpanReader, UNIT_BYTES};
 use duramen_engine::flash::FlashOptions;
@@ -20,8 +21,7 @@ use std::fs::Metadata;
 use std::os::fd::RawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 /// All threads together may fetch into the memory budget divided by this.
 const FETCH_PART: u64 = 16;
@@ -29,9 +29,6 @@ const FETCH_PART: u64 = 16;
 const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// Most bytes that a thread may fetch at once: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
-
-/// Interval of the log lines about failures of flash.
-const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A server's flash.
 pub struct Tier {
@@ -42,51 +39,44 @@ pub struct Tier {
 }
 
 /// A device whose failures are logged.
-struct Reported {
-    device: Arc<dyn Device>,
-    /// Time of the last log line.
-    last: Mutex<Option<Instant>>,
+struct Reported(Arc<dyn Device>);
+
+/// Logs that a read has failed.
+pub(crate) fn report_read(error: &std::io::Error) {
+    seldom!(error, "reading from flash fails: {error}");
 }
 
-impl Reported {
-    fn report(&self, what: &str, error: &dyn std::fmt::Display) {
-        let mut last = self.last.lock().expect("last report");
-        if last.is_none_or(|then| then.elapsed() >= REPORT_INTERVAL) {
-            *last = Some(Instant::now());
-            tracing::error!("{what} flash fails: {error}");
-        }
-    }
+fn report_write(error: &std::io::Error) {
+    seldom!(error, "writing to flash fails: {error}");
 }
 
 impl Device for Reported {
     fn read_at(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
-        let done = self.device.read_at(at, into);
-        done.inspect_err(|error| self.report("reading from", error))
+        self.0.read_at(at, into).inspect_err(report_read)
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
-        let done = self.device.write_at(at, bytes);
-        done.inspect_err(|error| self.report("writing to", error))
+        self.0.write_at(at, bytes).inspect_err(report_write)
     }
 
     fn sync(&self) -> std::io::Result<()> {
-        self.device.sync()
+        self.0.sync()
     }
 
     fn bytes(&self) -> u64 {
-        self.device.bytes()
+        self.0.bytes()
     }
 
     fn alignment(&self) -> usize {
-        self.device.alignment()
+        self.0.alignment()
     }
 
     fn lies_in(&self, found: &Metadata) -> bool {
-        self.device.lies_in(found)
+        self.0.lies_in(found)
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        self.device.descriptor()
+        self.0.descriptor()
     }
 }
 
@@ -139,18 +129,10 @@ impl Tier {
         let share = config.memory_bytes / FETCH_PART / config.reactor_threads() as u64;
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         Tier {
-            device: Arc::new(Reported {
-                device,
-                last: Mutex::default(),
-            }),
+            device: Arc::new(Reported(device)),
             path,
             fetch_bytes: share.clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX),
         }
-    }
-
-    /// Logs that a read has failed; at most one line in ten seconds.
-    pub(crate) fn report_read(&self, error: &std::io::Error) {
-        self.device.report("reading from", error);
     }
 
     /// A reader for one thread.

@@ -4,6 +4,7 @@ use super::exposition::Format;
 use super::metrics;
 use crate::footprint::Footprint;
 use crate::process;
+use crate::seldom::seldom;
 use crate::shared::figures::{self, Member};
 use crate::shared::{Shared, Stop};
 use axum::Router;
@@ -74,7 +75,7 @@ pub(super) async fn serve(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!("admin HTTP cannot accept: {error}");
+                seldom!(warn, "admin HTTP cannot accept: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }

@@ -12,6 +12,7 @@
 
 use super::{Kind, SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
+use crate::seldom::seldom;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -153,7 +154,7 @@ impl ConfigFile {
         if edited != text {
             replace(&path, &edited)?;
         }
-        tracing::info!(path = %path.display(), "CONFIG REWRITE: the configuration file is up to date");
+        seldom!(info, path = %path.display(), "CONFIG REWRITE: the configuration file is up to date");
         Ok(())
     }
 }
@@ -201,7 +202,8 @@ fn edit(
             continue;
         }
         if setting.secret {
-            tracing::warn!(
+            seldom!(
+                warn,
                 "CONFIG REWRITE: `{}` is a secret and not written: change it in the file by hand",
                 setting.name
             );

@@ -4,6 +4,7 @@
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::native::Native;
+use crate::seldom::seldom;
 use crate::shared::{ClientRecord, Incoming, Message};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -82,7 +83,10 @@ impl Reactor {
         if let Some(socket) = self.listeners.get(listener)
             && let Ok((fd, _)) = rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC)
         {
-            tracing::warn!("out of file descriptors: a client was turned away (raise `ulimit -n`)");
+            seldom!(
+                warn,
+                "out of file descriptors: a client was turned away (raise `ulimit -n`)"
+            );
             self.reject(&fd, b"-ERR server is out of file descriptors\r\n");
         }
         self.spare = SpareFd::new();
@@ -123,7 +127,7 @@ impl Reactor {
         if config.requirepass.is_empty() {
             connection.client.authenticate();
         } else {
-            self.logins_end_ms = self.now_ms + config.login_timeout_s * 1_000;
+            self.has_strangers = true;
         }
         if let Some(received) = native {
             self.me().counters.connections_accepted.add(1);

@@ -25,6 +25,8 @@ pub(super) struct Connection {
     /// empty.
     pub(super) output: Vec<u8>,
     pub(super) sent: usize,
+    /// Capacity of both buffers when it was last looked at (`Reactor::note_memory`).
+    pub(super) memory: usize,
     /// Its last held replies became errors after `reply-timeout`.
     pub(super) gave_up: bool,
     /// When the client last took replies, in milliseconds of the server's clock.
@@ -84,6 +86,7 @@ impl Connection {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+            memory: 0,
             gave_up: false,
             taken_at_ms: now_ms,
             interest: EventFlags::IN,
@@ -131,6 +134,27 @@ impl Connection {
         }
     }
 
+    /// Capacity of its buffers.
+    pub(super) fn memory(&self) -> usize {
+        self.input.capacity() + self.output.capacity()
+    }
+
+    /// Gives back memory that the input does not need: a few bytes must not keep the memory of a
+    /// long request.
+    pub(super) fn fit_input(&mut self) {
+        if has_slack(&self.input, self.input.len()) {
+            self.input.shrink_to_fit();
+        }
+    }
+
+    /// As [`fit_input`](Self::fit_input), for replies that the client is slow to take.
+    pub(super) fn fit_output(&mut self) {
+        if has_slack(&self.output, self.unsent_bytes()) {
+            self.drop_sent();
+            self.output.shrink_to_fit();
+        }
+    }
+
     /// Sends as much as the kernel takes, with one system call.
     pub(super) fn send(&mut self, now_ms: u64) -> (Sent, usize) {
         let end = self.sent + self.sendable_bytes();
@@ -172,5 +196,13 @@ impl Connection {
     }
 }
 
+/// A buffer with this little memory keeps it.
+const SLACK_BYTES: usize = 4 << 10;
+
+/// Whether a buffer is mostly empty.
+fn has_slack(buffer: &Vec<u8>, used: usize) -> bool {
+    buffer.capacity() > SLACK_BYTES.max(2 * used)
+}
+
 /// Bounds the work that a flooding client causes at its own close.
-const GOODBYE_READS: usize = 16;
+const GOODBYE_READS: usize = 32;

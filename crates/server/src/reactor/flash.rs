@@ -49,6 +49,7 @@ use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use crate::exec::{Unfetched, bytes_of, too_much};
 use crate::heap;
+use crate::tier::report_read;
 use duramen_disk::SpanReader;
 use duramen_engine::flash::{Cold, Fetched, first_within};
 use rustix::event::epoll;
@@ -426,12 +427,9 @@ impl Reactor {
             return;
         };
         let mut ended = std::mem::take(&mut self.flash.ended);
-        let tier = self.shared.tier();
         reader.poll(|span| {
             let result = span.result.map(Arc::from).map_err(|error| {
-                if let Some(tier) = tier {
-                    tier.report_read(&error);
-                }
+                report_read(&error);
                 format!("reading from flash failed: {error}").into()
             });
             ended.push((span.tag, result));

@@ -30,6 +30,7 @@ use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
 use crate::exec::{Wait, WaitState};
+use crate::seldom::seldom;
 use duramen_base::ids::Level;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 
@@ -50,9 +51,6 @@ impl HeldReplies {
         self.deadline_ms > 0 && now_ms >= self.deadline_ms
     }
 }
-
-/// Minimum interval between two log lines about given-up replies, in milliseconds.
-const SAY_EVERY_MS: u64 = 10_000;
 
 /// After a reply that did not have to wait, this thread makes no commits for this long, in
 /// milliseconds. The client of that reply may send its next request, which would wait for the
@@ -84,8 +82,6 @@ pub(super) struct HeldConnections {
     unheld_ms: u64,
     /// The time since which the oldest held reply has waited, as of the last check; 0 = none.
     oldest_ms: u64,
-    /// From this time on, the thread may log again that it gives replies up.
-    says_from_ms: u64,
     /// Whether this member was allowed to answer at the last check; None: not checked since the
     /// group ran.
     may_reply: Option<bool>,
@@ -314,14 +310,15 @@ impl Reactor {
     fn give_up(&mut self, since_ms: u64) -> WaitState {
         let waited_s = (self.now_ms - since_ms) / 1_000;
         self.me().counters.replies_given_up.add(1);
-        if self.now_ms >= self.holds.says_from_ms {
-            self.holds.says_from_ms = self.now_ms + SAY_EVERY_MS;
-            let cause = match self.may_reply() {
-                true => "too few backups acknowledge",
-                false => "the lease of a backup is not renewed",
-            };
-            tracing::warn!(waited_s, "requests are not acknowledged in time: {cause}");
-        }
+        let cause = match self.may_reply() {
+            true => "too few backups acknowledge",
+            false => "the lease of a backup is not renewed",
+        };
+        seldom!(
+            warn,
+            waited_s,
+            "requests are not acknowledged in time: {cause}"
+        );
         WaitState::Failed(format!(
             "NOREPLICAS no acknowledgement of this member's backups for {waited_s} s: it is not known whether the effect of this request will last"
         ))

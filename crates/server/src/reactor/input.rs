@@ -94,7 +94,9 @@ impl Reactor {
             return self.slots.put(token, connection);
         }
         let before = connection.input.len();
-        match self.receive_into(&mut connection) {
+        let received = self.receive_into(&mut connection);
+        self.note_memory(&mut connection);
+        match received {
             Received::Bytes(source) => {
                 let received = match &source {
                     Source::Shared(range) => range.len() - before,
@@ -118,9 +120,10 @@ impl Reactor {
 
     fn receive_into(&mut self, connection: &mut Connection) -> Received {
         let partial = connection.input.len();
+        let left = self.left_for(connection);
         let received = if partial <= JOIN_BYTES_MAX {
             let start = self.input.used;
-            let end = start + partial + RECEIVE_BYTES;
+            let end = start + partial + left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
             let room = self.input.bytes.get_mut(start + partial..end);
             let room = room.expect("a group ends before the buffer does");
             rustix::net::recv(&connection.fd, room, RecvFlags::empty()).map(|(bytes, _)| {
@@ -137,7 +140,10 @@ impl Reactor {
                 RECEIVE_BYTES,
                 partial.clamp(RECEIVE_BYTES, RESERVE_BYTES_MAX),
             );
-            connection.input.reserve(room);
+            match left {
+                Some(left) => connection.input.reserve_exact(room.min(left)),
+                None => connection.input.reserve(room),
+            }
             rustix::net::recv(
                 &connection.fd,
                 rustix::buffer::spare_capacity(&mut connection.input),
@@ -220,6 +226,19 @@ impl Reactor {
             limits,
             parsed,
         });
+    }
+
+    /// Bytes that may be received from a client that has not authenticated: here it never has more
+    /// than `preauth-limit`, whether its requests run or not. None: it has authenticated.
+    fn left_for(&mut self, connection: &Connection) -> Option<usize> {
+        let config = self.config.get(&self.shared);
+        if connection.client.is_authenticated() || config.requirepass.is_empty() {
+            return None;
+        }
+        let left = config
+            .preauth_limit_bytes
+            .saturating_sub(connection.input.len());
+        Some(left.max(1)) // a request that is too long is known by its next byte
     }
 
     /// Unsent output at which the connection's requests are not read any more.

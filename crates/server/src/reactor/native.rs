@@ -9,6 +9,7 @@ use super::connection::{Connection, WaitsFor};
 use super::input::{Source, TURN_REQUESTS_MAX};
 use super::slots::Token;
 use crate::native::{Executor, Framed, Turn, emptied};
+use crate::seldom::seldom;
 use duramen_base::ids::ServerId;
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, FrameError, HEADER_BYTES, Kind, Parsed, Trouble,
@@ -221,7 +222,8 @@ impl Reactor {
 
     fn refuse_native(&mut self, connection: &mut Connection, error: &FrameError) {
         self.me().counters.protocol_errors.add(1);
-        tracing::info!(
+        seldom!(
+            info,
             client = connection.record.id,
             peer = %connection.record.peer,
             "{error}: closing the connection"

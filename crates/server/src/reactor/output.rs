@@ -3,6 +3,8 @@
 use super::connection::{Connection, Sent, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Verdict};
+use crate::heap::Freed;
+use crate::seldom::seldom;
 use std::sync::atomic::Ordering;
 
 /// Larger buffers go back to the allocator, not to the pool.
@@ -15,6 +17,8 @@ const POOL_BYTES_MAX: usize = 4 << 20;
 pub(super) struct BufferPool {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
+    /// Memory of buffers that were dropped: those of connections, and the pool's own.
+    pub(super) freed: Freed,
 }
 
 impl BufferPool {
@@ -30,6 +34,8 @@ impl BufferPool {
             buffer.clear();
             self.bytes += capacity;
             self.buffers.push(buffer);
+        } else {
+            self.freed.add(capacity);
         }
     }
 }
@@ -55,10 +61,14 @@ impl Reactor {
             Sent::Part => {
                 let limit = self.config.get(&self.shared).output_limit_bytes;
                 if connection.unsent_bytes() <= limit {
+                    if connection.sendable_bytes() > 0 {
+                        connection.fit_output();
+                    }
                     return true;
                 }
                 self.me().counters.output_closed.add(1);
-                tracing::warn!(
+                seldom!(
+                    warn,
                     client = connection.record.id,
                     peer = %connection.record.peer,
                     unsent_bytes = connection.unsent_bytes(),
@@ -121,10 +131,23 @@ impl Reactor {
         {
             return self.close_taken(token, connection);
         }
+        self.has_strangers |= !connection.client.is_authenticated(); // it may have sent `RESET`
         self.update_interest(token, &mut connection);
+        self.note_memory(&mut connection);
         let (query, output) = (connection.input.len(), connection.unsent_bytes());
         self.account(&connection, query as u64, output as u64);
         self.slots.put(token, connection);
+    }
+
+    /// Reports the memory that a connection's buffers had, to the heap, whenever it has changed: a
+    /// buffer that grows frees the memory that it had before. To be called before a connection is
+    /// put back, and after it has received.
+    pub(super) fn note_memory(&mut self, connection: &mut Connection) {
+        let memory = connection.memory();
+        if memory != connection.memory {
+            self.buffers.freed.add(memory.max(connection.memory));
+            connection.memory = memory;
+        }
     }
 
     /// Records the lengths of the connection's buffers, in its record and in the thread's gauges.

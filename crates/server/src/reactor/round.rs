@@ -5,6 +5,7 @@ use super::input::Source;
 use super::slots::Token;
 use super::{Reactor, Verdict};
 use crate::exec::Turn;
+use crate::seldom::seldom;
 use duramen_wire::resp::{
     Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
 };
@@ -25,9 +26,6 @@ pub(super) struct Ready {
 
 /// Maximum request tables that are kept; a group rarely has more connections.
 const TABLES_MAX: usize = 128;
-
-/// Maximum capacity that the rest of an input keeps.
-const KEPT_INPUT_BYTES: usize = 256 << 10;
 
 /// Memory of a group that the next one reuses.
 #[derive(Default)]
@@ -220,10 +218,7 @@ impl Reactor {
             }
             (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
                 connection.input.drain(..consumed);
-                // A few bytes must not keep the memory of a finished request.
-                if connection.input.capacity() > KEPT_INPUT_BYTES {
-                    connection.input.shrink_to(connection.input.len());
-                }
+                connection.fit_input();
             }
             (Source::Own, _) => connection.input = Vec::new(),
             (Source::Shared(_), None) => {}
@@ -232,7 +227,8 @@ impl Reactor {
 
     fn refuse(&mut self, connection: &mut Connection, error: ProtocolError) {
         self.me().counters.protocol_errors.add(1);
-        tracing::info!(
+        seldom!(
+            info,
             client = connection.record.id,
             peer = %connection.record.peer,
             "{error}: closing the connection"

@@ -3,6 +3,7 @@
 
 use super::connection::WaitsFor;
 use super::{Reactor, Timespec};
+use crate::seldom::seldom;
 use std::time::{Duration, Instant};
 
 /// A commit that was not possible, or a read that the kernel did not accept, is tried again after
@@ -17,7 +18,7 @@ impl Reactor {
         let config = self.config.get(&self.shared);
         (config.timeout_s > 0 && self.slots.len() > 0)
             || (config.output_stall_s > 0 && self.with_output > 0)
-            || self.now_ms < self.logins_end_ms + SWEEP_MS
+            || self.has_strangers
     }
 
     /// Longest time to sleep in the kernel; None = until an event.
@@ -75,12 +76,17 @@ impl Reactor {
 
     /// Called after each round.
     pub(super) fn sweep(&mut self) {
+        if self.now_ms >= self.next_sweep_ms && self.sweeps() {
+            self.close_late();
+        }
+        // Last, so that a pause that ends cannot make a client late.
         if !self.paused.is_empty() {
             self.resume_paused(self.now_ms);
         }
-        if self.now_ms < self.next_sweep_ms || !self.sweeps() {
-            return;
-        }
+    }
+
+    /// Closes clients that are idle, stalled, or late with the password.
+    fn close_late(&mut self) {
         self.next_sweep_ms = self.now_ms + SWEEP_MS;
         let (timeout_ms, stall_ms, login_ms) = {
             let config = self.config.get(&self.shared);
@@ -94,27 +100,30 @@ impl Reactor {
                 login_s * 1_000,
             )
         };
+        self.has_strangers = false;
         for token in self.slots.tokens() {
             let Some(connection) = self.slots.get(token) else {
                 continue;
             };
+            let since_ms = connection.client.stranger_since_ms;
+            let is_stranger = login_ms > 0 && !connection.client.is_authenticated();
+            self.has_strangers |= is_stranger;
             let unsent = connection.sendable_bytes() > 0;
             let stalled_ms = self.now_ms.saturating_sub(connection.taken_at_ms);
             if unsent && stall_ms > 0 && stalled_ms >= stall_ms {
                 self.me().counters.output_closed.add(1);
-                tracing::warn!(
+                seldom!(
+                    warn,
                     client = connection.record.id,
                     peer = %connection.record.peer,
                     stalled_ms,
                     "closing a client that does not take its replies (output-stall)"
                 );
                 self.close(token);
-            } else if login_ms > 0
-                && !connection.client.is_authenticated()
-                && self
-                    .now_ms
-                    .saturating_sub(connection.record.connected_at_ms)
-                    >= login_ms
+            } else if is_stranger
+                // The requests of a paused client may hold the password.
+                && !matches!(connection.waits_for, WaitsFor::Pause { .. })
+                && self.now_ms.saturating_sub(since_ms) >= login_ms
             {
                 self.me().counters.logins_timed_out.add(1);
                 self.close(token);

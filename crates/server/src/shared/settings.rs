@@ -8,6 +8,7 @@
 use super::{Message, Shared};
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
+use crate::process::raise_file_limit;
 use duramen_base::ids::Level;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -107,6 +108,13 @@ impl Shared {
         make(&mut config)?;
         config.check()?;
         self.check_level(&guard, &config)?;
+        if config.maxclients > guard.maxclients
+            && let Some(fit) = raise_file_limit(config.maxclients)
+        {
+            return Err(ServerError::Config(format!(
+                "maxclients: the system allows this process open files for {fit} clients only (raise `ulimit -n`)"
+            )));
+        }
         if let Some(log) = self.data().and_then(|store| store.log()) {
             self.commands.note_level(config.write_level());
             log.set_default_level(config.write_level());

@@ -3,6 +3,7 @@
 
 use super::{Message, Shared, Stop};
 use crate::durability::{Durability, Job, Stopping, Target};
+use crate::seldom::seldom;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -51,11 +52,15 @@ impl Shared {
             let result = match written {
                 Ok(()) => Ok(how),
                 Err(why) if anyway => {
-                    tracing::error!("stopping; writes that are not on disk are lost: {why}");
+                    seldom!(
+                        error,
+                        "stopping; writes that are not on disk are lost: {why}"
+                    );
                     Ok(Stop::AtOnce)
                 }
                 Err(why) => {
-                    tracing::error!(
+                    seldom!(
+                        error,
                         "not stopping: {why}; acknowledged writes that are not on disk would be lost. Free space, or discard them with SHUTDOWN NOSAVE"
                     );
                     shared.ending.ask(false);
@@ -93,7 +98,7 @@ impl Shared {
             if let Some(target) = next
                 && let Err(why) = shared.snapshot(durability, target)
             {
-                tracing::error!("the scheduled snapshot failed: {why}");
+                seldom!(error, "the scheduled snapshot failed: {why}");
             }
         };
         let thread = std::thread::Builder::new().name("snapshot".to_owned());

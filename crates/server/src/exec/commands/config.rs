@@ -130,8 +130,14 @@ pub(crate) fn set(ctx: &mut Context<'_>) -> Done {
     }
     let pairs: Vec<(String, String)> = (2..ctx.args.len())
         .step_by(2)
-        .map(|n| (text(ctx.arg(n)), text(ctx.arg(n + 1))))
-        .collect();
+        .map(|n| {
+            let name = text(ctx.arg(n));
+            match std::str::from_utf8(ctx.arg(n + 1)) {
+                Ok(value) => Ok((name, value.to_owned())),
+                Err(_) => Err(refused(&name, "the value is not UTF-8 text")),
+            }
+        })
+        .collect::<Result<_, _>>()?;
     // First on a copy, so that an error names the argument.
     let mut trial = ServerConfig::clone(&ctx.shared.config());
     let mut changes = Vec::new();

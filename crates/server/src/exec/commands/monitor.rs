@@ -3,6 +3,7 @@
 use crate::exec::request::context::{Context, Done};
 use crate::exec::request::spec::{REDACTED, Spec, flag};
 use crate::exec::state::client::{Client, Db, shown};
+use crate::seldom::seldom;
 use crate::shared::{Message, Shared};
 use duramen_wire::resp::Args;
 use std::sync::Arc;
@@ -48,7 +49,8 @@ pub(crate) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_
         }
         let takes = thread.mailbox.push(record.id, &line);
         if !takes {
-            tracing::warn!(
+            seldom!(
+                warn,
                 client = record.id,
                 peer = %record.peer,
                 "closing a monitor: its thread has not taken the lines for it for too long"

@@ -4,6 +4,7 @@ use super::context::{Context, Done, Failure};
 use super::slow_timer;
 use super::spec::{Access, ONE_KEY, Run, flag};
 use crate::exec::state::client::Verdict;
+use crate::seldom::seldom;
 use crate::shared::commands::global;
 use duramen_engine::{Error, KeyHash};
 
@@ -89,7 +90,8 @@ impl Context<'_> {
         self.out.truncate(start);
         self.client.verdict = Verdict::CloseNow;
         self.local.counters(self.shared).output_closed.add(1);
-        tracing::warn!(
+        seldom!(
+            warn,
             client = self.client.id(),
             peer = %self.client.record().peer,
             command = self.spec.name,

@@ -3,6 +3,7 @@
 use super::parking::Parking;
 use super::wait::Wait;
 use super::watches::Watches;
+use crate::clock;
 use crate::heap;
 use crate::shared::{ClientRecord, Shared};
 use duramen_base::ids::Level;
@@ -101,6 +102,9 @@ pub struct Client {
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
     pub(crate) gate: u32,
+    /// Since when it must give a password, in milliseconds of the server's clock: since it
+    /// connected, or since its last `RESET`.
+    pub(crate) stranger_since_ms: u64,
     pub(crate) protocol: Protocol,
     pub(crate) db: Db,
     /// Number of the last command that ran.
@@ -131,6 +135,7 @@ impl Client {
             verdict: Verdict::Open,
             halted: false,
             gate: gate::STRANGER,
+            stranger_since_ms: clock::coarse_ms(),
             protocol: Protocol::Resp2,
             db: Db::Number(0),
             last_command: u16::MAX,
@@ -260,6 +265,7 @@ impl Client {
     pub(crate) fn reset(&mut self) {
         self.end_transaction();
         self.gate = gate::STRANGER;
+        self.stranger_since_ms = clock::coarse_ms();
         self.db = Db::Number(0);
         self.set_protocol(Protocol::Resp2);
         self.show(shown::MONITOR | shown::NO_EVICT | shown::NO_TOUCH, false);
