@@ -29,7 +29,7 @@ pub enum Verdict {
     /// entries on flash are fetched (`Client::take_wanted`).
     Cold,
     /// As open, but requests from `Turn::executed` on are presented again when the wait is over
-    /// (`WAITAOF`, `SAVE`).
+    /// (`WAITAOF`, `SAVE`, `CLIENT KILL`).
     Held,
 }
 
@@ -100,6 +100,8 @@ pub struct Client {
     pub(crate) verdict: Verdict,
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
+    /// Bytes that its requests of this round have appended to the log.
+    pub(crate) appended_bytes: u64,
     pub(crate) gate: u32,
     pub(crate) protocol: Protocol,
     pub(crate) db: Db,
@@ -130,6 +132,7 @@ impl Client {
             record,
             verdict: Verdict::Open,
             halted: false,
+            appended_bytes: 0,
             gate: gate::STRANGER,
             protocol: Protocol::Resp2,
             db: Db::Number(0),
