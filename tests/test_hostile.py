@@ -389,13 +389,29 @@ def test_long_requests_for_reports_hold_up_nobody(start):
         for name in ("INFO", "DOCS"):
             assert len(wire.call("COMMAND", name, *["get"] * 1024)) in (1024, 2048)
             with pytest.raises(ErrorReply, match="more than 1024 names"):
-                wire.call("COMMAND", name, *["client"] * 1025)
+                wire.call("COMMAND", name, *["get"] * 1025)
+            with pytest.raises(ErrorReply, match="more than 1024 names"):
+                wire.call("COMMAND", name, *["client"] * 1024)  # each has twenty subcommands
         begun = time.monotonic()
         assert wire.call("SCAN", 0, *["MATCH", "?" * 1024] * 20_000) == [b"0", []]
         assert time.monotonic() - begun < 3
         assert wire.call("SCAN", 0, "MATCH", "?" * 1025, "MATCH", "*") == [b"0", []]
         with pytest.raises(ErrorReply, match="pattern"):
             wire.call("SCAN", 0, "MATCH", "*", "MATCH", "?" * 1025)
+
+
+def test_requests_about_many_names_hold_up_nobody(start):
+    """One request kept its thread for 1.1 s, the other for 0.6 s: all of their million names were looked at."""
+    server = start(threads=1)
+    with server.connect() as wire:
+        with pytest.raises(ErrorReply, match="more than 1024 keys"):
+            wire.call("COMMAND", "GETKEYS", "MGET", *["k"] * 500_000)
+        with pytest.raises(ErrorReply, match="more than 1024 keys"):
+            wire.call("COMMAND", "GETKEYSANDFLAGS", "MSET", *["k", "v"] * 1025)
+        assert wire.call("COMMAND", "GETKEYS", "MGET", *["k"] * 1024) == [b"k"] * 1024
+        with pytest.raises(ErrorReply, match="more than 1024 names"):
+            wire.call("LATENCY", "HISTOGRAM", *["get"] * 500_000)
+        assert wire.call("LATENCY", "HISTOGRAM", *["get"] * 1024) == []
 
 
 def test_a_transaction_has_a_bounded_number_of_commands_without_keys(start):

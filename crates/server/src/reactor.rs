@@ -366,12 +366,14 @@ impl Reactor {
     fn take_messages(&mut self) {
         let mut messages = std::mem::take(&mut self.messages);
         self.me().mailbox.take(&mut messages);
+        let mut closes = false;
         for message in messages.drain(..) {
             match message {
                 Message::Wake => self.look_again(),
                 // Every round ends with a check of the held replies.
                 Message::Committed => {}
                 Message::Close { client } => {
+                    closes = true;
                     if let Some(token) = self.token_of(client) {
                         self.close(token);
                     }
@@ -387,6 +389,9 @@ impl Reactor {
                     }
                 }
             }
+        }
+        if closes {
+            self.shared.wake_for_commit(); // replies of CLIENT KILL wait for this
         }
         messages.shrink_to(MESSAGES_KEPT);
         self.messages = messages;
@@ -466,6 +471,7 @@ impl Reactor {
         self.buffers.freed.add(memory + size_of::<Connection>());
         self.slots.release(token);
         self.me().clients.remove(connection.record.id);
+        connection.record.note_gone();
         self.me().connections_changed(-1);
         self.shared.leave();
         if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
@@ -477,6 +483,7 @@ impl Reactor {
         for token in self.slots.tokens() {
             self.close(token);
         }
+        self.shared.wake_for_commit(); // as after Message::Close
         for incoming in self.me().incoming() {
             drop(incoming);
             self.me().connections_changed(-1);

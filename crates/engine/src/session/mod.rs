@@ -531,6 +531,13 @@ impl<'s> Guard<'s> {
         self.puts = if on { Purpose::Rewrite } else { Purpose::Head };
     }
 
+    /// Bytes that this guard and the guards before it appended to the log, up to a number that only
+    /// the differences within one guard mean.
+    #[inline(always)]
+    pub fn appended_bytes(&self) -> u64 {
+        self.carried.appended
+    }
+
     pub fn memory_bytes(&self) -> u64 {
         self.core.space.budget.limit()
     }

@@ -98,6 +98,7 @@ impl Executor {
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
             turn.client.halted = false;
+            turn.client.appended_bytes = 0;
             turn.client.goes_on = false;
             if matches!(
                 turn.client.verdict,

@@ -4,7 +4,8 @@
 //! connection's replies stay in its output buffer and it is not read from; other connections
 //! continue. After each round the thread requests a commit from the log writer. If all connections
 //! that it served lately are held, it commits by itself: it would sleep otherwise, and two threads
-//! need not be woken.
+//! need not be woken. A reply of `CLIENT KILL` waits in the same way, until the killed clients are
+//! gone; their threads announce that like a commit.
 //!
 //! **Invariants**
 //! - I1: no byte at or after [`HeldReplies::from`] is sent before its wait is over: see
@@ -194,6 +195,8 @@ impl Reactor {
                 failure,
                 self.now_ms,
             ),
+            // Memory only: there is no log to wait for.
+            None if wait.killed().is_some() => wait.state(|_| Level::Synced, failure, self.now_ms),
             None => WaitState::Over,
         }
     }

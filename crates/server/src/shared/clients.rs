@@ -42,6 +42,9 @@ pub struct ClientRecord {
     pub watched: AtomicU32,
     /// One of its commands waits for an event (WAIT, SAVE). Written by the reactor.
     pub is_blocked: AtomicBool,
+    /// The connection is closed: none of its requests runs any more. Release by the reactor, after
+    /// the last one; Acquire by a thread that waits for it.
+    is_gone: AtomicBool,
     text: Mutex<ClientText>,
 }
 
@@ -83,6 +86,7 @@ impl ClientRecord {
             queued: AtomicU32::new(0),
             watched: AtomicU32::new(0),
             is_blocked: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             text: Mutex::default(),
         }
     }
@@ -97,6 +101,16 @@ impl ClientRecord {
 
     pub fn change_text(&self, change: impl FnOnce(&mut ClientText)) {
         change(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Called by the owning thread when it closes the connection.
+    pub(crate) fn note_gone(&self) {
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    /// Whether none of its requests runs any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
     }
 
     /// Milliseconds without activity.

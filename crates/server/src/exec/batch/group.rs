@@ -1,7 +1,7 @@
 //! One group of requests: planned, hinted, executed.
 
 use super::admit::{self, Admitted};
-use super::{GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
+use super::{APPENDED_BYTES_PER_TURN, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
 use crate::exec::commands::lookup::{self, Resolved};
 use crate::exec::request::context::Context;
 use crate::exec::request::routing::{self, NotServed};
@@ -394,6 +394,12 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> St
     }
 }
 
+/// As [`Guard::appended_bytes`]; 0 for a command that pins the session itself.
+#[inline]
+fn appended_bytes(access: &mut Access<'_, '_>) -> u64 {
+    access.guard().map_or(0, |guard| guard.appended_bytes())
+}
+
 struct Step<'p> {
     planned: &'p Planned,
     hashes: &'p [KeyHash],
@@ -429,7 +435,10 @@ impl Step<'_> {
             }
         }
         let enough = OUT_BYTES_PER_TURN.min(env.local.room.bytes_max);
-        if turn.client.verdict != Verdict::Open || turn.out.len() > enough {
+        if turn.client.verdict != Verdict::Open
+            || turn.out.len() > enough
+            || turn.client.appended_bytes > APPENDED_BYTES_PER_TURN
+        {
             turn.client.halted = true;
             if turn.client.verdict == Verdict::Cold {
                 // The request has not run.
@@ -582,9 +591,10 @@ impl Step<'_> {
         spec: &'static Spec,
         env: &mut Environment<'_>,
         turn: &mut Turn<'_>,
-        access: Access<'_, '_>,
+        mut access: Access<'_, '_>,
         alone: bool,
     ) -> bool {
+        let appended = appended_bytes(&mut access);
         let mut context = Context {
             args: turn
                 .requests
@@ -597,7 +607,8 @@ impl Step<'_> {
             local: env.local,
             locked: alone,
         };
-        context.run(access, self.hashes);
+        context.run(access.for_now(), self.hashes);
+        turn.client.appended_bytes += appended_bytes(&mut access).saturating_sub(appended);
         let not_now = std::mem::take(&mut env.local.not_now);
         if not_now {
             self.show_again(turn);

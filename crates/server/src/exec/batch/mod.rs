@@ -18,6 +18,11 @@ pub(super) const GROUP_REQUESTS: usize = 256;
 /// So a pipeline of large reads cannot pile up replies that the client does not take.
 pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
 
+/// The executor stops a turn after the request with which its requests have appended more than this
+/// many bytes to the log. A small request may rewrite a large value (`SETRANGE`, `EXPIRE`), and a
+/// group has too many of them to wait for its end.
+pub(super) const APPENDED_BYTES_PER_TURN: u64 = 1 << 20;
+
 /// After this time a turn that has had a group ends with that group, and its other requests are
 /// presented again in the next round. Given the limits of a group, one client does not keep its
 /// thread from the others for 10 ms.
@@ -33,7 +38,7 @@ pub struct Turn<'a> {
     /// Number of `requests` that have run, in this round and earlier ones;
     /// [`Executor::run`](super::Executor::run) continues from here. If some are left afterwards:
     /// flush `out`, then present the rest again (`out` grew beyond [`OUT_BYTES_PER_TURN`], the turn
-    /// took longer than `TURN_TIME`, a request does one part in each round, or the verdict is
+    /// appended more than `APPENDED_BYTES_PER_TURN` or took longer than `TURN_TIME`, a request does one part in each round, or the verdict is
     /// `Paused` or `Cold`).
     pub executed: usize,
 }

@@ -6,10 +6,14 @@ use super::scan::LONG_PATTERN;
 use super::table::COMMANDS;
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
 use crate::exec::request::spec::{Group, Spec, flag};
-use duramen_wire::resp::{Args, Encoder};
+use duramen_wire::resp::Encoder;
 
-/// Maximum number of names in one request.
-const NAMES_MAX: usize = 1_024;
+/// Maximum number of names in one request, and of the commands and subcommands that they stand for.
+pub(super) const NAMES_MAX: usize = 1_024;
+const TOO_MANY_NAMES: Failure =
+    Failure::Text("ERR more than 1024 names of commands, subcommands included");
+/// Maximum number of keys that one request may ask for.
+const KEYS_MAX: usize = 1_024;
 
 /// Commands without subcommands, refused ones excluded.
 fn offered() -> impl Iterator<Item = &'static Spec> {
@@ -20,7 +24,12 @@ fn offered() -> impl Iterator<Item = &'static Spec> {
 
 fn subcommands(container: &Spec) -> impl Iterator<Item = &'static Spec> {
     let name = container.name;
-    COMMANDS
+    let searched = if container.has(flag::CONTAINER) {
+        &COMMANDS[..]
+    } else {
+        &[]
+    };
+    searched
         .iter()
         .filter(move |spec| spec.container() == Some(name))
 }
@@ -47,11 +56,11 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() == 2 {
         return command(ctx);
     }
-    let names = named(ctx)?;
+    let found = named(ctx)?;
     let mut reply = ctx.reply();
-    reply.array(names.len());
-    for name in names {
-        match lookup(name) {
+    reply.array(found.len());
+    for spec in found {
+        match spec {
             Some(spec) => write_info(&mut reply, spec),
             None => reply.null(),
         }
@@ -59,13 +68,22 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The names that COMMAND INFO and COMMAND DOCS are given: a command's description has kilobytes.
-fn named<'a>(ctx: &Context<'a>) -> Result<Args<'a>, Failure> {
+/// The commands that COMMAND INFO and COMMAND DOCS are given by name; `None` for a name that none
+/// has. A command's description has kilobytes.
+fn named(ctx: &Context<'_>) -> Result<Vec<Option<&'static Spec>>, Failure> {
     let names = ctx.args.skip(2);
-    match names.len() > NAMES_MAX {
-        true => Err(Failure::Text("ERR more than 1024 names of commands")),
-        false => Ok(names),
+    if names.len() > NAMES_MAX {
+        return Err(TOO_MANY_NAMES);
     }
+    let found: Vec<_> = names.into_iter().map(lookup).collect();
+    let mut described = found.len();
+    for spec in found.iter().flatten() {
+        described += subcommands(spec).count();
+        if described > NAMES_MAX {
+            return Err(TOO_MANY_NAMES);
+        }
+    }
+    Ok(found)
 }
 
 /// Categories that come after `@fast` and `@slow`.
@@ -268,11 +286,10 @@ fn write_key_spec(reply: &mut Encoder<'_>, access: Access, first: i64, last: i64
 }
 
 pub(crate) fn docs(ctx: &mut Context<'_>) -> Done {
-    let names = named(ctx)?;
-    let wanted: Vec<&Spec> = if names.is_empty() {
+    let wanted: Vec<&Spec> = if ctx.args.len() == 2 {
         offered().collect()
     } else {
-        names.iter().filter_map(lookup).collect()
+        named(ctx)?.into_iter().flatten().collect()
     };
     let mut reply = ctx.reply();
     reply.map(wanted.len());
@@ -320,10 +337,11 @@ fn inner<'a>(ctx: &Context<'a>) -> Result<(&'static Spec, Vec<&'a [u8]>), Failur
     if spec.keys.first == 0 {
         return Err(Failure::Text("ERR The command has no key arguments"));
     }
-    let keys = spec
-        .key_positions(args.len())
-        .filter_map(|at| args.get(at))
-        .collect();
+    let positions = spec.key_positions(args.len());
+    if positions.size_hint().0 > KEYS_MAX {
+        return Err(Failure::Text("ERR the command has more than 1024 keys"));
+    }
+    let keys = positions.filter_map(|at| args.get(at)).collect();
     Ok((spec, keys))
 }
 

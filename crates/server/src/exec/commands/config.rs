@@ -54,11 +54,18 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> 
 }
 
 /// Maximum number of patterns of one `CONFIG GET`: each is matched against every name.
-const PATTERNS_MAX: usize = 1024;
+const PATTERNS_MAX: usize = 128;
+/// Maximum bytes of all patterns of one `CONFIG GET`: a few milliseconds to compile them.
+const PATTERN_BYTES_MAX: usize = 16 << 10;
 
 pub(crate) fn get(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() - 2 > PATTERNS_MAX {
-        return Err(Failure::Text("ERR CONFIG GET takes at most 1024 patterns"));
+        return Err(Failure::Text("ERR CONFIG GET takes at most 128 patterns"));
+    }
+    let pattern_bytes: usize = ctx.args.skip(2).into_iter().map(<[u8]>::len).sum();
+    if pattern_bytes > PATTERN_BYTES_MAX {
+        let text = "ERR CONFIG GET takes at most 16384 bytes of patterns";
+        return Err(Failure::Text(text));
     }
     let config = ctx.shared.config();
     // A pattern that is too long matches no setting.

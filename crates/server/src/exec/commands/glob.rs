@@ -43,9 +43,10 @@ impl Pattern {
                 }
                 b'?' => pattern.element(|_| true),
                 b'[' => {
-                    let class = after;
-                    after = class_end(class);
-                    pattern.element(|byte| class_matches(class, byte, fold));
+                    let negated = after.first() == Some(&b'^');
+                    let (items, behind) = class_items(after);
+                    after = behind;
+                    pattern.element(|byte| in_class(&items, byte, fold) != negated);
                 }
                 b'\\' if !after.is_empty() => {
                     let (escaped, behind) = (after[0], &after[1..]);
@@ -129,25 +130,18 @@ fn same(a: u8, b: u8, fold: bool) -> bool {
     a == b || fold && a.eq_ignore_ascii_case(&b)
 }
 
-/// The pattern after the class that starts after `[`. An unclosed class ends with the pattern, as
-/// in Redis.
-fn class_end(class: &[u8]) -> &[u8] {
-    class_items(class).1
-}
-
-/// Whether `byte` is in the class that starts after `[`.
-fn class_matches(class: &[u8], byte: u8, fold: bool) -> bool {
+/// Whether `byte` is in one of these ranges.
+fn in_class(items: &[(u8, u8)], byte: u8, fold: bool) -> bool {
     let lower = |b: u8| if fold { b.to_ascii_lowercase() } else { b };
     let byte = lower(byte);
-    let negated = class.first() == Some(&b'^');
-    let hit = class_items(class).0.into_iter().any(|(from, to)| {
-        let (from, to) = (lower(from), lower(to));
+    items.iter().any(|(from, to)| {
+        let (from, to) = (lower(*from), lower(*to));
         (from.min(to)..=from.max(to)).contains(&byte)
-    });
-    hit != negated
+    })
 }
 
-/// The ranges of the class that starts after `[`, and the pattern after its `]`.
+/// The ranges of the class that starts after `[`, and the pattern after its `]`. An unclosed class
+/// ends with the pattern, as in Redis.
 fn class_items(class: &[u8]) -> (Vec<(u8, u8)>, &[u8]) {
     let mut items = Vec::new();
     let mut rest = class.strip_prefix(b"^").unwrap_or(class);

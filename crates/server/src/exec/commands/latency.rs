@@ -1,8 +1,9 @@
 //! LATENCY: this server records no latency events; it keeps a histogram per command.
 
+use super::command::NAMES_MAX;
 use super::lookup;
 use super::table::commands_since_reset;
-use crate::exec::request::context::{Context, Done};
+use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::spec::Spec;
 use crate::shared::Histogram;
 use crate::shared::totals::CommandTotals;
@@ -57,9 +58,12 @@ pub(crate) fn doctor(ctx: &mut Context<'_>) -> Done {
 pub(crate) fn histogram(ctx: &mut Context<'_>) -> Done {
     ctx.count_up_to_now();
     let names = ctx.args.skip(2);
+    if names.len() > NAMES_MAX {
+        return Err(Failure::Text("ERR more than 1024 names of commands"));
+    }
+    let named: Vec<&Spec> = names.iter().filter_map(lookup::find).collect();
     let is_named = |spec: &Spec| {
-        let named = names.iter().filter_map(lookup::find);
-        let mut named = named.map(|named| named.name);
+        let mut named = named.iter().map(|named| named.name);
         named.any(|name| name == spec.name || Some(name) == spec.container())
     };
     let mut called = called(ctx);

@@ -31,9 +31,8 @@ pub(crate) const SCAN_OBJECTS_MAX: usize = 8_192;
 const EMPTY_STEPS_MAX: usize = 16;
 /// One SCAN ends after the step with which the bytes found, or its matching steps, exceed this.
 const SCAN_BYTES_MAX: usize = 1 << 20;
-/// Objects that all walks of one EXEC may visit: about a second. A microsecond of a command that
-/// reports the server's state counts as one.
-pub(crate) const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
+/// Objects that all walks of one EXEC may visit: about a second.
+const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
 /// Matching steps that count as one object in this limit.
 const MATCHING_PER_OBJECT: usize = 64;
 /// Maximum draws of RANDOMKEY in search of an object that has not expired.

@@ -11,7 +11,6 @@
 
 use super::lookup::{self, Resolved};
 use super::monitor;
-use super::scan::OBJECTS_IN_EXEC_MAX;
 use crate::exec::request::KEYS_KEPT;
 use crate::exec::request::context::{Context, Done, Failure};
 use crate::exec::request::databases;
@@ -27,8 +26,9 @@ use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {
@@ -93,6 +93,11 @@ struct Step<'a> {
     /// The table that COPY or MOVE writes to, if it names one.
     target: Option<TableId>,
 }
+
+/// The commands of one EXEC that report the server's state, and those like them ([`takes_long`]),
+/// may take this much of the thread's time together. So one client does not keep its thread from
+/// the others for long: each such command takes some 10 ms at most.
+const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(100);
 
 /// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
 /// gone.
@@ -498,6 +503,16 @@ fn reports(spec: &Spec) -> bool {
     }
 }
 
+/// Whether a command without keys may take milliseconds and is no walk over a table.
+fn takes_long(spec: &Spec) -> bool {
+    reports(spec) || matches!(spec.name, "client|kill" | "config|resetstat")
+}
+
+/// The time that this thread has used its core: it does not grow while the thread waits for one.
+fn used_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// `alone`: no other session is in the store, and no keys are locked.
 fn run_steps(
     ctx: &mut Context<'_>,
@@ -510,6 +525,7 @@ fn run_steps(
     ctx.reply().array(steps.len());
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
+    let mut reported = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
     for (n, step) in steps.iter().enumerate() {
         let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
@@ -533,16 +549,16 @@ fn run_steps(
             table,
             locked: true,
         };
-        if !reports(step.spec) && step.spec.name != "client|kill" {
+        if !takes_long(step.spec) {
             inner.run(Access::Guarded(&mut *guard), &hashes[step.hashes..end]);
-        } else if inner.local.walked > OBJECTS_IN_EXEC_MAX {
+        } else if reported > REPORTS_IN_EXEC_MAX {
             inner
                 .reply()
-                .error("ERR KEYS, SCAN, CLIENT KILL and reports of the server take too long in one transaction");
+                .error("ERR CLIENT KILL, CONFIG RESETSTAT and reports of the server take too long in one transaction");
         } else {
-            let since = Instant::now();
+            let since = used_time();
             inner.run(Access::Guarded(&mut *guard), &hashes[step.hashes..end]);
-            ctx.local.walked += since.elapsed().as_micros() as usize;
+            reported += used_time().saturating_sub(since);
         }
         if ctx.local.room.is_exceeded_by(ctx.out) {
             // The rest runs only for its effect (`Context::overflowed`).

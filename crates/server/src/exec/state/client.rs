@@ -30,7 +30,7 @@ pub enum Verdict {
     /// entries on flash are fetched (`Client::take_wanted`).
     Cold,
     /// As open, but requests from `Turn::executed` on are presented again when the wait is over
-    /// (`WAITAOF`, `SAVE`).
+    /// (`WAITAOF`, `SAVE`, `CLIENT KILL`).
     Held,
 }
 
@@ -101,6 +101,8 @@ pub struct Client {
     pub(crate) verdict: Verdict,
     /// No more of its requests run in this round.
     pub(crate) halted: bool,
+    /// Bytes that its requests of this round have appended to the log.
+    pub(crate) appended_bytes: u64,
     pub(crate) gate: u32,
     /// Since when it must give a password, in milliseconds of the server's clock: since it
     /// connected, or since its last `RESET`.
@@ -134,6 +136,7 @@ impl Client {
             record,
             verdict: Verdict::Open,
             halted: false,
+            appended_bytes: 0,
             gate: gate::STRANGER,
             stranger_since_ms: clock::coarse_ms(),
             protocol: Protocol::Resp2,

@@ -10,8 +10,10 @@
 
 use super::client::Client;
 use crate::durability::{Job, Stopping};
+use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The conditions that replies wait for. The default is none.
@@ -46,6 +48,8 @@ pub(crate) enum Until {
     },
     /// SAVE: the snapshot is complete, or has failed.
     Job(Arc<Job>),
+    /// CLIENT KILL: these clients, by id, are gone.
+    Gone(BTreeMap<u64, Arc<ClientRecord>>),
     /// SHUTDOWN: everything is on disk and the server stops, without a reply; or it runs on, with a
     /// reason.
     Stop(Arc<Stopping>),
@@ -96,7 +100,7 @@ impl Wait {
         let own = self.position.level();
         match self.more.as_deref().map(|more| &more.until) {
             Some(Until::Reached { level, .. }) => own.max(*level),
-            Some(Until::Job(_) | Until::Stop(_)) | None => own,
+            Some(Until::Job(_) | Until::Gone(_) | Until::Stop(_)) | None => own,
         }
     }
 
@@ -109,6 +113,28 @@ impl Wait {
     pub(crate) fn then(&mut self, until: Until, hoped: &[u8]) {
         let hoped = Some(hoped.to_vec());
         self.more = Some(Box::new(OwnWait { until, hoped }));
+    }
+
+    /// The replies wait until this client is gone, too.
+    pub(crate) fn until_gone(&mut self, client: Arc<ClientRecord>) {
+        if self.killed().is_none() {
+            self.then(Until::Gone(BTreeMap::new()), &[]);
+        }
+        if let Some(OwnWait {
+            until: Until::Gone(killed),
+            ..
+        }) = self.more.as_deref_mut()
+        {
+            killed.insert(client.id, client);
+        }
+    }
+
+    /// The clients that must be gone first.
+    pub(crate) fn killed(&self) -> Option<&BTreeMap<u64, Arc<ClientRecord>>> {
+        match &self.more.as_deref()?.until {
+            Until::Gone(killed) => Some(killed),
+            Until::Reached { .. } | Until::Job(_) | Until::Stop(_) => None,
+        }
     }
 
     /// The command's reply is not sent.
@@ -160,6 +186,8 @@ impl Wait {
                 Some(Ok(())) => State::Over,
                 Some(Err(why)) => instead(format!("-ERR {why}\r\n").into_bytes()),
             },
+            Until::Gone(killed) if killed.values().all(|client| client.is_gone()) => State::Over,
+            Until::Gone(_) => State::Waiting { deadline_ms: 0 },
             Until::Stop(stopping) => match stopping.result() {
                 None => State::Waiting { deadline_ms: 0 },
                 Some(Ok(())) => instead(Vec::new()),

@@ -112,6 +112,42 @@ fn a_turn_stops_when_its_replies_pile_up_and_goes_on_later() {
     assert_eq!(bytes, 10 * (300_000 + "$300000\r\n\r\n".len()));
 }
 
+/// A group of 64 small writes rewrote 64 MB before the clock was read.
+#[test]
+fn a_turn_stops_when_its_writes_pile_up_and_goes_on_later() {
+    let server = Server::new(1);
+    let (mut executor, mut client) = (server.executor(0), server.client(0));
+    let value = "v".repeat(300_000);
+    let mut set = Vec::new();
+    RequestEncoder::new(&mut set).request(&["SET", "k", &value]);
+    run(&mut executor, &mut client, &set);
+    let input = "SETRANGE k 0 y\r\n".repeat(10) + &"SET s 1\r\n".repeat(50);
+    let mut requests = Requests::new();
+    parse_requests(
+        input.as_bytes(),
+        &Limits::default(),
+        &mut ParseState::new(),
+        &mut requests,
+    )
+    .expect("well-formed requests");
+    let (mut executed, mut turns, mut out) = (0, Vec::new(), Vec::new());
+    while executed < requests.len() {
+        let mut turn = [Turn {
+            client: &mut client,
+            requests: &requests,
+            input: input.as_bytes(),
+            out: &mut out,
+            executed,
+        }];
+        executor.run(&mut turn);
+        turns.push(turn[0].executed - executed);
+        executed = turn[0].executed;
+    }
+    assert_eq!(turns, [4, 4, 52]);
+    let expected = ":300000\r\n".repeat(10) + &"+OK\r\n".repeat(50);
+    assert_eq!(String::from_utf8_lossy(&out), expected);
+}
+
 #[test]
 fn nothing_runs_after_quit() {
     let mut s = Server::session(1);
