@@ -406,7 +406,8 @@ mod imp {
 
     /// Never made in this build.
     #[derive(Debug)]
-    pub enum Planted {}
+    #[non_exhaustive]
+    pub struct Planted;
 
     #[inline(always)]
     pub(super) fn current() -> Option<Bug> {
