@@ -1,13 +1,14 @@
 """A durable server whose disk hangs: only those clients wait whose replies need the disk. All clients
 of these tests are served by one thread."""
 
+import threading
 import time
 import urllib.request
 
 import pytest
 
 import harness
-from harness import encode
+from harness import ErrorReply, encode
 
 pytestmark = pytest.mark.duramen
 
@@ -57,3 +58,33 @@ def test_figures_and_probes_do_not_wait_for_the_disk(hanging_disk, start):
             assert b"duramen_segments_listed" in other.reply() + other.reply()
             assert seconds(lambda: page(server, "/metrics")) < AT_ONCE_S
             assert seconds(lambda: page(server, "/livez")) < AT_ONCE_S
+
+
+def test_writes_that_fill_memory_hold_up_nobody_else_for_long(hanging_disk, start):
+    """Each write waited 5 s for memory on the thread, one after the other: with twelve writers reads
+    waited for a minute."""
+    server = serve(start, hanging_disk, "memory")
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        with harness.frozen(hanging_disk):
+            hang(wire)
+            sets, replies = [("SET", n, b"x" * 1000) for n in range(50)], []
+            for _ in range(4_000):  # far more than memory
+                if any(isinstance(reply, ErrorReply) for reply in replies):
+                    break
+                replies = wire.pipeline(sets)
+            assert "OOM" in str(replies[-1]), replies[-1]
+            done, slowest = threading.Event(), []
+
+            def write(number):
+                with server.connect() as mine:
+                    while not done.is_set():
+                        mine.pipeline([("SET", number, b"x" * 1000)])
+
+            def read():
+                slowest.append(max(seconds(lambda: wire.call("GET", "k")) for _ in range(5)))
+                done.set()
+
+            harness.in_threads(13, lambda number: write(number) if number < 12 else read())
+            assert slowest[0] < AT_ONCE_S
+        harness.wait_until(lambda: wire.pipeline([("SET", "k", "w")])[0] == b"OK", "writes go on")

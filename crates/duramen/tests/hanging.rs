@@ -1,6 +1,6 @@
 //! The durable store on a disk that hangs: only what needs the disk waits for it.
 
-use duramen::{Level, Options, Store};
+use duramen::{Error, Level, Options, Store};
 use duramen_backup::Mode;
 use duramen_backup::disk::{File, Front, Fronted};
 use duramen_backup::os::OsDisk;
@@ -8,7 +8,7 @@ use duramen_engine::TableId;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const T: TableId = TableId::DEFAULT;
 
@@ -96,6 +96,42 @@ fn the_figures_do_not_wait_for_the_disk() {
     let after = store.stats().unwrap();
     assert!(after.appended_bytes > before.appended_bytes + 10_000_000);
     assert!(after.segments_listed > before.segments_listed);
+    drop(session);
+    store.close().unwrap();
+}
+
+/// As long as the disk completes nothing, one writer waits for memory in vain, and later ones give
+/// up soon. When the disk works again, all of them go on.
+#[test]
+fn writers_go_on_when_the_disk_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, still) = open(dir.path());
+    let mut session = store.session().unwrap();
+    let mut set = |n: u32| session.set(T, (n % 20_000).to_le_bytes(), [7; 1000]);
+    let hangs = still.write().unwrap();
+    let mut n = 0;
+    let refused = loop {
+        match set(n) {
+            Ok(_) => n += 1,
+            Err(error) => break error,
+        }
+        assert!(n < 200_000, "more than memory");
+    };
+    assert!(matches!(refused, Error::OutOfMemory { .. }), "{refused}");
+    let began = Instant::now();
+    for _ in 0..10 {
+        assert!(matches!(set(n), Err(Error::OutOfMemory { .. })));
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    drop(hangs);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = set(n) {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+    for n in 0..100_000 {
+        set(n).unwrap_or_else(|error| panic!("{n}: {error}"));
+    }
     drop(session);
     store.close().unwrap();
 }
