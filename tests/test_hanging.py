@@ -88,3 +88,17 @@ def test_writes_that_fill_memory_hold_up_nobody_else_for_long(hanging_disk, star
             harness.in_threads(13, lambda number: write(number) if number < 12 else read())
             assert slowest[0] < AT_ONCE_S
         harness.wait_until(lambda: wire.pipeline([("SET", "k", "w")])[0] == b"OK", "writes go on")
+
+
+def test_a_reader_does_not_wait_for_the_commit_of_another_client(hanging_disk, start):
+    """A thread that had no reader for a moment made the commits itself."""
+    server = serve(start, hanging_disk, "synced")
+    with server.connect() as wire, server.connect() as other:
+        other.call("PING")
+        for n in range(200):
+            wire.call("SET", n, "v")
+        with harness.frozen(hanging_disk):
+            wire.send(encode("SET", "k", "v"))
+            time.sleep(1)
+            assert seconds(lambda: other.call("GET", "0")) < AT_ONCE_S
+        assert wire.reply() == b"OK"
