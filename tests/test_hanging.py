@@ -102,3 +102,32 @@ def test_a_reader_does_not_wait_for_the_commit_of_another_client(hanging_disk, s
             time.sleep(1)
             assert seconds(lambda: other.call("GET", "0")) < AT_ONCE_S
         assert wire.reply() == b"OK"
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [("SELECT", 7)],
+        [("MULTI",), ("SELECT", 7), ("SET", "k", "w"), ("EXEC",)],
+        [("SWAPDB", 0, 7)],
+        [("MOVE", "moved", 7)],
+        [("DURAMEN.TABLE", "CREATE", "t")],
+        [("DURAMEN.TABLE", "DROP", "old")],
+    ],
+    ids=lambda commands: commands[-1 if len(commands) == 1 else 1][0].lower(),
+)
+def test_a_change_of_tables_holds_up_nobody_else(hanging_disk, start, commands):
+    """The first SELECT of a database waited on the thread until its table was on disk."""
+    server = serve(start, hanging_disk, "memory")
+    with server.connect() as wire, server.connect() as other:
+        wire.pipeline([("SET", "k", "v"), ("SET", "moved", "v"), ("DURAMEN.TABLE", "CREATE", "old")])
+        with harness.frozen(hanging_disk):
+            hang(wire)
+            other.send(b"".join(encode(*command) for command in commands))
+            time.sleep(0.5)
+            # While an exchange of databases can still be lost, every reply waits for it.
+            if commands[0][0] != "SWAPDB":
+                assert seconds(lambda: wire.call("GET", "k")) < AT_ONCE_S
+            assert seconds(lambda: page(server, "/livez")) < AT_ONCE_S
+        for _ in commands:
+            other.reply()  # no error
