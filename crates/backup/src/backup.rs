@@ -58,6 +58,8 @@ pub struct Backup {
     pub(crate) flushing: Mutex<()>,
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
+    /// The counters that the last caller got.
+    pub(crate) shown: Mutex<Stats>,
     /// The memory of its buffers.
     pub(crate) held: Arc<BufferBytes>,
     /// Memory that scrubbing reads into.

@@ -1,8 +1,13 @@
 //! Statistics of a backup: its replicas, its memory, its counters.
 
-use crate::backup::Backup;
+use crate::backup::{Backup, State};
 use crate::error::Error;
 use crate::types::{Copies, ReplicaInfo, Stats};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Longest wait for the counters.
+const FIGURES_WITHIN: Duration = Duration::from_millis(5);
 
 impl Backup {
     /// All replicas, by id.
@@ -38,9 +43,32 @@ impl Backup {
         secured.map_err(|error| self.fail("allocate frames", &error))
     }
 
-    /// The counters.
+    /// The counters. While the device allocates frames, which locks the state, they are those of
+    /// the last call.
     pub fn stats(&self) -> Stats {
-        let state = self.state();
+        let now = self
+            .state_within(FIGURES_WITHIN)
+            .map(|state| self.count(&state));
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = now {
+            *shown = now;
+        }
+        shown.clone()
+    }
+
+    fn state_within(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
+        let begun = Instant::now();
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return Some(state),
+                Err(TryLockError::Poisoned(state)) => return Some(state.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() >= patience => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+
+    fn count(&self, state: &State) -> Stats {
         Stats {
             wal_bytes: state.ring.capacity,
             wal_used_bytes: state.ring.used(),

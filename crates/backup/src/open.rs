@@ -189,10 +189,12 @@ impl Backup {
             flushing: Mutex::new(()),
             straight: Mutex::new(()),
             state: Mutex::new(state),
+            shown: Mutex::default(),
             scrubbing: Mutex::new(Buffer::counted(0, &held)),
             lock: Mutex::new(Some(lock)),
         };
         let replicas = backup.replicas();
+        backup.stats(); // notes the first counters
         Ok((backup, replicas))
     }
 

@@ -12,6 +12,7 @@ mod repair;
 mod scrub;
 
 use cut::Parts;
+use figures::Figures;
 use health::Health;
 use preallocation::Preallocation;
 use repair::Repairs;
@@ -40,6 +41,7 @@ pub(crate) struct Durable {
     pub engine: Arc<duramen_engine::Store>,
     pub replicas: Replicas,
     pub commit: Mutex<Commit>,
+    pub figures: Figures,
     pub health: Health,
     /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
     pub ended: AtomicU64,
@@ -111,11 +113,15 @@ impl Durable {
         master: Master,
         replicas: Replicas,
     ) -> Durable {
+        let commit = Commit::new(master);
+        let figures = Figures::default();
+        figures.note(&commit);
         Durable {
             options: options.clone(),
             engine,
             replicas,
-            commit: Mutex::new(Commit::new(master)),
+            commit: Mutex::new(commit),
+            figures,
             health: Health::default(),
             ended: AtomicU64::new(0),
             clock_floor_ms: AtomicU64::new(0),

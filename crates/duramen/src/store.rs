@@ -2,7 +2,8 @@
 //!
 //! **Invariants**
 //! - S1: a change of tables is in the engine's queue before any write that depends on it can be
-//!   made, and is durable before its caller gets the result.
+//!   made, and is durable before its caller gets the result. A server holds its client's reply
+//!   instead.
 //! - S2: threads hold the store weakly or not at all: when the last owner drops it, they are ended
 //!   and joined, and all appends are synced; only [`Store::close`] records a clean end (`closing`).
 

@@ -108,16 +108,19 @@ impl Store {
     /// [`Error::NoDirectory`], [`Error::OutOfMemory`], [`Error::Closed`], [`Error::Nested`];
     /// [`Error::DiskFull`], [`Error::DiskFailed`]: whether it survives is not known.
     pub fn create_table(&self, name: &str, level: Option<Level>) -> Result<Table, Error> {
-        self.create_table_told(name, level, |_| {})
+        let table = self.begin_table(name, level, |_| {})?;
+        self.wait_for_changes()?;
+        Ok(table)
     }
 
-    /// As [`create_table`](Self::create_table). `tell` gets the id before any other thread can find
+    /// As [`create_table`](Self::create_table), but the table is durable only when
+    /// `Log::changed` of the engine's log is. `tell` gets the id before any other thread can find
     /// the table.
     ///
     /// # Errors
     /// As [`create_table`](Self::create_table).
     #[doc(hidden)]
-    pub fn create_table_told(
+    pub fn begin_table(
         &self,
         name: &str,
         level: Option<Level>,
@@ -125,9 +128,7 @@ impl Store {
     ) -> Result<Table, Error> {
         self.check_open()?;
         self.check_level(level)?;
-        let table = self.engine.create_table_told(name, level, tell)?;
-        self.wait_for_changes()?;
-        Ok(table)
+        Ok(self.engine.create_table_told(name, level, tell)?)
     }
 
     /// Drops a table and its objects, durably. Not the default one, which
@@ -147,9 +148,19 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; otherwise as [`create_table`](Store::create_table).
     pub fn drop_table(&self, table: Table) -> Result<(), Error> {
-        self.check_open()?;
-        self.engine.drop_table(table)?;
+        self.begin_drop(table)?;
         self.wait_for_changes()
+    }
+
+    /// As [`drop_table`](Self::drop_table), but the change is durable only when `Log::changed` of
+    /// the engine's log is.
+    ///
+    /// # Errors
+    /// As [`drop_table`](Self::drop_table).
+    #[doc(hidden)]
+    pub fn begin_drop(&self, table: Table) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.engine.drop_table(table)?)
     }
 
     /// Removes all objects of these tables at one moment, durably.

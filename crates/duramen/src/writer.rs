@@ -203,6 +203,12 @@ impl LogWriter {
         self.durable.health.get()
     }
 
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: the disk took no commit the last time.
+    pub fn check_disk(&self) -> Result<(), Error> {
+        self.durable.health.check()
+    }
+
     /// Main loop of the writer's thread: commits on demand, writes unrequested data at intervals,
     /// until `stop`.
     pub(crate) fn run(&self) {

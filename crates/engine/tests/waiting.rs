@@ -588,3 +588,36 @@ fn a_removal_without_room_on_disk_names_the_disk() {
     });
     assert_eq!(refused, Some(Error::DiskFull));
 }
+
+/// While a disk hung, each writer waited 5 s for memory, and so did each removal: the writers of a
+/// thread one after the other, and its readers with them.
+#[test]
+fn after_a_wait_in_vain_for_the_disk_nobody_waits_long_for_it() {
+    let mut options = Options::new(64 * MIB);
+    (options.heads, options.cleaners) = (1, 0);
+    options.log = Some(LogOptions::new(7));
+    let store = Store::new(options).unwrap(); // nothing of its log becomes durable
+    let mut session = store.session().unwrap();
+    let key = |n: u32| format!("{n:060000}").into_bytes(); // its tombstone is long
+    let mut write = |n: u32| {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(n));
+        let began = Instant::now();
+        let done = guard.write(TABLE, hash, &key(n), b"value", None).map(drop);
+        (done, began.elapsed())
+    };
+    let full = (0..).find(|n| write(*n).0.is_err()).unwrap();
+    let again: Vec<_> = (full..full + 4).map(&mut write).collect();
+    let mut remove = |n: u32| {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(n));
+        let began = Instant::now();
+        let done = guard.remove(TABLE, hash, &key(n)).map(drop);
+        (done, began.elapsed())
+    };
+    let first = (0..full).find(|n| remove(*n).0.is_err()).unwrap(); // the reserve is used up
+    let removals: Vec<_> = (first + 1..first + 5).map(&mut remove).collect();
+    let taken: Duration = again.iter().chain(&removals).map(|(_, took)| *took).sum();
+    assert!(again.iter().chain(&removals).all(|(done, _)| done.is_err()));
+    assert!(taken < Duration::from_secs(3), "{again:?} {removals:?}");
+}

@@ -1,7 +1,7 @@
 //! The durable store of a server, and its snapshots.
 //!
-//! **Concurrency.** Every method may be called from any thread. [`LogWriter::wait`] and changes of
-//! tables wait for the disk; reactor threads use them only in rare cases.
+//! **Concurrency.** Every method may be called from any thread. [`LogWriter::wait`] waits for the
+//! disk: no reactor thread uses it.
 
 mod place;
 

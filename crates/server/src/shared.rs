@@ -330,9 +330,10 @@ impl Shared {
     }
 
     /// Creates a table, with its own level or the server's. Not to be called while a guard is held.
+    /// It is durable when `Log::changed` is.
     ///
     /// # Errors
-    /// As `Store::create_table` of the engine.
+    /// As `Store::create_table` of the durable layer.
     pub(crate) fn create_table(
         &self,
         name: &str,
@@ -341,7 +342,10 @@ impl Shared {
         // Set the level before the table can be found: its first write is answered at its level.
         let tell = |table| self.commands.set_level(table, level);
         match self.durability() {
-            Some(durability) => durability.store().create_table_told(name, level, tell),
+            Some(durability) => {
+                durability.log().check_disk()?; // else its client would wait for space
+                durability.store().begin_table(name, level, tell)
+            }
             None => Ok(self.store().create_table_told(name, level, tell)?),
         }
     }

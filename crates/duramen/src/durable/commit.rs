@@ -230,6 +230,7 @@ impl Durable {
             }
         }
         commit.effects = effects;
+        self.figures.note(commit);
         let sent = !commit.unstaged.is_empty();
         commit.staged |= sent;
         self.stage_rest(commit, local)?;

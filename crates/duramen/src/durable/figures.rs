@@ -1,24 +1,35 @@
 //! Collects the figures of a store's durable side.
 
-use super::{Durable, Local};
+use super::{Commit, Durable, Local};
 use crate::{DurabilityStats, Latency};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Figures of the committing thread for threads that do not wait for it: `commit`'s lock is held
+/// while the disk works.
+#[derive(Default)]
+pub(crate) struct Figures {
+    segments_listed: AtomicU64,
+    appended_bytes: AtomicU64,
+}
+
+impl Figures {
+    /// The caller holds `commit`'s lock.
+    pub fn note(&self, commit: &Commit) {
+        let listed = commit.master.state().segments.len() as u64;
+        self.segments_listed.store(listed, Ordering::Relaxed);
+        self.appended_bytes
+            .store(commit.appended_bytes, Ordering::Relaxed);
+    }
+}
 
 impl Durable {
-    /// The figures of this side; the store adds its own.
+    /// The figures of this side; the store adds its own. Waits for no disk.
     pub fn stats(&self) -> DurabilityStats {
-        let (segments_listed, appended_bytes) = {
-            let commit = self.lock();
-            (
-                commit.master.state().segments.len() as u64,
-                commit.appended_bytes,
-            )
-        };
         DurabilityStats {
             disk: self.disk_state(),
             undurable_bytes: self.log().undurable_bytes(),
-            segments_listed,
-            appended_bytes,
+            segments_listed: self.figures.segments_listed.load(Ordering::Relaxed),
+            appended_bytes: self.figures.appended_bytes.load(Ordering::Relaxed),
             ..self.local().map_or_else(Default::default, Local::stats)
         }
     }

@@ -277,6 +277,7 @@ impl Durable {
             }
         }
         commit.effects = effects;
+        self.figures.note(commit);
         commit.flight.last = None;
     }
 

@@ -12,7 +12,6 @@ use crate::core::cleaning::shrink::Look;
 use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
-use crate::space::tier::Tier;
 use crate::{Error, Mode};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 use std::sync::atomic::Ordering;
@@ -67,9 +66,9 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
 /// The same if a writer was refused already and no head has got a segment since.
 const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
-/// Longest wait of a writer for memory if another one waited in vain for flash, which has taken no
-/// segment since: the writers of a thread wait one after the other, and all its clients with them.
-const STUCK_FLASH_AGAIN: Duration = Duration::from_millis(50);
+/// Longest wait of a writer for memory if another one waited in vain for a device, which has done
+/// nothing since: the writers of a thread wait one after the other, and all its clients with them.
+const STUCK_DEVICE_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
@@ -430,14 +429,12 @@ impl Core {
     /// If the search has taken too long.
     fn has_patience(&self, search: &Search, waited: Duration) -> Result<(), Error> {
         let (waiting, purpose) = (search.waiting, search.purpose);
-        if waited <= waiting.most(purpose).min(self.flash_patience(purpose)) {
+        if waited <= waiting.most(purpose).min(self.device_patience(purpose)) {
             return Ok(());
         }
         // A guard that waits briefly waits again outside if it gets this error.
         let is_brief = matches!(waiting, Waiting::Briefly(_));
-        if !is_brief {
-            self.note_stuck_flash();
-        }
+        self.note_stuck_device(waited, purpose);
         Err(self.no_room(self.disk_has_room(purpose) || is_brief))
     }
 
@@ -460,7 +457,7 @@ impl Core {
         // device. Also with a full disk this error: it makes the caller unlock its keys, and try
         // again.
         if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
-            self.note_stuck_flash();
+            self.note_stuck_device(waited, search.purpose);
             return Err(self.out_of_memory());
         }
         Ok(())
@@ -526,28 +523,35 @@ impl Core {
         Ok(())
     }
 
-    /// Longest wait of a writer while flash takes no segment, if another writer waited in vain.
-    fn flash_patience(&self, purpose: Purpose) -> Duration {
-        let stuck_at = self.pacer.flash_stuck_at.load(Ordering::Relaxed);
-        let stands = |tier: &Tier| tier.progress() + 1 == stuck_at;
-        let is_stuck = stuck_at != 0 && self.space.tier.as_deref().is_some_and(stands);
-        if is_stuck && purpose.is_for_head() && purpose != Purpose::Tombstones {
-            STUCK_FLASH_AGAIN
+    /// Longest wait of a writer while a device completes nothing, if another writer waited in vain.
+    fn device_patience(&self, purpose: Purpose) -> Duration {
+        let flash = self.space.tier.as_ref().map(|tier| tier.progress());
+        let disk = self.log.as_ref().map(|log| log.progress());
+        let pacer = &self.pacer;
+        // Cleaning may find room for a removal without flash, but not without the disk.
+        let is_stuck = pacer.flash_stuck.stands(flash) && purpose != Purpose::Tombstones
+            || pacer.disk_stuck.stands(disk);
+        if is_stuck && purpose.is_for_head() {
+            STUCK_DEVICE_AGAIN
         } else {
             Duration::MAX
         }
     }
 
-    /// A writer waited in vain: if it was for flash, the next ones do not wait as long.
-    fn note_stuck_flash(&self) {
-        if let Some(tier) = self
-            .space
-            .tier
-            .as_deref()
-            .filter(|_| self.waits_for_flash())
+    /// A writer waited in vain: if it was for a device, the next ones do not wait as long.
+    fn note_stuck_device(&self, waited: Duration, purpose: Purpose) {
+        if waited <= STUCK_AFTER {
+            return; // the device may only be slow
+        }
+        if let Some(tier) = &self.space.tier
+            && self.waits_for_flash()
         {
-            let now = tier.progress() + 1;
-            self.pacer.flash_stuck_at.store(now, Ordering::Relaxed);
+            self.pacer.flash_stuck.note(tier.progress());
+        }
+        if let Some(log) = &self.log
+            && self.waits_for_disk(purpose)
+        {
+            self.pacer.disk_stuck.note(log.progress());
         }
     }
 

@@ -415,6 +415,13 @@ impl Log {
                 position.add(number as u16, end, Level::Synced);
             }
         }
+        position.join(&self.changed());
+        position
+    }
+
+    /// All changes of tables that were made so far.
+    pub fn changed(&self) -> Position {
+        let mut position = Position::default();
         let last = self.changes.lock().expect("table changes").last;
         if last > self.changes_synced.load(Ordering::Acquire) {
             position.add(self.changes_stream(), last, Level::Synced);

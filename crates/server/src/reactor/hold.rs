@@ -2,10 +2,10 @@
 //!
 //! Requests run at once; the data that they wrote or saw becomes durable later. Until then the
 //! connection's replies stay in its output buffer and it is not read from; other connections
-//! continue. After each round the thread requests a commit from the log writer. If all connections
-//! that it served lately are held, it commits by itself: it would sleep otherwise, and two threads
-//! need not be woken. A reply of `CLIENT KILL` waits in the same way, until the killed clients are
-//! gone; their threads announce that like a commit.
+//! continue. After each round the thread requests a commit from the log writer. If all its
+//! connections are held, it commits by itself: it would sleep otherwise, and two threads need not
+//! be woken. A disk may hang, and then the thread with it. A reply of `CLIENT KILL` waits in the same way,
+//! until the killed clients are gone; their threads announce that like a commit.
 //!
 //! **Invariants**
 //! - I1: no byte at or after [`HeldReplies::from`] is sent before its wait is over: see
@@ -53,11 +53,6 @@ impl HeldReplies {
     }
 }
 
-/// After a reply that did not have to wait, this thread makes no commits for this long, in
-/// milliseconds. The client of that reply may send its next request, which would wait for the
-/// commit, as long as the disk needs.
-const READERS_MS: u64 = 20;
-
 /// Maximum wait of a connection's replies after others of its replies were given up, until some are
 /// acknowledged again.
 const AFTER_MS: u64 = 1_000;
@@ -78,9 +73,6 @@ pub(super) struct HeldConnections {
     seen: u64,
     /// Time of the next check, in milliseconds of the server's clock; 0 = after the next commit.
     deadline_ms: u64,
-    /// When a turn last ended whose replies did not have to wait, in milliseconds of the server's
-    /// clock.
-    unheld_ms: u64,
     /// The time since which the oldest held reply has waited, as of the last check; 0 = none.
     oldest_ms: u64,
     /// Whether this member was allowed to answer at the last check; None: not checked since the
@@ -123,16 +115,12 @@ impl Reactor {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
         if bytes == 0 || wait.is_none() || wait.is_durable() && self.may_reply() {
-            self.holds.unheld_ms = self.now_ms;
             return;
         }
         // A failed disk is noticed at the next check.
         match self.state_of(&wait, None) {
             WaitState::Waiting { deadline_ms } => self.holds.look_until(deadline_ms),
-            _ => {
-                self.holds.unheld_ms = self.now_ms;
-                return;
-            }
+            _ => return,
         }
         let level = wait.level();
         let deadline_ms = self.reply_deadline_ms(connection, &wait);
@@ -210,7 +198,10 @@ impl Reactor {
         if let Some(level) = self.holds.demand
             && let Some(durability) = self.shared.durability()
         {
-            if self.now_ms.saturating_sub(self.holds.unheld_ms) <= READERS_MS {
+            // Other clients of this thread do not wait for the disk.
+            let held = self.holds.tokens.iter();
+            let held = held.filter(|token| self.slots.get(**token).is_some());
+            if self.slots.len() > held.count() {
                 durability.log().demand(level);
                 self.holds.demand = None;
             } else if durability.log().try_commit_here(level) {

@@ -120,7 +120,7 @@ impl Shared {
         }));
     }
 
-    /// Makes every thread that waits for the log, for a snapshot, or for killed clients, check again.
+    /// Makes every thread that waits for the log, a snapshot or killed clients check again.
     pub(crate) fn wake_for_commit(&self) {
         for thread in &self.threads {
             if thread.commits.committed() {

@@ -191,9 +191,25 @@ pub struct Pacer {
     pub forced_eviction: AtomicU64,
     /// Passes gain nothing until more entries have died.
     passes_in_vain: AtomicBool,
-    /// Progress of flash, and one, when a writer last waited for it in vain; 0: none has. It is
-    /// void as soon as flash has progressed.
-    pub flash_stuck_at: AtomicU64,
+    /// When a writer last waited in vain for flash, and for the log's disk.
+    pub flash_stuck: Stuck,
+    pub disk_stuck: Stuck,
+}
+
+/// Progress of a device, and one, when a writer last waited for it in vain; 0: none has. It is void
+/// as soon as the device has progressed.
+#[derive(Default)]
+pub struct Stuck(AtomicU64);
+
+impl Stuck {
+    pub fn note(&self, progress: u64) {
+        self.0.store(progress + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the device has not progressed since; `None`: there is no such device.
+    pub fn stands(&self, progress: Option<u64>) -> bool {
+        progress.is_some_and(|progress| progress + 1 == self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl Pacer {

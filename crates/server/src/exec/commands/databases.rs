@@ -103,9 +103,9 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let second = parse_db(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
     match access {
         Access::Session(session) => {
-            databases::own_table(ctx.shared)?;
+            databases::own_table(ctx.shared, ctx.client)?;
             for db in [first, second] {
-                table_for(ctx.shared, db)?;
+                table_for(ctx.shared, ctx.client, db)?;
             }
             let mut guard = session.pin_exclusive();
             databases::exchange(ctx, &mut guard, first, second)?;

@@ -367,7 +367,7 @@ pub(crate) fn table_create(ctx: &mut Context<'_>) -> Done {
         }
         _ => return Err(SYNTAX),
     };
-    let table = ctx.shared.create_table(&name, level)?;
+    let table = databases::create(ctx.shared, ctx.client, &name, level)?;
     ctx.integer(table.0.into())
 }
 
@@ -395,9 +395,10 @@ pub(crate) fn table_drop(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done 
         databases::note_places(ctx, session)?;
     }
     match ctx.shared.durability() {
-        Some(durability) => durability.store().drop_table(table)?,
+        Some(durability) => durability.store().begin_drop(table)?,
         None => ctx.shared.store().drop_table(table)?,
     }
+    databases::tables_changed(ctx.shared, ctx.client);
     ctx.ok()
 }
 

@@ -134,7 +134,7 @@ fn transfer(ctx: &mut Context<'_>, access: Access<'_, '_>, target: &Target<'_>) 
         }
         Access::Session(session) => {
             if let Some(db) = target.db {
-                table_for(ctx.shared, db)?;
+                table_for(ctx.shared, ctx.client, db)?;
             }
             let mut guard = session.pin();
             // K1: SWAPDB may have run since.

@@ -119,7 +119,7 @@ pub(crate) fn exec(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     };
     let mut attempts = 0;
     let done = loop {
-        let needs = prepare(ctx.shared, &transaction)?;
+        let needs = prepare(ctx.shared, ctx.client, &transaction)?;
         let done = run_pinned(ctx, session, &transaction, &watched, needs);
         ctx.local.exec_dbs = None;
         attempts += 1;
@@ -196,7 +196,11 @@ fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args
 }
 
 /// Creates the tables that the queue will select, while no guard is held.
-fn prepare(shared: &Shared, transaction: &Transaction) -> Result<QueueNeeds, Failure> {
+fn prepare(
+    shared: &Shared,
+    client: &mut Client,
+    transaction: &Transaction,
+) -> Result<QueueNeeds, Failure> {
     let mut needs = QueueNeeds {
         whole: false,
         little: true,
@@ -208,10 +212,10 @@ fn prepare(shared: &Shared, transaction: &Transaction) -> Result<QueueNeeds, Fai
             continue; // the coordinator creates tables
         }
         if spec.name == "swapdb" {
-            databases::own_table(shared)?;
+            databases::own_table(shared, client)?;
         }
         for db in dbs_of(spec, &args) {
-            databases::table_for(shared, db)?;
+            databases::table_for(shared, client, db)?;
         }
     }
     Ok(needs)

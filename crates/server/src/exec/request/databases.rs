@@ -15,6 +15,7 @@ use crate::exec::state::client::{Client, DROPPED};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
 use crate::shared::commands::{DBS, global};
+use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, Session, Store, TableId, TableInfo};
 use duramen_wire::resp::number::parse_integer;
 use std::sync::Arc;
@@ -49,11 +50,11 @@ pub(crate) fn tables(shared: &Shared) -> Vec<TableInfo> {
 
 /// Creates the table to which swaps are written, if there is none; None: the data is in memory
 /// only. Not to be called while a guard is held.
-pub(crate) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
+pub(crate) fn own_table(shared: &Shared, client: &mut Client) -> Result<Option<TableId>, Failure> {
     if shared.store().log().is_none() {
         return Ok(None);
     }
-    match shared.create_table(TABLE, None) {
+    match create(shared, client, TABLE, None) {
         Ok(table) => Ok(Some(table)),
         Err(duramen::Error::TableExists(_)) => Ok(shared.store().table_id(TABLE)),
         Err(error) => Err(error.into()),
@@ -127,8 +128,27 @@ pub(crate) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure
         .ok_or(DB_OUT_OF_RANGE)
 }
 
+/// Creates a table. The client's replies wait until it is durable; the thread does not.
+pub(crate) fn create(
+    shared: &Shared,
+    client: &mut Client,
+    name: &str,
+    level: Option<Level>,
+) -> Result<TableId, duramen::Error> {
+    let table = shared.create_table(name, level)?;
+    tables_changed(shared, client);
+    Ok(table)
+}
+
+/// The client's replies wait until all changes of tables are durable.
+pub(crate) fn tables_changed(shared: &Shared, client: &mut Client) {
+    if let Some(log) = shared.store().log() {
+        client.settle_position(&log.changed(), Level::Synced);
+    }
+}
+
 /// The table of a database, created at its first use. Not to be called while a guard is held.
-pub(crate) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
+pub(crate) fn table_for(shared: &Shared, client: &mut Client, db: u8) -> Result<TableId, Failure> {
     if let Some(table) = table_behind(shared, db) {
         return Ok(table);
     }
@@ -137,7 +157,7 @@ pub(crate) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
     }
     let name = format!("db{db}");
     for _ in 0..TABLE_ATTEMPTS_MAX {
-        let table = match shared.create_table(&name, None) {
+        let table = match create(shared, client, &name, None) {
             Ok(table) => Some(table),
             // Another thread or DURAMEN.TABLE created it first; it may be dropped by now.
             Err(duramen::Error::TableExists(_)) => shared.store().table_id(&name),
@@ -181,9 +201,9 @@ pub(crate) fn put_behind(shared: &Shared, db: u8, table: TableId) -> Result<Tabl
 
 /// The table of a database for a command. Within EXEC it is the table that EXEC found, because none
 /// can be created under its guard.
-pub(crate) fn table_in(ctx: &Context<'_>, db: u8) -> Result<TableId, Failure> {
+pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure> {
     match &ctx.local.exec_dbs {
-        None => table_for(ctx.shared, db),
+        None => table_for(ctx.shared, ctx.client, db),
         Some(tables) => tables
             .get(usize::from(db))
             .copied()

@@ -1,0 +1,133 @@
+"""A durable server whose disk hangs: only those clients wait whose replies need the disk. All clients
+of these tests are served by one thread."""
+
+import threading
+import time
+import urllib.request
+
+import pytest
+
+import harness
+from harness import ErrorReply, encode
+
+pytestmark = pytest.mark.duramen
+
+
+# Far less than a disk hangs here, and more than a busy machine needs.
+AT_ONCE_S = 4
+
+
+@pytest.fixture
+def hanging_disk(tmp_path):
+    with harness.disk(tmp_path / "image", tmp_path / "disk", 400 << 20) as place:
+        yield place
+
+
+def serve(start, place, level):
+    return start("--wal-size", "16mb", level=level, dir=place / "data", memory="64mb", threads=1)
+
+
+def hang(wire):
+    """The disk was frozen: lets a commit begin."""
+    assert wire.call("SET", "hangs", "v") == b"OK"
+    time.sleep(1.5)
+
+
+def seconds(work):
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def page(server, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}{path}", timeout=60) as reply:
+        assert reply.status == 200
+        return reply.read()
+
+
+def test_figures_and_probes_do_not_wait_for_the_disk(hanging_disk, start):
+    """INFO and /metrics waited for the commit in progress: one exporter stopped every client of a
+    thread, and /livez."""
+    server = serve(start, hanging_disk, "memory")
+    with server.connect() as wire, server.connect() as other:
+        wire.call("SET", "k", "v")
+        with harness.frozen(hanging_disk):
+            hang(wire)
+            other.send(encode("INFO") + encode("INFO", "persistence"))
+            assert seconds(lambda: wire.call("GET", "k")) < AT_ONCE_S
+            assert b"duramen_segments_listed" in other.reply() + other.reply()
+            assert seconds(lambda: page(server, "/metrics")) < AT_ONCE_S
+            assert seconds(lambda: page(server, "/livez")) < AT_ONCE_S
+
+
+def test_writes_that_fill_memory_hold_up_nobody_else_for_long(hanging_disk, start):
+    """Each write waited 5 s for memory on the thread, one after the other: with twelve writers reads
+    waited for a minute."""
+    server = serve(start, hanging_disk, "memory")
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        with harness.frozen(hanging_disk):
+            hang(wire)
+            sets, replies = [("SET", n, b"x" * 1000) for n in range(50)], []
+            for _ in range(4_000):  # far more than memory
+                if any(isinstance(reply, ErrorReply) for reply in replies):
+                    break
+                replies = wire.pipeline(sets)
+            assert "OOM" in str(replies[-1]), replies[-1]
+            done, slowest = threading.Event(), []
+
+            def write(number):
+                with server.connect() as mine:
+                    while not done.is_set():
+                        mine.pipeline([("SET", number, b"x" * 1000)])
+
+            def read():
+                slowest.append(max(seconds(lambda: wire.call("GET", "k")) for _ in range(5)))
+                done.set()
+
+            harness.in_threads(13, lambda number: write(number) if number < 12 else read())
+            assert slowest[0] < AT_ONCE_S
+        harness.wait_until(lambda: wire.pipeline([("SET", "k", "w")])[0] == b"OK", "writes go on")
+
+
+def test_a_reader_does_not_wait_for_the_commit_of_another_client(hanging_disk, start):
+    """A thread that had no reader for a moment made the commits itself."""
+    server = serve(start, hanging_disk, "synced")
+    with server.connect() as wire, server.connect() as other:
+        other.call("PING")
+        for n in range(200):
+            wire.call("SET", n, "v")
+        with harness.frozen(hanging_disk):
+            wire.send(encode("SET", "k", "v"))
+            time.sleep(1)
+            assert seconds(lambda: other.call("GET", "0")) < AT_ONCE_S
+        assert wire.reply() == b"OK"
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [("SELECT", 7)],
+        [("MULTI",), ("SELECT", 7), ("SET", "k", "w"), ("EXEC",)],
+        [("SWAPDB", 0, 7)],
+        [("MOVE", "moved", 7)],
+        [("DURAMEN.TABLE", "CREATE", "t")],
+        [("DURAMEN.TABLE", "DROP", "old")],
+    ],
+    ids=lambda commands: commands[-1 if len(commands) == 1 else 1][0].lower(),
+)
+def test_a_change_of_tables_holds_up_nobody_else(hanging_disk, start, commands):
+    """The first SELECT of a database waited on the thread until its table was on disk."""
+    server = serve(start, hanging_disk, "memory")
+    with server.connect() as wire, server.connect() as other:
+        wire.pipeline([("SET", "k", "v"), ("SET", "moved", "v"), ("DURAMEN.TABLE", "CREATE", "old")])
+        with harness.frozen(hanging_disk):
+            hang(wire)
+            other.send(b"".join(encode(*command) for command in commands))
+            time.sleep(0.5)
+            # While an exchange of databases can still be lost, every reply waits for it.
+            if commands[0][0] != "SWAPDB":
+                assert seconds(lambda: wire.call("GET", "k")) < AT_ONCE_S
+            assert seconds(lambda: page(server, "/livez")) < AT_ONCE_S
+        for _ in commands:
+            other.reply()  # no error
