@@ -4,8 +4,8 @@
 //! connection's replies stay in its output buffer and it is not read from; other connections
 //! continue. After each round the thread requests a commit from the log writer. If all its
 //! connections are held, it commits by itself: it would sleep otherwise, and two threads need not
-//! be woken. A disk may hang, and then the thread with it. A reply of `CLIENT KILL` waits in the same way,
-//! until the killed clients are gone; their threads announce that like a commit.
+//! be woken. A disk may hang, and then the thread with it. A reply of `CLIENT KILL` waits in the
+//! same way, until the killed clients are gone; their threads announce that like a commit.
 //!
 //! **Invariants**
 //! - I1: no byte at or after [`HeldReplies::from`] is sent before its wait is over: see
