@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::space::Purpose;
 use context::Step;
 use cpu_affinity::CpuAffinity;
-pub(crate) use select::FLASH_LIVE_PART_MAX;
+pub(crate) use select::{FLASH_LIVE_PART_MAX, has_dead_on_flash};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
