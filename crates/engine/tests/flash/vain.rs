@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 const FLASH_BYTES: u64 = 48 * MIB;
 /// Time in which a cleaner thread looks for work several times.
-const QUIET: Duration = Duration::from_millis(1500);
+const QUIET: Duration = Duration::from_millis(1000);
+/// Passes until the rest: several rounds of all cleaners over all segments.
+const PASSES_MAX: u64 = 2000;
 /// Refusals in succession each of which may be as slow as one of the patient waits.
 const SLOW_REFUSALS_MAX: usize = 3;
 
@@ -27,6 +29,7 @@ fn store(with_flash: bool, cleaners: usize) -> (Arc<Store>, u64) {
     let options = options(memory, &flash);
     let flash = options.flash.clone().filter(|_| with_flash);
     let store = Store::new(Options {
+        heads: 2,
         cleaners,
         flash,
         ..options
@@ -66,13 +69,16 @@ fn comes_to_rest(store: &Store) {
             flash.segments_demoted + flash.segments_cleaned,
         )
     };
-    let (mut last, mut since) = (work(), Instant::now());
+    let begun = work();
+    let (mut last, mut since) = (begun, Instant::now());
     wait_for("the full store is at rest", || {
         std::thread::sleep(Duration::from_millis(20));
         let now = work();
         if now != last {
             (last, since) = (now, Instant::now());
         }
+        let passes = now.0 - begun.0;
+        assert!(passes < PASSES_MAX, "{passes} passes and no rest");
         since.elapsed() > QUIET
     });
 }
