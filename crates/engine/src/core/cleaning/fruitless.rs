@@ -18,8 +18,8 @@ pub const DIED_PART: u64 = 64;
 
 impl Fruitless {
     /// False if a round was fruitless, and too few bytes have died since. A round ends with as many
-    /// victims as there are candidates, or with `most`. So each round but the last one frees memory,
-    /// and their number is bounded while nothing dies.
+    /// victims as there are candidates, or with `most`. So each round but the last one frees
+    /// memory, and their number is bounded while nothing dies.
     pub fn may_gain(&mut self, candidates: u64, most: u64, died: u64, segment_bytes: u64) -> bool {
         // An estimate of expired bytes was too high.
         self.died = self.died.min(died);

@@ -226,7 +226,7 @@ impl Pacer {
         self.passes_in_vain.store(in_vain, Ordering::Relaxed);
     }
 
-    /// True if no writer should wait for a pass; without a log: for a pass over segments on flash in
+    /// True if no writer should wait for a pass. Without a log this is about segments on flash in
     /// which no entries have died.
     pub fn passes_are_in_vain(&self) -> bool {
         self.passes_in_vain.load(Ordering::Relaxed)
