@@ -712,6 +712,7 @@ def test_flash_that_cannot_be_used_is_refused_in_words(tiered, tmp_path):
     assert "flash-file without flash-size" in refusal(tmp_path, "--flash-file", tmp_path / "flash")
     assert "flash-size without flash-file" in refusal(tmp_path, "--flash-size", "64mb")
     assert "a cache with flash" in said(tmp_path / "flash", "64mb", "--mode", "cache", "--dir", tmp_path / "cache")
+    assert "set at least 1" in said(tmp_path / "flash", "64mb", "--cleaners", "0")
     with tiered(file=tmp_path / "taken", size="64mb").connect():
         assert "in use by another process" in said(tmp_path / "taken")
 

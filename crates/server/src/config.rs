@@ -327,6 +327,10 @@ impl ServerConfig {
                         .to_owned(),
                 )
             }
+            (false, _) if self.cleaners == 0 => refuse(
+                "flash-file with `cleaners 0`: only cleaner threads wait for the device without delaying clients; set at least 1"
+                    .to_owned(),
+            ),
             (false, _) => Ok(()),
         }
     }

@@ -21,7 +21,7 @@ use crate::cleaner::candidate::{Candidate, Found, NotLocked};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
-use crate::core::cleaning::{Context, Current, Kind, Tally};
+use crate::core::cleaning::{Context, Current, Kind, PlainPass, Tally};
 use crate::counters::add;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
@@ -109,7 +109,8 @@ impl Context {
         if self.victims.is_empty() {
             match &core.log {
                 None => {
-                    let (victims, evicts) = self.select_plain(core, evict);
+                    self.finish_plain_pass(tally);
+                    let (victims, evicts) = self.select_plain(core, evict, tally);
                     self.victims.extend(victims);
                     self.evicts = evicts;
                     add(&tally.passes, u64::from(!self.victims.is_empty()));
@@ -197,29 +198,32 @@ impl Context {
     /// Victims of a store without a log, and whether their entries are evicted: segments on flash
     /// if that is full, else segments in memory. A cache with a tier evicts from flash, because
     /// entries in memory are newer.
-    fn select_plain(&self, core: &Core, must_evict: bool) -> (Vec<u32>, bool) {
+    fn select_plain(&mut self, core: &Core, must_evict: bool, tally: &Tally) -> (Vec<u32>, bool) {
         let evict = if !core.evicts_from_flash() {
             must_evict
         } else if self.may_wait(core) && core.flash_wants_eviction() {
-            let chosen = select_on_flash_of_cache(core, self.node);
+            let (victims, evicts) =
+                select_on_flash_of_cache(core, self.node, &mut self.fruitless_on_flash);
             core.note_eviction();
-            if !chosen.0.is_empty() {
-                return chosen;
+            if !victims.is_empty() {
+                self.begin_plain_pass(evicts, true, tally);
+                return (victims, evicts);
             }
             must_evict // flash has no segment that could go
         } else {
             false
         };
-        (self.select_to_clean(core, evict), evict)
+        (self.select_to_clean(core, evict, tally), evict)
     }
 
-    fn select_to_clean(&self, core: &Core, evict: bool) -> Vec<u32> {
+    fn select_to_clean(&mut self, core: &Core, evict: bool, tally: &Tally) -> Vec<u32> {
         if self.may_wait(core)
             && let Some(tier) = &core.space.tier
             && tier.is_short()
         {
-            let cold = select(core, self.node, evict, true);
+            let cold = select(core, self.node, evict, true, &mut self.fruitless_on_flash);
             if !cold.is_empty() {
+                self.begin_plain_pass(evict, true, tally);
                 return cold;
             }
         }
@@ -229,7 +233,29 @@ impl Context {
                 return hollow;
             }
         }
-        select(core, self.node, evict, false)
+        self.begin_plain_pass(evict, false, tally);
+        select(core, self.node, evict, false, &mut self.fruitless)
+    }
+
+    fn begin_plain_pass(&mut self, evict: bool, on_flash: bool, tally: &Tally) {
+        self.plain_pass = (!evict).then(|| PlainPass {
+            on_flash,
+            victims: (0, 0),
+            before: tally.plain_survivors(),
+        });
+    }
+
+    /// Ends the pass whose victims are all empty.
+    fn finish_plain_pass(&mut self, tally: &Tally) {
+        let Some(pass) = self.plain_pass.take() else {
+            return;
+        };
+        let ((opened, moved), before) = (tally.plain_survivors(), pass.before);
+        let fruitless = match pass.on_flash {
+            true => &mut self.fruitless_on_flash,
+            false => &mut self.fruitless,
+        };
+        fruitless.pass_ended(pass.victims, (opened - before.0, moved - before.1));
     }
 
     /// True if hollow segments on flash should be cleaned now, and this context may wait for the
@@ -307,6 +333,11 @@ impl Context {
             }
             _ => 0,
         };
+        if let Some(pass) = &mut self.plain_pass {
+            let appended = core.space.segments[current.window as usize].appended_bytes();
+            pass.victims.0 += 1;
+            pass.victims.1 += u64::from(appended) - SEGMENT_HEADER_BYTES as u64;
+        }
         add(&tally.segments_cleaned, 1);
         add(&tally.bytes_freed, u64::from(committed - kept));
         let victims = tally.victims.load(Ordering::Relaxed);

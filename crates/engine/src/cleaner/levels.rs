@@ -215,8 +215,7 @@ impl Context {
         if pass.goal == Goal::Free {
             let victims = (pass.victims.len() as u64, pass.victim_bytes);
             let survivors = (pass.survivors.len() as u64, pass.survivor_bytes);
-            self.fruitless
-                .pass_ended(victims, survivors, core.space.segment_bytes() as u64);
+            self.fruitless.pass_ended(victims, survivors);
         }
         let swap = Swap {
             add: pass.survivors,

@@ -18,65 +18,99 @@ const VICTIMS_MAX: usize = 16;
 const LIVE_PART_MAX: f64 = 0.98;
 /// The same for a segment on flash, which has to be read and written.
 pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
+/// Dead part of a segment that is worth a pass, whatever other passes gain: so much is gone after
+/// it. In memory and on flash.
+const DEAD_PART: f64 = 1.0 - LIVE_PART_MAX;
+const FLASH_DEAD_PART: f64 = 1.0 - FLASH_LIVE_PART_MAX;
+/// Maximum victims of a round whose unused ends may be all that it could gain.
+const ROUND_VICTIMS_MAX: u64 = 64;
 /// The same in a cache, where live entries may be evicted as well.
 const CACHE_LIVE_PART_MAX: f64 = 0.5;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
 /// `oldest_first`: eviction wants cold entries, not dead ones. `on_flash`: segments on flash, else
 /// segments in memory.
-pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> Vec<u32> {
+pub fn select(
+    core: &Core,
+    node: usize,
+    oldest_first: bool,
+    on_flash: bool,
+    fruitless: &mut Fruitless,
+) -> Vec<u32> {
     let most = if on_flash {
         FLASH_LIVE_PART_MAX
     } else {
         LIVE_PART_MAX
     };
-    select_emptier(core, node, oldest_first, on_flash, most)
+    select_emptier(core, node, oldest_first, on_flash, most, fruitless)
 }
 
 /// Claims victims on flash of a cache, and returns whether their entries are evicted. Half-empty
 /// segments are cleaned, and live entries stay. If there are none, or the index is too large, the
 /// oldest segments are evicted, except for entries that were read.
-pub fn select_on_flash_of_cache(core: &Core, node: usize) -> (Vec<u32>, bool) {
+pub fn select_on_flash_of_cache(
+    core: &Core,
+    node: usize,
+    fruitless: &mut Fruitless,
+) -> (Vec<u32>, bool) {
     if !core.index_is_large() {
-        let emptier = select_emptier(core, node, false, true, CACHE_LIVE_PART_MAX);
+        let emptier = select_emptier(core, node, false, true, CACHE_LIVE_PART_MAX, fruitless);
         if !emptier.is_empty() {
             return (emptier, false);
         }
     }
-    (select(core, node, true, true), true)
+    (select(core, node, true, true, fruitless), true)
 }
 
-/// As [`select`], of segments with at most this live part, unless the oldest are wanted.
+/// As [`select`], of segments with at most this live part, unless the oldest are wanted. After a
+/// fruitless round, only of those in which entries have died: a pass over these reduces the dead
+/// bytes, so their number is bounded too.
 fn select_emptier(
     core: &Core,
     node: usize,
     oldest_first: bool,
     on_flash: bool,
     most: f64,
+    fruitless: &mut Fruitless,
 ) -> Vec<u32> {
     let now = core.log_time();
     let now_ms = core.clock.now_ms();
+    let segment_bytes = core.space.segment_bytes() as u64;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
+    let mut with_dead: Vec<(f64, u32)> = Vec::new();
     for window in core.space.windows_of_node(node) {
         let segment = &core.space.segments[window as usize];
         if segment.state() != State::Closed || !is_where(core, window, on_flash) {
             continue;
         }
-        let committed = if on_flash {
-            core.space.segment_bytes() as f64
+        let (committed, dead_part) = if on_flash {
+            (segment_bytes as f64, FLASH_DEAD_PART)
         } else {
-            f64::from(segment.committed_bytes()).max(1.0)
+            (f64::from(segment.committed_bytes()).max(1.0), DEAD_PART)
         };
         let live = core
             .live_in(window)
             .saturating_sub(u64::from(segment.expired_estimate(now_ms)));
         let u = live as f64 / committed;
-        let age =
-            (now.saturating_sub(segment.opened_tick()) + core.space.segment_bytes() as u64) as f64;
+        let age = (now.saturating_sub(segment.opened_tick()) + segment_bytes) as f64;
         if oldest_first {
             candidates.push((age, window));
         } else if u <= most {
-            candidates.push(((1.0 - u) * age / u.max(1e-6), window));
+            let candidate = ((1.0 - u) * age / u.max(1e-6), window);
+            candidates.push(candidate);
+            if dead_bytes(core, window, live) as f64 >= dead_part * committed {
+                with_dead.push(candidate);
+            }
+        }
+    }
+    if !oldest_first {
+        let (total, died) = (candidates.len() as u64, core.died_bytes());
+        let may_gain = fruitless.may_gain(total, ROUND_VICTIMS_MAX, died, segment_bytes);
+        if !may_gain {
+            candidates = with_dead;
+        }
+        if on_flash {
+            core.pacer.note_passes(!may_gain);
         }
     }
     let closed_total = candidates.len();
@@ -86,6 +120,18 @@ fn select_emptier(
     let mut victims = claim(core, candidates, wanted, Some(on_flash));
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
+}
+
+/// Bytes of a segment that were appended and are not live.
+fn dead_bytes(core: &Core, window: u32, live: u64) -> u64 {
+    let appended = core.space.segments[window as usize].appended_bytes() as usize;
+    (appended.saturating_sub(SEGMENT_HEADER_BYTES) as u64).saturating_sub(live)
+}
+
+/// True if a pass over this segment on flash is worth it, whatever other passes gain.
+pub fn has_dead_on_flash(core: &Core, window: u32) -> bool {
+    let least = core.space.segment_bytes() as f64 * FLASH_DEAD_PART;
+    dead_bytes(core, window, core.live_in(window)) as f64 >= least
 }
 
 /// Hollow segments that are cleaned at once while flash is not short: the longest burst of
@@ -229,7 +275,7 @@ pub fn select_disk(
     }
     let total = candidates.len() as u64;
     if !oldest_first {
-        let may_gain = fruitless.may_gain(total, core.died_bytes(), segment_bytes);
+        let may_gain = fruitless.may_gain(total, u64::MAX, core.died_bytes(), segment_bytes);
         core.pacer.note_passes(!may_gain);
         if !may_gain {
             return Vec::new();

@@ -2,7 +2,7 @@
 //! cleaned.
 
 use crate::Mode;
-use crate::cleaner::FLASH_LIVE_PART_MAX;
+use crate::cleaner::{FLASH_LIVE_PART_MAX, has_dead_on_flash};
 use crate::core::Core;
 use crate::device::BLOCK_BYTES;
 use crate::space::segment::Segment;
@@ -251,7 +251,7 @@ impl Core {
             || tier.promoted.bytes() > 0
             || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
             || tier.is_short()
-                && !self.pacer.passes_are_in_vain()
+                && !(self.pacer.passes_are_in_vain() && self.log.is_some())
                 && any(&tier.may_gain, &|window| {
                     self.gains_if_cleaned(tier, window)
                 })
@@ -291,6 +291,7 @@ impl Core {
             && !tier.is_bad(window as usize)
             && !self.is_held(window)
             && self.live_in(window) <= most
+            && (!self.pacer.passes_are_in_vain() || has_dead_on_flash(self, window))
     }
 
     fn may_turn_cold(&self, window: u32) -> bool {

@@ -8,3 +8,4 @@ mod model;
 mod refill;
 mod scenarios;
 mod threads;
+mod vain;

@@ -397,7 +397,7 @@ pub static SETTINGS: &[Setting] = &[
         "threads",
         "1",
         number!(cleaners as usize),
-        "Background cleaner threads; 0 = only writers clean, when they must.",
+        "Background cleaner threads; 0 = only writers clean, when they must (not with flash-file).",
     ),
     row(
         "huge-pages",

@@ -1,43 +1,53 @@
 //! Cleaning passes that gain nothing.
 
-/// Consecutive passes that made neither fewer nor shorter segments. With large objects the unused
-/// ends of survivors can make the survivors as many as the victims. Such passes could follow each
-/// other for ever, each choosing the survivors of the others.
+/// A round of passes, which is fruitless if it makes neither fewer nor shorter segments. With large
+/// objects the unused ends of survivors can make the survivors as many as the victims. Such passes
+/// could follow each other for ever, each choosing the survivors of the others. A single pass that
+/// gains does not count: another one may lose as much.
 #[derive(Debug, Default)]
 pub struct Fruitless {
-    victims: u64,
+    /// Victims and survivors of the round so far, each as segments and bytes.
+    victims: (u64, u64),
+    survivors: (u64, u64),
     /// Dead bytes, counted since the start, when the last pass was chosen.
     died: u64,
 }
 
-/// After a whole round of fruitless passes the next one waits until this part of the candidates'
-/// bytes has died.
+/// After a fruitless round the next one waits until this part of the candidates' bytes has died.
 pub const DIED_PART: u64 = 64;
 
 impl Fruitless {
-    /// False if passes without gain have moved as many victims as there are candidates, and too few
-    /// bytes have died since.
-    pub fn may_gain(&mut self, candidates: u64, died: u64, segment_bytes: u64) -> bool {
+    /// False if a round was fruitless, and too few bytes have died since. A round ends with as many
+    /// victims as there are candidates, or with `most`. So each round but the last one frees
+    /// memory, and their number is bounded while nothing dies.
+    pub fn may_gain(&mut self, candidates: u64, most: u64, died: u64, segment_bytes: u64) -> bool {
         // An estimate of expired bytes was too high.
         self.died = self.died.min(died);
         if died.saturating_sub(self.died) >= candidates * segment_bytes / DIED_PART {
-            self.victims = 0;
+            self.begin_round();
         }
-        if self.victims >= candidates {
-            return false;
+        if self.victims.0 >= candidates.min(most) {
+            let is_shorter = self.survivors.1 + segment_bytes / DIED_PART <= self.victims.1;
+            if candidates == 0 || self.survivors.0 >= self.victims.0 && !is_shorter {
+                return false;
+            }
+            self.begin_round();
         }
         self.died = died;
         true
     }
 
+    fn begin_round(&mut self) {
+        (self.victims, self.survivors) = ((0, 0), (0, 0));
+    }
+
     /// Notes that a pass replaced victims by survivors, each as `(segments, bytes)`.
-    pub fn pass_ended(&mut self, victims: (u64, u64), survivors: (u64, u64), segment_bytes: u64) {
-        let is_shorter = survivors.1 + segment_bytes / DIED_PART <= victims.1;
-        if survivors.0 < victims.0 || is_shorter {
-            self.victims = 0;
-        } else {
-            self.victims += victims.0;
-        }
+    pub fn pass_ended(&mut self, victims: (u64, u64), survivors: (u64, u64)) {
+        self.victims = (self.victims.0 + victims.0, self.victims.1 + victims.1);
+        self.survivors = (
+            self.survivors.0 + survivors.0,
+            self.survivors.1 + survivors.1,
+        );
     }
 }
 
@@ -46,29 +56,42 @@ mod tests {
     use super::Fruitless;
 
     const MB: u64 = 1 << 20;
+    const ALL: u64 = u64::MAX;
 
     #[test]
     fn a_round_of_fruitless_passes_ends_until_something_dies() {
-        let mut fruitless = Fruitless::default();
-        for _ in 0..4 {
-            assert!(fruitless.may_gain(12, 0, MB));
-            fruitless.pass_ended((3, 3 * MB), (3, 3 * MB), MB);
+        for (candidates, most) in [(12, ALL), (1000, 12)] {
+            let mut fruitless = Fruitless::default();
+            for _ in 0..4 {
+                assert!(fruitless.may_gain(candidates, most, 0, MB));
+                fruitless.pass_ended((3, 3 * MB), (3, 3 * MB));
+            }
+            let died = candidates * MB / 64;
+            assert!(!fruitless.may_gain(candidates, most, 0, MB));
+            assert!(!fruitless.may_gain(candidates, most, died - 1, MB));
+            assert!(fruitless.may_gain(candidates, most, died, MB));
         }
-        assert!(!fruitless.may_gain(12, 0, MB));
-        assert!(!fruitless.may_gain(12, 12 * MB / 64 - 1, MB));
-        assert!(fruitless.may_gain(12, 12 * MB / 64, MB));
     }
 
     #[test]
-    fn a_pass_that_gains_begins_a_new_round() {
+    fn passes_that_gain_and_lose_in_turn_are_fruitless() {
+        let mut fruitless = Fruitless::default();
+        for survivors in [2, 4, 2, 4] {
+            assert!(fruitless.may_gain(12, ALL, 0, MB));
+            fruitless.pass_ended((3, 3 * MB), (survivors, 3 * MB));
+        }
+        assert!(!fruitless.may_gain(12, ALL, 0, MB));
+    }
+
+    #[test]
+    fn after_a_round_that_gains_there_is_another() {
         for survivors in [(2, 3 * MB), (3, 2 * MB)] {
             let mut fruitless = Fruitless::default();
             for _ in 0..3 {
-                fruitless.pass_ended((3, 3 * MB), (3, 3 * MB), MB);
+                fruitless.pass_ended((3, 3 * MB), (3, 3 * MB));
             }
-            fruitless.pass_ended((3, 3 * MB), survivors, MB);
-            fruitless.pass_ended((3, 3 * MB), (3, 3 * MB), MB);
-            assert!(fruitless.may_gain(12, 0, MB));
+            fruitless.pass_ended((3, 3 * MB), survivors);
+            assert!(fruitless.may_gain(12, ALL, 0, MB));
         }
     }
 }

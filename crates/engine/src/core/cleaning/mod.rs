@@ -32,6 +32,15 @@ pub struct Tally {
     pub victims: AtomicU64,
 }
 
+impl Tally {
+    /// Survivors opened without a log, and bytes moved.
+    pub fn plain_survivors(&self) -> (u64, u64) {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let opened = load(&self.survivors) + load(&self.compactions);
+        (opened, load(&self.bytes_relocated))
+    }
+}
+
 /// The destination of a victim's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -82,6 +91,10 @@ pub struct Context {
     /// The running combined pass; none without a log.
     pub pass: Option<PassAtWork>,
     pub fruitless: Fruitless,
+    /// The same for victims on flash (without a log).
+    pub fruitless_on_flash: Fruitless,
+    /// The running pass, if it should gain something (without a log).
+    pub plain_pass: Option<PlainPass>,
     /// Victims cleaned since the last search for tombstones.
     pub since_rescan: u32,
     pub remembered: Remembered,
@@ -102,6 +115,8 @@ impl Context {
             current: None,
             pass: None,
             fruitless: Fruitless::default(),
+            fruitless_on_flash: Fruitless::default(),
+            plain_pass: None,
             since_rescan: 0,
             remembered: Remembered::default(),
             demoted: false,
@@ -139,6 +154,15 @@ impl Context {
     pub fn me(&self) -> u16 {
         self.slot.0 as u16 + 1
     }
+}
+
+/// A pass of a store without a log, which evicts nothing.
+pub struct PlainPass {
+    pub on_flash: bool,
+    /// Victims that it has emptied, and their bytes.
+    pub victims: (u64, u64),
+    /// Survivors that the context had opened before, and bytes that it had moved.
+    pub before: (u64, u64),
 }
 
 /// Purpose of a combined pass.
@@ -218,7 +242,8 @@ impl Pacer {
         self.passes_in_vain.store(in_vain, Ordering::Relaxed);
     }
 
-    /// True if no writer should wait for a pass.
+    /// True if no writer should wait for a pass. Without a log this is about segments on flash in
+    /// which no entries have died.
     pub fn passes_are_in_vain(&self) -> bool {
         self.passes_in_vain.load(Ordering::Relaxed)
     }
