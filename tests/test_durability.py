@@ -610,6 +610,8 @@ def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
         )
         acknowledged["again"] = b"v"
         harness.wait_until(lambda: fields(wire)["aof_last_write_status"] == "ok", "INFO says that writes go on")
+    log = server.log()
+    assert "the disk is full: writes are refused" in log and "the disk takes writes again" in log
     restart(server)
     with server.connect() as wire:
         for key, value in acknowledged.items():

@@ -14,7 +14,8 @@ use crate::snapshot::Snapshots;
 use crate::threads::Threads;
 use crate::writer::LogWriter;
 use crate::{
-    DiskMode, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport, reentrancy,
+    DiskMode, DiskState, DurabilityStats, Error, MemoryStats, Options, Progress, SnapshotReport,
+    reentrancy,
 };
 use duramen_backup::Copies;
 use duramen_backup::disk::Disk;
@@ -294,6 +295,15 @@ impl Store {
     pub fn watch_repairs(&self, hook: impl Fn(&Repair) + Send + Sync + 'static) {
         if let Some(local) = self.local() {
             local.repairs.watch(Box::new(hook));
+        }
+    }
+
+    /// Calls `hook` when the disk has become full, has failed, or takes writes again. The hook must
+    /// be short, and must not call the store. Only the first hook counts.
+    #[doc(hidden)]
+    pub fn watch_disk(&self, hook: impl Fn(&DiskState) + Send + Sync + 'static) {
+        if let Some(durable) = &self.durable {
+            durable.log.durable.health.watch(Box::new(hook));
         }
     }
 

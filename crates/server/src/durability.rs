@@ -205,6 +205,7 @@ impl Durability {
             );
         }
         store.watch_repairs(log_repair);
+        store.watch_disk(log_disk);
         Ok(Durability {
             store,
             snapshots: Mutex::default(),
@@ -390,6 +391,19 @@ fn log_mended(step: &RepairStep) {
             "the write-ahead log is repaired: what the damaged commit held lies elsewhere on disk"
         ),
         RepairStep::Lost => {}
+    }
+}
+
+fn log_disk(state: &DiskState) {
+    match state {
+        DiskState::Ok => seldom!(info, "the disk takes writes again"),
+        DiskState::Full => seldom!(
+            warn,
+            "the disk is full: writes are refused until it has room"
+        ),
+        DiskState::Failed(reason) => tracing::error!(
+            "the disk has failed, and all writes are refused from now on: {reason}; replace it, and restart"
+        ),
     }
 }
 

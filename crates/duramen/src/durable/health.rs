@@ -2,8 +2,8 @@
 
 use crate::{DiskState, Error};
 use duramen_engine::Log;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// The state of the disk. `Failed` is permanent.
 #[derive(Default)]
@@ -12,7 +12,10 @@ pub(crate) struct Health {
     /// `check`.
     code: AtomicU8,
     reason: Mutex<String>,
+    hook: OnceLock<Hook>,
 }
+
+type Hook = Box<dyn Fn(&DiskState) + Send + Sync>;
 
 impl Health {
     pub fn set(&self, state: DiskState, log: &Log) {
@@ -33,6 +36,14 @@ impl Health {
             2 => log.disk_failed(),
             _ => log.disk_full(code == 1),
         }
+        if let Some(hook) = self.hook.get() {
+            hook(&self.get());
+        }
+    }
+
+    /// Calls `hook` for each later change. Only the first hook counts.
+    pub fn watch(&self, hook: Hook) {
+        self.hook.get_or_init(|| hook);
     }
 
     pub fn get(&self) -> DiskState {
