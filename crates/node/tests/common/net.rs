@@ -542,12 +542,17 @@ impl Net {
     }
 
     pub fn admin(&mut self, admin: Admin) -> CoordinatorAnswer {
+        self.person_asks(ToCoordinator::Admin(admin))
+    }
+
+    /// A question of somebody outside of the cluster that the coordinator answers at once.
+    pub fn person_asks(&mut self, question: ToCoordinator) -> CoordinatorAnswer {
         let reply = ReplyId(self.number());
         self.askers.insert(reply, Asker::Person);
         self.tell_coordinator(coordinator::Input::Asked {
             reply,
             sender: ServerId::NONE,
-            question: ToCoordinator::Admin(admin),
+            question,
         });
         self.answers.pop().expect("an answer at once")
     }

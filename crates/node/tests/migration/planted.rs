@@ -61,12 +61,12 @@ fn rounds_that_are_lost_are_found() {
 
 #[test]
 fn a_purge_before_the_list_says_so_is_found() {
-    find(Bug::PurgedEarly, given_up_at_its_end, 5);
+    find(Bug::PurgedEarly, given_up_at_its_end, 20);
 }
 
 #[test]
 fn a_lock_that_time_ends_is_found() {
-    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 10);
+    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 40);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use crate::net::{COORDINATOR, Net, TABLE};
 use crate::world::World;
-use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId};
+use duramen_base::ids::{KeyRange, RouteHash, RpcId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::Completions;
 use duramen_format::entry::Completion;
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, CoordinatorAnswer, MigrationPhase, Refusal,
+    Admin, AdminAnswer, CoordinatorAnswer, MigrationPhase, Refusal, ToCoordinator,
 };
 
 /// Moves everything from its owner to another server, with clients at work. Returns the world, the
@@ -254,10 +254,14 @@ pub fn with_an_answer(seed: u64) -> World {
     world.fill();
     let from = world.net.owner().unwrap();
     let to = (from + 1) % 4;
+    let lease = ToCoordinator::ClientLease { client: None };
+    let CoordinatorAnswer::Lease { client, .. } = world.net.person_asks(lease) else {
+        panic!("seed {seed}: no lease");
+    };
     let record = Completion {
         table: TABLE.0,
         route: RouteHash(77),
-        client: ClientId(5),
+        client,
         rpc: RpcId(9),
         ack: RpcId(3),
         result: b"the answer",
