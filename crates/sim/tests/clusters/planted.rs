@@ -51,7 +51,7 @@ fn simulated_old_control_head_is_found() {
 
 #[test]
 fn simulated_completion_that_is_forgotten_is_found() {
-    find(Bug::CompletionForgotten, 40);
+    find(Bug::CompletionForgotten, 20);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn simulated_epoch_before_all_is_found() {
 
 #[test]
 fn simulated_epoch_that_stays_is_found() {
-    find(Bug::EpochStays, 1);
+    find(Bug::EpochStays, 50);
 }
 
 #[test]
