@@ -323,19 +323,10 @@ impl Backup {
             });
         };
         let before = replica.rolling;
-        let rolling = match chunk.certificate {
-            Some(given) if trusted && new.len() == chunk.bytes.len() && given.length == end => {
-                debug_assert_eq!(given, before.extended(new), "the caller's own certificate");
-                given
-            }
-            _ => before.extended(new),
-        };
-        if chunk.certificate.is_some_and(|given| given != rolling) {
-            return Err(Error::Certificate {
-                segment: id.segment,
-                length: end,
-            });
-        }
+        let rolling = extended(before, new, chunk, trusted).ok_or(Error::Certificate {
+            segment: id.segment,
+            length: end,
+        })?;
         let needed = wal::padded_bytes(batch.bytes.len() + 64 + new.len());
         let ring = self.geometry.wal_bytes - RING_AT;
         let straight = chunk.certificate.is_some()
@@ -760,6 +751,23 @@ impl Backup {
         self.write_header(&header)?;
         self.state().ring.sequence = header.sequence;
         Ok(())
+    }
+}
+
+/// The certificate after the new part of a chunk; `None`: the chunk has another one.
+fn extended(
+    before: Certificate,
+    new: &[u8],
+    chunk: &Chunk<'_>,
+    trusted: bool,
+) -> Option<Certificate> {
+    let end = before.length + new.len() as u32;
+    match chunk.certificate {
+        Some(given) if trusted && new.len() == chunk.bytes.len() && given.length == end => {
+            debug_assert_eq!(given, before.extended(new), "the caller's own certificate");
+            Some(given)
+        }
+        given => Some(before.extended(new)).filter(|new| given.is_none_or(|given| given == *new)),
     }
 }
 

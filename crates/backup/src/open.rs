@@ -267,23 +267,11 @@ fn random() -> u64 {
 /// No store lives long enough to count this far; sums with such numbers do not overflow.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Reads slots and the write-ahead log.
-fn restore(
-    place: &str,
-    wal: &Region,
-    frames: &Region,
-    identity: &Identity,
-    geometry: &Geometry,
-    look_ahead: bool,
-) -> Result<State, Error> {
+/// The length of the frames' region, if no region is too short.
+fn measured(place: &str, wal: &Region, frames: &Region, geometry: &Geometry) -> Result<u64, Error> {
     let wal_bytes = wal
         .bytes()
         .map_err(|error| Error::io(place, "measure the write-ahead log", error))?;
-    let damaged = |lsn, offset| Error::DamagedWal {
-        place: place.to_owned(),
-        lsn,
-        offset,
-    };
     if wal_bytes < geometry.wal_bytes {
         let reason = format!("it has {wal_bytes} bytes of {}", geometry.wal_bytes);
         return Err(Error::short(place, region::WAL, reason));
@@ -297,6 +285,24 @@ fn restore(
         let reason = format!("it has {frames_bytes} bytes, and its slots alone take {needed}");
         return Err(Error::short(place, region::FRAMES, reason));
     }
+    Ok(frames_bytes)
+}
+
+/// Reads slots and the write-ahead log.
+fn restore(
+    place: &str,
+    wal: &Region,
+    frames: &Region,
+    identity: &Identity,
+    geometry: &Geometry,
+    look_ahead: bool,
+) -> Result<State, Error> {
+    let frames_bytes = measured(place, wal, frames, geometry)?;
+    let damaged = |lsn, offset| Error::DamagedWal {
+        place: place.to_owned(),
+        lsn,
+        offset,
+    };
     let (header, _) = scan::headers(wal, identity.server);
     let header = header.ok_or_else(|| damaged(0, 0))?;
     let capacity = geometry.wal_bytes - RING_AT;

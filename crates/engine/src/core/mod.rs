@@ -98,22 +98,22 @@ impl Wakeup {
     }
 }
 
+/// The memory budget, if a store can have it.
+fn checked_budget(options: &Options) -> Result<u64, Error> {
+    let bytes = options.memory_bytes;
+    let (minimum, maximum) = (STORE_BYTES_MIN, crate::space::MEMORY_BYTES_MAX);
+    if bytes < minimum && !options.tiny {
+        return Err(Error::BudgetTooSmall { bytes, minimum });
+    }
+    if bytes > maximum {
+        return Err(Error::BudgetTooLarge { bytes, maximum });
+    }
+    Ok(bytes)
+}
+
 impl Core {
     pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
-        let memory_bytes = options.memory_bytes;
-        if memory_bytes < STORE_BYTES_MIN && !options.tiny {
-            return Err(Error::BudgetTooSmall {
-                bytes: memory_bytes,
-                minimum: STORE_BYTES_MIN,
-            });
-        }
-        let maximum = crate::space::MEMORY_BYTES_MAX;
-        if memory_bytes > maximum {
-            return Err(Error::BudgetTooLarge {
-                bytes: memory_bytes,
-                maximum,
-            });
-        }
+        let memory_bytes = checked_budget(options)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let heads = if options.heads == 0 {
             cores
