@@ -13,17 +13,23 @@ pub(crate) struct Health {
     code: AtomicU8,
     reason: Mutex<String>,
     hook: OnceLock<Hook>,
+    /// The state, as a number, that the hook was called with last.
+    told: AtomicU8,
 }
 
 type Hook = Box<dyn Fn(&DiskState) + Send + Sync>;
 
+fn code(state: &DiskState) -> u8 {
+    match state {
+        DiskState::Ok => 0,
+        DiskState::Full => 1,
+        DiskState::Failed(_) => 2,
+    }
+}
+
 impl Health {
     pub fn set(&self, state: DiskState, log: &Log) {
-        let code = match &state {
-            DiskState::Ok => 0,
-            DiskState::Full => 1,
-            DiskState::Failed(_) => 2,
-        };
+        let code = code(&state);
         let before = self.code.load(Ordering::Acquire);
         if before == code || before == 2 {
             return;
@@ -36,8 +42,24 @@ impl Health {
             2 => log.disk_failed(),
             _ => log.disk_full(code == 1),
         }
-        if let Some(hook) = self.hook.get() {
-            hook(&self.get());
+        self.tell(log);
+    }
+
+    /// Whether the disk takes writes that add data.
+    pub fn state(&self, log: &Log) -> DiskState {
+        match self.get() {
+            DiskState::Ok if log.is_short_of_disk() => DiskState::Full,
+            state => state,
+        }
+    }
+
+    /// Calls the hook if the state is another one than at the last call.
+    pub fn tell(&self, log: &Log) {
+        let state = self.state(log);
+        if self.told.swap(code(&state), Ordering::AcqRel) != code(&state)
+            && let Some(hook) = self.hook.get()
+        {
+            hook(&state);
         }
     }
 

@@ -77,13 +77,11 @@ impl Durable {
             .store(refused_ms, Ordering::Relaxed);
         let room = if is_short { room_in(ready) } else { u64::MAX };
         self.log().set_disk_room(room);
+        self.health.tell(self.log());
     }
 
     /// Whether the disk takes writes that add data.
     pub fn disk_state(&self) -> DiskState {
-        match self.health.get() {
-            DiskState::Ok if self.log().is_short_of_disk() => DiskState::Full,
-            state => state,
-        }
+        self.health.state(self.log())
     }
 }
