@@ -25,7 +25,7 @@ pub(crate) enum News {
     Away(String),
     /// The store can't be used; the keeper does not try again.
     Unusable(String),
-    /// The keeper has ended after an [`Order::Stop`].
+    /// The keeper has ended after an [`Order::Stop`](crate::keeper::Order::Stop).
     Resigned,
     Report(SyncSender<Report>),
     Stop,

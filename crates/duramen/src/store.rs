@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Tables of objects, in memory and, with a directory, on disk. Shared by [`Arc`]; every thread
-/// that reads or writes takes a [`Session`] of its own.
+/// that reads or writes takes a [`Session`](crate::Session) of its own.
 ///
 /// It ends with [`close`](Store::close): everything is on disk then, the directory is free, and all
 /// its sessions return [`Error::Closed`]. A store that is merely dropped, with its last session,

@@ -4,7 +4,7 @@
 //! [`Node::handle`] takes an input and returns outputs, in order. It never waits. Work on the disk
 //! is output as a [`Task`] for the driver's [`BackupService`](crate::BackupService), which came
 //! with [`NodeOutput::Opened`] and has a thread of its own in a server. Other long work is output
-//! as a [`Job`].
+//! as a [`Job`](crate::Job).
 //!
 //! **Invariants**
 //! - D1: a list is confirmed after its effects are synced: a crash after that leaves the confirmed

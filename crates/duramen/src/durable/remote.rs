@@ -56,16 +56,17 @@ pub struct Call {
 }
 
 /// The connection to a member's backups and to its coordinator. Nothing here blocks or fails: a
-/// call is repeated until it is answered through [`LogWriter`], or the backup is lost.
+/// call is repeated until it is answered through [`LogWriter`](crate::writer::LogWriter), or the
+/// backup is lost.
 pub trait Backups: std::marker::Send + Sync {
-    /// → [`LogWriter::answered`]
+    /// → [`LogWriter::answered`](crate::writer::LogWriter::answered)
     fn send(&self, call: Call);
-    /// → [`LogWriter::freed`]
+    /// → [`LogWriter::freed`](crate::writer::LogWriter::freed)
     fn free(&self, backup: BackupId, segment: SegmentId);
-    /// Syncs all data of this log there. → [`LogWriter::synced`]
+    /// Syncs all data of this log there. → [`LogWriter::synced`](crate::writer::LogWriter::synced)
     fn sync(&self, backup: BackupId);
     /// Makes the coordinator record that no older control segment counts. →
-    /// [`LogWriter::control_head_noted`]
+    /// [`LogWriter::control_head_noted`](crate::writer::LogWriter::control_head_noted)
     fn control_head(&self, min_open: SegmentId);
 }
 

@@ -8,7 +8,8 @@
 //!
 //! **Concurrency**: the threads of a life are the node's (all connections but those for replicas),
 //! the keeper's (connections for replicas), workers, and the disk's chores. The threads of the
-//! store and of the reactors access the node only through [`Membership`](super::Membership).
+//! store and of the reactors access the node only through
+//! [`Membership`](crate::shared::Membership).
 
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
