@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! An object allocated by [`oalloc()`] lies on pages of its own, so that the faults of the processor
-//! show which object is used: objects, not pages, are cached in RAM and written to flash.
+//! An object allocated by [`oalloc()`] lies on pages of its own, so that the faults of the
+//! processor show which object is used: objects, not pages, are cached in RAM and written to flash.
 //! [`malloc()`] is for all other data; there a page is the object.
 //!
 //! | file | content |
