@@ -1,67 +1,25 @@
 //! The durable store on a disk that hangs: only what needs the disk waits for it.
 
+#[path = "common/stoppable.rs"]
+mod stoppable;
+
 use duramen::{Error, Level, Options, Store};
-use duramen_backup::Mode;
-use duramen_backup::disk::{File, Front, Fronted};
-use duramen_backup::os::OsDisk;
 use duramen_engine::TableId;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
+use stoppable::stoppable;
 
 const T: TableId = TableId::DEFAULT;
 
-/// A file whose changes wait while `still` is held.
-struct Stoppable {
-    below: Arc<dyn File>,
-    still: Arc<RwLock<()>>,
-}
-
-impl Front for Stoppable {
-    fn below(&self) -> &dyn File {
-        &*self.below
-    }
-
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.write_at(at, bytes)
-    }
-
-    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.write_durably(at, bytes)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.sync_data()
-    }
-
-    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.allocate(at, bytes, zero)
-    }
-}
-
 /// A store at level `memory` whose disk hangs while the lock is held.
 fn open(dir: &Path) -> (Arc<Store>, Arc<RwLock<()>>) {
-    let still = Arc::new(RwLock::new(()));
-    let told = still.clone();
-    let disk = Fronted::new(
-        Arc::new(OsDisk::new(dir, Mode::Buffered)),
-        move |below| -> Arc<dyn File> {
-            Arc::new(Stoppable {
-                below,
-                still: told.clone(),
-            })
-        },
-    );
+    let (disk, still) = stoppable(dir);
     let mut options = Options::new(dir, 64 << 20).level(Level::Memory);
     options.engine.heads = 2;
     options.engine.huge_pages = false;
     options.wal_bytes = 16 << 20;
-    let store = Store::open_on(Arc::new(disk), options, true, &|_| {}).unwrap();
+    let store = Store::open_on(disk, options, true, &|_| {}).unwrap();
     (store, still)
 }
 

@@ -1,17 +1,17 @@
 //! The durable store over real directories: acknowledged writes are there after any end.
 
+#[path = "common/stoppable.rs"]
+mod stoppable;
+
 use duramen::{Condition, Error, Level, Options, Phase, Session, Store, Version};
-use duramen_backup::Mode;
-use duramen_backup::disk::{File, Front, Fronted};
-use duramen_backup::os::OsDisk;
 use duramen_base::random::Random;
 use duramen_engine::TableId;
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use stoppable::stoppable;
 
 const T: TableId = TableId::DEFAULT;
 
@@ -68,16 +68,8 @@ fn writes_are_there_after_close_and_after_drop() {
 fn synced_writes_survive_a_kill_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
     let copy = tempfile::tempdir().unwrap();
-    let still = Arc::new(RwLock::new(()));
-    let calls = still.clone();
-    let disk = Fronted::new(
-        Arc::new(OsDisk::new(dir.path(), Mode::Buffered)),
-        move |below| -> Arc<dyn File> {
-            let still = calls.clone();
-            Arc::new(Stoppable { below, still })
-        },
-    );
-    let store = Store::open_on(Arc::new(disk), options(dir.path()), true, &|_| {}).unwrap();
+    let (disk, still) = stoppable(dir.path());
+    let store = Store::open_on(disk, options(dir.path()), true, &|_| {}).unwrap();
     let mut session = store.session().unwrap();
     let mut model = BTreeMap::new();
     for n in 0..2000u32 {
@@ -107,33 +99,6 @@ fn synced_writes_survive_a_kill_at_any_time() {
                 assert_eq!(value(&mut other, &key).is_some(), model.contains_key(&key));
             }
         }
-    }
-}
-
-/// A file whose changes wait while `still` is held.
-struct Stoppable {
-    below: Arc<dyn File>,
-    still: Arc<RwLock<()>>,
-}
-
-impl Front for Stoppable {
-    fn below(&self) -> &dyn File {
-        &*self.below
-    }
-
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.write_at(at, bytes)
-    }
-
-    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.write_durably(at, bytes)
-    }
-
-    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
-        let _goes_on = self.still.read().unwrap();
-        self.below.allocate(at, bytes, zero)
     }
 }
 
