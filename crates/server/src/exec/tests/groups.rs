@@ -4,22 +4,14 @@ use super::*;
 
 /// Runs one round: each client's input, in turn.
 fn round(executor: &mut Executor, clients: &mut [Client], inputs: &[String]) -> Vec<String> {
-    let mut parsed = Vec::new();
+    let mut all = Vec::new();
     for input in inputs {
-        let mut requests = Requests::new();
-        parse_requests(
-            input.as_bytes(),
-            &Limits::default(),
-            &mut ParseState::new(),
-            &mut requests,
-        )
-        .expect("well-formed requests");
-        parsed.push(requests);
+        all.push(parsed(input.as_bytes()));
     }
     let mut outs = vec![Vec::new(); clients.len()];
     let mut turns: Vec<Turn<'_>> = clients
         .iter_mut()
-        .zip(&parsed)
+        .zip(&all)
         .zip(inputs)
         .zip(&mut outs)
         .map(|(((client, requests), input), out)| Turn {
@@ -31,7 +23,7 @@ fn round(executor: &mut Executor, clients: &mut [Client], inputs: &[String]) -> 
         })
         .collect();
     executor.run(&mut turns);
-    for (turn, requests) in turns.iter().zip(&parsed) {
+    for (turn, requests) in turns.iter().zip(&all) {
         assert_eq!(turn.executed, requests.len());
     }
     drop(turns);
@@ -75,6 +67,26 @@ fn every_connection_gets_its_own_replies_in_order() {
     );
 }
 
+/// Runs a client's requests turn by turn: the number of requests of each turn, and its replies.
+fn turns(executor: &mut Executor, client: &mut Client, input: &str) -> Vec<(usize, Vec<u8>)> {
+    let requests = parsed(input.as_bytes());
+    let (mut executed, mut turns) = (0, Vec::new());
+    while executed < requests.len() {
+        let mut out = Vec::new();
+        let mut turn = [Turn {
+            client,
+            requests: &requests,
+            input: input.as_bytes(),
+            out: &mut out,
+            executed,
+        }];
+        executor.run(&mut turn);
+        let before = std::mem::replace(&mut executed, turn[0].executed);
+        turns.push((executed - before, out));
+    }
+    turns
+}
+
 #[test]
 fn a_turn_stops_when_its_replies_pile_up_and_goes_on_later() {
     let server = Server::new(1);
@@ -83,32 +95,14 @@ fn a_turn_stops_when_its_replies_pile_up_and_goes_on_later() {
     let mut set = Vec::new();
     RequestEncoder::new(&mut set).request(&["SET", "k", &value]);
     run(&mut executor, &mut client, &set);
-    let input = "GET k\r\n".repeat(10);
-    let mut requests = Requests::new();
-    parse_requests(
-        input.as_bytes(),
-        &Limits::default(),
-        &mut ParseState::new(),
-        &mut requests,
-    )
-    .expect("well-formed requests");
-    let (mut executed, mut rounds, mut bytes) = (0, 0, 0);
-    while executed < 10 {
-        let mut out = Vec::new();
-        let mut turn = [Turn {
-            client: &mut client,
-            requests: &requests,
-            input: input.as_bytes(),
-            out: &mut out,
-            executed,
-        }];
-        executor.run(&mut turn);
-        executed = turn[0].executed;
-        rounds += 1;
-        bytes += out.len();
-        assert!(out.len() <= super::super::OUT_BYTES_PER_TURN + 300_020);
-    }
-    assert_eq!(rounds, 3);
+    let turns = turns(&mut executor, &mut client, &"GET k\r\n".repeat(10));
+    assert!(
+        turns
+            .iter()
+            .all(|(_, out)| out.len() <= super::super::OUT_BYTES_PER_TURN + 300_020)
+    );
+    let bytes: usize = turns.iter().map(|(_, out)| out.len()).sum();
+    assert_eq!(turns.len(), 3);
     assert_eq!(bytes, 10 * (300_000 + "$300000\r\n\r\n".len()));
 }
 
@@ -122,29 +116,11 @@ fn a_turn_stops_when_its_writes_pile_up_and_goes_on_later() {
     RequestEncoder::new(&mut set).request(&["SET", "k", &value]);
     run(&mut executor, &mut client, &set);
     let input = "SETRANGE k 0 y\r\n".repeat(10) + &"SET s 1\r\n".repeat(50);
-    let mut requests = Requests::new();
-    parse_requests(
-        input.as_bytes(),
-        &Limits::default(),
-        &mut ParseState::new(),
-        &mut requests,
-    )
-    .expect("well-formed requests");
-    let (mut executed, mut turns, mut out) = (0, Vec::new(), Vec::new());
-    while executed < requests.len() {
-        let mut turn = [Turn {
-            client: &mut client,
-            requests: &requests,
-            input: input.as_bytes(),
-            out: &mut out,
-            executed,
-        }];
-        executor.run(&mut turn);
-        turns.push(turn[0].executed - executed);
-        executed = turn[0].executed;
-    }
-    assert_eq!(turns, [4, 4, 52]);
+    let turns = turns(&mut executor, &mut client, &input);
+    let counts: Vec<usize> = turns.iter().map(|(count, _)| *count).collect();
+    assert_eq!(counts, [4, 4, 52]);
     let expected = ":300000\r\n".repeat(10) + &"+OK\r\n".repeat(50);
+    let out: Vec<u8> = turns.into_iter().flat_map(|(_, out)| out).collect();
     assert_eq!(String::from_utf8_lossy(&out), expected);
 }
 

@@ -136,8 +136,7 @@ impl Session {
     }
 }
 
-/// Parses all of `input` and runs it as one turn.
-pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+pub(super) fn parsed(input: &[u8]) -> Requests {
     let mut requests = Requests::new();
     parse_requests(
         input,
@@ -146,6 +145,12 @@ pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) ->
         &mut requests,
     )
     .expect("well-formed requests");
+    requests
+}
+
+/// Parses all of `input` and runs it as one turn.
+pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+    let requests = parsed(input);
     let mut out = Vec::new();
     let mut executed = 0;
     while executed < requests.len() {
