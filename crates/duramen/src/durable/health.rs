@@ -56,7 +56,9 @@ impl Health {
     /// Calls the hook if the state is another one than at the last call.
     pub fn tell(&self, log: &Log) {
         let state = self.state(log);
-        if self.told.swap(code(&state), Ordering::AcqRel) != code(&state)
+        let code = code(&state);
+        if self.told.load(Ordering::Relaxed) != code
+            && self.told.swap(code, Ordering::AcqRel) != code
             && let Some(hook) = self.hook.get()
         {
             hook(&state);

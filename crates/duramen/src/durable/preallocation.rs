@@ -42,6 +42,11 @@ impl Durable {
     /// A1. Called before a commit, and in the background. A failure of the device shows in the next
     /// write.
     pub fn secure_room(&self, local: &Local) {
+        self.take_frames(local);
+        self.health.tell(self.log());
+    }
+
+    fn take_frames(&self, local: &Local) {
         let geometry = local.backup.geometry();
         let group = self
             .log()
@@ -77,7 +82,6 @@ impl Durable {
             .store(refused_ms, Ordering::Relaxed);
         let room = if is_short { room_in(ready) } else { u64::MAX };
         self.log().set_disk_room(room);
-        self.health.tell(self.log());
     }
 
     /// Whether the disk takes writes that add data.
