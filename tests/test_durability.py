@@ -2,6 +2,7 @@
 foreign."""
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -616,6 +617,33 @@ def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
     with server.connect() as wire:
         for key, value in acknowledged.items():
             assert wire.call("GET", key) == value
+
+
+def test_a_copy_with_holes_gets_its_space(small_disk, durable):
+    """A data directory that was copied with holes had no space of its own: when others had filled
+    the disk, a write in the middle of the write-ahead log failed, and the server with it."""
+    server = durable(dir=small_disk / "data", memory="64mb")
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+    assert server.stop() == 0
+    copy, ballast = small_disk / "copy", small_disk / "ballast"
+    subprocess.run(["cp", "-a", "--sparse=always", small_disk / "data", copy], check=True)
+
+    def lacks_space():
+        files = [copy / name for name in ("superblock", "wal", "frames")]
+        return any(file.stat().st_blocks * 512 < file.stat().st_size for file in files)
+
+    assert lacks_space()
+    with open(ballast, "wb") as file, contextlib.suppress(OSError):
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - (1 << 20))
+    command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", copy]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S)
+    assert refused.returncode != 0 and "copied with holes" in refused.stderr, refused
+    ballast.unlink()
+    server = durable(dir=copy, memory="64mb")
+    assert not lacks_space()
+    with server.connect() as wire:
+        assert wire.call("GET", "k") == b"v"
 
 
 def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):

@@ -142,6 +142,15 @@ pub trait File: Send + Sync {
     /// `StorageFull` if there is not enough space.
     fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()>;
 
+    /// Reserves space for all existing bytes: a copy of a file may have holes. Returns how many
+    /// bytes from the start have space: fewer than there are if the disk is full.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn fill_holes(&self) -> io::Result<u64> {
+        self.bytes()
+    }
+
     /// Length in bytes.
     ///
     /// # Errors
@@ -210,6 +219,10 @@ impl<F: Front> File for F {
 
     fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
         Front::allocate(self, at, bytes, zero)
+    }
+
+    fn fill_holes(&self) -> io::Result<u64> {
+        self.below().fill_holes()
     }
 
     fn bytes(&self) -> io::Result<u64> {

@@ -106,6 +106,13 @@ pub enum Error {
     #[error("`{place}` is full")]
     Full { place: String },
 
+    // Free space, and start again.
+    #[error(
+        "the files in `{place}` were copied with holes, and the file system has no space to fill them: free some, or copy them again \
+         without holes"
+    )]
+    Holes { place: String },
+
     // The caller chooses another backup.
     #[error("`{place}` takes no new segments now: it is short of {what}")]
     Busy { place: String, what: &'static str },

@@ -11,7 +11,7 @@ use duramen_base::planted::{Bug, has_bug};
 use std::collections::BTreeSet;
 use std::io;
 
-use duramen_format::frame::{BLOCK_BYTES, SLOT_BYTES, Slot, data_at, slot_at};
+use duramen_format::frame::{BLOCK_BYTES, SLOT_BYTES, Slot, data_at, data_start, slot_at};
 
 use crate::error::is_full;
 use crate::region::Region;
@@ -55,6 +55,15 @@ impl Frames {
             retired: 0,
             lacks_space: false,
         }
+    }
+
+    /// The first `bytes` of the region have space; false: not even all slots have it.
+    pub(crate) fn have_space(&mut self, bytes: u64) -> bool {
+        let geometry = &self.geometry;
+        let data = bytes.checked_sub(data_start(geometry.frames));
+        let frames = data.map(|data| data / u64::from(geometry.segment_bytes));
+        self.allocated = self.allocated.min(frames.unwrap_or_default() as u32);
+        data.is_some()
     }
 
     pub(crate) fn lacks_space(&self) -> bool {

@@ -173,6 +173,7 @@ impl Backup {
             state.failed = Some("it was opened to be read alone".to_owned());
         } else {
             sync_all(&*disk, &place, &wal, &frames)?;
+            fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
         }
         let held = state.held.clone();
         let backup = Backup {
@@ -243,6 +244,29 @@ fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Resu
         .and_then(|()| wal.sync())
         .and_then(|()| disk.sync_dir())
         .map_err(|error| Error::io(place, "sync the files", error))
+}
+
+/// Reserves the space of a copy with holes: a write in place never fails for lack of it. Frames
+/// without space get it when they are needed.
+fn fill_holes(
+    disk: &dyn Disk,
+    place: &str,
+    wal: &Region,
+    region: &Region,
+    frames: &mut Frames,
+) -> Result<(), Error> {
+    let mut filled = || -> io::Result<bool> {
+        let superblock = region::superblock(disk, OpenHow::ReadWrite)?;
+        let whole = |region: &Region| io::Result::Ok(region.fill_holes()? >= region.bytes()?);
+        Ok(whole(&superblock)? && whole(wal)? && frames.have_space(region.fill_holes()?))
+    };
+    match filled() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Holes {
+            place: place.to_owned(),
+        }),
+        Err(error) => Err(Error::io(place, "reserve space for the files", error)),
+    }
 }
 
 pub(crate) fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use duramen_base::lock::{STORE_FILES, file_of_store, lock_alone};
 use duramen_disk::Parallel;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buffer::Buffer;
 use crate::create::{self, Probe};
@@ -30,6 +30,8 @@ use crate::region::{FRAMES, LOCK, WAL};
 use crate::types::Mode;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
+/// The unit in which the operating system says how much space a file takes.
+const STAT_BLOCK_BYTES: u64 = 512;
 /// Bytes copied at once where the caller's memory is not aligned for the device.
 const BOUNCE_BYTES: usize = 1 << 20;
 /// Aligned buffers kept for reuse: one for each of the few threads that read at restart.
@@ -509,6 +511,20 @@ impl File for OsFile {
         self.cached.sync_data()
     }
 
+    fn fill_holes(&self) -> io::Result<u64> {
+        let end = self.bytes()?;
+        let has_holes = self.cached.metadata()?.blocks() * STAT_BLOCK_BYTES < end;
+        if self.mode == Mode::Raw || !has_holes {
+            return Ok(end);
+        }
+        match rustix::fs::fallocate(&self.cached, FallocateFlags::empty(), 0, end) {
+            Ok(()) => Ok(end),
+            Err(Errno::NOSPC | Errno::DQUOT) => first_hole(&self.cached),
+            // A file system that compresses, or that reserves no space.
+            Err(_) => Ok(end),
+        }
+    }
+
     fn bytes(&self) -> io::Result<u64> {
         // A partition's length is not in its metadata.
         let end = rustix::fs::seek(&self.cached, SeekFrom::End(0))?;
@@ -521,7 +537,12 @@ fn is_cached(file: &fs::File, at: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(file, &mut into, at, ReadWriteFlags::NOWAIT);
-    read != Err(rustix::io::Errno::AGAIN)
+    read != Err(Errno::AGAIN)
+}
+
+/// The first byte that was not written, or the length. Reserved space may count as a hole.
+fn first_hole(file: &fs::File) -> io::Result<u64> {
+    Ok(rustix::fs::seek(file, SeekFrom::Hole(0))?)
 }
 
 fn is_aligned(at: u64, bytes: &[u8]) -> bool {
@@ -540,7 +561,7 @@ fn write_all(
         let written = match rustix::io::pwritev2(file, &[IoSlice::new(bytes)], at, flags) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => written,
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         };
         at += written as u64;

@@ -66,6 +66,11 @@ impl Region {
         self.file.allocate(self.start + at, bytes, zero)
     }
 
+    /// Reserves space for the whole region; returns how many of its bytes have space.
+    pub(crate) fn fill_holes(&self) -> io::Result<u64> {
+        Ok(self.file.fill_holes()?.saturating_sub(self.start))
+    }
+
     /// Bytes from the region's start to the end of its file.
     pub(crate) fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.bytes()?.saturating_sub(self.start))
