@@ -39,6 +39,8 @@ pub(super) struct Connection {
     /// Replies that wait for the log; nothing is received meanwhile, even if `waits_for` is
     /// `Input`.
     pub(super) held: Option<HeldReplies>,
+    /// The replies of its last turn waited for the disk.
+    pub(super) writes: bool,
     /// The connection's replies wait for those of requests that need flash, at most until this
     /// time, in milliseconds of the server's clock; 0 = they do not wait.
     pub(super) corked_until_ms: u64,
@@ -93,6 +95,7 @@ impl Connection {
             closing: false,
             waits_for: WaitsFor::Input,
             held: None,
+            writes: false,
             corked_until_ms: 0,
             parked: None,
         }
