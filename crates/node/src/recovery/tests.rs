@@ -129,7 +129,7 @@ impl Recoveries {
             RunStage::Committing => Stage::Committing,
             RunStage::Settling => {
                 let commit = run.side.commit().expect("nothing is at it");
-                Stage::Settling(commit, u64::MAX)
+                Stage::Settling(commit, u64::MAX, 0)
             }
             RunStage::Reporting => Stage::Reporting(replayed, 0),
             RunStage::ReportingFailure => Stage::Reporting(failed, 0),
@@ -363,7 +363,7 @@ fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     let run = rig.recoveries.runs.get_mut(&ID).unwrap();
     let commit = run.side.commit().expect("nothing is at it");
     run.is_committed = true;
-    run.stage = Stage::Settling(commit, SETTLE_US);
+    run.stage = Stage::Settling(commit, SETTLE_US, 0);
     assert!(rig.recoveries.due_us() <= SETTLE_US);
     rig.now_us = SETTLE_US - 1;
     rig.poll();
