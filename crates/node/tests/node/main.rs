@@ -11,3 +11,4 @@ mod settings;
 mod histories;
 mod recovery;
 mod replication;
+mod slow;
