@@ -772,7 +772,7 @@ fn acknowledged_bytes_survive_any_losses_and_returns() {
         let result = std::panic::catch_unwind(|| live(seed, config()));
         let Ok(world) = result else {
             panic!(
-                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test losses"
+                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test replication losses"
             );
         };
         losses += world.losses;
