@@ -1,6 +1,7 @@
 """A durable server whose disk hangs: only those clients wait whose replies need the disk. All clients
 of these tests are served by one thread."""
 
+import contextlib
 import threading
 import time
 import urllib.request
@@ -102,6 +103,28 @@ def test_a_reader_does_not_wait_for_the_commit_of_another_client(hanging_disk, s
             time.sleep(1)
             assert seconds(lambda: other.call("GET", "0")) < AT_ONCE_S
         assert wire.reply() == b"OK"
+
+
+@pytest.mark.parametrize("writers", [1, 20])
+def test_a_new_client_is_served_while_all_others_wait_for_the_disk(hanging_disk, start, writers):
+    """A thread whose clients all write commits by itself. The disk hung, and the thread with it: it
+    accepted nobody. Twice, because the threads change their roles."""
+    server = serve(start, hanging_disk, "synced")
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(server.connect()) for _ in range(writers)]
+        for n in range(2):
+            for wire in wires * 10:
+                assert wire.call("SET", "k", n) == b"OK"
+            with harness.frozen(hanging_disk):
+                for number, wire in enumerate(wires):
+                    wire.send(encode("SET", number, n))
+                time.sleep(1)
+                with server.connect() as new:
+                    assert seconds(lambda: new.call("PING")) < AT_ONCE_S
+                    assert seconds(lambda: new.call("INFO")) < AT_ONCE_S
+                    assert new.call("GET", "k") == str(n).encode()
+            assert [wire.reply() for wire in wires] == [b"OK"] * writers
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize(

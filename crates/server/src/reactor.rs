@@ -16,8 +16,8 @@
 //!   or over `output-pause`, and for writing only while it has replies that may be sent. A socket
 //!   that was not drained is reported again, after all others.
 //!
-//! **Concurrency.** Everything here belongs to the thread; other threads reach it through its
-//! mailbox.
+//! **Concurrency.** Everything here belongs to one thread at a time (standby::Y1); other threads
+//! reach it through its mailbox.
 
 mod accept;
 mod connection;
@@ -30,16 +30,18 @@ mod output;
 mod round;
 mod slots;
 mod spin;
+mod standby;
 mod stop;
 mod timers;
 
 pub(crate) use listener::{Listeners, bind};
+pub(crate) use standby::Standby;
 
 use crate::clock;
 use crate::config::Poll;
 use crate::error::ServerError;
 use crate::exec::{Executor, Verdict};
-use crate::shared::{ConfigCache, Message, Shared, Stop, ThreadShared};
+use crate::shared::{ConfigCache, Message, Running, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
 use flash::Flash;
@@ -111,6 +113,9 @@ pub(crate) struct Reactor {
     /// Set by a graceful stop: the time at which clients that do not take their replies are given
     /// up.
     stop_deadline: Option<Instant>,
+    standby: Arc<Standby<Box<Reactor>>>,
+    /// The last field: everything else is dropped before the server counts the reactor as ended.
+    _running: Running,
 }
 
 impl Reactor {
@@ -122,7 +127,9 @@ impl Reactor {
         shared: Arc<Shared>,
         number: usize,
         listeners: Listeners,
-    ) -> Result<Reactor, ServerError> {
+        standby: Arc<Standby<Box<Reactor>>>,
+        running: Running,
+    ) -> Result<Box<Reactor>, ServerError> {
         let system = |doing| {
             move |e: rustix::io::Errno| ServerError::System {
                 doing,
@@ -147,7 +154,7 @@ impl Reactor {
             )
             .map_err(system("watch a listener"))?;
         }
-        Ok(Reactor {
+        Ok(Box::new(Reactor {
             config: ConfigCache::new(&shared),
             executor: Executor::new(Arc::clone(&shared), number)?,
             epoll,
@@ -175,7 +182,9 @@ impl Reactor {
             stop_deadline: None,
             number,
             shared,
-        })
+            standby,
+            _running: running,
+        }))
     }
 
     /// Whether a group waits to be run.
@@ -187,8 +196,9 @@ impl Reactor {
         &self.shared.threads[self.number]
     }
 
-    /// Serves until the server stops.
-    pub(crate) fn run(mut self) {
+    /// Serves until the server stops (true), or until another thread serves because a commit took
+    /// long here.
+    fn run(mut self: Box<Self>) -> bool {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             self.wait(&mut events);
@@ -198,7 +208,12 @@ impl Reactor {
                 self.me().counters.rounds.add(1);
             }
             self.round(&events);
-            self.tend_held();
+            if let Some(level) = self.tend_held() {
+                match self.commit_here(level) {
+                    Some(reactor) => self = reactor,
+                    None => return false,
+                }
+            }
             self.uncork_late();
             events.clear();
             self.sweep();
@@ -214,6 +229,17 @@ impl Reactor {
         }
         self.close_all();
         self.me().beat.sleeps(); // no thread is missed from now on
+        true
+    }
+
+    /// Runs `first`, then each reactor whose own thread commits for long, until no reactor runs.
+    pub(crate) fn work(standby: &Standby<Box<Reactor>>, first: Option<Box<Reactor>>) {
+        let mut next = first;
+        while let Some(reactor) = next.take().or_else(|| standby.stand_by()) {
+            if reactor.run() {
+                return standby.ended();
+            }
+        }
     }
 
     /// Runs one round over the events of epoll and the work left from the last round.
@@ -467,6 +493,7 @@ impl Reactor {
             self.with_output -= 1;
         }
         self.account(&connection, 0, 0);
+        self.holds.writers -= usize::from(connection.writes);
         let memory = connection.memory().max(connection.memory);
         self.buffers.freed.add(memory + size_of::<Connection>());
         self.slots.release(token);

@@ -8,7 +8,7 @@ use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::exec::{COMMANDS, restore_databases};
 use crate::process::raise_file_limit;
-use crate::reactor::{Listeners, Reactor, bind};
+use crate::reactor::{Listeners, Reactor, Standby, bind};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_engine::{Options, Store};
@@ -164,29 +164,27 @@ impl Server {
     fn start_reactors(&mut self, listeners: Vec<Listeners>) -> Result<(), ServerError> {
         let threads = listeners.len();
         let (started, starts) = mpsc::channel();
+        let standby = Arc::new(Standby::default());
         for (number, listeners) in listeners.into_iter().enumerate() {
             let (shared, started) = (Arc::clone(&self.shared), started.clone());
             let running = shared.ending.begin();
-            let thread = std::thread::Builder::new()
-                .name(format!("reactor-{number}"))
-                .spawn(move || {
-                    let _running = running;
-                    match Reactor::new(shared, number, listeners) {
-                        Ok(reactor) => {
-                            let _ = started.send(Ok(()));
-                            reactor.run();
-                        }
-                        Err(error) => {
-                            let _ = started.send(Err(error));
-                        }
+            let made = Arc::clone(&standby);
+            standby.begins();
+            self.spawn(format!("reactor-{number}"), move || {
+                let reactor = Reactor::new(shared, number, listeners, Arc::clone(&made), running);
+                match reactor {
+                    Ok(reactor) => {
+                        let _ = started.send(Ok(()));
+                        Reactor::work(&made, Some(reactor));
                     }
-                })
-                .map_err(|source| ServerError::System {
-                    doing: "start a reactor thread",
-                    source,
-                })?;
-            self.threads.push(thread);
+                    Err(error) => {
+                        made.ended();
+                        let _ = started.send(Err(error));
+                    }
+                }
+            })?;
         }
+        self.spawn("standby".to_owned(), move || Reactor::work(&standby, None))?;
         drop(started);
         for _ in 0..threads {
             starts.recv().unwrap_or_else(|_| {
@@ -196,6 +194,20 @@ impl Server {
                 })
             })?;
         }
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ServerError> {
+        let thread = std::thread::Builder::new().name(name).spawn(work);
+        let thread = thread.map_err(|source| ServerError::System {
+            doing: "start a reactor thread",
+            source,
+        })?;
+        self.threads.push(thread);
         Ok(())
     }
 
@@ -271,9 +283,6 @@ impl Server {
         if !self.is_ended() {
             return Err(self.stuck());
         }
-        for thread in self.threads.drain(..) {
-            thread.join().expect("a reactor thread panicked");
-        }
         if let Some(loader) = self.loader.take() {
             // The life may have ended while it began: resources that its loader holds must be free
             // for the next life.
@@ -283,6 +292,10 @@ impl Server {
             && !closing::close(&self.shared, durability, |how| self.patience(how))?
         {
             return Err(self.stuck());
+        }
+        // One may have committed until now.
+        for thread in self.threads.drain(..) {
+            thread.join().expect("a reactor thread panicked");
         }
         if let Some(mut life) = self.life.take() {
             life.end();

@@ -38,7 +38,7 @@ pub use member_status::MemberStatus;
 pub use membership::{Membership, ViewCache};
 pub use settings::{Changes, ConfigCache};
 pub use watch::Beat;
-pub(crate) use watch::Ending;
+pub(crate) use watch::{Ending, Running};
 
 use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};

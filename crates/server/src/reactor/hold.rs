@@ -2,10 +2,11 @@
 //!
 //! Requests run at once; the data that they wrote or saw becomes durable later. Until then the
 //! connection's replies stay in its output buffer and it is not read from; other connections
-//! continue. After each round the thread requests a commit from the log writer. If all its
-//! connections are held, it commits by itself: it would sleep otherwise, and two threads need not
-//! be woken. A disk may hang, and then the thread with it. A reply of `CLIENT KILL` waits in the
-//! same way, until the killed clients are gone; their threads announce that like a commit.
+//! continue. After each round the thread requests a commit from the log writer. It commits by
+//! itself if all its clients write: two threads need not be woken then, and nobody else waits for
+//! the disk. If the disk hangs, another thread takes over (`standby`). A reply of `CLIENT KILL`
+//! waits in the same way, until the killed clients are gone; their threads announce that like a
+//! commit.
 //!
 //! **Invariants**
 //! - I1: no byte at or after [`HeldReplies::from`] is sent before its wait is over: see
@@ -17,7 +18,9 @@
 //!   none is forgotten while the thread sleeps (`shared::Commits`).
 //! - I4: if the log fails, held replies become errors, because their content may not be true. But
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
-//!   and the client asks other members.
+//!   and the client asks other members. A connection is also closed after these errors if a request
+//!   of the turn changed its state (`SELECT`, `MULTI`, `HELLO`, `CLIENT REPLY OFF`): its client
+//!   would write into another database, or take `+QUEUED` for a reply.
 //! - I5: in a cluster no reply that depends on data is sent unless this member was allowed to
 //!   answer at some moment after the request ran (membership::M2). The right is checked
 //!   once per group, after it ran, and then at each check of the held replies. The node's thread
@@ -30,10 +33,12 @@
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
+use crate::clock;
 use crate::exec::{Wait, WaitState};
 use crate::seldom::seldom;
 use duramen_base::ids::Level;
 use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
+use std::sync::Arc;
 
 /// Held replies of one turn.
 pub(super) struct HeldReplies {
@@ -64,6 +69,8 @@ const LEASE_LOOK_MS: u64 = 2;
 #[derive(Default)]
 pub(super) struct HeldConnections {
     tokens: Vec<Token>,
+    /// Number of connections whose last turn waited for the disk.
+    pub(super) writers: usize,
     /// Requests of native clients wait for the log, and must be finished even if their connections
     /// are gone.
     pub(super) unfinished: bool,
@@ -112,21 +119,26 @@ impl Reactor {
     /// Holds the replies that the last turn appended from `from` on, if they must wait. To be
     /// called when the connection is out of its slot, before anything is sent.
     pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
+        let writes = self.hold_turn(token, connection, from) > Level::Memory;
+        self.holds.writers -= usize::from(connection.writes);
+        self.holds.writers += usize::from(writes);
+        connection.writes = writes;
+    }
+
+    /// The level that the turn waits for.
+    fn hold_turn(&mut self, token: Token, connection: &mut Connection, from: usize) -> Level {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
         if bytes == 0 || wait.is_none() || wait.is_durable() && self.may_reply() {
-            return;
+            connection.mode = connection.client.mode();
+            return Level::Memory;
         }
         // A failed disk is noticed at the next check.
-        match self.state_of(&wait, None) {
-            WaitState::Waiting { deadline_ms } => self.holds.look_until(deadline_ms),
-            _ => return,
-        }
+        let state = self.state_of(&wait, None);
         let level = wait.level();
         let deadline_ms = self.reply_deadline_ms(connection, &wait);
-        self.holds.look_until(deadline_ms);
+        let has_own_end = wait.has_own_end();
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
-        connection.client.note_blocked(wait.has_own_end());
         connection.held = Some(HeldReplies {
             from,
             bytes,
@@ -134,6 +146,16 @@ impl Reactor {
             since_ms: self.now_ms,
             deadline_ms,
         });
+        let WaitState::Waiting {
+            deadline_ms: ends_ms,
+        } = state
+        else {
+            connection.finish_hold(state);
+            return Level::Memory;
+        };
+        self.holds.look_until(ends_ms);
+        self.holds.look_until(deadline_ms);
+        connection.client.note_blocked(has_own_end);
         if self.holds.tokens.is_empty() {
             self.me().counters.held_since_ms.set(self.now_ms);
         }
@@ -141,6 +163,7 @@ impl Reactor {
         if level > Level::Memory {
             self.holds.demand = self.holds.demand.max(Some(level));
         }
+        level
     }
 
     /// The time at which replies held from now on become errors (I6); 0 = never.
@@ -190,30 +213,58 @@ impl Reactor {
     }
 
     /// After each round: starts a commit for the held replies, and releases the replies that are
-    /// durable now.
-    pub(super) fn tend_held(&mut self) {
+    /// durable now. Returns the level of a commit that this thread is to make.
+    pub(super) fn tend_held(&mut self) -> Option<Level> {
         if self.holds.is_empty() {
-            return;
-        }
-        if let Some(level) = self.holds.demand
-            && let Some(durability) = self.shared.durability()
-        {
-            // Other clients of this thread do not wait for the disk.
-            let held = self.holds.tokens.iter();
-            let held = held.filter(|token| self.slots.get(**token).is_some());
-            if self.slots.len() > held.count() {
-                durability.log().demand(level);
-                self.holds.demand = None;
-            } else if durability.log().try_commit_here(level) {
-                self.holds.demand = None;
-                return self.release_held();
-            }
-            // Otherwise another thread commits now, and wakes this thread to try again.
+            return None;
         }
         let late = self.holds.deadline_ms > 0 && self.now_ms >= self.holds.deadline_ms;
         if late || self.me().commits.count() != self.holds.seen {
             self.release_held();
         }
+        let level = self.holds.demand?;
+        let all_write = self.slots.len() == self.holds.writers && !self.flash.is_busy();
+        if all_write && self.standby.may_commit(self.now_ms) {
+            return Some(level);
+        }
+        self.demand_commit();
+        None
+    }
+
+    /// Requests the commit that held replies wait for from the log writer's thread.
+    pub(super) fn demand_commit(&mut self) {
+        if let Some(level) = self.holds.demand.take()
+            && let Some(durability) = self.shared.durability()
+        {
+            durability.log().demand(level);
+        }
+    }
+
+    /// Commits on this thread, and releases the replies that are durable then. None: the disk
+    /// answered late, and another thread serves the clients.
+    pub(super) fn commit_here(self: Box<Self>, level: Level) -> Option<Box<Self>> {
+        let Some(durability) = self.shared.durability().cloned() else {
+            return Some(self);
+        };
+        let standby = Arc::clone(&self.standby);
+        let ticket = match standby.put_aside(self) {
+            Ok(ticket) => ticket,
+            Err(mut reactor) => {
+                reactor.demand_commit();
+                return Some(reactor);
+            }
+        };
+        let began_ms = clock::coarse_ms();
+        let has_committed = durability.log().try_commit_here(level);
+        let now_ms = clock::coarse_ms();
+        standby.note_commit(now_ms, now_ms - began_ms);
+        let mut reactor = standby.take_back(&ticket)?;
+        // Otherwise another thread commits now, and wakes this thread to try again.
+        if has_committed {
+            reactor.holds.demand = None;
+            reactor.release_held();
+        }
+        Some(reactor)
     }
 
     /// A held connection sent more: from now on epoll does not report it.
@@ -327,6 +378,13 @@ impl Connection {
         };
         self.client.note_blocked(false);
         let end = held.from + held.bytes;
+        let mode = self.client.mode();
+        let is_failed = matches!(state, WaitState::Failed(_));
+        if is_failed && mode.misleads(self.mode) {
+            self.closing = true; // I4
+            self.waits_for = WaitsFor::Input;
+        }
+        self.mode = mode;
         match state {
             WaitState::Waiting { .. } | WaitState::Over => {}
             WaitState::Instead { hoped, reply } => {

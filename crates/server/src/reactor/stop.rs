@@ -28,7 +28,7 @@ impl Reactor {
     /// Whether every client has its replies, or the time is up.
     pub(super) fn drained(&mut self) -> bool {
         self.begin_drain();
-        self.tend_held();
+        self.demand_commit();
         let waiting = self.slots.tokens().into_iter().any(|token| {
             self.slots.get(token).is_some_and(|connection| {
                 connection.unsent_bytes() > 0
