@@ -27,6 +27,8 @@ pub struct Leader {
     pub stores: bool,
     /// Batches that are not stored.
     pub waiting: VecDeque<(Token, Batch)>,
+    /// The time of the tick that it asked for last; `u64::MAX` after it.
+    pub wakes_at_us: u64,
     /// It dies after so many outputs: the later ones, and what they would store, are lost.
     pub dies_after: Option<u64>,
     pub is_dead: bool,
@@ -49,6 +51,7 @@ impl Leader {
             term,
             stores: true,
             waiting: VecDeque::new(),
+            wakes_at_us: u64::MAX,
             dies_after: None,
             is_dead: false,
         };
@@ -56,9 +59,12 @@ impl Leader {
         (leader, outputs)
     }
 
-    /// Handles an input. Batches are stored, or wait; returns the other outputs in their order,
-    /// also those that follow from a commit.
+    /// Handles an input. Batches are stored, or wait, and the time of the next tick is noted; returns
+    /// the other outputs in their order, also those that follow from a commit.
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
+        if matches!(input, Input::Tick) {
+            self.wakes_at_us = u64::MAX;
+        }
         let outputs = self.coordinator.handle(now_us, input);
         self.carry_out(now_us, outputs)
     }
@@ -81,6 +87,7 @@ impl Leader {
                     outputs.extend(self.coordinator.handle(now_us, stored));
                 }
                 Output::Persist { token, batch } => self.waiting.push_back((token, batch)),
+                Output::WakeAt { at_us } => self.wakes_at_us = at_us,
                 other => others.push(other),
             }
         }

@@ -30,7 +30,6 @@ pub struct Rig {
     pub now_us: u64,
     pub answers: BTreeMap<ReplyId, CoordinatorAnswer>,
     pub asked: VecDeque<PendingCall>,
-    pub wakes_at_us: Option<u64>,
     /// It has reported that it may not judge, and perhaps that it resigns.
     pub unfit: Option<bool>,
     next_reply: u64,
@@ -55,7 +54,6 @@ impl Rig {
             now_us: 0,
             answers: BTreeMap::new(),
             asked: VecDeque::new(),
-            wakes_at_us: None,
             unfit: None,
             next_reply: 0,
         };
@@ -110,9 +108,8 @@ impl Rig {
                     address,
                     question,
                 }),
-                Output::Persist { .. } => unreachable!("the leader stores, or keeps it"),
-                Output::WakeAt { at_us } => self.wakes_at_us = Some(at_us),
                 Output::Unfit { resigns, .. } => self.unfit = Some(resigns),
+                _ => {}
             }
         }
     }
@@ -128,9 +125,8 @@ impl Rig {
     /// Lets time pass, with the wake-ups that the coordinator requests.
     pub fn pass(&mut self, more_us: u64) {
         let until_us = self.now_us + more_us;
-        while let Some(at_us) = self.wakes_at_us.filter(|at_us| *at_us <= until_us) {
-            self.now_us = self.now_us.max(at_us);
-            self.wakes_at_us = None;
+        while self.leader.wakes_at_us <= until_us {
+            self.now_us = self.now_us.max(self.leader.wakes_at_us);
             self.handle(Input::Tick);
         }
         self.now_us = until_us;

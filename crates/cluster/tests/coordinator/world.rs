@@ -49,9 +49,6 @@ enum Event {
         reply: ReplyId,
         answer: CoordinatorAnswer,
     },
-    Wake {
-        term: u32,
-    },
     TakeOver,
     /// Each server does its due work.
     Turn,
@@ -137,11 +134,19 @@ impl World {
     /// Runs for this time.
     pub fn run(&mut self, for_us: u64) {
         let until_us = self.now_us + for_us;
-        while self.queue.next_us() <= until_us
-            && let Some((now_us, event)) = self.queue.pop()
-        {
-            self.now_us = now_us;
-            self.happen(event);
+        loop {
+            let wakes_at_us = self.leader.as_ref().map_or(u64::MAX, |l| l.wakes_at_us);
+            let event_us = self.queue.next_us();
+            let next_us = event_us.min(wakes_at_us);
+            if next_us > until_us {
+                break;
+            }
+            self.now_us = self.now_us.max(next_us);
+            if next_us < event_us {
+                self.tell_leader(None, Input::Tick);
+            } else if let Some((_, event)) = self.queue.pop() {
+                self.happen(event);
+            }
         }
         self.now_us = until_us;
     }
@@ -186,7 +191,6 @@ impl World {
                     self.replied(index, nonce, reply, answer);
                 }
             }
-            Event::Wake { term } => self.tell_leader(Some(term), Input::Tick),
             Event::TakeOver => self.take_over(),
             Event::Turn => self.turn(),
             Event::Trouble => self.trouble(),
@@ -236,11 +240,7 @@ impl World {
                     address,
                     question,
                 } => self.send(term, call, to, (&address, question)),
-                Output::Persist { .. } | Output::Unfit { .. } => {}
-                Output::WakeAt { at_us } => {
-                    let after_us = at_us.saturating_sub(self.now_us);
-                    self.at(after_us, Event::Wake { term });
-                }
+                _ => {}
             }
         }
         if is_dead {

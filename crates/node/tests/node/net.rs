@@ -98,7 +98,6 @@ pub struct Net {
     pub dirs: Vec<tempfile::TempDir>,
     pub queue: Queue<Event>,
     pub now_us: u64,
-    pub wakes_at_us: u64,
     pub askers: BTreeMap<ReplyId, Asker>,
     pub waiting: BTreeMap<RequestId, Waiting>,
     pub answers: Vec<CoordinatorAnswer>,
@@ -136,7 +135,6 @@ impl Net {
             dirs,
             queue: Queue::default(),
             now_us: 0,
-            wakes_at_us: u64::MAX,
             askers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             answers: Vec::new(),
@@ -190,7 +188,6 @@ impl Net {
         self.coordinated(outputs);
     }
 
-    /// Handles outputs in order: the last `WakeAt` counts.
     pub fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
         let term = self.leader.term;
         for output in outputs {
@@ -229,8 +226,7 @@ impl Net {
                     let is_ping = matches!(question, FromCoordinator::Ping { .. });
                     self.send(COORDINATOR, n, Event::ToNode(n, None, told), is_ping);
                 }
-                coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
-                coordinator::Output::Persist { .. } | coordinator::Output::Unfit { .. } => {}
+                _ => {}
             }
         }
     }
@@ -272,7 +268,6 @@ impl Net {
         let config = config(self.queue.number(), self.settings.clone());
         let (leader, outputs) = Leader::new(self.now_us, &self.leader.store, config);
         self.leader = leader;
-        self.wakes_at_us = u64::MAX;
         self.coordinated(outputs);
     }
 
@@ -472,7 +467,7 @@ impl Net {
                 .map(|n| (n, self.due_us(n)))
                 .min_by_key(|(_, due_us)| *due_us)
                 .unwrap();
-            let at_us = event.min(due_us).min(self.wakes_at_us);
+            let at_us = event.min(due_us).min(self.leader.wakes_at_us);
             if at_us > until_us {
                 self.now_us = until_us;
                 return false;
@@ -499,7 +494,6 @@ impl Net {
             } else if at_us == due_us {
                 self.tell(n, NodeInput::Tick);
             } else {
-                self.wakes_at_us = u64::MAX;
                 self.tell_coordinator(coordinator::Input::Tick);
             }
         }
