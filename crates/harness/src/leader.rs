@@ -59,8 +59,8 @@ impl Leader {
         (leader, outputs)
     }
 
-    /// Handles an input. Batches are stored, or wait, and the time of the next tick is noted; returns
-    /// the other outputs in their order, also those that follow from a commit.
+    /// Handles an input. Batches are stored, or wait, and the time of the next tick is noted.
+    /// Returns the other outputs in their order, also those that follow from a commit.
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
         if matches!(input, Input::Tick) {
             self.wakes_at_us = u64::MAX;

@@ -675,8 +675,8 @@ fn empty_backup(n: usize, dir: &tempfile::TempDir) -> Arc<Backup> {
     Arc::new(Backup::create(disk, &options, &geometry, &identity).unwrap())
 }
 
-/// A process that starts at `now_us`. `last`: its disk, the number of the disk's earlier starts, and
-/// the last user.
+/// A process that starts at `now_us`. `last`: its disk, the number of the disk's earlier starts,
+/// and the last user.
 fn server(
     n: usize,
     seed: u64,

@@ -311,12 +311,7 @@ impl Moment {
 
     /// The fault of a shape that has at most one at a time.
     fn fault(&self, shape: Shape, random: &mut Random) -> Option<Fault> {
-        let Moment {
-            server,
-            short_us,
-            long_us,
-            ..
-        } = *self;
+        let (server, short_us, long_us) = (self.server, self.short_us, self.long_us);
         Some(match shape {
             Shape::Churn if random.one_in(3) => Fault::SlowDisk {
                 server,
