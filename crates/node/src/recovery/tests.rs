@@ -471,6 +471,7 @@ fn quick_answers_let_more_pieces_be_in_flight_and_slow_ones_fewer() {
     });
     order.segments = segments.collect::<Vec<_>>().into();
     let mut rig = Rig::of(order);
+    rig.recoveries.ahead_bytes = AHEAD_BYTES;
     let mut in_flight = rig.poll().requests;
     assert_eq!(in_flight.len(), WINDOW_MIN);
     let mut next_piece = |rig: &mut Rig, in_flight: &mut Vec<PeerRequest>, took_us: u64| {
