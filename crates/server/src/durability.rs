@@ -73,8 +73,8 @@ pub struct Job {
     began: Instant,
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
-    /// None: the snapshot is being made.
-    result: Mutex<Option<Result<(), String>>>,
+    /// With the time that it took; None: the snapshot is being made.
+    result: Mutex<Option<(Result<(), String>, Duration)>>,
 }
 
 impl Job {
@@ -90,7 +90,8 @@ impl Job {
 
     /// None while the snapshot is being made.
     pub fn result(&self) -> Option<Result<(), String>> {
-        lock(&self.result).clone()
+        let result = lock(&self.result);
+        result.as_ref().map(|(result, _)| result.clone())
     }
 
     pub fn bytes_done(&self) -> u64 {
@@ -102,8 +103,12 @@ impl Job {
         self.bytes_total.load(Ordering::Relaxed)
     }
 
+    /// From its begin to its end, or to now.
     pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        let result = lock(&self.result);
+        result
+            .as_ref()
+            .map_or_else(|| self.began.elapsed(), |(_, took)| *took)
     }
 
     pub fn dir(&self) -> &Path {
@@ -111,7 +116,7 @@ impl Job {
     }
 
     pub(crate) fn end(&self, result: Result<(), String>) {
-        *lock(&self.result) = Some(result);
+        *lock(&self.result) = Some((result, self.began.elapsed()));
     }
 }
 

@@ -7,7 +7,7 @@
 //! refused, because here the coordinator decides.
 
 use super::cluster_slots::{Span, spans};
-use super::scan::note_walked;
+use super::scan::{LOOKS_PER_SLICE, note_walked};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::exec::request::spec::Access;
 use crate::exec::state::parking::Walk;
@@ -352,6 +352,8 @@ fn walk(
         return Ok(Walk::default());
     };
     let mut walk = ctx.client.take_walk(table);
+    let goes_on = walk.cursor != 0;
+    let mut looked = 0;
     let in_parts = ctx.client.take_in_parts();
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
@@ -371,14 +373,15 @@ fn walk(
             }
             true
         };
-        let next = guard.scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
+        let step = guard.scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
-        match ctx.note_colds(guard, in_parts, next) {
-            Ok(next) => {
+        match ctx.note_colds(guard, in_parts, step) {
+            Ok((next, looks)) => {
+                note_walked(ctx, looks, 0)?;
                 (walk.cursor, walk.moved) = (next.unwrap_or(0), true);
-                Ok(next.is_none() || walk.keys >= most)
+                Ok((next.is_none() || walk.keys >= most, looks))
             }
             Err(error) => {
                 walk.keys = before.0;
@@ -393,16 +396,21 @@ fn walk(
             let mut guard = session.pin();
             let done = step(ctx, &mut guard);
             ctx.settle(&mut guard);
-            if done? {
+            let (is_done, looks) = done?;
+            if is_done {
                 break;
             }
-        },
-        Access::Guarded(guard) => {
-            while !step(ctx, guard)? {
-                note_walked(ctx, STEP, 0)?;
+            looked += looks;
+            if looked >= LOOKS_PER_SLICE {
+                ctx.client.keep_walk(walk);
+                return Err(Failure::GoesOn); // scan::W1
             }
-        }
+        },
+        Access::Guarded(guard) => while !step(ctx, guard)?.0 {},
         Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+    }
+    if goes_on {
+        ctx.settle_all(); // no reply covers the objects seen in earlier rounds yet
     }
     Ok(walk)
 }
