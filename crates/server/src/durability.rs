@@ -421,3 +421,18 @@ fn now_s() -> u64 {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rdb_last_bgsave_time_sec` grew for ever.
+    #[test]
+    fn the_time_of_a_snapshot_ends_with_it() {
+        let job = Job::new(PathBuf::from("dump"));
+        job.end(Ok(()));
+        let took = job.elapsed();
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(job.elapsed(), took);
+    }
+}

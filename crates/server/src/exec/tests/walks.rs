@@ -81,22 +81,6 @@ fn walks_over_expired_keys_count_in_a_transaction() {
     }
 }
 
-/// Each key is drawn: also those whose bucket is behind many expired ones.
-#[test]
-fn random_keys_are_spread_over_all_live_keys() {
-    let mut s = expired();
-    for n in 0..8 {
-        s.expect(&format!("SET live{n} 1"), "+OK\r\n");
-    }
-    let mut drawn = std::collections::BTreeMap::new();
-    for _ in 0..400 {
-        let (reply, _) = finish(&mut s, "RANDOMKEY");
-        *drawn.entry(reply).or_insert(0) += 1;
-    }
-    assert_eq!(drawn.len(), 8, "{drawn:?}");
-    assert!(!drawn.contains_key("$-1\r\n"), "{drawn:?}");
-}
-
 /// The sample began at a place that is none, and so always at the first bucket.
 #[test]
 fn the_average_time_to_live_is_of_a_random_sample() {
