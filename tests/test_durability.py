@@ -1009,6 +1009,54 @@ def test_a_file_size_limit_counts_as_a_full_disk(durable, tmp_path):
         harness.wait_until(lambda: wire.pipeline([("SET", "k", "v")])[0] == b"OK", "writes go on without the limit")
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [("SELECT", 1), ("SET", "x", 1)],
+        [("SELECT", 7)],
+        [("SET", "x", 1), ("MULTI",)],
+        [("SET", "x", 1), ("HELLO", 3)],
+    ],
+)
+def test_a_connection_whose_state_changed_in_a_failed_turn_is_closed(durable, tmp_path, commands):
+    """Its client got an error for SELECT, and its next write went to the other database; after MULTI,
+    the next reply was `QUEUED`."""
+    server = durable()
+    with server.connect() as wire, server.connect() as other:
+        assert other.pipeline([("SET", "k", "0"), ("SELECT", 1), ("SET", "k", "1")]) == [b"OK"] * 3
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        wire.send(b"".join(encode(*command) for command in commands))
+        for _ in commands:
+            with pytest.raises(ErrorReply, match="disk is full"):
+                wire.reply()
+        with pytest.raises(Closed):
+            wire.call("SET", "k", "2")
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        harness.wait_until(lambda: other.pipeline([("SET", "k", "1")])[0] == b"OK", "writes go on")
+
+
+def test_a_client_whose_state_is_as_before_stays_after_a_failed_turn(durable):
+    server = durable()
+    with server.connect() as wire:
+        assert wire.call("MULTI") == b"OK" and wire.call("SET", "k", "v") == b"QUEUED"
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        for command in [("EXEC",), ("SET", "k", "v")]:
+            with pytest.raises(ErrorReply, match="disk is full"):
+                wire.call(*command)
+        assert wire.call("PING") == b"PONG"
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        harness.wait_until(lambda: wire.pipeline([("SET", "k", "v")])[0] == b"OK", "writes go on")
+
+
+def test_a_failed_save_is_never_answered_ok(durable):
+    """One that failed before its client's thread had noted the wait was answered OK: 2 in 1,000."""
+    server = durable(level="memory")
+    with server.connect() as wire:
+        wire.call("CONFIG", "SET", "snapshot-dir", "/etc/passwd/x")
+        replies = [wire.pipeline([("SAVE",)])[0] for _ in range(1_000)]
+    assert b"OK" not in replies
+
+
 # redis-py.
 
 

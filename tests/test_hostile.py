@@ -597,6 +597,19 @@ def test_login_timeout_counts_from_reset(start):
         assert 2.5 < time.monotonic() - begun < 10
 
 
+def test_reset_gives_a_stranger_no_more_time(start):
+    """A client without the password stayed for ever by a RESET in time, and so did `maxclients` of
+    them."""
+    server = start("--login-timeout", 3, "--requirepass", "secret")
+    with server.connect() as wire:
+        begun = time.monotonic()
+        with contextlib.suppress(Closed, OSError):
+            while time.monotonic() - begun < 10:
+                wire.pipeline([("RESET",)])
+                time.sleep(0.5)
+        assert time.monotonic() - begun < 7
+
+
 def test_a_password_sent_while_clients_are_paused_is_in_time(start):
     """A pause longer than `login-timeout` closed the clients that had sent AUTH in it."""
     server = start("--login-timeout", 2, "--requirepass", "secret")

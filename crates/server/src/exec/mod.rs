@@ -29,6 +29,7 @@ mod tests;
 pub(crate) use commands::table::{COMMANDS, commands_since_start};
 pub(crate) use request::cold::{look_ahead, too_much};
 pub(crate) use request::databases::restore as restore_databases;
+pub(crate) use state::client::Mode;
 pub use state::client::{Client, Verdict};
 pub(crate) use state::parking::{Unfetched, bytes_of};
 pub use state::wait::{State as WaitState, Wait};

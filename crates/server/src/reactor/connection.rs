@@ -4,7 +4,7 @@
 use super::flash::Parked;
 use super::hold::HeldReplies;
 use super::native::Native;
-use crate::exec::Client;
+use crate::exec::{Client, Mode};
 use crate::shared::ClientRecord;
 use duramen_wire::resp::ParseState;
 use rustix::event::epoll::EventFlags;
@@ -39,6 +39,8 @@ pub(super) struct Connection {
     /// Replies that wait for the log; nothing is received meanwhile, even if `waits_for` is
     /// `Input`.
     pub(super) held: Option<HeldReplies>,
+    /// The client's state after its last turn whose replies were true.
+    pub(super) mode: Mode,
     /// The replies of its last turn waited for the disk.
     pub(super) writes: bool,
     /// The connection's replies wait for those of requests that need flash, at most until this
@@ -79,9 +81,11 @@ const SEND_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
     pub(super) fn new(fd: OwnedFd, record: Arc<ClientRecord>, now_ms: u64) -> Connection {
+        let client = Client::new(Arc::clone(&record));
         Connection {
+            mode: client.mode(),
             fd,
-            client: Client::new(Arc::clone(&record)),
+            client,
             record,
             parse: ParseState::new(),
             native: None,

@@ -18,7 +18,9 @@
 //!   none is forgotten while the thread sleeps (`shared::Commits`).
 //! - I4: if the log fails, held replies become errors, because their content may not be true. But
 //!   the log of a cluster's member fails only when its life is over: then the connection is closed,
-//!   and the client asks other members.
+//!   and the client asks other members. A connection is also closed after these errors if a request
+//!   of the turn changed its state (`SELECT`, `MULTI`, `HELLO`, `CLIENT REPLY OFF`): its client
+//!   would write into another database, or take `+QUEUED` for a reply.
 //! - I5: in a cluster no reply that depends on data is sent unless this member was allowed to
 //!   answer at some moment after the request ran (membership::M2). The right is checked
 //!   once per group, after it ran, and then at each check of the held replies. The node's thread
@@ -128,18 +130,15 @@ impl Reactor {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
         if bytes == 0 || wait.is_none() || wait.is_durable() && self.may_reply() {
+            connection.mode = connection.client.mode();
             return Level::Memory;
         }
         // A failed disk is noticed at the next check.
-        match self.state_of(&wait, None) {
-            WaitState::Waiting { deadline_ms } => self.holds.look_until(deadline_ms),
-            _ => return Level::Memory,
-        }
+        let state = self.state_of(&wait, None);
         let level = wait.level();
         let deadline_ms = self.reply_deadline_ms(connection, &wait);
-        self.holds.look_until(deadline_ms);
+        let has_own_end = wait.has_own_end();
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
-        connection.client.note_blocked(wait.has_own_end());
         connection.held = Some(HeldReplies {
             from,
             bytes,
@@ -147,6 +146,16 @@ impl Reactor {
             since_ms: self.now_ms,
             deadline_ms,
         });
+        let WaitState::Waiting {
+            deadline_ms: ends_ms,
+        } = state
+        else {
+            connection.finish_hold(state);
+            return Level::Memory;
+        };
+        self.holds.look_until(ends_ms);
+        self.holds.look_until(deadline_ms);
+        connection.client.note_blocked(has_own_end);
         if self.holds.tokens.is_empty() {
             self.me().counters.held_since_ms.set(self.now_ms);
         }
@@ -369,6 +378,13 @@ impl Connection {
         };
         self.client.note_blocked(false);
         let end = held.from + held.bytes;
+        let mode = self.client.mode();
+        let is_failed = matches!(state, WaitState::Failed(_));
+        if is_failed && mode.misleads(self.mode) {
+            self.closing = true; // I4
+            self.waits_for = WaitsFor::Input;
+        }
+        self.mode = mode;
         match state {
             WaitState::Waiting { .. } | WaitState::Over => {}
             WaitState::Instead { hoped, reply } => {

@@ -271,7 +271,7 @@ pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
         let shows = |object: Object<'_>| {
             if own.has(guard, object.key) {
                 met += 1;
-                if ctx.local.random.next_u64() % met == 0 {
+                if ctx.local.random.below(met) == 0 {
                     walk.found.clear();
                     walk.found.extend_from_slice(object.key);
                 }

@@ -88,6 +88,27 @@ pub(crate) enum Db {
     Table(TableId),
 }
 
+/// The parts of a client's state that decide the effect or the form of its next requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode {
+    db: Db,
+    protocol: Protocol,
+    is_silent: bool,
+    is_queueing: bool,
+}
+
+impl Mode {
+    /// Whether a client that was told of errors since `before` is mistaken about its state. It
+    /// knows that an `EXEC` that failed has ended its transaction.
+    pub(crate) fn misleads(self, before: Mode) -> bool {
+        let is_queueing = before.is_queueing && self.is_queueing;
+        self != Mode {
+            is_queueing,
+            ..before
+        }
+    }
+}
+
 /// Progress of a flush that continues in the next round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flushing {
@@ -105,7 +126,7 @@ pub struct Client {
     pub(crate) appended_bytes: u64,
     pub(crate) gate: u32,
     /// Since when it must give a password, in milliseconds of the server's clock: since it
-    /// connected, or since its last `RESET`.
+    /// connected, or since a `RESET` after it gave one.
     pub(crate) stranger_since_ms: u64,
     pub(crate) protocol: Protocol,
     pub(crate) db: Db,
@@ -255,6 +276,15 @@ impl Client {
         self.record.flags.load(Ordering::Relaxed) & flag != 0
     }
 
+    pub(crate) fn mode(&self) -> Mode {
+        Mode {
+            db: self.db,
+            protocol: self.protocol,
+            is_silent: self.gate & gate::REPLY_OFF != 0,
+            is_queueing: self.gate & gate::MULTI != 0,
+        }
+    }
+
     pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         let version = match protocol {
@@ -267,8 +297,10 @@ impl Client {
     /// Resets the state to that of a new connection; `RESET` does the rest.
     pub(crate) fn reset(&mut self) {
         self.end_transaction();
+        if self.gate & gate::STRANGER == 0 {
+            self.stranger_since_ms = clock::coarse_ms();
+        }
         self.gate = gate::STRANGER;
-        self.stranger_since_ms = clock::coarse_ms();
         self.db = Db::Number(0);
         self.set_protocol(Protocol::Resp2);
         self.show(shown::MONITOR | shown::NO_EVICT | shown::NO_TOUCH, false);
