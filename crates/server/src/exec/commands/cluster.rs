@@ -403,7 +403,7 @@ fn walk(
             looked += looks;
             if looked >= LOOKS_PER_SLICE {
                 ctx.client.keep_walk(walk);
-                return Err(Failure::GoesOn); // scan::W1
+                return Err(Failure::GoesOn); // commands::scan::W1
             }
         },
         Access::Guarded(guard) => while !step(ctx, guard)?.0 {},

@@ -509,8 +509,8 @@ fn reports(spec: &Spec) -> bool {
     }
 }
 
-/// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may begin
-/// if such commands of this EXEC have taken less than this.
+/// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may
+/// begin if such commands of this EXEC have taken less than this.
 fn time_for(spec: &Spec) -> Option<Duration> {
     match spec.name {
         "flushall" | "flushdb" => Some(FLUSHES_IN_EXEC_MAX),
