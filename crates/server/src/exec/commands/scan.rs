@@ -98,9 +98,9 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 }
 
 /// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
-/// finished, and the number of entries that it looked at. Each step shows `per_step` objects and the
-/// rest of the bucket where they end, or with `in_parts` only the objects before the first one on
-/// flash. `show` returns the cost of an object, in bytes kept or in matching steps.
+/// finished, and the number of entries that it looked at. Each step shows `per_step` objects and
+/// the rest of the bucket where they end, or with `in_parts` only the objects before the first one
+/// on flash. `show` returns the cost of an object, in bytes kept or in matching steps.
 pub(crate) fn walk(
     guard: &Guard<'_>,
     table: TableId,
