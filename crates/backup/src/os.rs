@@ -16,8 +16,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use duramen_base::lock::{STORE_FILES, file_of_store, lock_alone};
-use duramen_disk::Parallel;
+use duramen_base::lock::{STORE_FILES, claim_alone, file_of_store, is_block_device, lock_alone};
+use duramen_base::private;
+use duramen_disk::{Origin, Parallel};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -66,7 +67,7 @@ impl OsDisk {
     fn locked(&self, files: Vec<fs::File>) -> io::Result<Locked> {
         let held: io::Result<_> = files.iter().map(fs::File::try_clone).collect();
         self.parallel.hold(held?)?;
-        Ok(Locked(files))
+        Ok(Locked::new(files))
     }
 
     fn open_with(&self, path: &Path, how: OpenHow, flags: OFlags) -> io::Result<fs::File> {
@@ -81,11 +82,26 @@ impl OsDisk {
 }
 
 /// Files that stay locked until this is dropped: io_uring rings may use them for longer.
-struct Locked(Vec<fs::File>);
+struct Locked {
+    files: Vec<fs::File>,
+    origin: Origin,
+}
+
+impl Locked {
+    fn new(files: Vec<fs::File>) -> Locked {
+        Locked {
+            files,
+            origin: Origin::here(),
+        }
+    }
+}
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        for file in &self.0 {
+        if self.origin.is_inherited() {
+            return; // the lock is the parent's
+        }
+        for file in &self.files {
             let _ = file.unlock();
         }
     }
@@ -160,7 +176,7 @@ impl Disk for OsDisk {
                 Err(TryLockError::Error(_)) => {} // not every file system supports it
             }
         }
-        Ok(Box::new(Locked(files)))
+        Ok(Box::new(Locked::new(files)))
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -602,7 +618,7 @@ mod tests {
         let lock = killed.lock().unwrap();
         let mut lock = lock.downcast::<Locked>().ok().unwrap();
         // The kernel closes the files of a killed process; its rings end after their requests.
-        drop(std::mem::take(&mut lock.0));
+        drop(std::mem::take(&mut lock.files));
         let refused = disk().lock().err().map(|error| error.kind());
         assert_eq!(refused, Some(io::ErrorKind::WouldBlock));
         drop(killed);

@@ -1,5 +1,6 @@
 //! Detects whether this thread is inside a caller's closure that runs under a guard or with keys
 //! locked. An operation on the same store would then wait for its own thread, so it is refused.
+//! So is one in a forked process, where it would wait for threads that do not exist (closing::E5).
 
 use crate::Error;
 use duramen_engine::Store;
@@ -20,9 +21,12 @@ pub(crate) fn enter(store: &Store) -> ReentrancyGuard {
 }
 
 /// # Errors
-/// [`Error::Nested`]: this thread is in a closure of this store.
+/// [`Error::Nested`]: this thread is in a closure of this store. [`Error::Closed`]: this process was
+/// forked since.
 pub(crate) fn check(store: &Store) -> Result<(), Error> {
-    // An ending thread may have no such list any more: then it is in no closure.
+    if store.is_inherited() {
+        return Err(Error::Closed);
+    }
     let is_inside = STORES.try_with(|stores| stores.borrow().contains(&address(store)));
     match is_inside {
         Ok(true) => Err(Error::Nested),

@@ -272,7 +272,7 @@ impl Store {
     /// ```
     pub fn scrub(&self) -> Option<u64> {
         let log = &self.durable.as_ref()?.log;
-        if self.is_closed() {
+        if self.is_closed() || self.engine.is_inherited() {
             return None;
         }
         let total = log.durable.begin_scrub();

@@ -8,6 +8,7 @@ use crate::topology::Topology;
 use crate::{Error, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
+use duramen_disk::Origin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ pub struct Store {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_head: AtomicUsize,
+    origin: Origin,
 }
 
 impl Store {
@@ -42,7 +44,15 @@ impl Store {
             core,
             threads: Mutex::new(threads),
             next_head: AtomicUsize::new(0),
+            origin: Origin::here(),
         }))
+    }
+
+    /// Whether this process is a fork of the one that made the store: then its threads do not exist
+    /// here, and a lock may be held for ever.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.origin.is_inherited()
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -447,6 +457,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // Handles of threads that do not exist here: even to drop them would be an error.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         self.end_cleaners();
     }
 }

@@ -138,7 +138,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.store.core().epochs.unregister(self.slot);
+        if !self.store.is_inherited() {
+            self.store.core().epochs.unregister(self.slot);
+        }
     }
 }
 
