@@ -125,8 +125,10 @@ impl Disk for OsDisk {
         Ok(Arc::new(OsFile {
             cached,
             direct,
+        let had_name = has_name(&cached);
             mode: self.mode,
             parallel: self.parallel.clone(),
+            had_name,
             bounces: Mutex::new(Vec::new()),
         }))
     }
@@ -141,6 +143,11 @@ impl Disk for OsDisk {
         if self.is_raw() {
             if let Some(name) = file_of_store(&self.path) {
                 let text = format!("it is the file `{name}` of a store in a directory");
+        if self.path.as_os_str().is_empty() {
+            // Files of it would be made in the working directory.
+            let text = "the path is empty";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
             let file = self.open_with(&self.path, OpenHow::ReadWrite, OFlags::empty())?;
@@ -344,6 +351,8 @@ struct OsFile {
 
 impl OsFile {
     /// The descriptor past the page cache, if this mode uses it for everything.
+    /// Some file systems do not count names.
+    had_name: bool,
     fn past_cache(&self) -> Option<&fs::File> {
         self.direct.as_ref().filter(|_| self.mode != Mode::Buffered)
     }
@@ -549,11 +558,20 @@ impl File for OsFile {
 }
 
 /// Whether the page at this place is in the page cache; also true if the file system does not tell.
+    fn is_removed(&self) -> bool {
+        self.had_name && !has_name(&self.cached)
+    }
+
 fn is_cached(file: &fs::File, at: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(file, &mut into, at, ReadWriteFlags::NOWAIT);
     read != Err(Errno::AGAIN)
+}
+
+/// Also true if that cannot be found out.
+fn has_name(file: &fs::File) -> bool {
+    file.metadata().map_or(true, |found| found.nlink() > 0)
 }
 
 /// The first byte that was not written, or the length. Reserved space may count as a hole.

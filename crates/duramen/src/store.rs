@@ -175,7 +175,7 @@ impl Store {
         };
         let appended = || log.durable.log().appended();
         let mut revived = self.engine.revived();
-        let mut session = self.engine.session()?;
+        let mut session = self.engine.brief_session()?;
         while revived.step(&mut session)? {
             log.wait(&appended(), Level::Buffered)?;
         }

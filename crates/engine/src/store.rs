@@ -221,7 +221,7 @@ impl Store {
         let bytes = index.overhead_bytes();
         let mut attempts = 0;
         while !self.core.space.charge_beside_segments(bytes) {
-            self.session()?.pin().make_index_room(&mut attempts)?;
+            self.brief_session()?.pin().make_index_room(&mut attempts)?;
         }
         let created = self.core.tables.create_at(id, name, || index, publish);
         if created.is_err() {
@@ -254,7 +254,7 @@ impl Store {
         table: TableId,
         level: Option<Level>,
     ) -> Result<(), Error> {
-        let mut session = self.session()?;
+        let mut session = self.brief_session()?;
         // no drop comes between the lookup of the table and the change's place in the log
         let _guard = session.pin();
         self.core.tables.index(table)?.set_level(level);
@@ -349,7 +349,7 @@ impl Store {
         if table == TableId::DEFAULT {
             return Err(Error::NoSuchTable(table));
         }
-        let mut session = self.session()?;
+        let mut session = self.brief_session()?;
         let guard = session.pin_exclusive();
         guard.empty(table, |table, floor| TableChange::Drop { table, floor })?;
         if let Some(index) = self.core.tables.remove(table) {
@@ -364,7 +364,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
     pub fn clear_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
-        self.session()?.pin_exclusive().clear(table)
+        self.brief_session()?.pin_exclusive().clear(table)
     }
 }
 

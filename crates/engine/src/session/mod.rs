@@ -55,27 +55,36 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        Session::new(self.clone())
+        let slot = self.core().epochs.register_session()?;
+        Ok(Session::new(self.clone(), slot))
+    }
+
+    /// A session for one short step, which is possible beside the most sessions.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`]: many such steps are in progress as well.
+    pub fn brief_session(self: &Arc<Self>) -> Result<Session, Error> {
+        let slot = self.core().epochs.register()?;
+        Ok(Session::new(self.clone(), slot))
     }
 }
 
 impl Session {
-    fn new(store: Arc<Store>) -> Result<Session, Error> {
-        let slot = store.core().epochs.register_session()?;
+    fn new(store: Arc<Store>, slot: SlotId) -> Session {
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
         };
-        Ok(Session {
+        Session {
             me: slot.0 as u16 + 1,
             store,
             slot,
             head,
             scratch: Vec::new(),
             carried,
-        })
+        }
     }
 
     pub fn store(&self) -> &Arc<Store> {
