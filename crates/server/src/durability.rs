@@ -13,6 +13,7 @@ use crate::seldom::seldom;
 use duramen::internals::{LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
 use duramen_base::ids::Level;
+use duramen_base::private::is_open_to_others;
 use duramen_engine::{Log, Position};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,6 +158,18 @@ pub struct Durability {
     snapshots: Mutex<Snapshots>,
 }
 
+/// Logs a warning if other users can open the data directory, which was not made by a server then,
+/// or by an older one.
+pub(crate) fn warn_if_open_to_others(dir: &Path) {
+    if is_open_to_others(dir) {
+        tracing::warn!(
+            dir = %dir.display(),
+            "other users of this machine can open the data directory, and perhaps its files: they could read all data, or lock it, so \
+             that no server starts; `chmod -R go= DIR` ends that"
+        );
+    }
+}
+
 impl Durability {
     /// Opens the data directory and loads everything in it into memory.
     ///
@@ -189,6 +202,7 @@ impl Durability {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
         }
         let store = Store::open_with_progress(options, progress)?;
+        warn_if_open_to_others(&dir);
         if let Some(damage) = store.hint_damage() {
             tracing::warn!(
                 "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"

@@ -59,7 +59,17 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        Session::new(self.clone())
+        let slot = self.core().epochs.register_session()?;
+        Ok(Session::new(self.clone(), slot))
+    }
+
+    /// A session for one short step, which is possible beside the most sessions.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`]: many such steps are in progress as well.
+    pub fn brief_session(self: &Arc<Self>) -> Result<Session, Error> {
+        let slot = self.core().epochs.register()?;
+        Ok(Session::new(self.clone(), slot))
     }
 }
 
@@ -69,8 +79,7 @@ impl Session {
         std::mem::take(&mut self.carried.waited)
     }
 
-    fn new(store: Arc<Store>) -> Result<Session, Error> {
-        let slot = store.core().epochs.register_session()?;
+    fn new(store: Arc<Store>, slot: SlotId) -> Session {
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
@@ -79,14 +88,14 @@ impl Session {
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
         };
-        Ok(Session {
+        Session {
             me: slot.0 as u16 + 1,
             store,
             slot,
             head,
             scratch: Vec::new(),
             carried,
-        })
+        }
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -155,7 +164,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.store.core().epochs.unregister(self.slot);
+        if !self.store.is_inherited() {
+            self.store.core().epochs.unregister(self.slot);
+        }
     }
 }
 
