@@ -2,6 +2,7 @@
 //! figures.
 
 use crate::cleaner;
+use crate::cleaner::index_search::IndexSearch;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
@@ -209,9 +210,9 @@ impl Store {
         let index = self.core.new_index(floor);
         index.set_level(level);
         let bytes = index.overhead_bytes();
-        let mut attempts = 0;
+        let mut search = IndexSearch::default();
         while !self.core.space.charge_beside_segments(bytes) {
-            self.session()?.pin().make_index_room(&mut attempts)?;
+            self.session()?.pin().make_index_room(&mut search)?;
         }
         let created = self.core.tables.create_at(id, name, || index, publish);
         if created.is_err() {

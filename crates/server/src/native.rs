@@ -190,7 +190,7 @@ impl Executor {
                     }
                 }
                 turn.executed += 1;
-                turn.halted = turn.out.len() > OUT_BYTES_PER_TURN;
+                turn.halted = turn.out.len() > OUT_BYTES_PER_TURN || guard.take_waited();
             }
             self.decoded = emptied(decoded);
             end_long_turns(turns, started);

@@ -43,6 +43,8 @@ pub struct Session {
 pub(crate) struct Carried {
     /// Bytes appended since the writer's last check of the memory pressure (`pacer`).
     pub appended: u64,
+    /// A writer has waited for memory, for longer than [`NOTED_WAIT`].
+    pub waited: bool,
     /// Sixteen times the average bytes of an entry: the length that `prefetch_entry` fetches.
     pub entry_bytes: Cell<u32>,
     /// Copies of entries that are on flash.
@@ -60,11 +62,17 @@ impl Store {
 }
 
 impl Session {
+    /// As [`Guard::take_waited`].
+    pub fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.carried.waited)
+    }
+
     fn new(store: Arc<Store>) -> Result<Session, Error> {
         let slot = store.core().epochs.register_session()?;
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
+            waited: false,
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
         };
@@ -536,6 +544,13 @@ impl<'s> Guard<'s> {
     #[inline(always)]
     pub fn appended_bytes(&self) -> u64 {
         self.carried.appended
+    }
+
+    /// Whether a write of this session has waited for memory since the last call: for milliseconds,
+    /// in which its thread served no other request.
+    #[inline]
+    pub fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.carried.waited)
     }
 
     pub fn memory_bytes(&self) -> u64 {

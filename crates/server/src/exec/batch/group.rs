@@ -609,6 +609,8 @@ impl Step<'_> {
         };
         context.run(access.for_now(), self.hashes);
         turn.client.appended_bytes += appended_bytes(&mut access).saturating_sub(appended);
+        // Other clients of the thread waited too: it is their turn.
+        turn.client.halted |= access.take_waited();
         let not_now = std::mem::take(&mut env.local.not_now);
         if not_now {
             self.show_again(turn);

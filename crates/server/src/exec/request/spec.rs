@@ -21,6 +21,16 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
+    /// As [`Guard::take_waited`].
+    #[inline]
+    pub(crate) fn take_waited(&mut self) -> bool {
+        match self {
+            Access::Guarded(guard) => guard.take_waited(),
+            Access::Session(session) => session.take_waited(),
+            Access::NoStore => false,
+        }
+    }
+
     /// The same access, for a shorter lifetime.
     #[inline]
     pub(crate) fn for_now(&mut self) -> Access<'_, 'g> {
