@@ -50,8 +50,8 @@ pub(crate) fn meaning(signal: i32) -> (&'static str, Order) {
 }
 
 /// Starts a thread that does `work` for each name that is sent: files on a hanging disk must not
-/// delay the next signal. A name that finds the queue full may be dropped: the work that waits there
-/// reads the same files.
+/// delay the next signal. A name that finds the queue full may be dropped: the work that waits
+/// there reads the same files.
 pub(crate) fn apart(
     mut work: impl FnMut(&'static str) + Send + 'static,
 ) -> SyncSender<&'static str> {
