@@ -263,6 +263,9 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     } else {
         "fail"
     };
+    let (table, view) = (ctx.table, &known.view);
+    let served_hashes = width(view.served().of(table));
+    let assigned_hashes = width(view.map().routes(table).iter().map(|route| route.range));
     let mut text = format!("cluster_state:{state}\r\n");
     let fields: [(&str, u64); 13] = [
         ("cluster_slots_assigned", assigned.into()),
@@ -282,8 +285,19 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     for (name, value) in fields {
         let _ = write!(text, "{name}:{value}\r\n");
     }
+    // A client that asks all members whether together they have every key compares these.
+    let _ = write!(
+        text,
+        "duramen_hashes_assigned:{assigned_hashes}\r\nduramen_hashes_served:{served_hashes}\r\n"
+    );
     ctx.reply().verbatim("txt", &text);
     Ok(())
+}
+
+/// Number of hashes in ranges.
+fn width(ranges: impl Iterator<Item = KeyRange>) -> u128 {
+    let widths = ranges.map(|range| u128::from(range.last.0 - range.first.0) + 1);
+    widths.sum()
 }
 
 pub(crate) fn keyslot(ctx: &mut Context<'_>) -> Done {
