@@ -7,3 +7,4 @@ mod migration;
 mod net;
 mod recovery;
 mod replication;
+mod slow;
