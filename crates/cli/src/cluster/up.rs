@@ -200,7 +200,7 @@ impl UpArgs {
                 (std::env::temp_dir().join(name), true)
             }
         };
-        std::fs::create_dir_all(&dir)
+        duramen_base::private::make_dir(&dir)
             .and_then(|()| dir.canonicalize())
             .map(|dir| Up {
                 dir,

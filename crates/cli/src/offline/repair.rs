@@ -3,6 +3,7 @@
 
 use super::StoreDirectory;
 use duramen::internals::{Lost, Salvaged};
+use duramen_base::private::make_new_file;
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -68,7 +69,7 @@ impl List {
             Some(file) => file,
             None => self
                 .file
-                .insert(BufWriter::new(File::create_new(&self.path)?)),
+                .insert(BufWriter::new(make_new_file(&self.path)?)),
         };
         writeln!(file, "{table} {}", key.escape_ascii())
     }

@@ -91,7 +91,7 @@ impl Store {
             if bytes / 2 >= BYTES_MIN {
                 bytes /= 2;
             } else {
-                self.session()?.pin().make_index_room(&mut search)?;
+                self.brief_session()?.pin().make_index_room(&mut search)?;
             }
         }
         core.watches
