@@ -379,9 +379,11 @@ impl Remote {
         }
     }
 
-    /// An unanswered request is not lost: its connection moves.
+    /// An unanswered request is not lost: its connection moves. This does not hold for leases: pings
+    /// on their connection are answered although the backup's disk hangs.
     pub fn moving(&mut self, now_us: u64, call: PeerCall) {
-        let open = self.calls.get_mut(&call);
+        let is_bulk = |open: &&mut Open| !matches!(open.request, Request::Renew(_));
+        let open = self.calls.get_mut(&call).filter(is_bulk);
         if let Some(open) = open.filter(|open| open.sent_us.is_some()) {
             open.due_us = open.due_us.max(now_us + PATIENCE_US);
             open.copy_us = open.copy_us.map(|_| now_us);

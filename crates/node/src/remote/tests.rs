@@ -243,3 +243,23 @@ fn a_copy_that_moves_holds_up_the_others() {
         assert!(polled(&mut remote, n * COPY_US / 2).is_empty(), "Q7");
     }
 }
+
+/// Its node answers pings on the connection of leases while its disk hangs.
+#[test]
+fn a_backup_that_grants_no_lease_is_silent_although_its_connection_moves() {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue);
+    remote.controls.insert(HOLDER, SegmentId(1));
+    let mut asked = Vec::new();
+    for n in 0..100 {
+        let now_us = n * PATIENCE_US / 4;
+        remote.heard(now_us);
+        remote.renew(now_us, vec![HOLDER]);
+        remote.poll(now_us, &mut asked);
+        for one in &asked {
+            remote.moving(now_us, one.call);
+        }
+    }
+    assert!(remote.silent().contains(&HOLDER), "Q8");
+    assert!(remote.calls.len() < 10, "the old ones are given up");
+}
