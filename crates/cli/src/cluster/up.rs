@@ -193,22 +193,18 @@ impl UpArgs {
                     .map_err(|error| format!("port {port} can't be used: {error}"))?;
             }
         }
-        let (dir, is_temporary) = match &self.dir {
-            Some(dir) => (dir.clone(), false),
-            None => {
-                let name = format!("duramen-up-{}", std::process::id());
-                (std::env::temp_dir().join(name), true)
-            }
+        let made = match &self.dir {
+            Some(dir) => std::fs::create_dir_all(dir)
+                .and_then(|()| dir.canonicalize())
+                .map_err(|error| format!("cannot make {}: {error}", dir.display())),
+            None => new_directory(&std::env::temp_dir()),
         };
-        std::fs::create_dir_all(&dir)
-            .and_then(|()| dir.canonicalize())
-            .map(|dir| Up {
-                dir,
-                is_temporary,
-                coordinator: None,
-                servers: Vec::new(),
-            })
-            .map_err(|error| format!("cannot make {}: {error}", dir.display()))
+        Ok(Up {
+            dir: made?,
+            is_temporary: self.dir.is_none(),
+            coordinator: None,
+            servers: Vec::new(),
+        })
     }
 
     fn ports(&self, from: u16) -> Vec<u16> {
@@ -495,6 +491,23 @@ fn stop_all(children: &mut [Child], until: Instant) {
             eprintln!("{ended}");
         }
     }
+}
+
+/// U2: makes a directory that did not exist. Another process may have this one's id, if they do not
+/// see each other (two containers that share `/tmp`); then the name gets a number more.
+fn new_directory(place: &Path) -> Result<PathBuf, String> {
+    let name = format!("duramen-up-{}", std::process::id());
+    let more = (1..).map(|n| format!("{name}-{n}"));
+    for name in std::iter::once(name.clone()).chain(more).take(NAMES_MAX) {
+        let dir = place.join(name);
+        match std::fs::create_dir(&dir).and_then(|()| dir.canonicalize()) {
+            Ok(dir) => return Ok(dir),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(format!("cannot make {}: {error}", dir.display())),
+        }
+    }
+    let all = place.join(name);
+    Err(format!("{} and {NAMES_MAX} others exist", all.display()))
 }
 
 /// Creates database 0, unless an earlier run did.
