@@ -34,6 +34,8 @@ const SERVERS_MAX: u16 = 64;
 const START: std::time::Duration = std::time::Duration::from_secs(60);
 /// Time for children to end after a stop.
 const STOP: std::time::Duration = std::time::Duration::from_secs(15);
+/// Names that are tried for a temporary directory.
+const NAMES_MAX: usize = 1000;
 /// Interval of checks of the children.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -525,5 +527,25 @@ fn create(cluster: &Cluster, spread: u16) -> Result<(), String> {
         Ok(AdminAnswer::Table(_)) => Ok(()),
         Ok(other) => Err(format!("the coordinator's answer does not fit: {other:?}")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_directory;
+
+    /// The directory of another running cluster was taken, and removed at the end: its process had
+    /// the same id in another container.
+    #[test]
+    fn a_directory_that_exists_belongs_to_somebody_else() {
+        let place = tempfile::tempdir().unwrap();
+        let first = new_directory(place.path()).unwrap();
+        std::fs::write(first.join("log"), "of the first").unwrap();
+        let second = new_directory(place.path()).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(std::fs::read_dir(&second).unwrap().count(), 0);
+        std::fs::remove_dir_all(&second).unwrap();
+        assert_eq!(new_directory(place.path()).unwrap(), second);
+        assert!(first.join("log").exists());
     }
 }

@@ -212,6 +212,7 @@ impl Tracker {
             _ => {}
         }
         if client.ended && !no_lease {
+            client.is_awaited = false;
             return Begin::LeaseExpired;
         }
         if now_us >= client.lease_until_us && !no_lease {

@@ -5,6 +5,7 @@
 #[path = "../common/coordinator.rs"]
 mod coordinator;
 mod crashes;
+mod large;
 #[path = "../common/net.rs"]
 #[allow(dead_code, reason = "not every test looks at everything")]
 mod net;
