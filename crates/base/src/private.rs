@@ -22,6 +22,14 @@ pub fn make_dir(path: &Path) -> io::Result<()> {
     builder.recursive(true).mode(DIR_MODE).create(path)
 }
 
+/// Makes a directory that does not exist.
+///
+/// # Errors
+/// Of the file system; the directory exists.
+pub fn make_new_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIR_MODE).create(path)
+}
+
 /// As [`File::create`].
 ///
 /// # Errors

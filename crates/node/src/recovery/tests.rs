@@ -474,7 +474,7 @@ fn quick_answers_let_more_pieces_be_in_flight_and_slow_ones_fewer() {
     rig.recoveries.ahead_bytes = AHEAD_BYTES;
     let mut in_flight = rig.poll().requests;
     assert_eq!(in_flight.len(), WINDOW_MIN);
-    let mut next_piece = |rig: &mut Rig, in_flight: &mut Vec<PeerRequest>, took_us: u64| {
+    let next_piece = |rig: &mut Rig, in_flight: &mut Vec<PeerRequest>, took_us: u64| {
         rig.now_us += took_us;
         let calls: Vec<PeerCall> = in_flight.iter().map(|asked| asked.call).collect();
         for call in calls {
