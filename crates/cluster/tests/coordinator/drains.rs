@@ -49,7 +49,7 @@ fn a_tablet_that_does_not_move_is_tried_ever_more_rarely() {
     let mut attempts = 0;
     let mut last = 0;
     for second in 0..600 {
-        for migration in rig.coordinator.status().migrations {
+        for migration in rig.leader.coordinator.status().migrations {
             fail(&mut rig, &migration);
             attempts += 1;
             last = second;
@@ -58,7 +58,7 @@ fn a_tablet_that_does_not_move_is_tried_ever_more_rarely() {
     }
     assert!((6..=20).contains(&attempts), "{attempts} in ten minutes");
     assert!(last > 500, "it is still tried: {last}");
-    let shares = rig.coordinator.overview().servers;
+    let shares = rig.leader.coordinator.overview().servers;
     let mut of = shares.into_iter().filter(|share| share.server == drained);
     let why = of.next().expect("a share").waits_for;
     assert!(why.is_some_and(|why| why.contains("failed to move")));
@@ -73,14 +73,14 @@ fn other_tablets_of_a_drained_server_go_on() {
     let drained = servers[1];
     rig.admin(Admin::Drain { server: drained });
     let owned = |rig: &Rig| {
-        let tablets = rig.coordinator.status().tablets;
+        let tablets = rig.leader.coordinator.status().tablets;
         let of = tablets.into_iter().filter(|tablet| tablet.owner == drained);
         of.map(|tablet| tablet.range.first).collect::<Vec<_>>()
     };
     let stuck = owned(&rig)[0];
     assert!(owned(&rig).len() > 2);
     for _ in 0..60 {
-        for migration in rig.coordinator.status().migrations {
+        for migration in rig.leader.coordinator.status().migrations {
             match migration.range.first == stuck {
                 true => fail(&mut rig, &migration),
                 false => complete(&mut rig, &migration),
