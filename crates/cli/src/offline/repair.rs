@@ -67,9 +67,7 @@ impl List {
     fn write(&mut self, table: &str, key: &[u8]) -> std::io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            None => self
-                .file
-                .insert(BufWriter::new(make_new_file(&self.path)?)),
+            None => self.file.insert(BufWriter::new(make_new_file(&self.path)?)),
         };
         writeln!(file, "{table} {}", key.escape_ascii())
     }
