@@ -74,8 +74,8 @@ pub struct Job {
     began: Instant,
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
-    /// None: the snapshot is being made.
-    result: Mutex<Option<Result<(), String>>>,
+    /// With the time that it took; None: the snapshot is being made.
+    result: Mutex<Option<(Result<(), String>, Duration)>>,
 }
 
 impl Job {
@@ -91,7 +91,8 @@ impl Job {
 
     /// None while the snapshot is being made.
     pub fn result(&self) -> Option<Result<(), String>> {
-        lock(&self.result).clone()
+        let result = lock(&self.result);
+        result.as_ref().map(|(result, _)| result.clone())
     }
 
     pub fn bytes_done(&self) -> u64 {
@@ -103,8 +104,12 @@ impl Job {
         self.bytes_total.load(Ordering::Relaxed)
     }
 
+    /// From its begin to its end, or to now.
     pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        let result = lock(&self.result);
+        result
+            .as_ref()
+            .map_or_else(|| self.began.elapsed(), |(_, took)| *took)
     }
 
     pub fn dir(&self) -> &Path {
@@ -112,7 +117,7 @@ impl Job {
     }
 
     pub(crate) fn end(&self, result: Result<(), String>) {
-        *lock(&self.result) = Some(result);
+        *lock(&self.result) = Some((result, self.began.elapsed()));
     }
 }
 
@@ -429,4 +434,19 @@ fn now_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rdb_last_bgsave_time_sec` grew for ever.
+    #[test]
+    fn the_time_of_a_snapshot_ends_with_it() {
+        let job = Job::new(PathBuf::from("dump"));
+        job.end(Ok(()));
+        let took = job.elapsed();
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(job.elapsed(), took);
+    }
 }

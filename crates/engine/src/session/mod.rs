@@ -41,8 +41,10 @@ pub struct Session {
 
 /// State that a session keeps from guard to guard.
 pub(crate) struct Carried {
-    /// Bytes appended since the writer's last check of the memory pressure (`pacer`).
+    /// Bytes that the session has appended, and those at the writer's last check of the memory
+    /// pressure (`pacer`).
     pub appended: u64,
+    pub taxed: u64,
     /// A writer has waited for memory, for longer than [`NOTED_WAIT`].
     pub waited: bool,
     /// Sixteen times the average bytes of an entry: the length that `prefetch_entry` fetches.
@@ -81,6 +83,7 @@ impl Session {
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
+            taxed: 0,
             waited: false,
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
@@ -97,6 +100,12 @@ impl Session {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Bytes that its guards have appended to the log.
+    #[inline]
+    pub fn appended_bytes(&self) -> u64 {
+        self.carried.appended
     }
 
     pub(crate) fn holding(&self) -> &Holding {
@@ -550,8 +559,7 @@ impl<'s> Guard<'s> {
         self.puts = if on { Purpose::Rewrite } else { Purpose::Head };
     }
 
-    /// Bytes that this guard and the guards before it appended to the log, up to a number that only
-    /// the differences within one guard mean.
+    /// Bytes that the guards of this session have appended to the log.
     #[inline(always)]
     pub fn appended_bytes(&self) -> u64 {
         self.carried.appended
@@ -589,9 +597,12 @@ impl Drop for Guard<'_> {
         self.carried.holding.part_ends();
         if self.alone {
             self.core.exclusive.leave_alone();
-        } else if wrote && self.carried.appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {
-            let appended = std::mem::take(&mut self.carried.appended);
-            self.core.pay_tax(appended, self.head, self.me);
+        } else if wrote {
+            let appended = self.carried.appended - self.carried.taxed;
+            if appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {
+                self.carried.taxed = self.carried.appended;
+                self.core.pay_tax(appended, self.head, self.me);
+            }
         }
     }
 }

@@ -21,6 +21,16 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
+    /// Bytes that the thread's session has appended to the log.
+    #[inline]
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        match self {
+            Access::Guarded(guard) => guard.appended_bytes(),
+            Access::Session(session) => session.appended_bytes(),
+            Access::NoStore => 0,
+        }
+    }
+
     /// As [`Guard::take_waited`].
     #[inline]
     pub(crate) fn take_waited(&mut self) -> bool {
