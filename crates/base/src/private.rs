@@ -1,5 +1,5 @@
 //! Files and directories with data: other users of the machine can neither read them nor lock them.
-//! What exists keeps its mode.
+//! Existing ones keep their modes.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;

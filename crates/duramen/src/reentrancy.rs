@@ -22,7 +22,7 @@ pub(crate) fn enter(store: &Store) -> ReentrancyGuard {
 }
 
 /// # Errors
-/// [`Error::Nested`]: this thread is in a closure of this store. [`Error::Closed`]: this process was
+/// [`Error::Nested`]: this thread is in a closure of this store. [`Error::Closed`]: the process was
 /// forked since.
 pub(crate) fn check(store: &Store) -> Result<(), Error> {
     if store.is_inherited() {
