@@ -186,9 +186,53 @@ def test_config_check_looks_at_what_serve_would(tmp_path):
         assert "mine.toml: correct, 2 of " in done.stdout, done
     bad = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_PORT": "70000"})
     assert bad.returncode == 2 and "70000" in bad.stderr and "DURAMEN_PORT" in bad.stderr, bad
+    bad = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_MEMORY": "16tb"})
+    assert bad.returncode == 2 and "memory: 16" in bad.stderr, bad
     none = duramen("config", "check", folder=tmp_path)
     assert none.returncode == 0 and "no duramen.toml here" in none.stdout, none
     assert duramen("config", "check", path, "--config", path).returncode == 2
+
+
+def test_variables_that_are_not_text(tmp_path):
+    """Any variable that was not UTF-8, of whatever program, ended `serve` and `config` with SIGABRT."""
+    done = duramen("config", "check", folder=tmp_path, environment={"LESSCHARDEF": "\udcff", "DURAMEN_OTHER": "\udcff"})
+    assert done.returncode == 0, done
+    done = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_DIR": "\udcff"})
+    assert done.returncode == 2 and "the value of DURAMEN_DIR is not UTF-8" in done.stderr, done
+
+
+def test_a_change_of_the_level_loses_no_directory(start, tmp_path):
+    """`CONFIG SET level memory` on a server without `dir` sent snapshots to the working directory,
+    and after CONFIG REWRITE the next start was an empty store without files."""
+    path = tmp_path / "duramen.toml"
+    path.write_text("maxclients = 100\n")
+    server = start(level=None)
+    with server.connect() as wire:
+        wire.call("SET", "precious", "data")
+        assert wire.call("CONFIG", "SET", "level", "memory") == b"OK"
+        assert server.info()["duramen_dir"] == "duramen-data"
+        assert wire.call("SAVE") == b"OK"
+        assert (tmp_path / "duramen-data/snapshots/dump").is_dir() and not (tmp_path / "snapshots").exists()
+        assert wire.call("CONFIG", "REWRITE") == b"OK"
+    assert 'dir = "duramen-data"' in path.read_text() and 'level = "memory"' in path.read_text()
+    server.stop()
+    with server.start().connect() as wire:
+        assert wire.call("GET", "precious") == b"data"
+    server.stop()
+    # The file says it without `dir`, as after SIGHUP of an edited file.
+    path.write_text('level = "memory"\n')
+    said = refusal(folder=tmp_path)
+    assert "duramen-data" in said and "--dir duramen-data" in said and "another folder" in said, said
+    start(mode="cache", level=None).stop()
+
+
+def test_a_server_in_memory_promises_no_more(server, wire):
+    """`CONFIG SET level auto` was accepted, and everything said `synced`; there was no file."""
+    with pytest.raises(harness.ErrorReply, match="in memory alone"):
+        wire.call("CONFIG", "SET", "level", "auto")
+    assert wire.call("CONFIG", "GET", "level") == [b"level", b"memory"]
+    assert wire.call("CONFIG", "GET", "appendonly") == [b"appendonly", b"no"]
+    assert wire.call("CONFIG", "SET", "level", "memory") == b"OK"
 
 
 def test_flags_of_redis_have_advice(tmp_path):

@@ -63,6 +63,35 @@ def refusal(*arguments, folder=None, timeout=60):
 # The default path: without any flag.
 
 
+def test_other_users_can_neither_read_nor_lock_the_data(durable, tmp_path):
+    """Directories had mode 0755 and files 0644: any user of the machine read all data of a server
+    with a password, in its snapshots too, and its lock on `LOCK` kept the server from starting."""
+    before = os.umask(0o022)
+    try:
+        server = durable("--flash-file", tmp_path / "flash", "--flash-size", "64mb")
+    finally:
+        os.umask(before)
+    with server.connect() as wire:
+        assert wire.call("SET", "card", "4111") == b"OK"
+        assert wire.call("SAVE") == b"OK"
+    assert server.stop() == 0
+    data = tmp_path / "data"
+    copy = tmp_path / "restored"
+    subprocess.run([harness.BINARY, "restore", data / "snapshots" / "dump", copy], check=True, umask=0o022)
+    made = [data, copy, tmp_path / "flash", *data.rglob("*"), *copy.rglob("*")]
+    assert {"superblock", "wal", "frames", "LOCK", "dump"} <= {path.name for path in made}
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+    assert "other users" not in server.log()
+
+
+def test_a_directory_that_others_can_open_keeps_its_mode_with_a_warning(durable, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o755)
+    server = durable()
+    assert "other users of this machine can open the data directory" in server.log()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o755
+
+
 def test_without_any_flag_it_is_durable(start, tmp_path):
     server = start(level=None, memory="64mb")
     assert (tmp_path / "duramen-data").is_dir()
@@ -526,6 +555,86 @@ def test_a_device_that_is_too_small(tmp_path):
     said = refusal("--disk-mode", "raw", "--dir", device)
     assert str(device) in said and "1048576 bytes" in said and "needs" in said
     assert device.read_bytes() == bytes(1 << 20)
+
+
+def test_a_directory_that_is_deleted_under_a_server_is_a_failed_disk(durable, tmp_path):
+    """`rm -rf` of the directory went unnoticed: replies said `synced`, and the next start was
+    empty."""
+    server = durable()
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+        shutil.rmtree(tmp_path / "data")
+        harness.wait_until(lambda: server.info("persistence")["duramen_disk_state"].startswith("failed"), "the deletion is noticed")
+        with pytest.raises(ErrorReply, match="MISCONF"):
+            wire.call("SET", "k", "later")
+        assert wire.call("GET", "k") == b"v"
+    assert server.log().count("the disk has failed") == 1
+    server.kill()
+
+
+@contextlib.contextmanager
+def loop_device(image):
+    """A block device whose blocks are in this file, detached again. Without the right to make one,
+    the test is skipped."""
+    try:
+        made = subprocess.run(["losetup", "--find", "--show", image], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"cannot make a block device here: {getattr(error, 'stderr', '') or error}")
+    device = made.stdout.strip()
+    try:
+        yield device
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_a_device_that_is_mounted_is_refused(tmp_path):
+    """A mounted file system was overwritten while it was in use: the device was not claimed."""
+    with harness.disk(tmp_path / "image", tmp_path / "mounted", 300 << 20) as place:
+        (place / "file").write_bytes(b"precious")
+        found = subprocess.run(["findmnt", "-no", "SOURCE", place], check=True, capture_output=True, text=True)
+        device = found.stdout.strip()
+        said = refusal("--dir", tmp_path / "data", "--flash-file", device, "--flash-size", "64mb")
+        assert device in said and "mounted" in said
+        said = refusal("--disk-mode", "raw", "--dir", device)
+        assert device in said and "not a Duramen store" in said
+        assert (place / "file").read_bytes() == b"precious"
+
+
+def test_a_block_device_is_claimed_and_opened_again(durable, tmp_path):
+    image = tmp_path / "image"
+    with open(image, "wb") as file:
+        file.truncate(600 << 20)
+    with loop_device(image) as device:
+        claimed = os.open(device, os.O_RDWR | os.O_EXCL)
+        said = refusal("--disk-mode", "raw", "--dir", device)
+        assert device in said and "mounted" in said
+        os.close(claimed)
+        server = durable("--disk-mode", "raw", "--flash-file", tmp_path / "flash", "--flash-size", "64mb", dir=device)
+        with server.connect() as wire:
+            assert wire.call("SET", "k", "v") == b"OK"
+        with pytest.raises(OSError, match="busy"):
+            os.close(os.open(device, os.O_RDWR | os.O_EXCL))
+        for kill in (True, False):
+            restart(server, kill=kill)
+            with server.connect() as wire:
+                assert wire.call("GET", "k") == b"v"
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("at, found", [(4096, b"\xfc\x4e\x2b\xa9\x01"), (1080, b"\x53\xef"), (512, b"LABELONE"), (900 << 10, b"x")])
+def test_a_device_whose_first_blocks_are_zero_may_hold_something(tmp_path, at, found):
+    """A member of a RAID (its superblock is at 4 KiB) was taken for an empty device, and so were
+    ext4 and LVM, whose first sector is zero."""
+    device = tmp_path / "device"
+    with open(device, "wb") as file:
+        file.seek(at)
+        file.write(found)
+        file.truncate(1 << 30)
+    said = refusal("--disk-mode", "raw", "--dir", device)
+    assert str(device) in said and "not a Duramen store" in said and "wipefs" in said
+    with open(device, "rb") as file:
+        begin = file.read(2 << 20)
+    assert begin[at : at + len(found)] == found and begin.count(0) == len(begin) - len(found)
 
 
 def test_a_device_with_something_else_on_it(tmp_path):

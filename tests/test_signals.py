@@ -203,6 +203,75 @@ def test_hup_reads_the_configuration_file_again(tmp_path, config):
         assert stopped(process) == 0
 
 
+def test_hup_removes_no_password_by_accident(tmp_path, config):
+    """SIGHUP while the file read empty, because it was being written, its disk was full, or it was
+    a pipe, removed the password of the running server."""
+    log = tmp_path / "log"
+    secret = 'requirepass = "s"\n'
+
+    def reload(until):
+        before = len(log.read_text())
+        process.send_signal(signal.SIGHUP)
+        harness.wait_until(lambda: until in log.read_text()[before:], f"the log says {until!r}")
+        return answers(port)
+
+    @contextlib.contextmanager
+    def closed_server(path):
+        log.write_bytes(b"")
+        port = harness.free_port()
+        with open(log, "wb") as stderr:
+            process = subprocess.Popen(
+                [harness.BINARY, "serve", "--config", path, "--port", str(port), "--admin=no", "--level", "memory", "--memory", "64mb"],
+                cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=harness.environment({}),
+            )
+        try:
+            assert process.stdout.readline().startswith(b"ready ")
+            yield process, port
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    config.write_text(secret)
+    with closed_server(config) as (process, port):
+        assert not answers(port)
+        config.write_text("")
+        assert not reload("the file is empty")
+        config.write_text("maxclients = 50\n")
+        assert not reload("`requirepass` is no longer there")
+        assert "changed=\"maxclients\"" in re.sub(r"\x1b\[[0-9;]*m", "", log.read_text())
+        config.write_text('requirepass = ""\n')
+        assert reload("settings read again")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["sh", "-c", f"printf '%s' '{secret}' > {pipe}"])
+    with closed_server(pipe) as (process, port):
+        writer.wait()
+        assert not reload("not a regular file")
+
+
+def test_a_log_pipe_without_a_reader_blocks_nobody(tmp_path):
+    """SIGHUP opened the pipe again and waited for a reader for ever, and with it every later stop:
+    SIGTERM, a second one, and SHUTDOWN. A start waited in the same way."""
+    pipe = tmp_path / "log.pipe"
+    os.mkfifo(pipe)
+    command = [harness.BINARY, "serve", "--level", "memory", "--log-file", pipe]
+    done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), check=False, timeout=harness.PATIENCE_S)
+    assert done.returncode == 5 and "no process reads" in done.stderr, done
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with serve(tmp_path, "--log-file", pipe, stderr=subprocess.DEVNULL) as (process, port):
+        os.close(reader)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)  # nothing tells that the log could not be opened
+        assert ask(port, "PING") == b"PONG"
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        process.send_signal(signal.SIGHUP)
+        harness.wait_until(lambda: b"opened again" in (os.read(reader, 65536) if select.select([reader], [], [], 0)[0] else b""), "it goes on")
+        os.close(reader)
+        process.send_signal(signal.SIGHUP)
+        assert stopped(process) == 0
+
+
 def test_hup_opens_the_log_file_again(tmp_path):
     log, old = tmp_path / "duramen.log", tmp_path / "duramen.log.1"
     with serve(tmp_path, "--log-file", log, stderr=subprocess.PIPE) as (process, port):

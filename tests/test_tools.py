@@ -109,6 +109,62 @@ def test_a_table_without_tablets_is_told_at_once(up):
     assert time.monotonic() - began < 15
 
 
+def test_scan_prints_all_keys_beside_a_drain(up):
+    """Keys that moved to a member that had been walked already, from one that had not, were left
+    out, with exit code 0."""
+    keys = [f"key that takes a place in the pipe:{number}" for number in range(8000)]
+    for port in up.ports:  # each takes the keys that it has
+        with harness.Wire(port) as wire:
+            wire.pipeline([("SET", key, "v") for key in keys])
+    scan = subprocess.Popen(
+        [harness.BINARY, "scan", "--batch", "20", "--port", str(up.ports[0])],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=harness.environment({}),
+    )
+    found = {scan.stdout.readline().strip()}  # then the full pipe stops it
+    drained = duramen("drain", "3.1", "--wait", "--coordinator", up.coordinator)
+    assert drained.returncode == 0, drained
+    rest, errors = scan.communicate(timeout=harness.PATIENCE_S)
+    assert (scan.returncode, errors) == (0, "")
+    assert found | set(rest.splitlines()) == set(keys)
+    # A member counts what has left until it is purged.
+    harness.wait_until(lambda: up.ask("dbsize") == f"{len(keys)}\n", "all keys are counted once")
+    assert duramen("undrain", "3.1", "--coordinator", up.coordinator).returncode == 0
+    for port in up.ports:
+        with harness.Wire(port) as wire:
+            wire.pipeline([("DEL", key) for key in keys])
+    assert up.ask("dbsize") == "0\n"
+
+
+def test_scan_prints_large_values(tmp_path):
+    """The values of one batch were requested at once: beyond the server's output-limit that failed."""
+    with harness.Duramen(tmp_path, "--output-limit", "1mb", "--output-pause", "512kb", memory="64mb") as server:
+        with server.connect() as wire:
+            wire.load([b"key:%d" % number for number in range(100)], b"v" * 100_000)
+        done = duramen("scan", "--values", "--port", server.port)
+        assert done.returncode == 0, done
+        assert sorted(done.stdout.splitlines()) == sorted(f"key:{number}\t" + "v" * 100_000 for number in range(100))
+
+
+def test_a_named_server_beats_a_coordinator_of_the_environment(up, tmp_path):
+    """`table drop NAME --port P` with DURAMEN_COORDINATOR exported dropped the cluster's table."""
+    with harness.Duramen(tmp_path, memory="64mb") as single:
+        here, exported = ("--port", single.port), {"DURAMEN_COORDINATOR": up.coordinator}
+
+        def table(*words, code=0):
+            done = duramen("table", *words, environment=exported)
+            assert done.returncode == code, done
+            return done.stdout + done.stderr
+
+        table("create", "sessions", "--servers", "2")
+        table("create", "sessions", *here)
+        assert "default" in table("list", *here) and "db0" in table("list")
+        assert "--servers" in table("create", "more", "--servers", "2", *here, code=2)
+        assert "give one of them" in table("drop", "sessions", *here, "--coordinator", up.coordinator, code=2)
+        assert table("drop", "sessions", *here) == f"dropped table `sessions` of the server at 127.0.0.1:{single.port}\n"
+        assert "sessions" in table("list") and "sessions" not in table("list", *here)
+        assert table("drop", "sessions") == f"dropped table `sessions` of the cluster at {up.coordinator}\n"
+
+
 def test_get_waits_while_the_key_is_recovered(up):
     """`kill -9` and `get` at once, as in the README's tour, showed an error."""
     for number, key in enumerate(KEYS):

@@ -42,6 +42,8 @@ class Host:
         self.network = network
         self.namespace = f"{network.name}-{name}"
         self.address = f"{SUBNET}.{number}"
+        # Its end of the bridge's cable.
+        self.port = f"port{number}"
         self.cuts = set()
 
     @property
@@ -87,7 +89,7 @@ class Network:
     def host(self, name, number=None):
         number = number or len(self.hosts) + 10
         host = self.add(name, number)
-        port = f"port{number}"
+        port = host.port
         self.link("link", "add", port, "type", "veth", "peer", "name", "wire", "netns", host.namespace)
         self.link("link", "set", port, "master", "bridge", "up")
         self.link("addr", "add", f"{host.address}/24", "dev", "wire", host=host)
@@ -103,6 +105,15 @@ class Network:
                 sender.cuts.add(receiver.address)
         for host in {*left, *right}:
             host.rules()
+
+    def slow(self, hosts, mbit):
+        """Limits what each of these hosts sends, and what it receives. Raises [Unable] on a machine
+        whose kernel has no such filter."""
+        limit = ("tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms")
+        tc = program("tc")
+        for host in hosts:
+            for side, device in ((host, "wire"), (self.hub, host.port)):
+                run(*side.prefix, tc, "qdisc", "add", "dev", device, "root", *limit)
 
     def heal(self):
         for host in self.hosts:

@@ -56,7 +56,16 @@ pub(crate) enum Probe {
 pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
     let place = disk.label();
     if disk.is_raw() {
-        return superblock_of(disk, &place, is_unused(disk));
+        let found = superblock_of(disk, &place, is_unused(disk))?;
+        if matches!(found, Probe::Empty) && !is_blank(disk)? {
+            let found = "data of something else in its first MiB (a RAID, a volume, a file system; to give it up for lost: \
+                         `wipefs --all` and 1 MiB of zeros)";
+            return Err(Error::NotDuramen {
+                place,
+                found: found.to_owned(),
+            }); // K1
+        }
+        return Ok(found);
     }
     let names = match disk.names() {
         Ok(names) => names,
@@ -86,6 +95,26 @@ pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
             reason: "the file is gone".to_owned(),
         }) // K1
     }
+}
+
+/// Whether the beginning of a raw device has no byte that our creation does not write: a superblock,
+/// of which a power cut may have left the first or the last sector alone. Others put their headers
+/// anywhere into the first MiB: RAID at 4 KiB, ext4 at 1 KiB, LVM at 512 bytes.
+fn is_blank(disk: &dyn Disk) -> Result<bool, Error> {
+    let mut bytes = vec![0; region::RAW_WAL_AT as usize];
+    let read = |bytes: &mut [u8]| {
+        let start = region::superblock(disk, OpenHow::Read)?;
+        let there = start.bytes()?.min(bytes.len() as u64) as usize;
+        start.read_at(0, &mut bytes[..there])
+    };
+    read(&mut bytes)
+        .map_err(|error| Error::io(&disk.label(), "read the beginning of the device", error))?;
+    for at in COPY_AT.map(|at| at as usize) {
+        let block = &mut bytes[at..at + superblock::BLOCK_BYTES];
+        block[..SECTOR_BYTES].fill(0);
+        block[superblock::BLOCK_BYTES - SECTOR_BYTES..].fill(0);
+    }
+    Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
 /// Whether no opening ever wrote a header into the write-ahead log: there is none, or the one of

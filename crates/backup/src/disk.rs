@@ -151,6 +151,11 @@ pub trait File: Send + Sync {
         self.bytes()
     }
 
+    /// Whether the file lost its name: its contents go with the last process that has it open.
+    fn is_removed(&self) -> bool {
+        false
+    }
+
     /// Length in bytes.
     ///
     /// # Errors
@@ -223,6 +228,10 @@ impl<F: Front> File for F {
 
     fn fill_holes(&self) -> io::Result<u64> {
         self.below().fill_holes()
+    }
+
+    fn is_removed(&self) -> bool {
+        self.below().is_removed()
     }
 
     fn bytes(&self) -> io::Result<u64> {

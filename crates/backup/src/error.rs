@@ -91,6 +91,10 @@ pub enum Error {
         needed: u64,
         available: u64,
     },
+    #[error(
+        "`{place}` is mounted, or part of another device (RAID, LVM, swap), or another process has it alone. Choose another device"
+    )]
+    Claimed { place: String },
     #[error("no permission to {doing} in `{place}`: {advice}")]
     Permission {
         place: String,

@@ -278,6 +278,9 @@ fn lock_error(place: &str) -> impl Fn(io::Error) -> Error + '_ {
         io::ErrorKind::WouldBlock => Error::Locked {
             place: place.to_owned(),
         },
+        io::ErrorKind::ResourceBusy => Error::Claimed {
+            place: place.to_owned(),
+        },
         _ => Error::io(place, "take the lock", error),
     }
 }

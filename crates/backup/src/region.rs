@@ -28,7 +28,7 @@ pub(crate) const LOCK: &str = "LOCK";
 /// Bytes of the superblock's region: two copies, 64 KiB apart.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 68 << 10;
 /// Start of the write-ahead log in raw mode.
-const RAW_WAL_AT: u64 = MIB;
+pub(crate) const RAW_WAL_AT: u64 = MIB;
 
 /// A file, or a part of one.
 #[derive(Clone)]
@@ -69,6 +69,11 @@ impl Region {
     /// Reserves space for the whole region; returns how many of its bytes have space.
     pub(crate) fn fill_holes(&self) -> io::Result<u64> {
         Ok(self.file.fill_holes()?.saturating_sub(self.start))
+    }
+
+    /// Whether its file lost its name.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.file.is_removed()
     }
 
     /// Bytes from the region's start to the end of its file.

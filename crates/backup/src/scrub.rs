@@ -9,6 +9,7 @@
 //! **Concurrency**: one caller. `flushing` is held while a part of the log is read: the log is not
 //! trimmed meanwhile, so nothing is written there.
 
+use std::io;
 use std::ops::Bound;
 use std::sync::PoisonError;
 
@@ -71,6 +72,22 @@ impl Backup {
             Err(Error::UnknownSegment { .. }) => Ok(ScrubStep::Good { segment, bytes: 0 }), // freed meanwhile
             Err(_) => Ok(ScrubStep::Damaged { segment }),
         }
+    }
+
+    /// Refuses all further writes if a file was deleted while it is open: no restart would find them.
+    /// Reads no data.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: a file was deleted.
+    pub fn check_names(&self) -> Result<(), Error> {
+        self.working(&self.state())?;
+        if self.wal.is_removed() || self.frames.is_removed() {
+            let error = io::Error::other(
+                "the files were deleted while they are in use, and no start will find their data",
+            );
+            return Err(self.fail("make data durable", &error));
+        }
+        Ok(())
     }
 
     /// Verifies every commit that a restart would read.

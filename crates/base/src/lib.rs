@@ -4,6 +4,7 @@ pub mod ids;
 pub mod limits;
 pub mod lock;
 pub mod planted;
+pub mod private;
 pub mod random;
 pub mod signals;
 pub mod sync;

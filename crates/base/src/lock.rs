@@ -2,6 +2,8 @@
 //! so that no other program uses them for its own data.
 
 use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,31 @@ pub fn lock_alone(file: &File) -> Result<(), TryLockError> {
     loop {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(RETRY),
+            result => return result,
+        }
+    }
+}
+
+/// Whether a path names a block device, which must be claimed ([`claim_alone`]) before it is written.
+pub fn is_block_device(path: &Path) -> bool {
+    let found = path.metadata();
+    found.is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Opens a block device by `open`, which opens it with `O_EXCL`: the kernel then refuses a device
+/// that is mounted or part of another device (RAID, LVM, swap), and a mount as long as it is open.
+/// Other descriptors of it are opened without that flag. Waits up to 2 s for a process that has
+/// just been killed.
+///
+/// # Errors
+/// [`io::ErrorKind::ResourceBusy`] if it is used otherwise; those of `open`.
+pub fn claim_alone(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                std::thread::sleep(RETRY);
+            }
             result => return result,
         }
     }

@@ -15,9 +15,9 @@ pub(crate) enum BenchCommand {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct LoadArgs {
-    /// The server
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
-    server: String,
+    /// The server [default: DURAMEN_HOST and DURAMEN_PORT, else 127.0.0.1:6379]
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Option<String>,
     /// get, set, mget, mset or mixed
     #[arg(long, value_enum, default_value_t = CommandName::Get)]
     command: CommandName,
@@ -111,7 +111,7 @@ pub(crate) fn run(BenchCommand::Load(args): &BenchCommand) -> Result<(), Failure
 
 fn load(args: &LoadArgs) -> Result<Load, Failure> {
     Ok(Load {
-        server: resolve(&args.server)?,
+        server: resolve(&args.server.clone().unwrap_or_else(usual))?,
         command: match args.command {
             CommandName::Get => Command::Get,
             CommandName::Set => Command::Set,
@@ -136,6 +136,17 @@ fn load(args: &LoadArgs) -> Result<Load, Failure> {
         rate: args.rate,
         native: None,
     })
+}
+
+/// The server of the other commands, if no flag names one.
+fn usual() -> String {
+    let or = |name, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    let host = or("DURAMEN_HOST", "127.0.0.1");
+    let port = or("DURAMEN_PORT", "6379");
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
 }
 
 fn resolve(server: &str) -> Result<SocketAddr, Failure> {

@@ -9,7 +9,8 @@ mod snapshot;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Subcommand};
 
 pub(crate) use connection::{ConnectArgs, Connection};
 use router::Servers;
@@ -217,7 +218,7 @@ pub(crate) struct ScanArgs {
 #[derive(Args)]
 pub(crate) struct TableArgs {
     /// Coordinators of a cluster as host:port, separated by commas: the command is about the
-    /// cluster's tables, not those of a server.
+    /// cluster's tables, not those of a server. The flags --host and --port override the variable.
     #[arg(
         long,
         global = true,
@@ -258,6 +259,7 @@ impl TableArgs {
         };
         let asked = ClusterTable {
             command: &self.command,
+            at: &self.coordinator.join(","),
             json: connect.json,
         };
         cluster::run_table(&asked, &Cluster::open(&args)?)
@@ -314,6 +316,7 @@ EXAMPLES
   duramen table create sessions --level memory
   duramen table create orders --servers 5 --coordinator 127.0.0.1:7400
   DURAMEN_COORDINATOR=10.0.0.1:7400,10.0.0.2:7400 duramen table drop orders
+  duramen table drop sessions --port 6380     of this server, also if DURAMEN_COORDINATOR is set
 
 Exit codes: 0 done, 2 wrong usage, 3 refused, with the reason (the table exists, or does not),
 4 no connection.";
@@ -328,10 +331,23 @@ EXAMPLES
   duramen scan 'old:*' | xargs -d '\\n' duramen del
   duramen scan --json                     one JSON value per line";
 
-/// Connects, sends the command, prints the reply.
-pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), Failure> {
+/// Connects, sends the command, prints the reply. `given`: the command's arguments, with the source
+/// of each.
+pub(crate) fn run(
+    command: &ClientCommand,
+    connect: &ConnectArgs,
+    given: &ArgMatches,
+) -> Result<(), Failure> {
     if let ClientCommand::Table(table) = command {
-        if !table.coordinator.is_empty() {
+        let is_flag = |name: &str| given.value_source(name) == Some(ValueSource::CommandLine);
+        // A coordinator of the environment must not redirect a command that names its server.
+        let names_server = is_flag("host") || is_flag("port");
+        if names_server && is_flag("coordinator") {
+            return Err(Failure::Usage(
+                "--coordinator is about a cluster's tables, --host and --port about those of one server: give one of them".to_owned(),
+            ));
+        }
+        if !names_server && !table.coordinator.is_empty() {
             return table.ask_cluster(connect);
         }
         if let TableCommand::Create {

@@ -7,8 +7,9 @@
 use clap::{Arg, ArgMatches, Subcommand};
 use duramen_server::ServerConfig;
 use duramen_server::config::file::{self, Entry};
-use duramen_server::config::{Kind, SETTINGS, Setting, hint};
+use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint};
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,10 +69,12 @@ impl Loaded {
     /// if there is one.
     pub(crate) fn new(
         file: Option<&Path>,
-        environment: impl Iterator<Item = (String, String)>,
+        environment: impl Iterator<Item = (OsString, OsString)>,
         flags: &Given,
     ) -> Result<Loaded, Problems> {
-        let environment: HashMap<String, String> = environment
+        // Other variables may be any bytes.
+        let environment: HashMap<String, OsString> = environment
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, _)| name.starts_with("DURAMEN_"))
             .collect();
         let mut loaded = Loaded {
@@ -108,6 +111,21 @@ impl Loaded {
         }
     }
 
+    /// Keeps each secret of `last` that no source names any more: a file that is cut short removes
+    /// no password. Returns the names of these.
+    pub(crate) fn keep_secrets(&mut self, last: &ServerConfig) -> Vec<&'static str> {
+        let secrets = SETTINGS.iter().zip(&self.origins);
+        let kept = secrets.filter(|(setting, origin)| {
+            setting.secret && **origin == Origin::Default && !setting.show_plain(last).is_empty()
+        });
+        let kept: Vec<&Setting> = kept.map(|(setting, _)| setting).collect();
+        for setting in &kept {
+            // It was accepted before.
+            let _ = setting.apply(&mut self.config, &setting.show_plain(last));
+        }
+        kept.iter().map(|setting| setting.name).collect()
+    }
+
     /// Logs suspicious input that is not an error.
     fn warn(&self) {
         for warning in &self.warnings {
@@ -135,16 +153,19 @@ impl Loaded {
     fn read_environment(
         &mut self,
         n: usize,
-        environment: &HashMap<String, String>,
+        environment: &HashMap<String, OsString>,
         problems: &mut Vec<String>,
     ) {
         let names = SETTINGS[n].env_names();
-        let said: Vec<(String, &String)> = names
+        let said: Vec<(String, &OsString)> = names
             .filter_map(|name| environment.get(&name).map(|text| (name, text)))
             .collect();
         match &said[..] {
             [] => {}
-            [(_, text)] => self.apply(n, text, Origin::Environment, problems),
+            [(name, text)] => match text.to_str() {
+                Some(text) => self.apply(n, text, Origin::Environment, problems),
+                None => problems.push(format!("the value of {name} is not UTF-8 text")),
+            },
             several => {
                 let names: Vec<&str> = several.iter().map(|(name, _)| &**name).collect();
                 problems.push(format!(
@@ -223,7 +244,7 @@ impl Loaded {
 
     /// Other programs of this name may have such variables: an unknown one gets a warning, not a
     /// refusal.
-    fn warn_of_unknown(&mut self, environment: &HashMap<String, String>) {
+    fn warn_of_unknown(&mut self, environment: &HashMap<String, OsString>) {
         for name in environment.keys() {
             let known = SETTINGS
                 .iter()
@@ -356,9 +377,12 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
     match args.command {
         ConfigCommand::Check { config, file } => {
             let file = config.or(file);
-            match Loaded::new(file.as_deref(), std::env::vars(), &Given::new()) {
+            match Loaded::new(file.as_deref(), std::env::vars_os(), &Given::new()) {
                 Ok(loaded) => {
                     loaded.warn();
+                    if let Err(problem) = judge_memory(&loaded.config) {
+                        return refuse(&Problems(vec![problem]));
+                    }
                     println!("{}", loaded.summary());
                     ExitCode::SUCCESS
                 }
@@ -369,7 +393,7 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
             config,
             show_origin,
             json,
-        } => match Loaded::new(config.as_deref(), std::env::vars(), &Given::new()) {
+        } => match Loaded::new(config.as_deref(), std::env::vars_os(), &Given::new()) {
             Ok(loaded) => {
                 loaded.warn();
                 let text = if json {
@@ -385,6 +409,17 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
             Err(problems) => refuse(&problems),
         },
     }
+}
+
+/// Whether this machine has the memory; prints a warning if it is tight.
+fn judge_memory(config: &ServerConfig) -> Result<(), String> {
+    let Some(limit) = MemoryLimit::now() else {
+        return Ok(());
+    };
+    if let Some(warning) = limit.judge(config.memory_bytes)? {
+        eprintln!("duramen: {warning}");
+    }
+    Ok(())
 }
 
 /// Prints the mistakes; exit code 2.

@@ -11,8 +11,11 @@
 //! **Concurrency.** One thread writes. Others pass it lines through a queue of [`QUEUE`] places and
 //! wait on a condition variable.
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -226,12 +229,24 @@ pub(crate) fn to_file(words: &[u8]) {
     }
 }
 
+/// Does not wait for the reader of a pipe, nor for a terminal's line; writes wait as usual.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    let flags = fcntl_getfl(&file)?;
+    fcntl_setfl(&file, flags.difference(OFlags::NONBLOCK))?;
+    Ok(file)
 }
 
 fn cannot_open(path: &Path, error: &io::Error) -> String {
-    format!("cannot open the log file {}: {error}", path.display())
+    let why = match Errno::from_io_error(error) {
+        Some(Errno::NXIO) => "it is a pipe that no process reads".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("cannot open the log file {}: {why}", path.display())
 }
 
 /// The writer of `tracing`. Each line comes in one piece.

@@ -196,7 +196,10 @@ fn main() -> ExitCode {
         Command::Man(args) => documents::man(&args, command()),
         Command::Top(args) => connect().and_then(|connect| top::run(&args, &connect)),
         Command::Cluster(asked) => cluster().and_then(|args| cluster::run(&asked, &args)),
-        Command::Client(asked) => connect().and_then(|connect| client::run(&asked, &connect)),
+        Command::Client(asked) => connect().and_then(|connect| {
+            let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+            client::run(&asked, &connect, given)
+        }),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

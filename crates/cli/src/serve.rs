@@ -101,7 +101,7 @@ impl ServeArgs {
     /// As a member of a cluster, regardless of other settings: with the coordinator at its default
     /// address, if none is named.
     pub(crate) fn joining(mut self) -> ServeArgs {
-        let loaded = Loaded::new(self.file.as_deref(), std::env::vars(), &self.given);
+        let loaded = Loaded::new(self.file.as_deref(), std::env::vars_os(), &self.given);
         // Mistakes are reported when the settings are loaded again.
         if loaded.is_ok_and(|loaded| loaded.config.coordinator.is_empty()) {
             let coordinator = crate::cluster::COORDINATOR_DEFAULT.to_owned();
@@ -118,7 +118,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
         doing: "watch for signals",
         source,
     });
-    let loaded = match Loaded::new(args.file.as_deref(), std::env::vars(), &args.given) {
+    let loaded = match Loaded::new(args.file.as_deref(), std::env::vars_os(), &args.given) {
         Ok(loaded) => loaded,
         Err(problems) => return config::refuse(&problems),
     };

@@ -4,9 +4,11 @@
 //! - G1: of the signals that a person or a closed terminal sends, only SIGTERM and
 //!   SIGINT end such a process (and SIGKILL, which cannot be handled). By default the kernel ends a
 //!   process for each of the others.
+//! - G2: the thread that takes the stops opens and reads no file ([`apart`]).
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// The action for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,17 @@ pub(crate) fn meaning(signal: i32) -> (&'static str, Order) {
     found.map_or(("a signal", Order::Ignore), |(_, name, order)| {
         (name, *order)
     })
+}
+
+/// Starts a thread that does `work` for each name that is sent: files on a hanging disk must not
+/// delay the next signal. A name that finds the queue full may be dropped: the work that waits
+/// there reads the same files.
+pub(crate) fn apart(
+    mut work: impl FnMut(&'static str) + Send + 'static,
+) -> SyncSender<&'static str> {
+    let (queue, names) = sync_channel(1);
+    std::thread::spawn(move || names.iter().for_each(&mut work));
+    queue
 }
 
 /// Opens the log's file again and logs the result.

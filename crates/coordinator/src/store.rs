@@ -53,7 +53,7 @@ impl StoreSpec {
 }
 
 fn make(path: &Path) -> Result<(), StoreError> {
-    std::fs::create_dir_all(path).map_err(|reason| StoreError::Directory {
+    duramen_base::private::make_dir(path).map_err(|reason| StoreError::Directory {
         path: path.to_owned(),
         reason: reason.to_string(),
     })

@@ -12,8 +12,8 @@ use duramen_wire::native::codec::{
     encode_server_answer, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    Addresses, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Roles, ServerAnswer,
-    ServerStatus, Status, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, ServerAnswer, ServerStatus,
+    Status, ToCoordinator,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -182,24 +182,10 @@ impl Server {
     }
 
     fn enlist(&mut self, nonce: u64) -> CoordinatorAnswer {
-        let address = self.address.clone();
         self.ask(&ToCoordinator::Enlist(Enlist {
-            nonce,
             cluster: "trial".to_owned(),
-            addresses: Addresses {
-                native: address,
-                resp: None,
-                admin: None,
-            },
-            rack: None,
-            roles: Roles {
-                master: true,
-                backup: true,
-            },
-            replaces: None,
-            disk: nonce,
-            read_bytes_per_s: 0,
             segment_bytes: defaults(0).segment_bytes,
+            ..duramen_harness::enlist(nonce, self.address.clone())
         }))
     }
 

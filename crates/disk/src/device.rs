@@ -9,12 +9,12 @@
 
 use crate::error::Error;
 use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
-use duramen_base::lock::{file_of_store, lock_alone};
+use duramen_base::lock::{claim_alone, file_of_store, is_block_device, lock_alone};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -106,26 +106,17 @@ impl FileDevice {
                 source,
             }
         };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let direct = rustix::fs::open(path, flags | OFlags::DIRECT, mode);
-        let (file, past_cache): (OwnedFd, bool) = match direct {
-            Ok(file) => (file, true),
-            Err(rustix::io::Errno::INVAL) => {
-                let opened = rustix::fs::open(path, flags, mode).map_err(io::Error::from);
-                (opened.map_err(failed("opening"))?, false)
-            }
-            Err(error) => return Err(failed("opening")(error.into())),
+        let in_use = || Error::InUse {
+            path: path.display().to_string(),
         };
-        let file = File::from(file);
+        let (file, past_cache) = open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => in_use(),
+            _ => failed("opening")(error),
+        })?;
         // In-flight requests of a killed process hold the file until they have ended.
         match lock_alone(&file) {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::InUse {
-                    path: path.display().to_string(),
-                });
-            }
+            Err(TryLockError::WouldBlock) => return Err(in_use()),
             Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
         }
         if let Some(what) = store_part(path) {
@@ -175,6 +166,29 @@ impl FileDevice {
     /// Whether reads and writes bypass the page cache.
     pub fn is_past_cache(&self) -> bool {
         self.past_cache
+    }
+}
+
+/// Opens or creates the file, or claims the block device; also whether it is past the page cache.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let open = |more| {
+        let opened = rustix::fs::open(path, flags | more, Mode::RUSR | Mode::WUSR);
+        opened.map(File::from).map_err(io::Error::from)
+    };
+    let open = |more| {
+        if is_block_device(path) {
+            claim_alone(|| open(more | OFlags::EXCL))
+        } else {
+            open(more | OFlags::CREATE)
+        }
+    };
+    match open(OFlags::DIRECT) {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            Ok((open(OFlags::empty())?, false))
+        }
+        Err(error) => Err(error),
     }
 }
 

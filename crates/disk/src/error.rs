@@ -34,8 +34,10 @@ pub enum Error {
         bytes: usize,
         most: usize,
     },
-    /// Another process uses it now.
-    #[error("{path} is in use by another process")]
+    /// Another process uses it now, or the system does.
+    #[error(
+        "{path} is mounted, part of another device (RAID, LVM, swap), or in use by another process"
+    )]
     InUse { path: String },
     /// Name another file: nothing was changed.
     #[error("{path} is {what}, and everything in it would be lost")]

@@ -95,15 +95,6 @@ impl Local {
             heat,
         }
     }
-
-    /// # Errors
-    /// [`Error::Closed`].
-    fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        Ok(())
-    }
 }
 
 impl Durable {
@@ -127,6 +118,15 @@ impl Durable {
             clock_floor_ms: AtomicU64::new(0),
             unsynced: AtomicBool::new(false),
         }
+    }
+
+    /// # Errors
+    /// [`Error::Closed`].
+    fn check_open(&self, local: &Local) -> Result<(), Error> {
+        if local.closed.load(Ordering::Acquire) || self.engine.is_inherited() {
+            return Err(Error::Closed);
+        }
+        Ok(())
     }
 
     /// The engine's side of the log.

@@ -80,8 +80,8 @@ pub enum Error {
     /// The device failed: unacknowledged writes may be lost. Replace it, then restart.
     #[error("the disk failed: {0}; reads go on, writes are refused until a restart")]
     DiskFailed(String),
-    /// Open the directory again.
-    #[error("the store is closed")]
+    /// Open the directory again. Also in a process that was forked after the store was opened.
+    #[error("the store is closed, or was opened before this process was forked")]
     Closed,
     /// Drop unused sessions: each thread needs one.
     #[error("more than {limit} sessions at once")]

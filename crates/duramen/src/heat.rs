@@ -21,6 +21,7 @@
 use crate::bell::Bell;
 use crate::{DiskMode as Mode, Options};
 use duramen_base::ids::SegmentId;
+use duramen_base::private::make_file;
 use duramen_base::units::MIB;
 use duramen_engine::TableId;
 use duramen_engine::flash::{Heat as Reading, HotKey, Refill};
@@ -205,7 +206,7 @@ impl Heat {
     /// Returns its length.
     fn write(&self, reading: &mut Reading, stop: &dyn Fn() -> bool) -> io::Result<Option<u64>> {
         let temporary = self.dir.join(TEMPORARY);
-        let file = BufWriter::with_capacity(16 * BLOCK_BYTES, File::create(&temporary)?);
+        let file = BufWriter::with_capacity(16 * BLOCK_BYTES, make_file(&temporary)?);
         let mut blocks = Blocks::new(file, self.server, self.bytes_max);
         let filled = self.fill(&mut blocks, reading, stop);
         let whole = filled.and_then(|whole| {

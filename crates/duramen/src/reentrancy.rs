@@ -1,5 +1,6 @@
 //! Detects whether this thread is inside a caller's closure that runs under a guard or with keys
 //! locked. An operation on the same store would then wait for its own thread, so it is refused.
+//! So is one in a forked process, where it would wait for threads that do not exist (closing::E5).
 
 use crate::Error;
 use duramen_engine::Store;
@@ -13,16 +14,20 @@ thread_local! {
 /// The thread is inside a closure until this is dropped.
 pub(crate) struct ReentrancyGuard;
 
-/// Enters a closure.
+/// Enters a closure. A destructor of another thread-local may do so when the list is gone already:
+/// then nested calls are not detected.
 pub(crate) fn enter(store: &Store) -> ReentrancyGuard {
-    STORES.with_borrow_mut(|stores| stores.push(address(store)));
+    let _ = STORES.try_with(|stores| stores.borrow_mut().push(address(store)));
     ReentrancyGuard
 }
 
 /// # Errors
-/// [`Error::Nested`]: this thread is in a closure of this store.
+/// [`Error::Nested`]: this thread is in a closure of this store. [`Error::Closed`]: this process was
+/// forked since.
 pub(crate) fn check(store: &Store) -> Result<(), Error> {
-    // An ending thread may have no such list any more: then it is in no closure.
+    if store.is_inherited() {
+        return Err(Error::Closed);
+    }
     let is_inside = STORES.try_with(|stores| stores.borrow().contains(&address(store)));
     match is_inside {
         Ok(true) => Err(Error::Nested),
@@ -36,6 +41,6 @@ fn address(store: &Store) -> usize {
 
 impl Drop for ReentrancyGuard {
     fn drop(&mut self) {
-        STORES.with_borrow_mut(|stores| stores.pop());
+        let _ = STORES.try_with(|stores| stores.borrow_mut().pop());
     }
 }

@@ -32,6 +32,7 @@ use duramen_backup::os::{SUPERBLOCK, is_store};
 use duramen_backup::salvage::{Remains, Salvage};
 use duramen_base::ids::SegmentId;
 use duramen_base::lock::STORE_FILES;
+use duramen_base::private::make_dir;
 use duramen_cluster::control::{Listed, State, each_record};
 use duramen_engine::{Error as EngineError, TableId};
 use duramen_format::certificate::Certificate;
@@ -502,7 +503,7 @@ fn make_empty(to: &Path) -> Result<(), Error> {
     let failed = |doing: &'static str| {
         move |source| Error::Disk(DiskError::io(&to.display().to_string(), doing, source))
     };
-    std::fs::create_dir_all(to).map_err(failed("make the directory"))?;
+    make_dir(to).map_err(failed("make the directory"))?;
     let part = to.join(PART);
     if part.exists() {
         remove_unfinished(&part, to).map_err(failed("remove an unfinished repair"))?;

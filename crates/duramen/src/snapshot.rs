@@ -45,6 +45,15 @@ struct Last {
     took: Duration,
 }
 
+/// A snapshot is running until this is dropped, also by a panic of the caller's `progress`.
+struct Running<'a>(&'a AtomicBool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 /// replication::O9: segments that are not yet copied are not freed; dropping this allows it.
 struct Pinned<'a>(&'a LogWriter);
 
@@ -65,6 +74,7 @@ impl Snapshots {
         if self.running.swap(true, Ordering::SeqCst) {
             return Err(Error::SnapshotRunning);
         }
+        let _running = Running(&self.running);
         let started = Instant::now();
         let result = take(self, log, local, disk, started, progress);
         *self.last.lock().expect("the last snapshot") = Some(Last {
@@ -72,7 +82,6 @@ impl Snapshots {
             ok: result.is_ok(),
             took: started.elapsed(),
         });
-        self.running.store(false, Ordering::SeqCst);
         result
     }
 

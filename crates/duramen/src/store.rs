@@ -175,7 +175,7 @@ impl Store {
         };
         let appended = || log.durable.log().appended();
         let mut revived = self.engine.revived();
-        let mut session = self.engine.session()?;
+        let mut session = self.engine.brief_session()?;
         while revived.step(&mut session)? {
             log.wait(&appended(), Level::Buffered)?;
         }
@@ -272,7 +272,7 @@ impl Store {
     /// ```
     pub fn scrub(&self) -> Option<u64> {
         let log = &self.durable.as_ref()?.log;
-        if self.is_closed() {
+        if self.is_closed() || self.engine.is_inherited() {
             return None;
         }
         let total = log.durable.begin_scrub();

@@ -181,7 +181,7 @@ impl Store {
         if let Some(gone) = tables.iter().find(|table| !self.engine.has_table(**table)) {
             return Err(Error::NoSuchTable(*gone));
         }
-        let mut session = self.engine.session()?;
+        let mut session = self.engine.brief_session()?;
         let guard = session.pin_exclusive();
         for table in tables {
             guard.clear(*table)?;

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// not wake it, because frames are not urgent.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Interval at which expiries are recorded on disk: bounds the objects that come back after a crash
-/// if the clock steps back.
-const NOTE_EXPIRED_EVERY: Duration = Duration::from_secs(1);
+/// if the clock steps back. The same for a look whether the files were deleted.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a step that failed (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -108,10 +108,15 @@ fn run_background(log: &LogWriter) {
         if durable.ended.load(Ordering::Acquire) != before {
             log.tell();
         }
-        if noted.elapsed() >= NOTE_EXPIRED_EVERY {
+        if noted.elapsed() >= NOTE_EVERY {
             let now = durable.engine.stats().entries_expired;
             if now != expired && durable.note_clock().is_ok() {
                 expired = now;
+            }
+            if let Some(local) = durable.local()
+                && let Err(error) = local.backup.check_names()
+            {
+                durable.note(Err(&error.into()));
             }
             noted = Instant::now();
         }

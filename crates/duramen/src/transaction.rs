@@ -138,7 +138,11 @@ impl Session {
         let keys = sorted(&guard, keys)?;
         let mut body = |tx: &mut Transaction<'_>| {
             let _inside = reentrancy::enter(&store.engine);
-            body(tx)
+            let result = body(tx);
+            if store.engine.is_inherited() {
+                return Err(Error::Closed); // closing::E5
+            }
+            result
         };
         let attempt = run(&mut guard, &keys, &mut body);
         guard.unlock_keys();

@@ -101,6 +101,9 @@ impl LogWriter {
             if self.reached(position) >= level {
                 return Ok(true);
             }
+            if self.durable.engine.is_inherited() {
+                return Err(Error::Closed); // closing::E5
+            }
             match self.durable.try_lock() {
                 // Another thread may have committed it between the two checks.
                 Some(_) if self.reached(position) >= level => return Ok(true),

@@ -293,3 +293,18 @@ fn close_ends_a_snapshot() {
     });
     assert_eq!(open(&live).count(T), 30);
 }
+
+/// A panic of the closure that shows the progress of a snapshot left it running for ever: `close`
+/// waited for it, and no other could begin.
+#[test]
+fn a_snapshot_whose_progress_panics_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("live"));
+    store.session().unwrap().set(T, "key", "value").unwrap();
+    let snapshot = || store.snapshot_with_progress(dir.path().join("first"), |_| panic!("shown"));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(snapshot));
+    assert!(panicked.is_err());
+    assert!(!store.stats().unwrap().snapshot_running);
+    store.snapshot(dir.path().join("second")).unwrap();
+    store.close().unwrap();
+}

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const T: Table = Table::DEFAULT;
 const MIB: usize = 1 << 20;
@@ -481,4 +481,88 @@ fn tables_are_found_by_name_whoever_makes_them() {
         Err(Error::TableExists(_))
     ));
     assert!(matches!(store.drop_table(T), Err(Error::NoSuchTable(_))));
+}
+
+/// A destructor of a thread-local that began a transaction, or read with a closure, after the
+/// store's own thread-local was destroyed ended the process.
+#[test]
+fn a_destructor_of_a_thread_local_may_use_closures() {
+    struct Last(Session);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let bytes = self.0.get_with(T, "count", <[u8]>::len);
+            assert_eq!(bytes.unwrap(), Some(1));
+            let counted = self
+                .0
+                .transaction(&[(T, "count")], |tx| tx.increment(T, "count", 1));
+            counted.unwrap();
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    let store = in_memory();
+    let session = store.session().unwrap();
+    let thread = std::thread::spawn(move || {
+        LAST.set(Some(Last(session)));
+        LAST.with_borrow_mut(|last| {
+            let session = &mut last.as_mut().unwrap().0;
+            let counted = session.transaction(&[(T, "count")], |tx| tx.increment(T, "count", 1));
+            counted.unwrap();
+        });
+    });
+    thread.join().unwrap();
+    let mut session = store.session().unwrap();
+    assert_eq!(text(&mut session, "count").as_deref(), Some("2"));
+}
+
+/// An empty path left a file `LOCK` in the working directory.
+#[test]
+fn an_empty_path_is_refused_and_leaves_nothing() {
+    let refused = Store::open(options(Path::new("")));
+    assert!(matches!(refused, Err(Error::Disk(_))));
+    assert!(!Path::new("LOCK").exists());
+}
+
+/// The error named another limit than the documentation, and with so many sessions a table could
+/// not be cleared, get another level, or be copied.
+#[test]
+fn a_store_full_of_sessions_still_takes_steps_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(options(&dir.path().join("store"))).unwrap();
+    let table = store.table("table").unwrap();
+    let mut sessions: Vec<_> = (0..1024).map(|_| store.session().unwrap()).collect();
+    let refused = store.session().map(drop);
+    assert!(matches!(
+        refused,
+        Err(Error::TooManySessions { limit: 1024 })
+    ));
+    sessions[1023].set(table, "key", "value").unwrap();
+    store.set_level(table, Some(Level::Buffered)).unwrap();
+    store.snapshot(dir.path().join("copy")).unwrap();
+    store.clear_tables(&[table]).unwrap();
+    store.drop_table(table).unwrap();
+    assert!(!sessions[0].exists(T, "key").unwrap());
+    store.close().unwrap();
+}
+
+/// `rm -rf` of the directory of an open store went unnoticed: writes returned as `Synced`.
+#[test]
+fn a_store_whose_directory_is_deleted_takes_no_more_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("store");
+    let store = Store::open(options(&dir)).unwrap();
+    let mut session = store.session().unwrap();
+    session.set(T, "before", "value").unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    let refused = loop {
+        match session.set(T, "key", "value") {
+            Ok(_) => assert!(Instant::now() < until, "it is not noticed"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::DiskFailed(_)), "{refused}");
+    assert!(session.exists(T, "before").unwrap());
+    assert!(matches!(store.close(), Err(Error::DiskFailed(_))));
 }

@@ -21,6 +21,8 @@ use duramen_base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, fence}
 use duramen_base::ticks::Ticks;
 
 const IDLE: u64 = u64::MAX;
+/// Maximum number of sessions. Each has a slot in a cache line of its own.
+pub const SESSIONS_MAX: usize = 1024;
 /// Slots that no session gets: for threads that load, replay or walk, each for the time of one
 /// step.
 pub const VISITORS: usize = 16;
@@ -55,7 +57,7 @@ impl Epochs {
     /// [`Error::TooManySessions`].
     pub fn register_session(&self) -> Result<SlotId, Error> {
         if self.free.lock().expect("slot list").len() <= VISITORS {
-            let limit = self.slots.len() - VISITORS;
+            let limit = SESSIONS_MAX;
             return Err(Error::TooManySessions { limit });
         }
         self.register()

@@ -1,14 +1,53 @@
-//! Walks over a whole table in hash order, step by step, and draws of a random object.
+//! Walks over a whole table in hash order, step by step, and random places to begin at.
 //!
-//! **Invariant**
+//! **Invariants**
 //! - W1: a walk makes progress with room for two values of the maximum length, because
 //!   a step can end at any object. So a caller that can fetch only some of a step's missing entries
 //!   from flash fetches the first of them, and requests only that part of the step.
+//! - W2: a step is bounded work, and reports it. An expired entry costs as much as any other.
 
 use crate::index::bucket::{Slot, View};
 use crate::session::Guard;
 use crate::{Error, Object, TableId};
 use duramen_format::entry::Entry;
+
+/// Empty buckets that cost as much as one entry.
+const BUCKETS_PER_ENTRY: usize = 16;
+/// A step that wants fewer objects may look at this many entries nevertheless.
+const LOOKS_MIN: usize = 64;
+
+/// The work of a step (W2).
+pub(crate) struct Looks {
+    buckets: usize,
+    most: usize,
+}
+
+impl Looks {
+    /// For a step that wants `count` objects.
+    pub(crate) fn new(count: usize) -> Looks {
+        Looks {
+            buckets: 0,
+            most: count.max(LOOKS_MIN).saturating_mul(BUCKETS_PER_ENTRY),
+        }
+    }
+
+    pub(crate) fn bucket(&mut self) {
+        self.buckets += 1;
+    }
+
+    pub(crate) fn entry(&mut self) {
+        self.buckets += BUCKETS_PER_ENTRY;
+    }
+
+    pub(crate) fn are_many(&self) -> bool {
+        self.buckets > self.most
+    }
+
+    /// In entries.
+    pub(crate) fn sum(&self) -> usize {
+        self.buckets.div_ceil(BUCKETS_PER_ENTRY)
+    }
+}
 
 /// Entries of a bucket that are on flash.
 pub(crate) struct Lacking {
@@ -44,10 +83,12 @@ impl<'s> Guard<'s> {
         count: usize,
         show: impl FnMut(Object<'_>),
     ) -> Result<u64, Error> {
-        self.scan_as(table, cursor, count, false, show)
+        let step = self.scan_as(table, cursor, count, false, show);
+        step.map(|(next, _)| next)
     }
 
-    /// As [`scan`](Self::scan). `partly`: ends before the first object on flash, if it has come
+    /// As [`scan`](Self::scan); returns the number of entries that it looked at, too, where 16
+    /// buckets count as one entry. `partly`: ends before the first object on flash, if it has come
     /// further than `cursor`.
     ///
     /// # Errors
@@ -59,26 +100,26 @@ impl<'s> Guard<'s> {
         count: usize,
         partly: bool,
         mut show: impl FnMut(Object<'_>),
-    ) -> Result<u64, Error> {
+    ) -> Result<(u64, usize), Error> {
         let index = self.index(table)?;
         let Some((mut partition, mut tag)) = index.at_position(cursor) else {
-            return Ok(0);
+            return Ok((0, 0));
         };
         let begin = index.position(partition, tag);
-        let (mut shown, mut looked) = (0, 0);
+        let (mut shown, mut looks) = (0, Looks::new(count));
         let mut cold = None;
         while partition < index.partitions().len() {
             let view = index.partitions()[partition].view();
             let first = if view.len() == 0 { 0 } else { view.home(tag) };
             for bucket in first..view.len() {
-                // Many empty or expired buckets also end a step: a step is bounded work.
-                if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
+                if shown >= count.max(1) || looks.are_many() {
                     self.observe_gaps(index, &index.partitions()[partition]);
                     let next = index.position(partition, view.first_tag(bucket));
-                    return cold.map_or(Ok(next), Err);
+                    return cold.map_or(Ok((next, looks.sum())), Err);
                 }
-                looked += 1;
+                looks.bucket();
                 let shows = |slot: Slot, entry| {
+                    looks.entry();
                     if self.core.space.is_undurable(slot.location()) {
                         self.observe_entry(index, slot.location());
                     }
@@ -92,7 +133,7 @@ impl<'s> Guard<'s> {
                     if partly && cold.is_none() && at > begin {
                         self.observe_gaps(index, &index.partitions()[partition]);
                         self.take_colds();
-                        return Ok(at);
+                        return Ok((at, looks.sum()));
                     }
                     shown += lacking.entries;
                     cold.get_or_insert(lacking.error);
@@ -101,9 +142,9 @@ impl<'s> Guard<'s> {
             }
             self.observe_gaps(index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
-            looked += 1;
+            looks.bucket();
         }
-        cold.map_or(Ok(0), Err)
+        cold.map_or(Ok((0, looks.sum())), Err)
     }
 
     /// Shows the entries whose home is a bucket from a tag on, up to the first that is on flash.
@@ -150,41 +191,19 @@ impl<'s> Guard<'s> {
         lacking.map_or(Ok(()), Err)
     }
 
-    /// A random object of the table, chosen by `random`; `None` if the table has none.
+    /// The cursor of a random bucket of the table.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::Cold`].
-    pub fn random(&self, table: TableId, random: u64) -> Result<Option<Object<'_>>, Error> {
+    /// [`Error::NoSuchTable`].
+    pub fn random_place(&self, table: TableId, random: u64) -> Result<u64, Error> {
         let index = self.index(table)?;
         let partitions = index.partitions();
-        // Start anywhere, then take the first bucket with an entry; visit the starting partition
-        // twice.
-        let start = (random >> 32) as usize % partitions.len();
-        for n in 0..=partitions.len() {
-            let partition = &partitions[(start + n) % partitions.len()];
-            let view = partition.view();
-            let skip = if n == 0 && view.len() != 0 {
-                random as u32 as usize % view.len()
-            } else {
-                0
-            };
-            for bucket in skip..view.len() {
-                let mut slots: Vec<Slot> = Vec::new();
-                view.each_homed(bucket, self.me, |slot| slots.push(slot));
-                let first = (random >> 7) as usize % slots.len().max(1);
-                let (before, after) = slots.split_at(first);
-                for slot in after.iter().chain(before) {
-                    let entry = self.entry_now(slot.location())?;
-                    if self.core.space.is_undurable(slot.location()) {
-                        self.observe_entry(index, slot.location());
-                    }
-                    if let Some(object) = self.object(entry) {
-                        return Ok(Some(object));
-                    }
-                }
-            }
-            self.observe_gaps(index, partition);
-        }
-        Ok(None)
+        let partition = (random >> 32) as usize % partitions.len();
+        let view = partitions[partition].view();
+        let tag = match view.len() {
+            0 => 0,
+            buckets => view.first_tag(random as u32 as usize % buckets),
+        };
+        Ok(index.position(partition, tag))
     }
 }

@@ -2,12 +2,14 @@
 //! figures.
 
 use crate::cleaner;
+use crate::cleaner::index_search::IndexSearch;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Relocation};
 use crate::topology::Topology;
 use crate::{Error, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::waits::{self, NOTHING, Resource, Wait};
+use duramen_disk::Origin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,6 +20,7 @@ pub struct Store {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_head: AtomicUsize,
+    origin: Origin,
 }
 
 impl Store {
@@ -42,7 +45,15 @@ impl Store {
             core,
             threads: Mutex::new(threads),
             next_head: AtomicUsize::new(0),
+            origin: Origin::here(),
         }))
+    }
+
+    /// Whether this process is a fork of the one that made the store: then its threads do not exist
+    /// here, and a lock may be held for ever.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.origin.is_inherited()
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -209,9 +220,9 @@ impl Store {
         let index = self.core.new_index(floor);
         index.set_level(level);
         let bytes = index.overhead_bytes();
-        let mut attempts = 0;
+        let mut search = IndexSearch::default();
         while !self.core.space.charge_beside_segments(bytes) {
-            self.session()?.pin().make_index_room(&mut attempts)?;
+            self.brief_session()?.pin().make_index_room(&mut search)?;
         }
         let created = self.core.tables.create_at(id, name, || index, publish);
         if created.is_err() {
@@ -244,7 +255,7 @@ impl Store {
         table: TableId,
         level: Option<Level>,
     ) -> Result<(), Error> {
-        let mut session = self.session()?;
+        let mut session = self.brief_session()?;
         // no drop comes between the lookup of the table and the change's place in the log
         let _guard = session.pin();
         self.core.tables.index(table)?.set_level(level);
@@ -339,7 +350,7 @@ impl Store {
         if table == TableId::DEFAULT {
             return Err(Error::NoSuchTable(table));
         }
-        let mut session = self.session()?;
+        let mut session = self.brief_session()?;
         let guard = session.pin_exclusive();
         guard.empty(table, |table, floor| TableChange::Drop { table, floor })?;
         if let Some(index) = self.core.tables.remove(table) {
@@ -354,7 +365,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
     pub fn clear_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
-        self.session()?.pin_exclusive().clear(table)
+        self.brief_session()?.pin_exclusive().clear(table)
     }
 }
 
@@ -447,6 +458,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // Handles of threads that do not exist here: even to drop them would be an error.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         self.end_cleaners();
     }
 }

@@ -21,6 +21,7 @@
 //!   the keys locked, before room is granted, so a disk that is full by then refuses the step as a
 //!   whole.
 
+use crate::cleaner::index_search::IndexSearch;
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
 use crate::room::Room;
@@ -121,7 +122,7 @@ impl<'s> Guard<'s> {
         keys.dedup();
         self.settle_before(&keys);
         self.seek_memory(room);
-        let (mut index_attempts, mut settle_attempts) = (0, 0);
+        let (mut index_search, mut settle_attempts) = (IndexSearch::default(), 0);
         let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
         loop {
             self.take_head(); // T4
@@ -131,7 +132,7 @@ impl<'s> Guard<'s> {
                 places.push((index.partition(*hash), index.tag(*hash)));
             }
             let Some(reserved) = self.reserve_room(&places) else {
-                self.make_index_room(&mut index_attempts)?;
+                self.make_index_room(&mut index_search)?;
                 continue;
             };
             if let Some(buckets) = self.lock_buckets(&places) {

@@ -8,6 +8,7 @@
 //! locked, or with its head locked while outside, except for a transaction. And no thread waits for
 //! a head while pinned, because its holder may be such a transaction.
 
+use crate::cleaner::index_search::IndexSearch;
 use crate::cleaner::pacer::Waiting;
 use crate::counters::Counters;
 use crate::head::Tail;
@@ -25,17 +26,15 @@ use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::Backoff;
 use duramen_format::entry::NewObject;
+use std::time::{Duration, Instant};
 
 /// A head's segment is closed for its dead entries if they are at least a segment divided by this.
 const DEAD_PART_TO_CLOSE: u64 = 8;
-/// Maximum attempts of one operation to get memory for the index: more than it can need, so the
-/// lack is then of another kind (address space).
-const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash to free memory, each after `FLASH_PAUSE`: a device may stand
-/// still for ten seconds, as a disk may.
-const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
+/// A shorter wait for memory delays nobody else noticeably.
+const NOTED_WAIT: Duration = Duration::from_millis(2);
+/// Pause of a writer that waits for index memory.
 #[cfg(not(any(loom, shuttle)))]
-const FLASH_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+const FLASH_PAUSE: Duration = Duration::from_micros(200);
 
 impl Locked<'_> {
     #[inline(always)]
@@ -82,7 +81,7 @@ impl<'s> Guard<'s> {
                 limit: KEY_BYTES_MAX,
             });
         }
-        let mut index_attempts = 0;
+        let mut index_search = IndexSearch::default();
         loop {
             self.take_head();
             // A transaction has checked this when it locked, and a thread that waits for guards
@@ -94,7 +93,7 @@ impl<'s> Guard<'s> {
             // may have been dropped.
             let index = self.index(table)?;
             let Some(locked) = self.lock_key(index, hash, key)? else {
-                self.make_index_room(&mut index_attempts)?;
+                self.make_index_room(&mut index_search)?;
                 continue;
             };
             let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
@@ -165,7 +164,7 @@ impl<'s> Guard<'s> {
                 }
                 Put::LookAgain => {}
                 Put::NoSpace => self.make_room(self.puts)?,
-                Put::IndexFull => self.grow_index(locked.partition, &mut index_attempts)?,
+                Put::IndexFull => self.grow_index(locked.partition, &mut index_search)?,
             }
         }
     }
@@ -415,6 +414,13 @@ impl<'s> Guard<'s> {
     /// again.
     #[cold]
     pub(crate) fn make_room(&mut self, purpose: Purpose) -> Result<(), Error> {
+        let began = Instant::now();
+        let found = self.seek_room(purpose);
+        self.carried.waited |= began.elapsed() >= NOTED_WAIT;
+        found
+    }
+
+    fn seek_room(&mut self, purpose: Purpose) -> Result<(), Error> {
         // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so
         // that memory becomes free. It is never outside, not even for an instant: another guard
         // could then become alone.
@@ -481,18 +487,15 @@ impl<'s> Guard<'s> {
     /// Gives memory of free windows to the index, which lacks some; cleans if there is no free
     /// window.
     #[cold]
-    pub(crate) fn make_index_room(&mut self, attempts: &mut u32) -> Result<(), Error> {
-        *attempts += 1;
+    pub(crate) fn make_index_room(&mut self, search: &mut IndexSearch) -> Result<(), Error> {
         self.core.evict_for_index();
-        let patience = if self.core.waits_for_flash() {
-            INDEX_ATTEMPTS_FLASH
-        } else {
-            INDEX_ATTEMPTS_MAX
-        };
-        if *attempts > patience {
-            return Err(self.core.out_of_memory());
+        if search.next(self.core)? {
+            if self.transaction.is_none() && !self.alone {
+                self.tail = None; // others may append meanwhile
+            }
+            self.press_flash();
+            self.carried.waited = true;
         }
-        self.press_flash();
         let node = self.head.node;
         // With a tier in any case: segments that leave memory wait for our pin too.
         if !self.core.space.release_one(node) || self.core.space.tier.is_some() {
@@ -515,16 +518,15 @@ impl<'s> Guard<'s> {
     }
 
     #[cold]
-    fn grow_index(&mut self, partition: &Partition, attempts: &mut u32) -> Result<(), Error> {
+    fn grow_index(&mut self, partition: &Partition, search: &mut IndexSearch) -> Result<(), Error> {
         match partition.resize(1, self.me, self.core.resources()) {
             Resize::Done => Ok(()),
-            Resize::NoMemory => self.make_index_room(attempts),
+            Resize::NoMemory => self.make_index_room(search),
             Resize::Busy => {
                 if self.transaction.is_some() {
                     // A key that the transaction did not lock, in a bucket that it did: it would
                     // wait for itself.
-                    *attempts += 1;
-                    if *attempts > INDEX_ATTEMPTS_MAX {
+                    if !search.tries() {
                         return Err(self.core.out_of_memory());
                     }
                 }

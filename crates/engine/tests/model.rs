@@ -148,93 +148,87 @@ fn run(session: &mut Session, clock: &AtomicU64, model: &mut Model, op: &Op) {
             assert_eq!((outcome.before, outcome.after), (before, None));
             model.objects.remove(&key);
         }
-        Op::WriteIf(k, v, c) => {
-            let (key, value) = (key_of(*k), value_of(*v));
-            let current = model.live(&key, now_ms).map(|e| e.version);
-            let (condition, holds) = match c {
-                0 => (Condition::Absent, current.is_none()),
-                1 => (Condition::Present, current.is_some()),
-                2 => (Condition::Version(current.unwrap_or(1)), current.is_some()),
-                3 => (
-                    Condition::NewerThan(current.unwrap_or(9)),
-                    current.is_none(),
-                ),
-                _ => (Condition::Always, true),
-            };
-            let result =
-                guard.conditional_write(TABLE, guard.hash(&key), &key, &value, None, condition);
-            match result {
-                Ok(outcome) => {
-                    assert!(holds, "{condition:?} on {current:?}");
-                    model.put(&key, value, outcome.after.unwrap(), None);
-                }
-                Err(error) => {
-                    assert!(!holds);
-                    assert_eq!(error, Error::ConditionFailed { current });
-                }
-            }
-        }
-        Op::Increment(k, n) => {
-            let key = key_of(*k);
-            let old = model.live(&key, now_ms).cloned();
-            let number = old.as_ref().map_or(Some(0), |e| integer(&e.value));
-            match guard.increment(TABLE, guard.hash(&key), &key, i64::from(*n)) {
-                Ok(done) => {
-                    assert_eq!(Some(done.value), number.map(|old| old + i64::from(*n)));
-                    let expires_at_ms = old.and_then(|e| e.expires_at_ms);
-                    model.put(
-                        &key,
-                        done.value.to_string().into_bytes(),
-                        done.version,
-                        expires_at_ms,
-                    );
-                }
-                Err(error) => assert_eq!((error, number), (Error::NotAnInteger, None)),
-            }
-        }
-        Op::Append(k, byte) => {
-            let key = key_of(*k);
-            let outcome = guard
-                .update(TABLE, guard.hash(&key), &key, |found, scratch| {
-                    scratch.extend_from_slice(found.map_or(&[], |o| o.value));
-                    scratch.push(*byte);
-                    Decision::PutScratch {
-                        expires_at_ms: found.and_then(|o| o.expires_at_ms),
-                    }
-                })
-                .unwrap();
-            let old = model.live(&key, now_ms).cloned();
-            let mut value = old.as_ref().map_or(Vec::new(), |e| e.value.clone());
-            value.push(*byte);
-            model.put(
-                &key,
-                value,
-                outcome.after.unwrap(),
-                old.and_then(|e| e.expires_at_ms),
-            );
-        }
-        Op::Scan => {
-            let mut seen = BTreeMap::new();
-            let mut cursor = 0;
-            loop {
-                cursor = guard
-                    .scan(TABLE, cursor, 10, |o| {
-                        seen.insert(o.key.to_vec(), o.version);
-                    })
-                    .unwrap();
-                if cursor == 0 {
-                    break;
-                }
-            }
-            let expected: BTreeMap<_, _> = model
-                .objects
-                .keys()
-                .filter_map(|key| Some((key.clone(), model.live(key, now_ms)?.version)))
-                .collect();
-            assert_eq!(seen, expected);
-        }
+        Op::WriteIf(k, v, c) => write_if(&mut guard, model, &key_of(*k), value_of(*v), *c),
+        Op::Increment(k, n) => increment(&mut guard, model, &key_of(*k), i64::from(*n)),
+        Op::Append(k, byte) => append(&mut guard, model, &key_of(*k), *byte),
+        Op::Scan => scan(&guard, model),
         Op::Clear | Op::Pass(_) => unreachable!("handled above"),
     }
+}
+
+fn write_if(guard: &mut Guard<'_>, model: &mut Model, key: &[u8], value: Vec<u8>, choice: u8) {
+    let current = model.live(key, guard.now_ms()).map(|e| e.version);
+    let (condition, holds) = match choice {
+        0 => (Condition::Absent, current.is_none()),
+        1 => (Condition::Present, current.is_some()),
+        2 => (Condition::Version(current.unwrap_or(1)), current.is_some()),
+        3 => (
+            Condition::NewerThan(current.unwrap_or(9)),
+            current.is_none(),
+        ),
+        _ => (Condition::Always, true),
+    };
+    match guard.conditional_write(TABLE, guard.hash(key), key, &value, None, condition) {
+        Ok(outcome) => {
+            assert!(holds, "{condition:?} on {current:?}");
+            model.put(key, value, outcome.after.unwrap(), None);
+        }
+        Err(error) => {
+            assert!(!holds);
+            assert_eq!(error, Error::ConditionFailed { current });
+        }
+    }
+}
+
+fn increment(guard: &mut Guard<'_>, model: &mut Model, key: &[u8], by: i64) {
+    let old = model.live(key, guard.now_ms()).cloned();
+    let number = old.as_ref().map_or(Some(0), |e| integer(&e.value));
+    match guard.increment(TABLE, guard.hash(key), key, by) {
+        Ok(done) => {
+            assert_eq!(Some(done.value), number.map(|old| old + by));
+            let value = done.value.to_string().into_bytes();
+            let expires_at_ms = old.and_then(|e| e.expires_at_ms);
+            model.put(key, value, done.version, expires_at_ms);
+        }
+        Err(error) => assert_eq!((error, number), (Error::NotAnInteger, None)),
+    }
+}
+
+fn append(guard: &mut Guard<'_>, model: &mut Model, key: &[u8], byte: u8) {
+    let outcome = guard.update(TABLE, guard.hash(key), key, |found, scratch| {
+        scratch.extend_from_slice(found.map_or(&[], |o| o.value));
+        scratch.push(byte);
+        Decision::PutScratch {
+            expires_at_ms: found.and_then(|o| o.expires_at_ms),
+        }
+    });
+    let old = model.live(key, guard.now_ms()).cloned();
+    let expires_at_ms = old.as_ref().and_then(|e| e.expires_at_ms);
+    let mut value = old.map_or(Vec::new(), |e| e.value);
+    value.push(byte);
+    model.put(key, value, outcome.unwrap().after.unwrap(), expires_at_ms);
+}
+
+fn scan(guard: &Guard<'_>, model: &Model) {
+    let mut seen = BTreeMap::new();
+    let mut cursor = 0;
+    loop {
+        cursor = guard
+            .scan(TABLE, cursor, 10, |o| {
+                seen.insert(o.key.to_vec(), o.version);
+            })
+            .unwrap();
+        if cursor == 0 {
+            break;
+        }
+    }
+    let now_ms = guard.now_ms();
+    let expected: BTreeMap<_, _> = model
+        .objects
+        .keys()
+        .filter_map(|key| Some((key.clone(), model.live(key, now_ms)?.version)))
+        .collect();
+    assert_eq!(seen, expected);
 }
 
 fn store(memory_bytes: u64) -> (Arc<Store>, Arc<AtomicU64>) {

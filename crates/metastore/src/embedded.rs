@@ -9,10 +9,11 @@
 //!   that was interrupted leaves no file that a later start must refuse.
 
 use crate::{unavailable, unusable};
+use duramen_base::private::make_file;
 use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 const STATE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("state");
@@ -52,7 +53,7 @@ impl Embedded {
         if !never_made(&self.path)? {
             return Ok(true);
         }
-        let lock = File::create(self.path.with_extension("redb.lock"))?;
+        let lock = make_file(&self.path.with_extension("redb.lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(false),
@@ -71,6 +72,7 @@ impl Embedded {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
+        make_file(&unfinished)?;
         Database::create(&unfinished)?.close()?;
         File::open(&unfinished)?.sync_all()?;
         std::fs::rename(&unfinished, &self.path)?;
@@ -196,7 +198,7 @@ impl MetaStore for Embedded {
             }
         };
         // Only a hint: nothing depends on it.
-        let _ = std::fs::write(self.sign(), &self.name);
+        let _ = make_file(&self.sign()).and_then(|mut file| file.write_all(self.name.as_bytes()));
         Ok(Some(term))
     }
 

@@ -327,28 +327,27 @@ impl<M: Send + 'static> Hub<M> {
         let number = self.links.find(address, role, self.now);
         let limit = self.options.limits.output_bytes;
         let link = self.links.get_mut(number);
-        link.outstanding.insert(request);
-        match link.state {
+        let output = match link.state {
             State::Open(id) => {
                 let connection = self.table.get_mut(id).expect("an open link has one");
-                connection.output.push(payload, encode);
-                if connection.output.bytes() > limit {
-                    self.close_because(id, Reason::Slow);
-                } else {
-                    self.soil(id);
-                }
+                &mut connection.output
             }
-            State::Opening(_) | State::Resolving | State::Waiting => {
-                link.queue.push(payload, encode);
-                if link.queue.bytes() > limit {
-                    match link.state {
-                        State::Opening(id) => self.close_because(id, Reason::Slow),
-                        _ => self.link_broke(number, Reason::Slow),
-                    }
-                }
+            _ => &mut link.queue,
+        };
+        let before = output.bytes();
+        output.push(payload, encode);
+        let bytes = output.bytes();
+        link.asked(request, bytes - before);
+        match link.state {
+            State::Open(id) | State::Opening(id) if bytes > limit => {
+                self.close_because(id, Reason::Slow);
             }
+            State::Open(id) => self.soil(id),
+            State::Resolving | State::Waiting if bytes > limit => {
+                self.link_broke(number, Reason::Slow);
+            }
+            State::Opening(_) | State::Resolving | State::Waiting => {}
             State::Idle => {
-                link.queue.push(payload, encode);
                 link.state = State::Waiting;
                 let retry = link.retry;
                 if retry <= self.now {
@@ -358,6 +357,21 @@ impl<M: Send + 'static> Hub<M> {
                 }
             }
         }
+    }
+
+    /// The open questions for which their link has moved something since the last call: it has
+    /// received bytes, or the other side's system has taken more of the bytes up to the question's
+    /// end. Such a question is not lost; a repetition would only be one more behind it.
+    pub fn moving(&mut self) -> Vec<u64> {
+        let mut found = Vec::new();
+        for link in self.links.asking() {
+            if let State::Open(id) = link.state {
+                let connection = self.table.get_mut(id).expect("an open link has one");
+                let unsent = connection.output.bytes();
+                link.moving(unsent + socket::unacknowledged(&connection.fd), &mut found);
+            }
+        }
+        found
     }
 
     /// Gives up a question: its answer is dropped if it arrives.

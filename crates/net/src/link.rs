@@ -5,7 +5,7 @@ use crate::Reason;
 use crate::connection::ConnectionId;
 use crate::output::Output;
 use duramen_wire::native::codec::Role;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -89,8 +89,15 @@ pub(crate) struct Link {
     pub addresses: Addresses,
     /// Output that waits for the other side's hello.
     pub queue: Output,
-    /// Questions that were sent and are not answered.
-    pub outstanding: BTreeSet<u64>,
+    /// Questions that were sent and are not answered. Each with the end of its bytes in the link's
+    /// stream.
+    pub outstanding: BTreeMap<u64, u64>,
+    /// The bytes of all questions since the last break.
+    pub asked_bytes: u64,
+    /// As many of them as the other side's system had acknowledged at the last look, and whether
+    /// bytes have arrived since then ([`Hub::moving`](crate::Hub::moving)).
+    pub taken_bytes: u64,
+    pub has_received: bool,
     /// Consecutive attempts without any answer.
     failures: u32,
     pub retry: Instant,
@@ -98,6 +105,24 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// A question of so many bytes was queued.
+    pub fn asked(&mut self, request: u64, bytes: usize) {
+        self.asked_bytes += bytes as u64;
+        self.outstanding.insert(request, self.asked_bytes);
+    }
+
+    /// The questions for which the link has moved something since the last look. `waiting`: bytes
+    /// that the other side's system has not acknowledged yet.
+    pub fn moving(&mut self, waiting: usize, found: &mut Vec<u64>) {
+        let taken_bytes = self.asked_bytes.saturating_sub(waiting as u64);
+        let before = std::mem::replace(&mut self.taken_bytes, taken_bytes);
+        let has_received = std::mem::take(&mut self.has_received);
+        let has_sent = taken_bytes > before;
+        let moves = |end: u64| has_received || has_sent && end > before;
+        let questions = self.outstanding.iter();
+        found.extend(questions.filter(|(_, end)| moves(**end)).map(|(id, _)| *id));
+    }
+
     /// An answer arrived: the peer works.
     pub fn answered(&mut self) {
         self.failures = 0;
@@ -114,7 +139,8 @@ impl Link {
         };
         self.retry = now + wait;
         self.failures += 1;
-        std::mem::take(&mut self.outstanding).into_iter().collect()
+        (self.asked_bytes, self.taken_bytes) = (0, 0);
+        std::mem::take(&mut self.outstanding).into_keys().collect()
     }
 }
 
@@ -147,7 +173,10 @@ impl Links {
             state: State::Idle,
             addresses: Addresses::default(),
             queue: Output::default(),
-            outstanding: BTreeSet::new(),
+            outstanding: BTreeMap::new(),
+            asked_bytes: 0,
+            taken_bytes: 0,
+            has_received: false,
             failures: 0,
             retry: now,
             used: now,
@@ -179,6 +208,12 @@ impl Links {
         known.map(|(_, link)| *link).collect()
     }
 
+    /// All links with unanswered questions.
+    pub fn asking(&mut self) -> impl Iterator<Item = &mut Link> {
+        let links = self.links.iter_mut().flatten();
+        links.filter(|link| !link.outstanding.is_empty())
+    }
+
     /// Drops links that were idle for long.
     pub fn sweep(&mut self, now: Instant) {
         for (number, slot) in self.links.iter_mut().enumerate() {
@@ -198,6 +233,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const FIRST: &str = "[::1]:7";
     const SECOND: &str = "127.0.0.1:7";

@@ -1,11 +1,14 @@
 //! Sockets with the options of the native protocol.
 
 use rustix::io::Errno;
+use rustix::ioctl;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+/// `linux/sockios.h`; the same on all architectures that this program is built for.
+const SIOCOUTQ: ioctl::Opcode = 0x5411;
 const BACKLOG: i32 = 1024;
 /// After this time of silence a peer is probed, and then at this interval.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -70,4 +73,14 @@ pub(crate) fn tune(fd: impl AsFd, patience: Duration) {
     let _ = sockopt::set_tcp_keepintvl(&fd, KEEPALIVE_EVERY);
     let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_COUNT);
     let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis() as u32);
+}
+
+/// Sent bytes that the other side's system has not acknowledged; 0 if this system cannot tell.
+pub(crate) fn unacknowledged(fd: impl AsFd) -> usize {
+    // SAFETY: SIOCOUTQ writes one `c_int`, the output type of this getter.
+    let bytes = unsafe {
+        let getter = ioctl::Getter::<{ SIOCOUTQ }, std::ffi::c_int>::new();
+        ioctl::ioctl(fd, getter)
+    };
+    bytes.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(0))
 }

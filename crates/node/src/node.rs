@@ -163,6 +163,7 @@ impl Node {
             NodeInput::PeerAnswered { call, answer } => {
                 self.peer_answered(now_us, call, answer, &mut events, out);
             }
+            NodeInput::Moving(calls) => self.moving(now_us, &calls),
             NodeInput::Tick => {}
         }
         if self.member.due_us() <= now_us {
@@ -239,6 +240,23 @@ impl Node {
                 out.extend(task.map(NodeOutput::Keep));
             }
             (PeerCall::Warmth(_), Some(life)) => life.warmth.answered(call, answer),
+        }
+    }
+
+    fn moving(&mut self, now_us: u64, calls: &[PeerCall]) {
+        let Some(life) = &mut self.life else {
+            return;
+        };
+        for call in calls {
+            match call {
+                PeerCall::Replication(_) => life.remote.moving(now_us, *call),
+                PeerCall::Recovery(_) => life.recoveries.moving(now_us, *call),
+                // Small requests.
+                PeerCall::Ping(_)
+                | PeerCall::Migration(_)
+                | PeerCall::Needed(_)
+                | PeerCall::Warmth(_) => {}
+            }
         }
     }
 

@@ -55,6 +55,9 @@ pub enum NodeInput {
         call: PeerCall,
         answer: Option<(PeerAnswer, Slice)>,
     },
+    /// These requests have no answer yet, but their connections have moved something since the last
+    /// such input, so none of them is lost.
+    Moving(Vec<PeerCall>),
     /// [`NodeOutput::Job`] is done.
     JobDone(JobDone),
     /// The time of [`Node::due_us`](crate::Node::due_us) has come, or the store has signalled. May

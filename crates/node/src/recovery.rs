@@ -3,7 +3,8 @@
 //!
 //! Several segments are read at once, each piece by piece; pieces that have arrived are replayed by
 //! jobs, side by side, while the next pieces are in flight. The pieces in flight or waiting for a
-//! thread are bounded.
+//! thread are bounded. A slow link has few of them: the number grows while answers come quickly, and
+//! shrinks otherwise.
 //!
 //! **Invariants**
 //! - R1: entries that are reported as replayed are durably part of this server's own log.
@@ -14,7 +15,10 @@
 //! - R4: no list of tables that is older than the order drops its tables.
 //! - R5: a side log ends, well or not, when no job uses it any more; a failure is reported when
 //!   nothing is left of it.
-//! - R6: a segment counts when all of its pieces have come from one replica, and were replayed.
+//! - R6: a segment counts when all of its pieces were replayed. They may come from several
+//!   replicas, because each holder gives pieces only of a replica with the order's certificate
+//!   (backup_service::B5): the same bytes, in the same order. If a piece is damaged, or a holder has
+//!   no such replica, the segment begins anew.
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
@@ -53,13 +57,19 @@ const READ_BYTES: u32 = 1 << 20;
 const AHEAD_BYTES: usize = 16 << 20;
 /// At least so many for all partitions: a few pieces from each of a few backups.
 const AHEAD_BYTES_MIN: usize = 4 << 20;
-/// A request without an answer is repeated, to the next source, after this time.
+/// Requests in flight for each partition, at first and at least; at most [`READS_MAX`].
+const WINDOW_MIN: usize = 2;
+/// An answer that takes no longer than this makes room for one more request, any other for half as
+/// many.
+const QUICK_US: u64 = 500_000;
+/// A request without an answer is repeated, to the next source, when nothing has moved for it for
+/// this time.
 const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
-/// A segment is given up after this many requests to each of its sources.
+/// A segment is given up after this many requests in vain to each of its sources.
 const ROUNDS_MAX: usize = 6;
-/// A replayed partition that is not durable after this time is given up, for another master: longer
-/// than the replacement of silent backups takes.
+/// A replayed partition is given up, for another master, if none of its segments becomes durable for
+/// this time: longer than the replacement of silent backups takes.
 const SETTLE_US: u64 = 15_000_000;
 /// Interval of the progress reports for people.
 const PROGRESS_US: u64 = 250_000;
@@ -79,13 +89,21 @@ pub struct PartitionProgress {
 
 /// A segment that is being read.
 struct Part {
-    /// Number of failures of its sources, in turn.
+    /// Number of its sources that were left, in turn.
+    left: usize,
+    /// Failures since the last progress.
     failed: usize,
     /// Grows when it begins anew: pieces of an earlier attempt do not count (R6).
     attempt: u32,
     /// The offset of the next piece; `None`: all of it has arrived.
     offset: Option<u32>,
-    asked: Option<PeerCall>,
+    /// The highest offset so far, of all attempts.
+    reached: u32,
+    /// The unanswered requests for that piece, to one source after another; the last one counts as
+    /// in flight.
+    asked: Vec<PeerCall>,
+    /// When the last one was sent.
+    asked_us: u64,
     due_us: u64,
     /// Pieces that are being replayed.
     jobs: u32,
@@ -97,8 +115,8 @@ enum Stage {
     Replaying,
     /// A job commits it.
     Committing,
-    /// Its record is in flight, until this deadline.
-    Settling(SideCommit, u64),
+    /// It is being stored; given up at this time, unless fewer segments than these are left by then.
+    Settling(SideCommit, u64, usize),
     /// It is reported to the coordinator, (again) at this time.
     Reporting(PartitionOutcome, u64),
     /// Accepted: waits for a list of at least this version with the owner.
@@ -127,6 +145,8 @@ struct Run {
     job_bytes: usize,
     /// Most bytes of these and of pieces in flight.
     ahead_bytes: usize,
+    /// Most requests in flight.
+    window: usize,
     /// Segments that were replayed completely, and their entries.
     read: u64,
     entries: u64,
@@ -207,6 +227,7 @@ impl Recoveries {
             jobs: 0,
             job_bytes: 0,
             ahead_bytes: 0,
+            window: WINDOW_MIN,
             read: 0,
             entries: 0,
             progress_us: now_us + PROGRESS_US,
@@ -304,19 +325,28 @@ impl Recoveries {
     ) {
         let found = self.runs.iter_mut().find_map(|(id, run)| {
             let mut parts = run.parts.iter();
-            let of = parts.find(|(_, part)| part.asked == Some(call));
+            let of = parts.find(|(_, part)| part.asked.contains(&call));
             of.map(|(segment, _)| *segment)
                 .map(|segment| (*id, run, segment))
         });
         let Some((id, run, segment)) = found else {
-            return; // of a request that was repeated
+            return; // of a piece that has arrived
         };
         let part = run.parts.get_mut(&segment).expect("it was just seen");
-        part.asked = None;
+        let has_piece = matches!(answer, Some((PeerAnswer::Entries { .. }, _)));
+        if part.asked.last() != Some(&call) && !has_piece {
+            return part.asked.retain(|asked| *asked != call); // a source that was left
+        }
+        part.asked.clear();
         part.due_us = now_us;
         match answer {
             Some((PeerAnswer::Entries { next, .. }, payload)) => {
-                part.offset = next;
+                let took_us = now_us.saturating_sub(part.asked_us);
+                run.window = match took_us <= QUICK_US {
+                    true => (run.window + 1).min(READS_MAX),
+                    false => (run.window / 2).max(WINDOW_MIN),
+                };
+                part.goes_on(next);
                 part.jobs += 1;
                 run.jobs += 1;
                 run.job_bytes += payload.len();
@@ -337,9 +367,21 @@ impl Recoveries {
             }
             Some((PeerAnswer::Bad { .. }, _)) => part.turn(),
             _ => {
-                part.turn();
+                part.leave();
+                part.asked.clear();
                 part.due_us = now_us + REST_US;
             }
+        }
+    }
+
+    /// An unanswered request is not lost: its connection moves.
+    pub fn moving(&mut self, now_us: u64, call: PeerCall) {
+        let parts = self
+            .runs
+            .values_mut()
+            .flat_map(|run| run.parts.values_mut());
+        for part in parts.filter(|part| part.asked.contains(&call)) {
+            part.due_us = part.due_us.max(now_us + PATIENCE_US);
         }
     }
 
@@ -364,7 +406,7 @@ impl Recoveries {
             }
             RecoveryCompletion::Committed(Ok(commit)) => {
                 run.is_committed = true;
-                run.stage = Stage::Settling(commit, now_us + SETTLE_US);
+                run.stage = Stage::Settling(commit, now_us + SETTLE_US, usize::MAX);
             }
             RecoveryCompletion::Committed(Err(error)) => run.fail(&error),
             RecoveryCompletion::Aborted => {
@@ -423,22 +465,40 @@ impl Recoveries {
 impl Part {
     fn new(now_us: u64) -> Part {
         Part {
+            left: 0,
             failed: 0,
             attempt: 0,
             offset: Some(0),
-            asked: None,
+            reached: 0,
+            asked: Vec::new(),
+            asked_us: now_us,
             due_us: now_us,
             jobs: 0,
             entries: 0,
         }
     }
 
+    /// Continues with the next source.
+    fn leave(&mut self) {
+        self.left += 1;
+        self.failed += 1;
+    }
+
+    /// A piece has arrived; the next one is at this offset.
+    fn goes_on(&mut self, next: Option<u32>) {
+        self.offset = next;
+        if next > Some(self.reached) {
+            self.reached = next.unwrap_or_default();
+            self.failed = 0;
+        }
+    }
+
     /// Begins with the next source, from the start (R6).
     fn turn(&mut self) {
-        self.failed += 1;
+        self.leave();
         self.attempt += 1;
         self.offset = Some(0);
-        self.asked = None;
+        self.asked.clear();
         self.jobs = 0;
         self.entries = 0;
     }
@@ -449,11 +509,12 @@ impl Run {
         let has_room = self.has_room();
         let due = match self.stage {
             Stage::Replaying => {
-                let wait = |part: &&Part| part.asked.is_some() || has_room && part.offset.is_some();
+                let wait =
+                    |part: &&Part| !part.asked.is_empty() || has_room && part.offset.is_some();
                 let parts = self.parts.values().filter(wait);
                 parts.map(|part| part.due_us).min()
             }
-            Stage::Reporting(_, due_us) | Stage::Settling(_, due_us) => Some(due_us),
+            Stage::Reporting(_, due_us) | Stage::Settling(_, due_us, _) => Some(due_us),
             _ => None,
         };
         let progress = self.tells_progress().then_some(self.progress_us);
@@ -483,8 +544,9 @@ impl Run {
 
     /// Whether another piece may be requested.
     fn has_room(&self) -> bool {
-        let asked = self.parts.values().filter(|part| part.asked.is_some());
-        asked.count() * READ_BYTES as usize + self.job_bytes < self.ahead_bytes
+        let asked = self.parts.values().filter(|part| !part.asked.is_empty());
+        let asked = asked.count();
+        asked < self.window && asked * READ_BYTES as usize + self.job_bytes < self.ahead_bytes
     }
 
     /// Fills up the number of segments that are read at once.
@@ -511,19 +573,21 @@ impl Run {
         requests: &mut Vec<PeerRequest>,
     ) {
         let due = |(_, part): &(&usize, &Part)| {
-            part.due_us <= now_us && (part.asked.is_some() || part.offset.is_some())
+            part.due_us <= now_us && (!part.asked.is_empty() || part.offset.is_some())
         };
         let due: Vec<usize> = self.parts.iter().filter(due).map(|(n, _)| *n).collect();
         for segment in due {
             let part = self.parts.get_mut(&segment).expect("it was just seen");
-            if part.asked.is_some() {
-                part.turn(); // no answer in time
+            let is_late = !part.asked.is_empty();
+            if is_late {
+                part.leave();
             }
             let wanted = &self.order.segments[segment];
             let alive = wanted.sources.iter().filter(|id| members.is_up(**id));
             let alive: Vec<ServerId> = alive.copied().collect();
             if alive.is_empty() {
                 part.failed += 1; // unless the list here is about to name one
+                part.asked.clear();
                 part.due_us = now_us + REST_US;
             }
             if part.failed >= alive.len().max(1) * ROUNDS_MAX {
@@ -536,7 +600,8 @@ impl Run {
             if alive.is_empty() {
                 continue;
             }
-            if !self.has_room() {
+            // A repetition takes the place of the request before it.
+            if !is_late && !self.has_room() {
                 continue;
             }
             let part = self.parts.get_mut(&segment).expect("it was just seen");
@@ -555,11 +620,11 @@ impl Run {
             });
             *next += 1;
             let call = PeerCall::Recovery(*next);
-            part.asked = Some(call);
-            part.due_us = now_us + PATIENCE_US;
+            part.asked.push(call);
+            (part.asked_us, part.due_us) = (now_us, now_us + PATIENCE_US);
             requests.push(PeerRequest {
                 call,
-                to: alive[part.failed % alive.len()],
+                to: alive[part.left % alive.len()],
                 question,
                 payload: Slice::default(),
             });
@@ -624,9 +689,13 @@ impl Run {
     /// R1. A log that no backup stores may be this server's own fault: then another one must get
     /// the partition.
     fn settle(&mut self, now_us: u64) {
-        let Stage::Settling(commit, until_us) = &self.stage else {
+        let Stage::Settling(commit, until_us, unwritten) = &mut self.stage else {
             return;
         };
+        let left = self.side.unwritten();
+        if left < *unwritten {
+            (*until_us, *unwritten) = (now_us + SETTLE_US, left);
+        }
         let outcome = if commit.is_durable() {
             let report = self.side.report();
             PartitionOutcome::Replayed {

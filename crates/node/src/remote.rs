@@ -5,7 +5,8 @@
 //!
 //! **Invariants**
 //! - Q1: a wish's request is repeated until it is answered, or its backup is lost: the rules wait
-//!   for one of the two.
+//!   for one of the two. It is not repeated while its connection [moves](Remote::moving) something
+//!   for it: the repetitions would fill a slow link.
 //! - Q2: an answer counts once, and only for the request that is still open: the request that
 //!   follows from an answer has another name.
 //! - Q3: a lease counts from the first time that its request was sent, whichever copy was answered
@@ -16,7 +17,7 @@
 //! - Q6: a server that is told that it is fenced, or not UP, sends no more requests.
 //! - Q7: of the closed segments that are copied from one backup to another, whole, through this
 //!   server, [`COPIES_MAX`] are in flight: a dead backup may have had replicas of all segments. A
-//!   copy that has taken [`COPY_US`] delays the others no longer.
+//!   copy for which nothing has moved for [`COPY_US`] delays the others no longer.
 //! - Q8: a backup that is UP, but carries out no request of this log for some seconds, is
 //!   [`silent`](Remote::silent). Time does not count while no server at all answers this one. A
 //!   lost backup is taken back only after it has answered a [`probe`](Remote::probe).
@@ -42,7 +43,7 @@ use silence::{Need, Silence};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A request without an answer is repeated after this time.
+/// A request without an answer is repeated when nothing has moved for it for this time.
 const PATIENCE_US: u64 = 500_000;
 /// A request that did not reach its server, or was refused for now, is repeated after this time.
 const REST_US: u64 = 50_000;
@@ -162,7 +163,7 @@ impl Request {
 struct Open {
     to: BackupId,
     request: Request,
-    /// Part of a copy of a closed segment (Q7), which began at this time.
+    /// Part of a copy of a closed segment (Q7), which began, or last moved, at this time.
     copy_us: Option<u64>,
     /// When it was first sent.
     sent_us: Option<u64>,
@@ -375,6 +376,15 @@ impl Remote {
             if let Some(control) = self.controls.get(&holder).copied() {
                 self.open(now_us, holder, Request::Renew(control));
             }
+        }
+    }
+
+    /// An unanswered request is not lost: its connection moves.
+    pub fn moving(&mut self, now_us: u64, call: PeerCall) {
+        let open = self.calls.get_mut(&call);
+        if let Some(open) = open.filter(|open| open.sent_us.is_some()) {
+            open.due_us = open.due_us.max(now_us + PATIENCE_US);
+            open.copy_us = open.copy_us.map(|_| now_us);
         }
     }
 

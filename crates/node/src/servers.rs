@@ -49,33 +49,21 @@ pub(crate) fn settings() -> ClusterSettings {
     ClusterSettings {
         replicas: 1,
         segment_bytes: duramen_engine::segment_bytes(MEMORY) as u32,
-        hash_seed: 1,
-        ping_interval_ms: 100,
-        ping_timeout_ms: 50,
-        verdict_timeout_ms: 250,
-        read_lease_ms: 500,
-        client_lease_ms: 10_000,
         partition_bytes: 1 << 30,
         partition_records: 1 << 30,
-        rpc_window: 512,
-        copyset_scatter: None,
+        ..duramen_harness::settings()
     }
 }
 
 fn enlist(rack: Option<&str>) -> Enlist {
     Enlist {
-        nonce: 1,
-        cluster: "test".to_owned(),
-        addresses: Addresses::default(),
         rack: rack.map(str::to_owned),
         roles: Roles {
             master: true,
             backup: false,
         },
-        replaces: None,
-        disk: 1,
-        read_bytes_per_s: 0,
         segment_bytes: settings().segment_bytes,
+        ..duramen_harness::enlist(1, String::new())
     }
 }
 

@@ -1,8 +1,5 @@
 //! One member that receives messages chosen by a test, in the chosen order.
 
-#[path = "common/settings.rs"]
-mod settings;
-
 use duramen_base::ids::{
     KeyRange, ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
 };
@@ -11,16 +8,10 @@ use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal, Roles, ServerAnswer,
     ServerEntry, ServerList, ServerListUpdate, ServerStatus, TabletEntry, TabletState, Tablets,
 };
-use settings::settings;
 
 const ME: ServerId = ServerId::new(4, 2);
 const OLD: ServerId = ServerId::new(4, 1);
 const TABLE: TableId = TableId(1);
-const ROLES: Roles = Roles {
-    master: true,
-    backup: true,
-};
-
 fn handle(member: &mut Member, input: Input) -> Vec<Output> {
     let mut out = Vec::new();
     member.handle(0, input, &mut out);
@@ -39,15 +30,8 @@ fn told(term: u32, target: ServerId, question: FromCoordinator) -> Input {
 /// A member that has its id, not yet stored.
 fn enlisted() -> Member {
     let enlist = Enlist {
-        nonce: 1,
-        cluster: "test".to_owned(),
-        addresses: Addresses::default(),
-        rack: None,
-        roles: ROLES,
         replaces: Some(OLD),
-        disk: 1,
-        read_bytes_per_s: 0,
-        segment_bytes: 1 << 20,
+        ..duramen_harness::enlist(1, "0".to_owned())
     };
     let coordinators = vec!["coordinator:1".to_owned()];
     let mut member = Member::new(
@@ -71,7 +55,10 @@ fn enlisted() -> Member {
         server: ME,
         addresses: Addresses::default(),
         rack: None,
-        roles: ROLES,
+        roles: Roles {
+            master: true,
+            backup: true,
+        },
         disk: 1,
         read_bytes_per_s: 0,
         status: ServerStatus::Up,
@@ -85,7 +72,7 @@ fn enlisted() -> Member {
     let enlisted = Box::new(Enlisted {
         server: ME,
         list: list.into(),
-        settings: settings(),
+        settings: duramen_harness::settings(),
     });
     let answer = CoordinatorAnswer::Enlisted(enlisted);
     let out = handle(

@@ -11,6 +11,7 @@ use crate::error::ServerError;
 pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
+pub use duramen_engine::Mode;
 use duramen_wire::resp::Limits;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub use table::SETTINGS;
 
 /// The default data directory: below the working directory, so that a first try needs no
 /// preparation.
-const DIR_DEFAULT: &str = "duramen-data";
+pub const DIR_DEFAULT: &str = "duramen-data";
 
 /// The size of a few of the largest segments.
 const FLASH_BYTES_MIN: u64 = 64 << 20;
@@ -66,11 +67,12 @@ pub struct ServerConfig {
     /// `memory` as a percentage of the memory that this process may use; 0 = it was given as a
     /// size.
     pub memory_percent: u8,
-    pub mode: duramen_engine::Mode,
+    pub mode: Mode,
     /// When a write is acknowledged; None = the strongest level: synced if there is a data
     /// directory, else memory.
     pub level: Option<Level>,
-    /// The data directory as given; see [`data_dir`](Self::data_dir).
+    /// The data directory as given, in a running server the one in use; see
+    /// [`data_dir`](Self::data_dir).
     pub dir: String,
     pub disk_mode: DiskMode,
     /// 0 = a size that suits `memory_bytes`.
@@ -157,7 +159,7 @@ impl Default for ServerConfig {
         let mut config = ServerConfig {
             memory_bytes: MEMORY_BYTES_MIN,
             memory_percent: 0,
-            mode: duramen_engine::Mode::Store,
+            mode: Mode::Store,
             level: None,
             dir: String::new(),
             disk_mode: DiskMode::Buffered,
@@ -321,7 +323,7 @@ impl ServerConfig {
                 format_size(bytes),
                 format_size(FLASH_BYTES_MIN)
             )),
-            (false, _) if self.mode == duramen_engine::Mode::Cache && self.data_dir().is_some() => {
+            (false, _) if self.mode == Mode::Cache && self.data_dir().is_some() => {
                 refuse(
                     "a cache with flash keeps nothing on disk: leave out `flash-file`, or `dir` and `level`"
                         .to_owned(),
@@ -392,7 +394,7 @@ impl ServerConfig {
         if !self.master && !self.backup {
             return refuse("a member is a master, a backup, or both".to_owned());
         }
-        if self.mode == duramen_engine::Mode::Cache {
+        if self.mode == Mode::Cache {
             return refuse(
                 "a member of a cluster cannot be a cache: leave out `mode cache`".to_owned(),
             );
@@ -413,7 +415,8 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// The data directory; None = in memory only: a cache, or level memory, without a directory.
+    /// The data directory; None = in memory only: a cache, or level memory, without a directory. A
+    /// running server keeps the one with which it was started.
     pub fn data_dir(&self) -> Option<PathBuf> {
         if self.is_member() && self.dir.is_empty() {
             return Some(PathBuf::from(DIR_DEFAULT)); // its replicas for others must last
@@ -423,7 +426,7 @@ impl ServerConfig {
         }
         let lasting = match self.level {
             Some(level) => level > Level::Memory,
-            None => self.mode == duramen_engine::Mode::Store,
+            None => self.mode == Mode::Store,
         };
         lasting.then(|| PathBuf::from(DIR_DEFAULT))
     }

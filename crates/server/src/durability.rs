@@ -13,6 +13,7 @@ use crate::seldom::seldom;
 use duramen::internals::{LogWriter, Repair, RepairStep};
 use duramen::{DiskState, DurabilityStats, Store};
 use duramen_base::ids::Level;
+use duramen_base::private::is_open_to_others;
 use duramen_engine::{Log, Position};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +74,8 @@ pub struct Job {
     began: Instant,
     bytes_done: AtomicU64,
     bytes_total: AtomicU64,
-    /// None: the snapshot is being made.
-    result: Mutex<Option<Result<(), String>>>,
+    /// With the time that it took; None: the snapshot is being made.
+    result: Mutex<Option<(Result<(), String>, Duration)>>,
 }
 
 impl Job {
@@ -90,7 +91,8 @@ impl Job {
 
     /// None while the snapshot is being made.
     pub fn result(&self) -> Option<Result<(), String>> {
-        lock(&self.result).clone()
+        let result = lock(&self.result);
+        result.as_ref().map(|(result, _)| result.clone())
     }
 
     pub fn bytes_done(&self) -> u64 {
@@ -102,8 +104,12 @@ impl Job {
         self.bytes_total.load(Ordering::Relaxed)
     }
 
+    /// From its begin to its end, or to now.
     pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        let result = lock(&self.result);
+        result
+            .as_ref()
+            .map_or_else(|| self.began.elapsed(), |(_, took)| *took)
     }
 
     pub fn dir(&self) -> &Path {
@@ -111,7 +117,7 @@ impl Job {
     }
 
     pub(crate) fn end(&self, result: Result<(), String>) {
-        *lock(&self.result) = Some(result);
+        *lock(&self.result) = Some((result, self.began.elapsed()));
     }
 }
 
@@ -152,6 +158,18 @@ pub struct Durability {
     snapshots: Mutex<Snapshots>,
 }
 
+/// Logs a warning if other users can open the data directory, which was not made by a server then,
+/// or by an older one.
+pub(crate) fn warn_if_open_to_others(dir: &Path) {
+    if is_open_to_others(dir) {
+        tracing::warn!(
+            dir = %dir.display(),
+            "other users of this machine can open the data directory, and perhaps its files: they could read all data, or lock it, so \
+             that no server starts; `chmod -R go= DIR` ends that"
+        );
+    }
+}
+
 impl Durability {
     /// Opens the data directory and loads everything in it into memory.
     ///
@@ -184,6 +202,7 @@ impl Durability {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
         }
         let store = Store::open_with_progress(options, progress)?;
+        warn_if_open_to_others(&dir);
         if let Some(damage) = store.hint_damage() {
             tracing::warn!(
                 "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"
@@ -415,4 +434,19 @@ fn now_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rdb_last_bgsave_time_sec` grew for ever.
+    #[test]
+    fn the_time_of_a_snapshot_ends_with_it() {
+        let job = Job::new(PathBuf::from("dump"));
+        job.end(Ok(()));
+        let took = job.elapsed();
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(job.elapsed(), took);
+    }
 }

@@ -190,7 +190,10 @@ impl Executor {
                     }
                 }
                 turn.executed += 1;
-                turn.halted = turn.out.len() > OUT_BYTES_PER_TURN;
+                turn.halted = turn.out.len() > OUT_BYTES_PER_TURN || guard.take_waited();
+                if is_walk(&decoded[n]) {
+                    end_long_turns(turns, started);
+                }
             }
             self.decoded = emptied(decoded);
             end_long_turns(turns, started);
@@ -208,6 +211,18 @@ fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
             turn.halted |= turn.executed > 0;
         }
     }
+}
+
+/// Whether a request may take a millisecond.
+#[inline]
+fn is_walk(decoded: &Decoded<'_>) -> bool {
+    matches!(
+        decoded,
+        Decoded::Request(ClientRequest {
+            request: Request::Enumerate { .. },
+            ..
+        })
+    )
 }
 
 /// The state that the requests of one round share.

@@ -103,6 +103,10 @@ impl Server {
     ) -> Result<Server, ServerError> {
         config.check()?;
         fit_to_machine(&mut config)?;
+        // From now on it depends on no other setting: `level` may change while the server runs.
+        if let Some(dir) = config.data_dir() {
+            config.dir = dir.display().to_string();
+        }
         let (listeners, resp) = bind(&config, config.threads)?;
         let admin_listener = if config.admin {
             Some(Admin::bind(&config)?)

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Instant;
 
@@ -125,22 +126,22 @@ fn values(server: &mut Servers, keys: &[OsString]) -> Result<Reply, Failure> {
 }
 
 fn keys(pattern: &OsString, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
-    let mut all = Vec::new();
-    for member in server.all()? {
-        match server.ask_at(&member, &request("KEYS", [pattern]))? {
+    let all = server.walk(|server, member, all: &mut Vec<Reply>| {
+        match server.ask_at(member, &request("KEYS", [pattern]))? {
             Reply::Array(keys) => all.extend(keys),
             other => all.push(other),
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })?;
     out.reply(&Reply::Array(all))
 }
 
 fn dbsize(server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
-    let mut total = 0;
-    for member in server.all()? {
-        let count = server.ask_at(&member, &["DBSIZE"])?.as_integer();
-        total += count.unwrap_or(0);
-    }
+    let total = server.walk(|server, member, total: &mut i64| {
+        let count = server.ask_at(member, &["DBSIZE"])?.as_integer();
+        *total += count.unwrap_or(0);
+        Ok(ControlFlow::Continue(()))
+    })?;
     out.reply(&Reply::Integer(total))
 }
 
@@ -271,13 +272,13 @@ fn scan(args: &ScanArgs, server: &mut Servers, out: &mut Printer) -> Result<(), 
         0 => u64::MAX,
         limit => limit,
     };
-    for member in server.all()? {
-        scan_one(args, server, &member, &mut left, out)?;
-        if left == 0 {
-            break;
-        }
-    }
-    Ok(())
+    server.walk(|server, member, (): &mut ()| {
+        scan_one(args, server, member, &mut left, out)?;
+        Ok(match left {
+            0 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        })
+    })
 }
 
 fn scan_one(
@@ -335,7 +336,15 @@ fn pairs(server: &mut Servers, keys: &[&[u8]], out: &mut Printer) -> Result<(), 
         .iter()
         .map(|key| OsString::from_vec(key.to_vec()))
         .collect();
-    let values = values(server, &owned)?;
+    let values = match values(server, &owned) {
+        // Large values: half of them at a time.
+        Err(Failure::Server(text)) if keys.len() > 1 && text.contains("output-limit") => {
+            let (first, rest) = keys.split_at(keys.len() / 2);
+            pairs(server, first, out)?;
+            return pairs(server, rest, out);
+        }
+        values => values?,
+    };
     for (key, value) in keys.iter().zip(values.as_array().unwrap_or_default()) {
         // Removed since the scan found it.
         if let Some(value) = value.as_bytes() {
@@ -371,7 +380,14 @@ fn table(command: &TableCommand, server: &mut Servers, out: &mut Printer) -> Res
             out.reply(&server.ask(&words)?)
         }
         TableCommand::Id { name } => out.reply(&server.ask(&table_words("ID", name))?),
-        TableCommand::Drop { name } => out.done(&server.ask(&table_words("DROP", name))?),
+        TableCommand::Drop { name } => {
+            server.ask(&table_words("DROP", name))?;
+            let (name, at) = (text(Some(name)), server.address());
+            if out.is_json() {
+                return out.json(&json!({ "dropped": name, "server": at }));
+            }
+            out.line(format!("dropped table `{name}` of the server at {at}").as_bytes())
+        }
     }
 }
 

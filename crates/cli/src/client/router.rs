@@ -6,8 +6,11 @@
 //!   outcome is unknown, and that is an error.
 //! - R2: a single server gets no extra requests for a request about keys: its answer shows whether
 //!   it is a member.
+//! - R3: what is collected from all members is complete: together they served every key when the
+//!   walk began, and each of them served the same keys, by the same list of tablets, when it ended.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use duramen_wire::resp::Reply;
@@ -17,6 +20,9 @@ use crate::failure::Failure;
 
 /// Pause between two attempts while no server serves the key.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Walks over all members, if keys move during each of them; the pauses between them double, and
+/// take 13 s in total.
+const WALKS_MAX: u32 = 9;
 /// Redirections that are followed without a pause. A member with an old map may redirect to one
 /// that redirects back.
 const HOPS_MAX: u32 = 5;
@@ -163,14 +169,56 @@ impl Servers {
         }
     }
 
+    /// Calls `each` for every server, until one of these calls ends the walk. Servers together have
+    /// all keys: if keys have moved between them meanwhile, the walk begins anew, with another `T`.
+    ///
+    /// # Errors
+    /// Those of `each`; as [`ask`](Self::ask); keys moved during every walk.
+    pub(crate) fn walk<T: Default>(
+        &mut self,
+        mut each: impl FnMut(&mut Servers, &Member, &mut T) -> Result<ControlFlow<()>, Failure>,
+    ) -> Result<T, Failure> {
+        let mut pause = PAUSE;
+        for _ in 0..WALKS_MAX {
+            let (members, before) = self.all()?;
+            let mut result = T::default();
+            for member in &members {
+                if each(self, member, &mut result)?.is_break() {
+                    return Ok(result);
+                }
+            }
+            if self.spread(&members)? == before {
+                return Ok(result);
+            }
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+        let why = format!(
+            "keys moved between the members during each of {WALKS_MAX} attempts, so some may be missing: ask again when \
+             `duramen status` shows no migration"
+        );
+        Err(Failure::Server(why))
+    }
+
+    /// The part of the keys that each of these members serves, with the version of its tablets.
+    fn spread(&mut self, members: &[Member]) -> Result<Spread, Failure> {
+        let mut spread = Spread::default();
+        for member in members.iter().filter(|member| member.0.is_some()) {
+            let info = self.ask_at(member, &["CLUSTER", "INFO"])?;
+            let info = String::from_utf8_lossy(info.as_bytes().unwrap_or_default()).into_owned();
+            spread.add(&info);
+        }
+        Ok(spread)
+    }
+
     /// All servers that together have all keys: the named one, or all members of its cluster that
     /// own keys.
     ///
     /// # Errors
     /// As [`ask`](Self::ask); some keys are served by no server.
-    pub(crate) fn all(&mut self) -> Result<Vec<Member>, Failure> {
+    fn all(&mut self) -> Result<(Vec<Member>, Spread), Failure> {
         let until = deadline(&self.args);
-        let alone = vec![Member(None)];
+        let alone = (vec![Member(None)], Spread::default());
         loop {
             let nodes = match self.home.ask(&["CLUSTER", "NODES"]) {
                 Ok(nodes) => nodes,
@@ -185,17 +233,21 @@ impl Servers {
                 Err(failure) => return Err(failure),
             };
             let text = String::from_utf8_lossy(nodes.as_bytes().unwrap_or_default()).into_owned();
-            let info = self.home.ask(&["CLUSTER", "INFO"])?;
-            let info = String::from_utf8_lossy(info.as_bytes().unwrap_or_default()).into_owned();
-            if info
-                .lines()
-                .any(|line| line.trim_end() == "cluster_slots_fail:0")
-            {
-                let members = members(&text, &self.args.host);
-                return Ok(if members.is_empty() { alone } else { members });
+            let members = members(&text, &self.args.host);
+            if members.is_empty() {
+                return Ok(alone);
             }
-            let why = "some keys are being recovered: no member serves them at the moment";
-            wait(Failure::Server(why.to_owned()), until)?;
+            let failure = match self.spread(&members) {
+                Ok(spread) if spread.is_whole() => return Ok((members, spread)),
+                Ok(_) => Failure::Server(
+                    "some keys are being recovered or moved: no member serves them at the moment"
+                        .to_owned(),
+                ),
+                // It has ended or is starting; the map does not show it yet.
+                Err(failure) if is_away(&failure) => failure,
+                Err(failure) => return Err(failure),
+            };
+            wait(failure, until)?;
         }
     }
 
@@ -219,6 +271,33 @@ impl Servers {
 /// One of [`Servers::all`]; None: the named one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member(Option<(String, u16)>);
+
+/// The parts of a table that members serve.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Spread {
+    /// Of each member: the version of its tablets, and the number of hashes that it serves.
+    served: Vec<(u128, u128)>,
+    /// Number of hashes of all tablets of the table, as the members' maps show it.
+    assigned: u128,
+}
+
+impl Spread {
+    /// Adds a member's reply to `CLUSTER INFO`.
+    fn add(&mut self, info: &str) {
+        let field = |name: &str| {
+            let value = |line: &str| line.strip_prefix(name)?.strip_prefix(':')?.parse().ok();
+            info.lines().find_map(value).unwrap_or(0)
+        };
+        let version = field("duramen_tablets_version");
+        self.served.push((version, field("duramen_hashes_served")));
+        self.assigned = self.assigned.max(field("duramen_hashes_assigned"));
+    }
+
+    /// Whether every key is served.
+    fn is_whole(&self) -> bool {
+        self.served.iter().map(|(_, hashes)| hashes).sum::<u128>() == self.assigned
+    }
+}
 
 /// The members in a reply to `CLUSTER NODES` that are up and have an address.
 fn members(nodes: &str, here: &str) -> Vec<Member> {
@@ -302,6 +381,29 @@ mod tests {
         ] {
             assert_eq!(Redirect::of(no), Redirect::No, "{no}");
         }
+    }
+
+    #[test]
+    fn keys_that_moved_or_are_not_served_are_noticed() {
+        let spread = |members: [(u32, &str); 2]| {
+            let mut spread = Spread::default();
+            for (version, served) in members {
+                spread.add(&format!(
+                    "cluster_state:ok\r\nduramen_tablets_version:{version}\r\n\
+                     duramen_hashes_assigned:18446744073709551616\r\nduramen_hashes_served:{served}\r\n"
+                ));
+            }
+            spread
+        };
+        let (half, all) = ("9223372036854775808", "18446744073709551616");
+        let before = spread([(7, half), (3, half)]);
+        assert!(before.is_whole());
+        assert!(
+            !spread([(7, half), (3, "0")]).is_whole(),
+            "it moves, or is recovered"
+        );
+        assert_ne!(before, spread([(9, all), (9, "0")]));
+        assert_ne!(before, spread([(9, half), (9, half)]), "there and back");
     }
 
     #[test]

@@ -269,6 +269,10 @@ pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
 fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     let running = duramen_coordinator::start(options)?;
     let stopper = running.stopper();
+    let reloads = signals::apart(|name| {
+        signals::reopen_log();
+        tracing::info!("{name}: a coordinator has no settings to be read again");
+    });
     std::thread::spawn(move || {
         let mut stops = 0;
         for signal in signals.forever() {
@@ -278,10 +282,7 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
                     stops += 1;
                     stopper.stop();
                 }
-                (name, Order::Reload) => {
-                    signals::reopen_log();
-                    tracing::info!("{name}: a coordinator has no settings to be read again");
-                }
+                (name, Order::Reload) => drop(reloads.try_send(name)),
                 (name, Order::Report | Order::Ignore) => tracing::info!("{name} is ignored"),
             }
         }

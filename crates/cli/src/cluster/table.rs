@@ -34,6 +34,8 @@ pub(crate) enum TableCommand {
 /// A command about tables, and its cluster.
 pub(crate) struct ClusterTable<'c> {
     pub(crate) command: &'c TableCommand,
+    /// The cluster's coordinators, for messages.
+    pub(crate) at: &'c str,
     pub(crate) json: bool,
 }
 
@@ -56,7 +58,12 @@ pub(crate) fn run(asked: &ClusterTable<'_>, cluster: &Cluster) -> Result<(), Fai
             cluster.ask(Admin::DropTable {
                 name: name.to_owned(),
             })?;
-            say(json, "", &json!({ "dropped": name }))
+            let said = format!("dropped table `{name}` of the cluster at {}\n", asked.at);
+            say(
+                json,
+                &said,
+                &json!({ "dropped": name, "cluster": asked.at }),
+            )
         }
     }
 }

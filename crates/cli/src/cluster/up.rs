@@ -196,7 +196,7 @@ impl UpArgs {
             }
         }
         let made = match &self.dir {
-            Some(dir) => std::fs::create_dir_all(dir)
+            Some(dir) => duramen_base::private::make_dir(dir)
                 .and_then(|()| dir.canonicalize())
                 .map_err(|error| format!("cannot make {}: {error}", dir.display())),
             None => new_directory(&std::env::temp_dir()),
@@ -502,7 +502,7 @@ fn new_directory(place: &Path) -> Result<PathBuf, String> {
     let more = (1..).map(|n| format!("{name}-{n}"));
     for name in std::iter::once(name.clone()).chain(more).take(NAMES_MAX) {
         let dir = place.join(name);
-        match std::fs::create_dir(&dir).and_then(|()| dir.canonicalize()) {
+        match duramen_base::private::make_new_dir(&dir).and_then(|()| dir.canonicalize()) {
             Ok(dir) => return Ok(dir),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(format!("cannot make {}: {error}", dir.display())),

@@ -8,10 +8,10 @@ fn file(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn environment(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
+fn environment(pairs: &[(&str, &str)]) -> impl Iterator<Item = (OsString, OsString)> {
     pairs
         .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .map(|(name, value)| (name.into(), value.into()))
         .collect::<Vec<_>>()
         .into_iter()
 }

@@ -3,6 +3,7 @@
 
 use super::StoreDirectory;
 use duramen::internals::{Lost, Salvaged};
+use duramen_base::private::make_new_file;
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -66,9 +67,7 @@ impl List {
     fn write(&mut self, table: &str, key: &[u8]) -> std::io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            None => self
-                .file
-                .insert(BufWriter::new(File::create_new(&self.path)?)),
+            None => self.file.insert(BufWriter::new(make_new_file(&self.path)?)),
         };
         writeln!(file, "{table} {}", key.escape_ascii())
     }

@@ -1,22 +1,22 @@
 //! Checks for data directories that are probably a mistake: a backup that a server would change, a
 //! mistyped one that it would create.
 
-use duramen_backup::os::is_snapshot;
+use duramen_backup::os::{SUPERBLOCK, is_snapshot};
 use duramen_server::ServerConfig;
-use duramen_server::config::DiskMode;
+use duramen_server::config::{DIR_DEFAULT, DiskMode, Mode};
 use std::path::{Path, PathBuf};
 
 /// Most snapshots near a path that are shown.
 const SHOWN_MAX: usize = 5;
 
 /// Refuses a directory that is a snapshot, unless `use_snapshot`; and one that does not exist, if
-/// its name looks like a snapshot.
+/// its name looks like a snapshot. Refuses no directory, if one is there.
 ///
 /// # Errors
 /// The directory that was probably meant.
 pub(super) fn check(config: &ServerConfig, use_snapshot: bool) -> Result<(), String> {
     let Some(dir) = config.data_dir() else {
-        return Ok(());
+        return check_ignored(config);
     };
     if config.is_member() || config.disk_mode == DiskMode::Raw {
         return Ok(());
@@ -44,6 +44,20 @@ pub(super) fn check(config: &ServerConfig, use_snapshot: bool) -> Result<(), Str
         "`{shown}` does not exist, and would become an empty store; by its place or name it was to be a snapshot.{found} \
          To restore one: `duramen restore SNAPSHOT DIR`, then `duramen serve --dir DIR`. If an empty store is meant, \
          make the directory first: `mkdir -p {shown}`"
+    ))
+}
+
+/// Refuses a store in memory beside the data of an earlier start: a change of `level` alone must
+/// not make it look empty.
+fn check_ignored(config: &ServerConfig) -> Result<(), String> {
+    let is_store = config.mode == Mode::Store;
+    if !is_store || !Path::new(DIR_DEFAULT).join(SUPERBLOCK).exists() {
+        return Ok(());
+    }
+    Err(format!(
+        "`{DIR_DEFAULT}` in this folder has the data of an earlier start, and a server with `level memory` and no \
+         directory would begin empty beside it. To serve that data: `--dir {DIR_DEFAULT}`. To begin empty and in \
+         memory: start it in another folder, or move `{DIR_DEFAULT}` away"
     ))
 }
 

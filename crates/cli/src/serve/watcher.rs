@@ -33,12 +33,28 @@ impl Sources {
             return tracing::info!("there is no configuration file to be read again");
         };
         let path = file.display();
-        let now = match Loaded::new(Some(file), std::env::vars(), &self.given) {
-            Ok(loaded) => loaded.config,
+        // A pipe was read at the start and has nothing more. An empty file is one that is being
+        // written, or was cut by a full disk.
+        let is_cut = match std::fs::metadata(file) {
+            Ok(found) if !found.is_file() => {
+                return tracing::warn!(%path, "it is not a regular file: the settings are not read again");
+            }
+            Ok(found) => found.len() == 0,
+            Err(_) => false, // the next step reports it
+        };
+        if is_cut {
+            return tracing::error!(%path, "the settings stay as they are: the file is empty");
+        }
+        let mut loaded = match Loaded::new(Some(file), std::env::vars_os(), &self.given) {
+            Ok(loaded) => loaded,
             Err(problems) => {
                 return tracing::error!(%path, "the settings stay as they are: {problems}");
             }
         };
+        for name in loaded.keep_secrets(&self.last) {
+            tracing::warn!(%path, "`{name}` is no longer there and stays as it is; to remove it: {name} = \"\"");
+        }
+        let now = loaded.config;
         match shared.reload(&self.last, &now) {
             Err(error) => tracing::error!(%path, "the settings stay as they are: {error}"),
             Ok(changes) => {
@@ -145,17 +161,17 @@ impl Watcher {
         let handle = signals.handle();
         let seen = Arc::new(LastSeen::default());
         let watched = Arc::clone(&seen);
+        let reloaded = Arc::clone(&seen);
+        let reloads = signals::apart(move |name| {
+            signals::reopen_log();
+            tracing::info!("{name}: opening the log file and reading the settings again");
+            sources.reload(reloaded.current().as_deref());
+        });
         let thread = std::thread::spawn(move || {
             for signal in signals.forever() {
                 match signals::meaning(signal) {
                     (name, Order::Stop) => watched.stop_by(name),
-                    (name, Order::Reload) => {
-                        signals::reopen_log();
-                        tracing::info!(
-                            "{name}: opening the log file and reading the settings again"
-                        );
-                        sources.reload(watched.current().as_deref());
-                    }
+                    (name, Order::Reload) => drop(reloads.try_send(name)),
                     (name, Order::Report) => {
                         let table = watched.current().map(|shared| shared.table_of_waits());
                         let table = table.unwrap_or_default();

@@ -241,7 +241,7 @@ fn a_server_that_is_not_reached_is_no_member() {
     rig.enlist_some(3);
     rig.create_table("a", 3);
     rig.be_good();
-    let before = rig.coordinator.status();
+    let before = rig.status();
     let copysets_and_all = before.list_version;
     for sign in [
         Some(Sign::Unknown),
@@ -264,19 +264,13 @@ fn a_server_that_is_not_reached_is_no_member() {
             assert!(is_unreached(answer), "{sign:?}: {answer:?}");
         }
         rig.pong(&pings[0]); // too late
-        let now = rig.coordinator.status();
+        let now = rig.status();
         assert_eq!(now.list_version, copysets_and_all, "the list is as before");
         assert_eq!(now.servers.len(), 3);
     }
     // When it is reached, it is a member.
     let id = rig.enlist(9, None);
-    assert!(
-        rig.coordinator
-            .status()
-            .servers
-            .iter()
-            .any(|s| s.server == id)
-    );
+    assert!(rig.status().servers.iter().any(|s| s.server == id));
 }
 
 #[test]
@@ -301,7 +295,7 @@ fn a_caller_whose_claim_has_become_wrong_is_refused_when_it_is_reached() {
     };
     assert!(enlisted.server > first);
     let up = |id| {
-        let servers = rig.coordinator.status().servers;
+        let servers = rig.status().servers;
         servers
             .iter()
             .any(|s| s.server == id && s.status == ServerStatus::Up)
@@ -323,7 +317,7 @@ fn a_new_leader_and_a_failed_store_forget_a_caller_and_it_asks_again() {
     );
     rig.fail_over();
     rig.be_good();
-    assert_eq!(rig.coordinator.status().servers.len(), 2);
+    assert_eq!(rig.status().servers.len(), 2);
     rig.enlist(9, None);
-    assert_eq!(rig.coordinator.status().servers.len(), 3);
+    assert_eq!(rig.status().servers.len(), 3);
 }

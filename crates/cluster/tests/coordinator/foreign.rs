@@ -1,6 +1,6 @@
 //! Requests from members of another cluster, to a store that is new by mistake and to others.
 
-use crate::rig::{Rig, config, enlist};
+use crate::rig::{Rig, enlist};
 use duramen_base::ids::{ClusterId, ListVersion, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::store::MetaStore as _;
 use duramen_cluster::coordinator::{Config, Coordinator, Input, OpenError};
@@ -71,12 +71,18 @@ fn a_new_store_begins_nothing_while_members_of_another_cluster_ask() {
     let mut rig = Rig::new();
     rig.handle(Input::Foreign { cluster_id: THEIRS });
     let why = not_ready(rig.ask(ServerId::NONE, enlist(1, 1, None)));
-    let (theirs, ours) = (THEIRS.to_string(), rig.coordinator.cluster_id().to_string());
+    let (theirs, ours) = (
+        THEIRS.to_string(),
+        rig.leader.coordinator.cluster_id().to_string(),
+    );
     assert!(why.contains(&theirs) && why.contains(&ours), "{why}");
     for admin in [Admin::Overview, Admin::Settings] {
         not_ready(rig.ask(ServerId::NONE, ToCoordinator::Admin(admin)));
     }
-    assert_eq!(rig.coordinator.mistaken(rig.now_us), Some(why.clone()));
+    assert_eq!(
+        rig.leader.coordinator.mistaken(rig.now_us),
+        Some(why.clone())
+    );
     // A foreign member that sends no cluster id does not hide the known one.
     let old = ServerId::new(0, 1);
     assert_eq!(not_ready(rig.ask(old, confirm(old))), why);
@@ -86,27 +92,27 @@ fn a_new_store_begins_nothing_while_members_of_another_cluster_ask() {
     rig.pass(9_000_000);
     not_ready(rig.ask(ServerId::NONE, enlist(1, 1, None)));
     rig.pass(2_000_000);
-    assert_eq!(rig.coordinator.mistaken(rig.now_us), None);
+    assert_eq!(rig.leader.coordinator.mistaken(rig.now_us), None);
     rig.enlist(1, None);
     // A cluster that has begun does not wait because of foreign members.
     rig.handle(Input::Foreign { cluster_id: THEIRS });
-    assert_eq!(rig.coordinator.mistaken(rig.now_us), None);
+    assert_eq!(rig.leader.coordinator.mistaken(rig.now_us), None);
     rig.enlist(2, None);
 }
 
 #[test]
 fn the_id_is_made_once_and_stores_of_before_get_one() {
     let mut rig = Rig::new();
-    let id = rig.coordinator.cluster_id();
+    let id = rig.leader.coordinator.cluster_id();
     assert_ne!(id, ClusterId::NONE);
     rig.enlist(1, None);
     let open =
         |rig: &mut Rig, change: &dyn Fn(&mut duramen_cluster::coordinator::store::Contents)| {
-            let mut contents = rig.store.load().unwrap();
+            let mut contents = rig.leader.store.load().unwrap();
             change(&mut contents);
             let config = Config {
                 new_id: THEIRS,
-                ..config()
+                ..duramen_harness::config()
             };
             Coordinator::open(0, &contents, config)
         };

@@ -3,7 +3,6 @@
 
 mod deeds;
 
-use crate::rig::{self, SEGMENT_BYTES};
 use crate::world::{REPLICAS, World};
 use duramen_base::ids::{
     KeyRange, MigrationId, RecoveryId, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
@@ -197,7 +196,7 @@ impl Life {
             segment: id,
             log,
             head: 0,
-            capacity: SEGMENT_BYTES,
+            capacity: duramen_harness::settings().segment_bytes,
         };
         let mut records = Vec::new();
         for (segment, of) in &self.segments {

@@ -3,8 +3,6 @@
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MapVersion, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::random::Random;
-use duramen_cluster::coordinator::Input;
-use duramen_cluster::coordinator::store::MetaStore as _;
 use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, MapStep, TabletMap, ToCoordinator,
 };
@@ -44,13 +42,7 @@ fn take(map: &mut TabletMap, step: &MapStep) {
 
 /// A command that changes the map, or is refused.
 fn change(rig: &mut Rig, random: &mut Random, servers: &[ServerId], begun: &mut Vec<MigrationId>) {
-    let tables: Vec<TableId> = rig
-        .coordinator
-        .status()
-        .tables
-        .iter()
-        .map(|t| t.table)
-        .collect();
+    let tables: Vec<TableId> = rig.status().tables.iter().map(|t| t.table).collect();
     let table = tables[random.index(tables.len())];
     let hash = RouteHash(random.below(64) << 58);
     let to = servers[random.index(servers.len())];
@@ -148,7 +140,7 @@ fn what_was_shown_changes_only_with_its_version() {
     rig.enlist_some(3);
     let table = rig.create_table("a", 1);
     rig.be_good();
-    rig.stores = false;
+    rig.leader.stores = false;
     let cut = |rig: &mut Rig, slot: u16| {
         let at = RouteHash::first_of_slot(slot);
         let split = ToCoordinator::Admin(Admin::Split { table, at });
@@ -166,11 +158,8 @@ fn what_was_shown_changes_only_with_its_version() {
     };
     assert_eq!(rig.ask(ServerId::NONE, question), None, "it is not stored");
     cut(&mut rig, 300);
-    while let Some((token, batch)) = rig.waiting.pop_front() {
-        rig.store.commit(&batch).expect("a store in memory");
-        rig.handle(Input::Persisted { token });
-    }
-    rig.stores = true;
+    rig.store_all();
+    rig.leader.stores = true;
     let shown = rig.answers.values().find_map(|answer| match answer {
         CoordinatorAnswer::Map(map) => Some(map.clone()),
         _ => None,

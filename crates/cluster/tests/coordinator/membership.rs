@@ -16,12 +16,12 @@ use duramen_wire::native::message::{
 #[test]
 fn a_member_is_stored_before_it_is_told() {
     let mut rig = Rig::new();
-    rig.stores = false;
+    rig.leader.stores = false;
     assert_eq!(rig.ask(ServerId::NONE, enlist(1, 1, None)), None);
     assert!(rig.asked.is_empty() && rig.answers.is_empty());
-    rig.stores = true;
-    let (token, batch) = rig.waiting.pop_front().expect("a batch");
-    rig.store.commit(&batch).unwrap();
+    rig.leader.stores = true;
+    let (token, batch) = rig.leader.waiting.pop_front().expect("a batch");
+    rig.leader.store.commit(&batch).unwrap();
     rig.handle(Input::Persisted { token });
     let answers: Vec<_> = rig.answers.values().collect();
     assert!(
@@ -72,13 +72,13 @@ fn denied_by_who_slept(question: ToCoordinator) -> bool {
     let mut rig = Rig::new();
     let member = rig.enlist_some(2)[0];
     rig.be_good();
-    let mut next = rig.store.peer("another");
-    rig.store.expire();
+    let mut next = rig.leader.store.peer("another");
+    rig.leader.store.expire();
     next.acquire().unwrap().expect("nobody leads");
-    rig.stores = false;
+    rig.leader.stores = false;
     let denied = rig.ask(member, question).is_some();
-    if let Some((_, batch)) = rig.waiting.pop_front() {
-        let reason = rig.store.commit(&batch).unwrap_err().to_string();
+    if let Some((_, batch)) = rig.leader.waiting.pop_front() {
+        let reason = rig.leader.store.commit(&batch).unwrap_err().to_string();
         rig.handle(Input::StoreFailed { reason });
         let is_refused = |answer| matches!(answer, &CoordinatorAnswer::Refused(Refusal::Store(_)));
         assert!(rig.answers.values().any(is_refused));
@@ -240,7 +240,7 @@ fn a_full_list_says_who_crashed_and_went_before_who_came() {
 }
 
 pub(crate) fn status_of(rig: &Rig, server: ServerId) -> Option<ServerStatus> {
-    let status = rig.coordinator.status();
+    let status = rig.status();
     let of = status.servers.iter().find(|s| s.server == server);
     of.map(|s| s.status)
 }
@@ -308,7 +308,7 @@ fn crashes(servers: u64, gone: &[u32], sign: Option<Sign>, us: u64) -> usize {
     rig.be_good();
     let gone: Vec<ServerId> = gone.iter().map(|slot| ServerId::new(*slot, 1)).collect();
     rig.pass_without(us, &gone, sign);
-    servers as usize - rig.coordinator.status().servers.len()
+    servers as usize - rig.status().servers.len()
 }
 
 /// A standby with a wrong token took over, and all servers were declared crashed within half a
@@ -361,7 +361,7 @@ fn most_servers_gone_are_no_verdict_until_enough_are_back() {
     let servers = rig.enlist_some(5);
     rig.be_good();
     rig.pass_without(5_000_000, &servers[1..], None);
-    assert_eq!(rig.coordinator.status().servers.len(), 5);
+    assert_eq!(rig.status().servers.len(), 5);
     assert_eq!(rig.unfit, Some(true), "another leader may hear them");
     rig.enlist_as(2, 22, Some(servers[1]));
     rig.enlist_as(3, 33, Some(servers[2]));
@@ -461,7 +461,7 @@ fn nothing_is_told_that_is_not_stored() {
         let mut rig = Rig::new();
         rig.enlist_some(2);
         rig.be_good();
-        rig.stores = false;
+        rig.leader.stores = false;
         let created = rig.ask(
             ServerId::NONE,
             ToCoordinator::Admin(Admin::CreateTable {
@@ -486,7 +486,7 @@ fn nothing_is_told_that_is_not_stored() {
 #[test]
 fn a_store_that_fails_is_said_to_everybody_who_waits() {
     let mut rig = Rig::new();
-    rig.stores = false;
+    rig.leader.stores = false;
     assert_eq!(rig.ask(ServerId::NONE, enlist(1, 1, None)), None);
     assert_eq!(rig.ask(ServerId::NONE, enlist(2, 2, None)), None);
     let reason = "gone".to_owned();
@@ -499,7 +499,7 @@ fn a_store_that_fails_is_said_to_everybody_who_waits() {
             "{answer:?}"
         );
     }
-    assert!(rig.coordinator.is_stopped());
+    assert!(rig.leader.coordinator.is_stopped());
 }
 
 #[test]
@@ -540,7 +540,7 @@ fn clients_keep_their_leases_over_a_failover() {
 
 #[test]
 fn copysets_are_disjoint_groups_over_racks() {
-    let mut settings = crate::rig::settings();
+    let mut settings = duramen_harness::settings();
     settings.replicas = 3;
     settings.copyset_scatter = Some(2);
     let mut rig = Rig::with_settings(settings);
@@ -553,7 +553,7 @@ fn copysets_are_disjoint_groups_over_racks() {
     }
     let groups = |rig: &Rig| {
         let mut groups: std::collections::BTreeMap<u32, Vec<Option<String>>> = Default::default();
-        for server in rig.coordinator.status().servers {
+        for server in rig.status().servers {
             if let Some(copyset) = server.copyset {
                 groups.entry(copyset).or_default().push(server.rack);
             }
@@ -571,7 +571,7 @@ fn copysets_are_disjoint_groups_over_racks() {
         }
     };
     check(&rig);
-    let servers = rig.coordinator.status().servers;
+    let servers = rig.status().servers;
     let member = servers.iter().find(|s| s.copyset.is_some()).unwrap().server;
     rig.crash(member);
     check(&rig);

@@ -49,7 +49,7 @@ fn crashed(servers: u64) -> Case {
 }
 
 fn owner(rig: &Rig, table: TableId) -> ServerId {
-    let status = rig.coordinator.status();
+    let status = rig.status();
     status
         .tablets
         .iter()
@@ -120,7 +120,7 @@ impl Case {
     }
 
     fn waits_for(&self) -> Option<String> {
-        let status = self.rig.coordinator.status();
+        let status = self.rig.status();
         let of = status.recoveries.iter().find(|r| r.server == self.dead)?;
         assert_ne!(of.phase, RecoveryPhase::Done);
         of.waits_for.clone()
@@ -145,7 +145,7 @@ impl Case {
                 assert!(matches!(accepted, CoordinatorAnswer::Accepted { .. }));
             }
         }
-        let status = self.rig.coordinator.status();
+        let status = self.rig.status();
         let is_over = status.servers.iter().all(|s| s.server != self.dead);
         (is_over && !orders.is_empty()).then_some(orders)
     }
@@ -178,7 +178,7 @@ fn a_crashed_servers_tablets_get_a_new_owner() {
     assert!(tablets.version >= since);
     let creation = SegmentId(50);
     assert_eq!(tablets.tablets[0].state, TabletState::Normal { creation });
-    let status = case.rig.coordinator.status();
+    let status = case.rig.status();
     assert!(status.servers.iter().all(|s| s.server != case.dead));
     assert_eq!(status.recoveries[0].phase, RecoveryPhase::Done);
     assert_eq!(
@@ -526,7 +526,7 @@ fn attempts_that_nobody_has_space_for_come_less_often() {
 /// Masters that take partitions as far as they have room, one attempt after the other; returns the
 /// number of attempts.
 fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usize {
-    let mut config = crate::rig::config();
+    let mut config = duramen_harness::config();
     let piece = config.settings.partition_bytes;
     let total = 9 * piece;
     config.settings.partition_bytes = 128 * piece;
@@ -571,7 +571,7 @@ fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usi
             case.report(&asked, outcome);
             orders.extend(case.rig.orders());
         }
-        let tablets = case.rig.coordinator.status().tablets;
+        let tablets = case.rig.status().tablets;
         if tablets.iter().all(|tablet| tablet.owner != case.dead) {
             return attempt;
         }
@@ -660,7 +660,7 @@ fn a_busy_master_is_not_waited_for() {
 
 /// A log of `times` times the size of one partition.
 fn long(case: &Case, times: u64) -> Shelves {
-    let bytes = crate::rig::settings().partition_bytes as u32;
+    let bytes = duramen_harness::settings().partition_bytes as u32;
     let segments: Vec<Record> = (1..=times)
         .flat_map(|n| [add_open(n, 0), closed(n, bytes)])
         .collect();
@@ -692,8 +692,8 @@ fn what_can_be_done_in_one_round_is_and_masters_share_it() {
 /// the disks with nothing.
 #[test]
 fn short_partitions_are_recovered_one_at_a_time() {
-    let mut config = crate::rig::config();
-    config.settings.partition_bytes = u64::from(crate::rig::SEGMENT_BYTES);
+    let mut config = duramen_harness::config();
+    config.settings.partition_bytes = u64::from(config.settings.segment_bytes);
     let mut case = case_of(Rig::of(config), 5);
     case.rig.crash(case.dead);
     let shelves = long(&case, 2);
@@ -739,7 +739,7 @@ fn a_table_dropped_meanwhile_ends_its_recovery() {
         .asked_where(|a| matches!(a.question, FromCoordinator::AbortRecovery { .. }));
     assert_eq!(aborts[0].to, asked.to);
     assert_eq!(case.report(&asked, REPLAYED), CoordinatorAnswer::Stale);
-    let status = case.rig.coordinator.status();
+    let status = case.rig.status();
     assert!(status.servers.iter().all(|s| s.server != case.dead));
 }
 

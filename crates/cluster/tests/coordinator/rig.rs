@@ -1,48 +1,19 @@
 //! One coordinator, its store, and servers that a test plays itself.
 
-use duramen_base::ids::{ClusterId, ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
-use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore};
+use duramen_base::ids::{ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{
-    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign, Token,
+    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign,
 };
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
 use duramen_format::segment::{Header, Kind};
+use duramen_harness::{Leader, config, settings};
 use duramen_wire::native::message::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator,
-    ReplicaEntry, Replicas, Roles, ServerAnswer, Tablets, ToCoordinator,
+    Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, ReplicaEntry,
+    Replicas, ServerAnswer, Status, Tablets, ToCoordinator,
 };
 use std::collections::{BTreeMap, VecDeque};
-
-pub const SEGMENT_BYTES: u32 = 1 << 17;
-
-pub fn settings() -> ClusterSettings {
-    ClusterSettings {
-        replicas: 2,
-        segment_bytes: SEGMENT_BYTES,
-        hash_seed: 1,
-        ping_interval_ms: 100,
-        ping_timeout_ms: 50,
-        verdict_timeout_ms: 250,
-        read_lease_ms: 500,
-        client_lease_ms: 10_000,
-        partition_bytes: 1 << 20,
-        partition_records: 1 << 20,
-        rpc_window: 512,
-        copyset_scatter: None,
-    }
-}
-
-pub fn config() -> Config {
-    Config {
-        cluster: "test".to_owned(),
-        new_id: ClusterId(1),
-        name: "coordinator:1".to_owned(),
-        term: 1,
-        seed: 1,
-        settings: settings(),
-    }
-}
 
 /// A request of the coordinator that a test has not answered.
 #[derive(Clone, Debug)]
@@ -55,19 +26,13 @@ pub struct PendingCall {
 
 /// A coordinator and its store; see the module.
 pub struct Rig {
-    pub coordinator: Coordinator,
-    pub store: Memory,
+    pub leader: Leader,
     pub now_us: u64,
-    /// Whether batches are stored at once.
-    pub stores: bool,
-    pub waiting: VecDeque<(Token, Batch)>,
     pub answers: BTreeMap<ReplyId, CoordinatorAnswer>,
     pub asked: VecDeque<PendingCall>,
-    pub wakes_at_us: Option<u64>,
     /// It has reported that it may not judge, and perhaps that it resigns.
     pub unfit: Option<bool>,
     next_reply: u64,
-    terms: u64,
 }
 
 impl Rig {
@@ -83,22 +48,14 @@ impl Rig {
     }
 
     pub fn of(config: Config) -> Rig {
-        let mut store = Memory::new("one");
-        store.acquire().unwrap().expect("nobody else leads");
-        let contents = store.load().unwrap();
-        let (coordinator, outputs) = Coordinator::open(0, &contents, config).unwrap();
+        let (leader, outputs) = Leader::new(0, &Memory::new("one"), config);
         let mut rig = Rig {
-            coordinator,
-            store,
+            leader,
             now_us: 0,
-            stores: true,
-            waiting: VecDeque::new(),
             answers: BTreeMap::new(),
             asked: VecDeque::new(),
-            wakes_at_us: None,
             unfit: None,
             next_reply: 0,
-            terms: 1,
         };
         rig.take(outputs);
         rig
@@ -106,26 +63,18 @@ impl Rig {
 
     /// The leader dies; another one takes over from the store.
     pub fn fail_over(&mut self) {
-        self.terms += 1;
-        self.store.expire();
-        let mut next = self.store.peer("another");
-        next.acquire().unwrap().expect("nobody leads");
         let config = Config {
-            term: self.terms as u32,
-            seed: self.terms,
+            seed: u64::from(self.leader.term) + 1,
             ..config()
         };
-        let contents = next.load().unwrap();
-        let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config).unwrap();
-        self.coordinator = coordinator;
-        self.store = next;
-        self.waiting.clear();
+        let (leader, outputs) = Leader::new(self.now_us, &self.leader.store, config);
+        self.leader = leader;
         self.asked.clear();
         self.take(outputs);
     }
 
     pub fn reopen_as(&mut self, cluster: &str) -> Option<OpenError> {
-        let contents = self.store.load().unwrap();
+        let contents = self.leader.store.load().unwrap();
         let config = Config {
             cluster: cluster.to_owned(),
             ..config()
@@ -133,8 +82,12 @@ impl Rig {
         Coordinator::open(self.now_us, &contents, config).err()
     }
 
+    pub fn status(&self) -> Status {
+        self.leader.coordinator.status()
+    }
+
     pub fn handle(&mut self, input: Input) {
-        let outputs = self.coordinator.handle(self.now_us, input);
+        let outputs = self.leader.handle(self.now_us, input);
         self.take(outputs);
     }
 
@@ -155,15 +108,16 @@ impl Rig {
                     address,
                     question,
                 }),
-                Output::Persist { token, batch } => self.waiting.push_back((token, batch)),
-                Output::WakeAt { at_us } => self.wakes_at_us = Some(at_us),
                 Output::Unfit { resigns, .. } => self.unfit = Some(resigns),
+                _ => {}
             }
         }
-        while self.stores
-            && let Some((token, batch)) = self.waiting.pop_front()
-        {
-            self.store.commit(&batch).unwrap();
+    }
+
+    /// Stores the batches that wait, and those that follow from them.
+    pub fn store_all(&mut self) {
+        while let Some((token, batch)) = self.leader.waiting.pop_front() {
+            self.leader.store.commit(&batch).expect("it leads");
             self.handle(Input::Persisted { token });
         }
     }
@@ -171,9 +125,8 @@ impl Rig {
     /// Lets time pass, with the wake-ups that the coordinator requests.
     pub fn pass(&mut self, more_us: u64) {
         let until_us = self.now_us + more_us;
-        while let Some(at_us) = self.wakes_at_us.filter(|at_us| *at_us <= until_us) {
-            self.now_us = self.now_us.max(at_us);
-            self.wakes_at_us = None;
+        while self.leader.wakes_at_us <= until_us {
+            self.now_us = self.now_us.max(self.leader.wakes_at_us);
             self.handle(Input::Tick);
         }
         self.now_us = until_us;
@@ -410,21 +363,8 @@ impl Rig {
 pub fn enlist(disk: u64, nonce: u64, replaces: Option<ServerId>) -> ToCoordinator {
     ToCoordinator::Enlist(Enlist {
         nonce,
-        cluster: "test".to_owned(),
-        addresses: Addresses {
-            native: format!("server-{disk}:1"),
-            resp: None,
-            admin: None,
-        },
-        rack: None,
-        roles: Roles {
-            master: true,
-            backup: true,
-        },
         replaces,
-        disk,
-        read_bytes_per_s: 0,
-        segment_bytes: SEGMENT_BYTES,
+        ..duramen_harness::enlist(disk, format!("server-{disk}:1"))
     })
 }
 
@@ -450,7 +390,7 @@ impl Shelf {
             segment: SegmentId(id),
             log: log.number(),
             head: 0,
-            capacity: SEGMENT_BYTES,
+            capacity: settings().segment_bytes,
         };
         let mut bytes = header.encode().to_vec();
         let snapshot = Record::Snapshot {

@@ -14,17 +14,15 @@ const MESSAGES: u64 = 100_000;
 fn ten_thousand_servers() {
     let mut rig = Rig::new();
     let begin = Instant::now();
-    rig.stores = false;
+    rig.leader.stores = false;
     for n in 1..=SERVERS {
         rig.ask(ServerId::NONE, crate::rig::enlist(n, n, None));
         rig.asked.clear();
     }
-    rig.stores = true;
+    rig.leader.stores = true;
     println!("{SERVERS} enlistments: {:?}", begin.elapsed());
     let begin = Instant::now();
-    let (token, batch) = rig.waiting.pop_front().expect("a batch");
-    duramen_cluster::coordinator::store::MetaStore::commit(&mut rig.store, &batch).unwrap();
-    rig.handle(duramen_cluster::coordinator::Input::Persisted { token });
+    rig.store_all();
     rig.answers.clear();
     println!(
         "their answers, each with the whole list: {:?}",
@@ -35,13 +33,7 @@ fn ten_thousand_servers() {
     println!("all lists and tablets confirmed: {:?}", begin.elapsed());
     rig.create_table("a", SERVERS as u32);
     rig.be_good();
-    let servers: Vec<ServerId> = rig
-        .coordinator
-        .status()
-        .servers
-        .iter()
-        .map(|s| s.server)
-        .collect();
+    let servers: Vec<ServerId> = rig.status().servers.iter().map(|s| s.server).collect();
     let measure = |rig: &mut Rig, what: &str, question: &dyn Fn(u64, ServerId) -> ToCoordinator| {
         let begin = Instant::now();
         for n in 0..MESSAGES {
@@ -57,7 +49,7 @@ fn ten_thousand_servers() {
             begin.elapsed().as_nanos() as u64 / MESSAGES
         );
     };
-    let status = rig.coordinator.status();
+    let status = rig.status();
     let (list_version, map) = (status.list_version, status.map_version);
     measure(&mut rig, "Confirm", &|_, server| ToCoordinator::Confirm {
         server,

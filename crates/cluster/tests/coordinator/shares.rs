@@ -3,8 +3,6 @@
 
 use crate::rig::Rig;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
-use duramen_cluster::coordinator::Input;
-use duramen_cluster::coordinator::store::MetaStore as _;
 use duramen_wire::native::codec::{Envelope, encode_coordinator_answer};
 use duramen_wire::native::message::{
     Admin, AdminAnswer, CoordinatorAnswer, FromCoordinator, MigrationOutcome, Overview,
@@ -22,7 +20,7 @@ fn overview(rig: &mut Rig) -> Overview {
 
 /// The served tablets, and all of them, by both kinds of requests, which must agree.
 fn served(rig: &mut Rig) -> (usize, usize) {
-    let status = rig.coordinator.status();
+    let status = rig.status();
     let served = status.tablets.iter().filter(|route| route.served).count();
     let told = overview(rig);
     assert_eq!(told.tablets as usize, status.tablets.len());
@@ -62,7 +60,7 @@ fn complete(rig: &mut Rig, migration: MigrationId, server: ServerId) {
 }
 
 fn owner(rig: &Rig, table: TableId, at: RouteHash) -> ServerId {
-    let tablets = rig.coordinator.status().tablets;
+    let tablets = rig.status().tablets;
     let mut of = tablets.iter().filter(|t| t.table == table);
     of.find(|t| t.range.contains(at)).expect("a tablet").owner
 }
@@ -182,12 +180,12 @@ fn nothing_is_moved_to_where_it_does_not_fit() {
             room: room(MIB, 20 * MIB),
         },
     );
-    let before = rig.coordinator.status();
+    let before = rig.status();
     let why = refusal(migrate(&mut rig, table, KeyRange::ALL, small));
     for said in [64 * MIB, MIB, 20 * MIB] {
         assert!(why.contains(&said.to_string()), "{why}");
     }
-    let after = rig.coordinator.status();
+    let after = rig.status();
     assert_eq!(after.tablets, before.tablets, "not even cut");
     assert_eq!(after.map_version, before.map_version);
     // A quarter of it fits; then there is no room for another one.
@@ -225,7 +223,7 @@ fn a_drained_server_goes_where_there_is_room() {
         of.next().expect("a share").waits_for
     };
     assert!(waits(&mut rig).is_some_and(|why| why.contains("room")));
-    assert!(rig.coordinator.status().migrations.is_empty());
+    assert!(rig.status().migrations.is_empty());
     let roomy = *servers.iter().find(|server| **server != from).expect("one");
     rig.ask(
         roomy,
@@ -236,7 +234,7 @@ fn a_drained_server_goes_where_there_is_room() {
     );
     rig.live(2_000_000);
     assert_eq!(waits(&mut rig), None);
-    let status = rig.coordinator.status();
+    let status = rig.status();
     assert_eq!(status.migrations[0].to, roomy);
 }
 
@@ -254,7 +252,7 @@ fn a_million_tablets_are_told_in_pages() {
     let mut rig = Rig::new();
     rig.enlist_some(3);
     rig.be_good();
-    rig.stores = false; // one batch is in flight, all others are one
+    rig.leader.stores = false; // one batch is in flight, all others are one
     for n in 0..TABLES {
         let create = Admin::CreateTable {
             name: format!("table{n}"),
@@ -263,11 +261,8 @@ fn a_million_tablets_are_told_in_pages() {
         };
         rig.ask(ServerId::NONE, ToCoordinator::Admin(create));
     }
-    while let Some((token, batch)) = rig.waiting.pop_front() {
-        rig.store.commit(&batch).expect("it stores");
-        rig.handle(Input::Persisted { token });
-    }
-    rig.stores = true;
+    rig.store_all();
+    rig.leader.stores = true;
     rig.be_good();
     let all = TABLES * EACH as usize;
     assert!(all > 1_000_000);
@@ -288,7 +283,7 @@ fn a_million_tablets_are_told_in_pages() {
     assert_eq!(spread.count(), TABLES);
     assert!(refusal(rig.admin(Admin::Status)).contains("Tablets"));
     // All of them once, in order, by pages that fit into any frame.
-    let status = rig.coordinator.status();
+    let status = rig.status();
     let (mut from, mut seen, mut pages) = (None, Vec::new(), 0);
     loop {
         let page = page(&mut rig, None, from, u32::MAX);

@@ -245,7 +245,7 @@ fn target_crashes() -> (ServerId, ServerId) {
             creation: SegmentId(5),
         },
     };
-    rig.stores = false; // the next changes are one step for the store
+    rig.leader.stores = false; // the next changes are one step for the store
     rig.ask(
         ServerId::NONE,
         ToCoordinator::Admin(Admin::CrashServer { server: to }),
@@ -255,7 +255,7 @@ fn target_crashes() -> (ServerId, ServerId) {
 }
 
 fn owner_of_unstored(rig: &mut Rig, table: TableId) -> ServerId {
-    let status = rig.coordinator.status();
+    let status = rig.status();
     let mut tablets = status.tablets.iter().filter(|t| t.table == table);
     tablets.next().expect("a tablet").owner
 }
@@ -315,7 +315,7 @@ fn a_target_without_space_ends_a_migration() {
     )); // unlocked
     assert_eq!(told[&to].tablets, []);
     assert_eq!(complete(&mut rig, migration, to), CoordinatorAnswer::Stale);
-    let status = rig.coordinator.status();
+    let status = rig.status();
     assert_eq!(status.migrations, []);
     let [ended] = &status.migrations_ended[..] else {
         panic!("{status:?}");
@@ -340,20 +340,17 @@ fn its_target_says_how_far_a_migration_is() {
         entries: 3,
         phase: MigrationPhase::Copying,
     };
-    assert_eq!(
-        rig.coordinator.status().migrations[0].phase,
-        MigrationPhase::Waiting
-    );
+    assert_eq!(rig.status().migrations[0].phase, MigrationPhase::Waiting);
     assert_eq!(rig.ask(to, says(to, 100)), Some(CoordinatorAnswer::Noted));
     rig.ask(from, says(from, 999)); // only the target can count the received bytes
-    let under_way = rig.coordinator.status().migrations[0].clone();
+    let under_way = rig.status().migrations[0].clone();
     assert_eq!(
         (under_way.phase, under_way.bytes),
         (MigrationPhase::Copying, 100)
     );
     complete(&mut rig, migration, to);
     rig.be_good();
-    let status = rig.coordinator.status();
+    let status = rig.status();
     assert_eq!(status.migrations, []);
     let ended = status.migrations_ended.last().unwrap();
     assert_eq!((ended.phase, ended.bytes), (MigrationPhase::Done, 100));
@@ -381,9 +378,9 @@ fn what_neither_side_of_a_migration_serves_is_not_called_served() {
         phase,
     };
     let shown = |rig: &Rig| {
-        let overview = rig.coordinator.overview();
+        let overview = rig.leader.coordinator.overview();
         let phase = overview.status.migrations[0].phase;
-        let served = rig.coordinator.status().tablets[0].served;
+        let served = rig.status().tablets[0].served;
         (phase, overview.tablets_unserved, served)
     };
     let (copies, switches) = (MigrationPhase::Copying, MigrationPhase::Switching);
@@ -399,7 +396,7 @@ fn what_neither_side_of_a_migration_serves_is_not_called_served() {
     assert_eq!(shown(&rig), (switches, 1, false));
     complete(&mut rig, migration, to);
     rig.live(100_000);
-    let overview = rig.coordinator.overview();
+    let overview = rig.leader.coordinator.overview();
     assert_eq!(overview.tablets_unserved, 0);
 }
 
@@ -414,7 +411,7 @@ fn a_drained_server_owns_nothing_and_ends_without_a_recovery() {
     done(rig.admin(Admin::Drain { server: drained }));
     let mut at_once = 0;
     for _ in 0..20 {
-        let migrations = rig.coordinator.status().migrations;
+        let migrations = rig.status().migrations;
         at_once = at_once.max(migrations.len());
         for migration in migrations {
             assert_eq!(migration.from, drained);
@@ -423,7 +420,7 @@ fn a_drained_server_owns_nothing_and_ends_without_a_recovery() {
         rig.be_good();
     }
     assert!((1..=2).contains(&at_once), "{at_once} at once");
-    let status = rig.coordinator.status();
+    let status = rig.status();
     assert!(status.tablets.iter().all(|t| t.owner != drained));
     assert_eq!(status.tablets.len(), 12);
     let to = drained;
@@ -431,7 +428,7 @@ fn a_drained_server_owns_nothing_and_ends_without_a_recovery() {
     let table = status.tablets[0].table;
     assert!(invalid(rig.admin(Admin::Migrate { table, range, to })).contains("drained"));
     rig.crash(drained);
-    let status = rig.coordinator.status();
+    let status = rig.status();
     assert_eq!((status.recoveries.len(), status.servers.len()), (0, 2));
 }
 

@@ -11,12 +11,13 @@
 use crate::life::{Key, Life, Server, Value};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_base::random::Random;
-use duramen_cluster::coordinator::store::{Memory, MetaStore};
-use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
+use duramen_cluster::coordinator::store::Memory;
+use duramen_cluster::coordinator::{CallId, Config, Input, Output, ReplyId, Sign};
+use duramen_harness::{Leader, Queue};
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, FromCoordinator, ServerAnswer, ServerStatus, ToCoordinator,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
@@ -48,9 +49,6 @@ enum Event {
         reply: ReplyId,
         answer: CoordinatorAnswer,
     },
-    Wake {
-        term: u32,
-    },
     TakeOver,
     /// Each server does its due work.
     Turn,
@@ -58,22 +56,14 @@ enum Event {
     Trouble,
 }
 
-struct Leader {
-    coordinator: Coordinator,
-    term: u32,
-}
-
 /// A simulated cluster; see the module.
 pub struct World {
     pub random: Random,
     pub now_us: u64,
     pub servers: Vec<Server>,
-    events: BTreeMap<(u64, u64), Event>,
-    next_event: u64,
+    queue: Queue<Event>,
     store: Memory,
     leader: Option<Leader>,
-    /// The leader ends after so many outputs.
-    outputs_left: Option<u64>,
     replies: BTreeMap<ReplyId, (usize, u64)>,
     next_reply: u64,
     is_calm: bool,
@@ -99,11 +89,9 @@ impl World {
             servers: (0..servers).map(|n| Server::new(n as u64 + 1)).collect(),
             random,
             now_us: 0,
-            events: BTreeMap::new(),
-            next_event: 0,
-            store: Memory::new("0"),
+            queue: Queue::default(),
+            store: Memory::new("nobody"),
             leader: None,
-            outputs_left: None,
             replies: BTreeMap::new(),
             next_reply: 0,
             is_calm: true,
@@ -122,9 +110,7 @@ impl World {
     }
 
     fn at(&mut self, after_us: u64, event: Event) {
-        self.next_event += 1;
-        self.events
-            .insert((self.now_us + after_us, self.next_event), event);
+        self.queue.push(self.now_us + after_us, event);
     }
 
     fn boot(&mut self, index: usize) {
@@ -148,13 +134,19 @@ impl World {
     /// Runs for this time.
     pub fn run(&mut self, for_us: u64) {
         let until_us = self.now_us + for_us;
-        while let Some((at, _)) = self.events.first_key_value().map(|(at, _)| (at.0, at.1)) {
-            if at > until_us {
+        loop {
+            let wakes_at_us = self.leader.as_ref().map_or(u64::MAX, |l| l.wakes_at_us);
+            let event_us = self.queue.next_us();
+            let next_us = event_us.min(wakes_at_us);
+            if next_us > until_us {
                 break;
             }
-            let (at, event) = self.events.pop_first().expect("just seen");
-            self.now_us = at.0;
-            self.happen(event);
+            self.now_us = self.now_us.max(next_us);
+            if next_us < event_us {
+                self.tell_leader(None, Input::Tick);
+            } else if let Some((_, event)) = self.queue.pop() {
+                self.happen(event);
+            }
         }
         self.now_us = until_us;
     }
@@ -199,7 +191,6 @@ impl World {
                     self.replied(index, nonce, reply, answer);
                 }
             }
-            Event::Wake { term } => self.tell_leader(Some(term), Input::Tick),
             Event::TakeOver => self.take_over(),
             Event::Turn => self.turn(),
             Event::Trouble => self.trouble(),
@@ -211,19 +202,12 @@ impl World {
             return;
         }
         self.failovers += 1;
-        self.store.expire();
-        let mut store = self.store.peer("next");
-        let term = store.acquire().expect("reached").expect("nobody leads").0 as u32;
         let config = Config {
-            term,
             seed: self.random.next_u64(),
-            ..crate::rig::config()
+            ..duramen_harness::config()
         };
-        let contents = store.load().expect("it leads");
-        self.store = store;
-        let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config)
-            .expect("what a coordinator stores another one can read");
-        self.leader = Some(Leader { coordinator, term });
+        let (leader, outputs) = Leader::new(self.now_us, &self.store, config);
+        self.leader = Some(leader);
         self.execute(outputs);
     }
 
@@ -235,35 +219,16 @@ impl World {
         if term.is_some_and(|term| term != leader.term) {
             return; // for another process
         }
-        let outputs = leader.coordinator.handle(now_us, input);
+        let outputs = leader.handle(now_us, input);
         self.execute(outputs);
     }
 
-    /// Carries out the coordinator's outputs, until it ends.
+    /// Carries out the leader's outputs; it may have died after them.
     fn execute(&mut self, outputs: Vec<Output>) {
-        let mut outputs = VecDeque::from(outputs);
-        while let Some(output) = outputs.pop_front() {
-            if let Some(left) = &mut self.outputs_left {
-                if *left == 0 {
-                    self.outputs_left = None;
-                    self.leader = None;
-                    self.at(300 * MS, Event::TakeOver);
-                    return;
-                }
-                *left -= 1;
-            }
-            let Some(leader) = self.leader.as_mut() else {
-                return;
-            };
-            let term = leader.term;
+        let leader = self.leader.as_ref().expect("these are its outputs");
+        let (term, is_dead) = (leader.term, leader.is_dead);
+        for output in outputs {
             match output {
-                Output::Persist { token, batch } => {
-                    self.store.commit(&batch).expect("it leads");
-                    let more = leader
-                        .coordinator
-                        .handle(self.now_us, Input::Persisted { token });
-                    outputs.extend(more);
-                }
                 Output::Answer { reply, answer } => {
                     if let Some(delay_us) = self.delay() {
                         self.at(delay_us, Event::Reply { reply, answer });
@@ -275,12 +240,12 @@ impl World {
                     address,
                     question,
                 } => self.send(term, call, to, (&address, question)),
-                Output::Unfit { .. } => {}
-                Output::WakeAt { at_us } => {
-                    let after_us = at_us.saturating_sub(self.now_us);
-                    self.at(after_us, Event::Wake { term });
-                }
+                _ => {}
             }
+        }
+        if is_dead {
+            self.leader = None;
+            self.at(300 * MS, Event::TakeOver);
         }
     }
 
@@ -461,7 +426,12 @@ impl World {
                 }
             }
             6 => self.servers[index].cut = !self.servers[index].cut,
-            7 => self.outputs_left = Some(self.random.below(60)),
+            7 => {
+                let outputs = self.random.below(60);
+                if let Some(leader) = &mut self.leader {
+                    leader.dies_after = Some(outputs);
+                }
+            }
             8 => self.wish(),
             _ => self.servers[index].has_space = !self.servers[index].has_space,
         }
@@ -529,7 +499,9 @@ impl World {
         world.at(0, Event::Trouble);
         world.run(20 * SECOND);
         world.is_calm = true;
-        world.outputs_left = None;
+        if let Some(leader) = &mut world.leader {
+            leader.dies_after = None;
+        }
         for index in 0..world.servers.len() {
             world.servers[index].cut = false;
             world.servers[index].has_space = true;
@@ -616,7 +588,7 @@ fn a_seed_repeats_itself() {
         let mut world = World::history(seed);
         (
             world.now_us,
-            world.next_event,
+            world.queue.number(),
             world.random.next_u64(),
             world.next_value,
         )

@@ -26,7 +26,7 @@ impl Durable {
     }
 
     pub(crate) fn local_step(&self, local: &Local) -> Result<bool, Error> {
-        local.check_open()?;
+        self.check_open(local)?;
         self.secure_room(local);
         // Each step gets its turn regardless of errors of the others: a step that makes room must
         // not wait for one that needs room.

@@ -103,7 +103,7 @@ impl Durable {
             Replicas::Local(local) => local,
             Replicas::Remote(remote) => return self.pump(commit, remote, level),
         };
-        local.check_open()?;
+        self.check_open(local)?;
         let result = self.commit_local(commit, local, level);
         match &result {
             Ok(()) => self.health.set(DiskState::Ok, self.log()),

@@ -98,7 +98,7 @@ impl Durable {
     /// # Errors
     /// As [`commit_once`](Self::commit_once); the engine has no session.
     pub fn cut(&self, local: &Local) -> Result<Cut, Error> {
-        let mut session = self.engine.session()?;
+        let mut session = self.engine.brief_session()?;
         let alone = session.pin_exclusive();
         self.collect_all(local); // C1
         drop(alone);

@@ -72,7 +72,7 @@ impl Durable {
         let Some(local) = self.local() else {
             return Ok(false);
         };
-        local.check_open()?;
+        self.check_open(local)?;
         let found = local.backup.scrub_step()?;
         let left = &local.scrub.left;
         if found == ScrubStep::Idle {

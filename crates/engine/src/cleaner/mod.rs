@@ -8,6 +8,7 @@ pub(crate) mod candidate;
 pub mod context;
 pub mod cpu_affinity;
 mod expire;
+pub(crate) mod index_search;
 mod levels;
 pub mod pacer;
 mod select;

@@ -61,34 +61,34 @@ const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait of a writer for memory, whatever others gain meanwhile. Its thread serves no other
 /// request. And others may take the gained memory again, as recoveries do that fail for want of
 /// room.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The same for a segment, if the disk has none for this purpose.
 const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
 /// The same if a writer was refused already and no head has got a segment since.
 const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
 /// Longest wait of a writer for memory if another one waited in vain for a device, which has done
 /// nothing since: the writers of a thread wait one after the other, and all its clients with them.
-const STUCK_DEVICE_AGAIN: Duration = Duration::from_millis(50);
+pub(super) const STUCK_DEVICE_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// The time for which a thread has waited in vain, measured by looks at the clock. If a thread, or
 /// a machine, stands still for longer than the whole patience, no other thread had a chance to run:
 /// that is one look, and no reason to give up.
-struct Waited {
+pub(super) struct Waited {
     time: Duration,
     looked: Instant,
 }
 
 impl Waited {
-    fn since(now: Instant) -> Waited {
+    pub(super) fn since(now: Instant) -> Waited {
         Waited {
             time: Duration::ZERO,
             looked: now,
         }
     }
 
-    fn look(&mut self, now: Instant) -> Duration {
+    pub(super) fn look(&mut self, now: Instant) -> Duration {
         self.time += now.duration_since(self.looked).min(PAUSE_COUNTED);
         self.looked = now;
         self.time

@@ -6,7 +6,7 @@ pub mod cleared;
 pub mod watches;
 
 use crate::counters::Counters;
-use crate::epoch::{Epochs, SlotId, VISITORS};
+use crate::epoch::{Epochs, SESSIONS_MAX, SlotId, VISITORS};
 use crate::exclusive::Exclusive;
 use crate::head::{Head, Processor};
 use crate::index::arena::Arena;
@@ -29,8 +29,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use watches::Watches;
 
-/// Maximum number of sessions, cleaners included. Each has a slot in a cache line of its own.
-const SESSIONS_MAX: usize = 1024;
 /// Maximum reads of the counters that hope for no writer in between; after them a sum is taken that
 /// may be too low.
 const LIVE_LOOKS_MAX: u32 = 8;

@@ -7,6 +7,7 @@ use crate::core::{Core, Visitor};
 use crate::flash::{Cold, Gather};
 use crate::index::Index;
 use crate::index::bucket::Slot;
+use crate::scan::Looks;
 use crate::session::Guard;
 use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
@@ -75,10 +76,12 @@ impl Guard<'_> {
             show(object);
             true
         };
-        self.scan_range_as((table, range), cursor, count, false, shows)
+        let step = self.scan_range_as((table, range), cursor, count, false, shows);
+        step.map(|(next, _)| next)
     }
 
-    /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object on flash, if it
+    /// As [`scan_range`](Self::scan_range); returns the number of entries that it looked at, too,
+    /// as [`scan_as`](Self::scan_as) does. `partly`: ends before the first object on flash, if it
     /// has come further than `cursor`. `show` returns false to end the step behind this bucket.
     ///
     /// # Errors
@@ -90,28 +93,28 @@ impl Guard<'_> {
         count: usize,
         partly: bool,
         mut show: impl FnMut(Object<'_>) -> bool,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<(Option<u64>, usize), Error> {
         let index = self.core.tables.index(table)?;
         let Some((partition, tag)) = index.at_position(cursor) else {
-            return Ok(None);
+            return Ok((None, 0));
         };
         let begin = index.position(partition, tag);
         let mut place = Place { partition, tag };
-        let (mut shown, mut looked) = (0, 0);
+        let (mut shown, mut looks) = (0, Looks::new(count));
         let mut cold = None;
         while !place.is_end(index) {
-            // Many buckets without an object of the range also end a step: a step is bounded work.
-            if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
+            if shown >= count.max(1) || looks.are_many() {
                 let at = index.position(place.partition, place.tag);
-                return cold.map_or(Ok(Some(at)), Err);
+                return cold.map_or(Ok((Some(at), looks.sum())), Err);
             }
-            looked += 1;
+            looks.bucket();
             let partition = &index.partitions()[place.partition];
             let Some((view, bucket)) = place.bucket(index, &self.core.space) else {
                 self.observe_gaps(index, partition);
                 continue;
             };
             let shows = |slot: Slot, entry: Entry<'_>| {
+                looks.entry();
                 if !contains(self.core, range, entry.key) {
                     return;
                 }
@@ -130,7 +133,7 @@ impl Guard<'_> {
                 if partly && cold.is_none() && at > begin {
                     self.observe_gaps(index, partition);
                     self.take_colds();
-                    return Ok(Some(at));
+                    return Ok((Some(at), looks.sum()));
                 }
                 shown += lacking.entries;
                 cold.get_or_insert(lacking.error);
@@ -139,7 +142,7 @@ impl Guard<'_> {
             self.observe_gaps(index, partition);
             place = place.after(view, bucket);
         }
-        cold.map_or(Ok(None), Err)
+        cold.map_or(Ok((None, looks.sum())), Err)
     }
 }
 

@@ -18,6 +18,7 @@
 //! Without a watch a write pays one load of a line that is never written.
 
 use super::contains;
+use crate::cleaner::index_search::IndexSearch;
 use crate::core::Core;
 use crate::core::watches::{Dirty, Marks, Watched};
 use crate::session::Guard;
@@ -88,12 +89,12 @@ impl Store {
     /// W3: charges `bytes_max` bytes of marks, or fewer; returns the number.
     fn charge_marks(self: &Arc<Self>, bytes_max: usize) -> Result<usize, Error> {
         let core = self.core();
-        let (mut bytes, mut attempts) = (bytes_max, 0);
+        let (mut bytes, mut search) = (bytes_max, IndexSearch::default());
         while !core.space.charge_beside_segments(charge_of(bytes)) {
             if bytes / 2 >= BYTES_MIN {
                 bytes /= 2;
             } else {
-                self.session()?.pin().make_index_room(&mut attempts)?;
+                self.brief_session()?.pin().make_index_room(&mut search)?;
             }
         }
         core.watches

@@ -41,8 +41,12 @@ pub struct Session {
 
 /// State that a session keeps from guard to guard.
 pub(crate) struct Carried {
-    /// Bytes appended since the writer's last check of the memory pressure (`pacer`).
+    /// Bytes that the session has appended, and those at the writer's last check of the memory
+    /// pressure (`pacer`).
     pub appended: u64,
+    pub taxed: u64,
+    /// A writer has waited for memory, for longer than [`NOTED_WAIT`].
+    pub waited: bool,
     /// Sixteen times the average bytes of an entry: the length that `prefetch_entry` fetches.
     pub entry_bytes: Cell<u32>,
     /// Copies of entries that are on flash.
@@ -55,31 +59,53 @@ impl Store {
     /// # Errors
     /// [`Error::TooManySessions`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
-        Session::new(self.clone())
+        let slot = self.core().epochs.register_session()?;
+        Ok(Session::new(self.clone(), slot))
+    }
+
+    /// A session for one short step, which is possible beside the most sessions.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`]: many such steps are in progress as well.
+    pub fn brief_session(self: &Arc<Self>) -> Result<Session, Error> {
+        let slot = self.core().epochs.register()?;
+        Ok(Session::new(self.clone(), slot))
     }
 }
 
 impl Session {
-    fn new(store: Arc<Store>) -> Result<Session, Error> {
-        let slot = store.core().epochs.register_session()?;
+    /// As [`Guard::take_waited`].
+    pub fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.carried.waited)
+    }
+
+    fn new(store: Arc<Store>, slot: SlotId) -> Session {
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
+            taxed: 0,
+            waited: false,
             entry_bytes: Cell::new(16 * 128),
             holding: Holding::default(),
         };
-        Ok(Session {
+        Session {
             me: slot.0 as u16 + 1,
             store,
             slot,
             head,
             scratch: Vec::new(),
             carried,
-        })
+        }
     }
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Bytes that its guards have appended to the log.
+    #[inline]
+    pub fn appended_bytes(&self) -> u64 {
+        self.carried.appended
     }
 
     pub(crate) fn holding(&self) -> &Holding {
@@ -138,7 +164,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.store.core().epochs.unregister(self.slot);
+        if !self.store.is_inherited() {
+            self.store.core().epochs.unregister(self.slot);
+        }
     }
 }
 
@@ -531,11 +559,17 @@ impl<'s> Guard<'s> {
         self.puts = if on { Purpose::Rewrite } else { Purpose::Head };
     }
 
-    /// Bytes that this guard and the guards before it appended to the log, up to a number that only
-    /// the differences within one guard mean.
+    /// Bytes that the guards of this session have appended to the log.
     #[inline(always)]
     pub fn appended_bytes(&self) -> u64 {
         self.carried.appended
+    }
+
+    /// Whether a write of this session has waited for memory since the last call: for milliseconds,
+    /// in which its thread served no other request.
+    #[inline]
+    pub fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.carried.waited)
     }
 
     pub fn memory_bytes(&self) -> u64 {
@@ -563,9 +597,12 @@ impl Drop for Guard<'_> {
         self.carried.holding.part_ends();
         if self.alone {
             self.core.exclusive.leave_alone();
-        } else if wrote && self.carried.appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {
-            let appended = std::mem::take(&mut self.carried.appended);
-            self.core.pay_tax(appended, self.head, self.me);
+        } else if wrote {
+            let appended = self.carried.appended - self.carried.taxed;
+            if appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {
+                self.carried.taxed = self.carried.appended;
+                self.core.pay_tax(appended, self.head, self.me);
+            }
         }
     }
 }

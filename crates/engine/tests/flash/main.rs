@@ -4,6 +4,7 @@ mod background_reads;
 mod cache;
 mod cleared;
 mod device;
+mod index;
 mod model;
 mod refill;
 mod scenarios;

@@ -79,7 +79,11 @@ impl<M: Send + 'static> Hub<M> {
                 .receive_of_stranger(&connection.fd, HANDSHAKE_BYTES_MAX),
         };
         match received {
-            Received::Bytes => {}
+            Received::Bytes => {
+                if let Side::Ours { link } = connection.side {
+                    self.links.get_mut(link).has_received = true;
+                }
+            }
             Received::Nothing => return,
             Received::End => return self.close_because(id, Reason::Ended),
             Received::Failed(errno) => return self.close_because(id, broken(errno)),
@@ -291,7 +295,7 @@ impl<M: Send + 'static> Hub<M> {
     ) -> Result<(), Reason> {
         let request = message.header().envelope.request;
         let link = self.links.get_mut(link);
-        if link.outstanding.remove(&request) {
+        if link.outstanding.remove(&request).is_some() {
             link.answered();
             self.pending.push(Event::Answer {
                 request,

@@ -1,6 +1,7 @@
 //! Hubs that communicate with each other, and with misbehaving peers.
 
 mod ids;
+mod moving;
 mod strangers;
 
 use duramen_base::ids::{ClusterId, ListVersion, TabletsVersion};

@@ -129,7 +129,7 @@ impl Recoveries {
             RunStage::Committing => Stage::Committing,
             RunStage::Settling => {
                 let commit = run.side.commit().expect("nothing is at it");
-                Stage::Settling(commit, u64::MAX)
+                Stage::Settling(commit, u64::MAX, 0)
             }
             RunStage::Reporting => Stage::Reporting(replayed, 0),
             RunStage::ReportingFailure => Stage::Reporting(failed, 0),
@@ -150,10 +150,14 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
+        Rig::of(order())
+    }
+
+    fn of(order: Recover) -> Rig {
         let store = store();
         let mut recoveries = Recoveries::default();
-        let ranges = ranges_of(&order()).unwrap();
-        assert!(recoveries.begin(0, &store, order(), ranges));
+        let ranges = ranges_of(&order).unwrap();
+        assert!(recoveries.begin(0, &store, order, ranges));
         Rig {
             recoveries,
             members: members(&SOURCES),
@@ -363,7 +367,7 @@ fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     let run = rig.recoveries.runs.get_mut(&ID).unwrap();
     let commit = run.side.commit().expect("nothing is at it");
     run.is_committed = true;
-    run.stage = Stage::Settling(commit, SETTLE_US);
+    run.stage = Stage::Settling(commit, SETTLE_US, 0);
     assert!(rig.recoveries.due_us() <= SETTLE_US);
     rig.now_us = SETTLE_US - 1;
     rig.poll();
@@ -387,6 +391,109 @@ fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
     let out = rig.poll();
     assert_eq!(out.ended.len(), 1, "what is committed is purged (R3)");
     assert!(rig.recoveries.runs.is_empty());
+}
+
+/// The offset and the source of a request.
+fn wanted(asked: &PeerRequest) -> (u32, ServerId) {
+    let Peer::ReadReplica(ReadReplica { offset, .. }) = asked.question else {
+        panic!("{:?}", asked.question);
+    };
+    (offset, asked.to)
+}
+
+/// A slow link held many copies of each piece: each segment was read again from its start, from one
+/// source after another, and the late answers were dropped.
+#[test]
+fn a_slow_source_is_waited_for_while_its_connection_moves() {
+    let mut rig = Rig::new();
+    let asked = rig.poll().requests.pop().unwrap();
+    for _ in 0..100 {
+        rig.now_us += PATIENCE_US / 2;
+        rig.recoveries.moving(rig.now_us, asked.call);
+        assert!(rig.poll().requests.is_empty());
+    }
+    let first = rig.answer(&asked, entries(Some(8)), object(b"a"));
+    assert_eq!(first.len(), 1, "it counts");
+}
+
+#[test]
+fn after_a_change_of_source_it_continues_at_its_offset_and_late_answers_count() {
+    let mut rig = Rig::new();
+    let first = rig.poll().requests.pop().unwrap();
+    assert_eq!(wanted(&first), (0, SOURCES[0]));
+    let mut jobs = rig.answer(&first, entries(Some(8)), object(b"a"));
+    let slow = rig.poll().requests.pop().unwrap();
+    assert_eq!(wanted(&slow), (8, SOURCES[0]));
+    rig.now_us += PATIENCE_US; // nothing moves: it is stopped, or its disk hangs
+    let next = rig.poll().requests.pop().unwrap();
+    assert_eq!(wanted(&next), (8, SOURCES[1]));
+    jobs.extend(rig.answer(&slow, entries(Some(16)), object(b"b")));
+    assert!(
+        rig.answer(&next, entries(Some(16)), object(b"b"))
+            .is_empty()
+    );
+    let last = rig.poll().requests.pop().unwrap();
+    assert_eq!(wanted(&last), (16, SOURCES[1]));
+    jobs.extend(rig.answer(&last, entries(None), object(b"c")));
+    assert_eq!(jobs.len(), 3, "each piece once");
+    jobs.into_iter().for_each(|job| rig.run(job));
+    let out = rig.poll();
+    assert_eq!(out.jobs.len(), 1, "all of it is replayed (R6)");
+}
+
+/// Only failures without progress count: a segment of many pieces may need many changes of source.
+#[test]
+fn a_segment_that_comes_piece_by_piece_is_not_given_up() {
+    let mut rig = Rig::new();
+    for n in 1..=10 * ROUNDS_MAX as u32 {
+        rig.poll();
+        rig.now_us += PATIENCE_US;
+        let asked = rig.poll().requests.pop().expect("the other source");
+        let jobs = rig.answer(&asked, entries(Some(8 * n)), object(b"a"));
+        jobs.into_iter().for_each(|job| rig.run(job));
+    }
+    for n in 0..2 * ROUNDS_MAX {
+        assert!(matches!(rig.stage(), Stage::Replaying), "{n}");
+        rig.poll();
+        rig.now_us += PATIENCE_US;
+    }
+    rig.poll();
+    assert!(!matches!(rig.stage(), Stage::Replaying), "nobody answers");
+}
+
+#[test]
+fn quick_answers_let_more_pieces_be_in_flight_and_slow_ones_fewer() {
+    let mut order = order();
+    let segment = order.segments[0].clone();
+    let segments = (1..=40).map(|n| RecoverSegment {
+        segment: SegmentId(n),
+        ..segment.clone()
+    });
+    order.segments = segments.collect::<Vec<_>>().into();
+    let mut rig = Rig::of(order);
+    rig.recoveries.ahead_bytes = AHEAD_BYTES;
+    let mut in_flight = rig.poll().requests;
+    assert_eq!(in_flight.len(), WINDOW_MIN);
+    let mut next_piece = |rig: &mut Rig, in_flight: &mut Vec<PeerRequest>, took_us: u64| {
+        rig.now_us += took_us;
+        let calls: Vec<PeerCall> = in_flight.iter().map(|asked| asked.call).collect();
+        for call in calls {
+            rig.recoveries.moving(rig.now_us, call);
+        }
+        let asked = in_flight.remove(0);
+        let offset = wanted(&asked).0;
+        let jobs = rig.answer(&asked, entries(Some(offset + 8)), object(b"a"));
+        jobs.into_iter().for_each(|job| rig.run(job));
+        in_flight.extend(rig.poll().requests);
+    };
+    for _ in 0..READS_MAX {
+        next_piece(&mut rig, &mut in_flight, 1_000);
+    }
+    assert_eq!(in_flight.len(), READS_MAX);
+    for _ in 0..2 * READS_MAX {
+        next_piece(&mut rig, &mut in_flight, QUICK_US);
+    }
+    assert_eq!(in_flight.len(), WINDOW_MIN);
 }
 
 fn is_found(bug: Bug, scenario: fn()) {

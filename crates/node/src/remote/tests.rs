@@ -208,3 +208,38 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
     remote.answered(40 * PATIENCE_US, asked[0].call, answer, &mut events);
     assert_eq!(events, [RemoteEvent::Back(HOLDER)]);
 }
+
+/// A slow link held many copies of one request: none arrived in time, and a healthy backup was
+/// called silent.
+#[test]
+fn a_request_is_not_repeated_while_its_connection_moves() {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    queue.sync(HOLDER);
+    let asked = polled(&mut remote, 0);
+    let mut now_us = 0;
+    for _ in 0..100 {
+        now_us += PATIENCE_US / 2;
+        remote.heard(now_us);
+        remote.moving(now_us, asked[0].call);
+        assert!(polled(&mut remote, now_us + PATIENCE_US - 1).is_empty());
+    }
+    assert!(remote.silent().is_empty(), "Q8");
+    // Its disk hangs: nothing moves any more.
+    let asked = polled(&mut remote, now_us + PATIENCE_US);
+    assert_eq!(asked.len(), 1, "Q1");
+    for n in 2..10 {
+        remote.heard(now_us + n * PATIENCE_US);
+        polled(&mut remote, now_us + n * PATIENCE_US);
+    }
+    assert!(remote.silent().contains(&HOLDER), "Q8");
+}
+
+#[test]
+fn a_copy_that_moves_holds_up_the_others() {
+    let (mut remote, asked) = copies(2);
+    for n in 1..100 {
+        remote.moving(n * COPY_US / 2, asked[0].call);
+        assert!(polled(&mut remote, n * COPY_US / 2).is_empty(), "Q7");
+    }
+}

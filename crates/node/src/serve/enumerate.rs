@@ -13,14 +13,10 @@ use std::ops::Range;
 
 /// Objects searched for at once.
 const STEP_OBJECTS: usize = 16;
-/// Longest work of one answer, in buckets: about a millisecond.
-const BUCKETS_MAX: usize = 16 << 10;
+/// Entries that one answer looks at: about a millisecond.
+const LOOKS_MAX: usize = 4 << 10;
 /// Objects read from flash side by side, if an answer begins with one on flash.
 const AHEAD_OBJECTS: usize = 128;
-/// The cost of a step that finds fewer objects than wanted.
-const STEP_BUCKETS: usize = 1024;
-/// The cost of a step that finds enough.
-const SHORT_STEP_BUCKETS: usize = STEP_OBJECTS / 4;
 /// Most bytes of objects that are kept as room for the next answer.
 const KEPT_BYTES: usize = 256 << 10;
 /// An object's fixed fields.
@@ -151,9 +147,9 @@ impl Servant {
         let mut answer = ObjectsAnswer::new(out, reply);
         let bytes_max = piece.room();
         let mut cursor = Some(piece.cursor);
-        let mut buckets = 0;
+        let mut looked = 0;
         while let Some(at) = cursor
-            && buckets < BUCKETS_MAX
+            && looked < LOOKS_MAX
             && answer.body_bytes() < bytes_max
         {
             let is_first = at == piece.cursor;
@@ -162,15 +158,15 @@ impl Servant {
                 Err(Error::Cold(_)) if !is_first => break,
                 Err(Error::Cold(_)) => match self.begin_cold(guard, piece, &part) {
                     // As many objects as were read for it.
-                    Ok(next) => (cursor, buckets) = (next, BUCKETS_MAX),
+                    Ok(next) => (cursor, looked) = (next, LOOKS_MAX),
                     Err(error) => {
                         out.truncate(start);
                         return Err(problem_of(&error, self.when_cold));
                     }
                 },
-                Ok((next, looked)) => {
+                Ok((next, looks)) => {
                     cursor = next;
-                    buckets += looked;
+                    looked += looks;
                 }
                 Err(error) => {
                     out.truncate(start);
@@ -221,8 +217,8 @@ impl Servant {
         Err(Error::Cold(first))
     }
 
-    /// Collects the next objects, of about `bytes_max` bytes; returns the next cursor, and the work
-    /// done. `partly`: ends before the first object on flash.
+    /// Collects the next objects, of about `bytes_max` bytes; returns the next cursor, and the
+    /// number of entries looked at. `partly`: ends before the first object on flash.
     fn step(
         &mut self,
         guard: &Guard<'_>,
@@ -242,13 +238,9 @@ impl Servant {
             }
             pieces.bytes.len() < bytes_max
         };
-        let next = guard.scan_range_as((table, part), cursor, STEP_OBJECTS, partly, shows)?;
+        let step = guard.scan_range_as((table, part), cursor, STEP_OBJECTS, partly, shows)?;
         pieces.found.sort_unstable_by_key(|found| found.hash);
-        let looked = match pieces.found.len() {
-            found if found >= STEP_OBJECTS => SHORT_STEP_BUCKETS,
-            _ => STEP_BUCKETS,
-        };
-        Ok((next, looked))
+        Ok(step)
     }
 
     /// Adds the collected objects; `Some`: from that hash on they did not fit.

@@ -70,19 +70,11 @@ impl History {
         };
         let mut net = Net::with(seed, SERVERS, settings);
         net.lost_percent = net.random.below(8);
-        let all_joined = |net: &Net| {
-            let mut members = net.servers.iter().map(|s| s.node.member().members());
-            members.all(|members| members.up().count() == SERVERS)
-        };
         assert!(
-            net.run(60_000 * MS, all_joined),
+            net.run(60_000 * MS, Net::all_joined),
             "seed {seed}: not all joined"
         );
-        net.admin(Admin::CreateTable {
-            name: "t".to_owned(),
-            servers: 1 + (seed % 4) as u32,
-            level: None,
-        });
+        net.create_table(1 + (seed % 4) as u32);
         History {
             net,
             seed,

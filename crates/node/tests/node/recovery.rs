@@ -8,7 +8,7 @@ use duramen_wire::native::message::ClusterSettings;
 use std::collections::BTreeMap;
 
 /// The values in the memory of the present owners.
-fn served(net: &Net) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub fn served(net: &Net) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
     for n in 0..41u64 {
         let key = format!("key {n}").into_bytes();
@@ -30,7 +30,7 @@ fn served(net: &Net) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// Whether each hash is served by one living server.
-fn everything_is_served(net: &Net) -> bool {
+pub fn everything_is_served(net: &Net) -> bool {
     let alive = net.servers.iter().filter(|server| server.is_alive);
     let mut hashes = (0..64).map(|n| RouteHash(n << 58 | 77));
     hashes.all(|hash| {

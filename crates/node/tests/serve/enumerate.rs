@@ -6,6 +6,7 @@ use duramen_base::random::Random;
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::message::{Condition, Expiry, Operation, Single};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 fn write(world: &mut World, key: &[u8], value: &[u8]) {
     let operation = Operation::Write {
@@ -139,6 +140,27 @@ fn large_objects_leave_no_memory_with_the_thread() {
         }
     }
     assert_eq!(found, 64);
+}
+
+/// Expired objects were not counted, so that one answer took as long as the table is large.
+#[test]
+fn an_answer_looks_at_a_limited_number_of_expired_objects() {
+    let mut world = World::new();
+    let expires_at_ms = world.clock_ms.load(Ordering::Relaxed) + 10;
+    let mut session = world.store.session().unwrap();
+    for n in 0..20_000 {
+        let (mut guard, key) = (session.pin(), stable(n));
+        let hash = guard.hash(&key);
+        guard
+            .write(TABLE, hash, &key, b"v", Some(expires_at_ms))
+            .unwrap();
+    }
+    world.clock_ms.fetch_add(20, Ordering::Relaxed);
+    let (mut cursor, mut answers) = (0, 1);
+    while let Some(next) = world.enumerate(KeyRange::ALL, cursor, 1000).unwrap().cursor {
+        (cursor, answers) = (next, answers + 1);
+    }
+    assert!((4..=6).contains(&answers), "{answers}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::error::ServerError;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
 use duramen_base::ids::{ClusterId, ServerId};
+use duramen_base::private::make_dir;
 use duramen_base::units::MIB;
 use duramen_wire::native::message::ClusterSettings;
 use std::hash::{BuildHasher, Hasher};
@@ -78,7 +79,7 @@ impl Home {
                 source,
             }
         };
-        std::fs::create_dir_all(dir).map_err(system("make"))?;
+        make_dir(dir).map_err(system("make"))?;
         let identity = match identity::read(dir).map_err(system("read"))? {
             Content::Absent => return Home::make(dir, cluster),
             Content::Damaged => {
@@ -166,7 +167,7 @@ impl Home {
         size: Size,
     ) -> Result<Arc<Backup>, ServerError> {
         let dir = self.dir.join(FOLDER);
-        std::fs::create_dir_all(&dir).map_err(|source| ServerError::File {
+        make_dir(&dir).map_err(|source| ServerError::File {
             doing: "make",
             path: dir.clone(),
             source,

@@ -18,6 +18,7 @@
 //!   one of the two identities.
 
 use duramen_base::ids::{ClusterId, ServerId};
+use duramen_base::private::make_file;
 use duramen_format::checksum::crc32c;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -87,7 +88,7 @@ pub(super) fn make(dir: &Path, identity: &Identity) -> Result<()> {
 }
 
 fn write_whole(path: &Path, identity: &Identity) -> Result<()> {
-    let file = File::create(path)?;
+    let file = make_file(path)?;
     for turn in 0..2 {
         write(&file, identity, turn)?;
     }

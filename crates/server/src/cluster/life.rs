@@ -16,6 +16,7 @@ use super::keeper::Keeper;
 use super::node_thread::{NodeThread, Parts};
 use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
+use crate::durability::warn_if_open_to_others;
 use crate::error::ServerError;
 use crate::shared::{Clock, MemberStatus};
 use crate::shared::{Shared, Stop};
@@ -373,6 +374,7 @@ fn prepare(
 ) -> Result<NodeThread, ServerError> {
     let dir = config.data_dir().expect("a member has a directory");
     let home = Home::open(&dir, &config.cluster)?;
+    warn_if_open_to_others(&dir);
     let tier = open_tier(config)?;
     let store = store_options(config, tier.as_ref());
     let size = size(config, settings, store.wal_bytes);

@@ -44,6 +44,8 @@ use std::time::{Duration, Instant};
 const SLOW: Duration = Duration::from_millis(5);
 /// Interval at which changeable settings are read and the status is written.
 const LOOK_EVERY_US: u64 = 100_000;
+/// Interval of the looks at which connections move something.
+const MOVING_EVERY_US: u64 = 100_000;
 
 /// An id that could not be stored is stored again after this time.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
@@ -94,6 +96,7 @@ pub(super) struct NodeThread {
     next_question: u64,
     could_read: bool,
     look_us: u64,
+    moving_us: u64,
     ended: bool,
     /// The last logged reason why this server is not a member yet.
     waits: Option<String>,
@@ -124,6 +127,7 @@ impl NodeThread {
             next_question: 0,
             could_read: false,
             look_us: 0,
+            moving_us: 0,
             ended: false,
             waits: None,
             foreign: None,
@@ -152,6 +156,7 @@ impl NodeThread {
             self.parts.hub.poll(Some(timeout), &mut events);
             self.parts.shared.node.came_back(now_ms());
             let began = Instant::now();
+            self.note_moving();
             for event in events.drain(..) {
                 if matches!(event, Event::Told(Mail::Stop)) {
                     return;
@@ -169,6 +174,26 @@ impl NodeThread {
             }
         }
         self.parts.hub.poll(Some(Duration::ZERO), &mut events); // the last answers
+    }
+
+    /// Tells the node which requests are not lost, before it looks for those to be repeated.
+    fn note_moving(&mut self) {
+        let now_us = self.now_us();
+        if now_us < self.moving_us {
+            return;
+        }
+        self.moving_us = now_us + MOVING_EVERY_US;
+        let moving = self.parts.hub.moving();
+        let calls = moving.iter().filter_map(|request| self.asked.get(request));
+        let calls: Vec<PeerCall> = calls
+            .filter_map(|asked| match asked {
+                PendingCall::Peer(call) => Some(*call),
+                PendingCall::Coordinator(_) => None,
+            })
+            .collect();
+        if !calls.is_empty() {
+            self.tell(NodeInput::Moving(calls));
+        }
     }
 
     /// Handles leases that came back, and changed settings.
@@ -637,19 +662,19 @@ impl NodeThread {
     }
 }
 
-/// Requests that wait for disks use their own connections.
+/// Requests with much data use their own connections. Pings and leases never wait behind them.
 fn role_of(question: &Peer) -> Role {
     match question {
         Peer::Ping { .. }
         | Peer::Needed { .. }
         | Peer::MigrateEntries(_)
         | Peer::PutHeat
-        | Peer::GetHeat { .. } => Role::Server,
+        | Peer::GetHeat { .. }
+        | Peer::RenewLease { .. } => Role::Server,
         Peer::WriteReplica(_)
         | Peer::SyncReplicas { .. }
         | Peer::FreeReplicas { .. }
         | Peer::ReadReplica(_)
-        | Peer::RenewLease { .. }
         | Peer::ReadSegment { .. } => Role::Replica,
     }
 }

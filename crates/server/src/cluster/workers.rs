@@ -114,6 +114,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SYNC_AHEAD_BYTES: u64 = 256 << 10;
 /// Pause after a step that was not possible (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// Interval of looks whether the backup's files were deleted.
+const NAMES_EVERY: Duration = Duration::from_secs(1);
 
 /// The thread that writes replicas to their frames, and periodically verifies them.
 pub(super) struct Chores {
@@ -141,7 +143,7 @@ impl Chores {
 }
 
 fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<(), Error> {
-    let mut scrubbed = Instant::now();
+    let (mut scrubbed, mut named) = (Instant::now(), Instant::now());
     while !is_over.load(Ordering::Acquire) {
         backup.sync_ahead(SYNC_AHEAD_BYTES)?;
         match backup.flush_step() {
@@ -149,6 +151,10 @@ fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<()
             Ok(false) => std::thread::park_timeout(LOOK_EVERY),
             Err(error @ Error::Failed { .. }) => return Err(error),
             Err(_) => std::thread::park_timeout(TRY_AGAIN),
+        }
+        if named.elapsed() >= NAMES_EVERY {
+            backup.check_names()?;
+            named = Instant::now();
         }
         let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
         if !every.is_zero() && scrubbed.elapsed() >= every {

@@ -3,6 +3,7 @@
 use super::Target;
 use crate::config::{DiskMode, ServerConfig};
 use duramen::internals::{finish_removal, is_copy, remove_copy};
+use duramen_base::private::make_dir;
 use std::path::{Path, PathBuf};
 
 /// Paths of a snapshot in progress.
@@ -59,7 +60,7 @@ impl SnapshotPaths {
             move |error: std::io::Error| format!("{text}: {error}")
         };
         let folder = then.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(folder).map_err(says("make", folder))?;
+        make_dir(folder).map_err(says("make", folder))?;
         finish_putting(&self.fresh, then).map_err(says("rename", &self.fresh))?;
         remove_copy(&self.fresh).map_err(says("remove", &self.fresh))?;
         is_copy(then).map_err(says("replace", then))?;

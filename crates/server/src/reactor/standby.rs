@@ -111,7 +111,7 @@ impl<R> Standby<R> {
             }
             seen = place.count;
             place.is_asleep = is_same;
-            let wait = |place| match is_same {
+            place = match is_same {
                 true => self
                     .changed
                     .wait(place)
@@ -121,7 +121,6 @@ impl<R> Standby<R> {
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
-            place = wait(place);
             place.is_asleep = false;
         }
         None

@@ -67,6 +67,12 @@ impl Shared {
         })?;
         if let Some(file) = &self.config_file {
             changes.iter().for_each(|(setting, _)| file.note(setting));
+            // At the next start the level must not decide whether there is a directory.
+            if changes.iter().any(|(setting, _)| setting.name == "level") {
+                Setting::find("dir")
+                    .into_iter()
+                    .for_each(|dir| file.note(dir));
+            }
         }
         Ok(())
     }
@@ -95,7 +101,12 @@ impl Shared {
             }
             Ok(())
         })?;
-        let later = later.iter().map(|setting| setting.name).collect();
+        let running = self.config();
+        let later = later
+            .iter()
+            .filter(|setting| (setting.get)(&running) != (setting.get)(now))
+            .map(|setting| setting.name)
+            .collect();
         Ok(Changes { made, later })
     }
 
@@ -139,8 +150,8 @@ impl Shared {
             Some(_) => self.durability().is_none(),
             None => old.data_dir().is_none(), // the data is being loaded
         };
-        match new.level {
-            Some(level @ (Level::Buffered | Level::Synced)) if in_memory => {
+        match new.write_level() {
+            level @ (Level::Buffered | Level::Synced) if in_memory => {
                 Err(ServerError::Config(format!(
                     "no write can be {}: this server keeps its data in memory alone; start it with --dir",
                     level.name()

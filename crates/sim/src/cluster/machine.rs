@@ -21,7 +21,7 @@ use duramen_node::{
     Servant, View,
 };
 use duramen_wire::native::Slice;
-use duramen_wire::native::message::{Addresses, Enlist, Peer, PeerAnswer, Roles, ServerAnswer};
+use duramen_wire::native::message::{Enlist, Peer, PeerAnswer, ServerAnswer};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -286,20 +286,10 @@ impl World {
                 enlist: Enlist {
                     nonce: self.random.next_u64(),
                     cluster: "simulated".to_owned(),
-                    addresses: Addresses {
-                        native: n.to_string(),
-                        resp: None,
-                        admin: None,
-                    },
                     rack: (plan.racks > 0).then(|| format!("rack {}", n % plan.racks)),
-                    roles: Roles {
-                        master: true,
-                        backup: true,
-                    },
                     replaces: machine.stored,
-                    disk: machine.disk_number,
-                    read_bytes_per_s: 0,
                     segment_bytes: plan.segment_bytes,
+                    ..duramen_harness::enlist(machine.disk_number, n.to_string())
                 },
                 coordinators,
                 seed: self.random.next_u64(),

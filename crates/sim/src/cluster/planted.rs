@@ -217,180 +217,166 @@ impl Plan {
     }
 
     fn draw_moment(&mut self, shape: Shape, at_us: u64, random: &mut Random) {
-        let server = random.below(self.servers as u64) as usize;
-        let other = random.below(self.servers as u64) as usize;
-        let short_us = 20 * MS + random.below(400 * MS);
-        let long_us = 300 * MS + random.below(1_500 * MS);
-        let mut add = |after_us: u64, fault: Fault| self.faults.push((at_us + after_us, fault));
-        let crash = |server, down_us| Fault::Crash { server, down_us };
-        match shape {
-            Shape::Churn => {
-                if random.one_in(3) {
-                    add(
-                        0,
-                        Fault::SlowDisk {
-                            server,
-                            extra_us: 5 * MS + random.below(80 * MS),
-                            for_us: long_us,
-                        },
-                    );
-                }
+        let moment = Moment {
+            server: random.below(self.servers as u64) as usize,
+            other: random.below(self.servers as u64) as usize,
+            short_us: 20 * MS + random.below(400 * MS),
+            long_us: 300 * MS + random.below(1_500 * MS),
+            clients: self.clients as u64,
+        };
+        let faults = match shape {
+            Shape::Crashes | Shape::ChurnAndCrashes => moment.crashes(random),
+            Shape::Failovers => moment.failovers(random),
+            _ => Vec::from_iter(moment.fault(shape, random).map(|fault| (0, fault))),
+        };
+        let faults = faults.into_iter();
+        self.faults
+            .extend(faults.map(|(after_us, fault)| (at_us + after_us, fault)));
+    }
+}
+
+/// The victims and times of the faults of one moment.
+struct Moment {
+    server: usize,
+    other: usize,
+    short_us: u64,
+    long_us: u64,
+    clients: u64,
+}
+
+impl Moment {
+    fn crash(&self) -> Fault {
+        Fault::Crash {
+            server: self.server,
+            down_us: self.short_us,
+        }
+    }
+
+    fn pause(&self) -> Fault {
+        Fault::Pause {
+            server: self.server,
+            for_us: self.long_us,
+        }
+    }
+
+    fn partition(&self) -> Fault {
+        Fault::Partition {
+            servers: vec![self.server],
+            coordinator: true,
+            clients: false,
+            for_us: self.long_us,
+        }
+    }
+
+    /// Faults, each with its time after this moment.
+    fn crashes(&self, random: &mut Random) -> Vec<(u64, Fault)> {
+        let (server, down_us) = (self.server, self.short_us);
+        let fault = match random.below(5) {
+            0 => Fault::PowerCut {
+                server,
+                operations: Some(random.below(12)),
+                within: random.one_in(2),
+                down_us,
+            },
+            1 => {
+                let crash = |server, down_us| Fault::Crash { server, down_us };
+                let second = (random.below(300 * MS), crash(self.other, down_us));
+                return vec![(0, crash(server, self.long_us)), second];
             }
-            Shape::Crashes | Shape::ChurnAndCrashes => match random.below(5) {
-                0 => add(
-                    0,
-                    Fault::PowerCut {
-                        server,
-                        operations: Some(random.below(12)),
-                        within: random.one_in(2),
-                        down_us: short_us,
-                    },
-                ),
-                1 => {
-                    add(0, crash(server, long_us));
-                    add(random.below(300 * MS), crash(other, short_us));
-                }
-                2 => add(
-                    0,
-                    Fault::CrashAtOutput {
-                        server,
-                        outputs: random.below(40) as u32,
-                        down_us: short_us,
-                    },
-                ),
-                3 if random.one_in(2) => add(0, Fault::ColdStart { down_us: short_us }),
-                _ => add(0, crash(server, short_us)),
+            2 => Fault::CrashAtOutput {
+                server,
+                outputs: random.below(40) as u32,
+                down_us,
+            },
+            3 if random.one_in(2) => Fault::ColdStart { down_us },
+            _ => self.crash(),
+        };
+        vec![(0, fault)]
+    }
+
+    fn failovers(&self, random: &mut Random) -> Vec<(u64, Fault)> {
+        let first = match random.below(3) {
+            0 => self.crash(),
+            1 => self.pause(),
+            _ => self.partition(),
+        };
+        let (short_us, for_us) = (self.short_us, self.long_us);
+        let second = match random.below(3) {
+            0 => Fault::CoordinatorCrash { down_us: short_us },
+            1 => Fault::CoordinatorPause { for_us },
+            _ => Fault::StoreFailure { for_us: short_us },
+        };
+        vec![(0, first), (random.below(400 * MS), second)]
+    }
+
+    /// The fault of a shape that has at most one at a time.
+    fn fault(&self, shape: Shape, random: &mut Random) -> Option<Fault> {
+        let (server, short_us, long_us) = (self.server, self.short_us, self.long_us);
+        Some(match shape {
+            Shape::Churn if random.one_in(3) => Fault::SlowDisk {
+                server,
+                extra_us: 5 * MS + random.below(80 * MS),
+                for_us: long_us,
             },
             Shape::Zombies => match random.below(4) {
-                0 => add(
-                    0,
-                    Fault::Pause {
-                        server,
-                        for_us: long_us,
-                    },
-                ),
-                1 => add(
-                    0,
-                    Fault::Partition {
-                        servers: vec![server],
-                        coordinator: true,
-                        clients: false,
-                        for_us: long_us,
-                    },
-                ),
-                _ => add(
-                    0,
-                    Fault::OneWay {
-                        servers: vec![server],
-                        outward: random.one_in(2),
-                        for_us: long_us,
-                    },
-                ),
+                0 => self.pause(),
+                1 => self.partition(),
+                _ => Fault::OneWay {
+                    servers: vec![server],
+                    outward: random.one_in(2),
+                    for_us: long_us,
+                },
             },
-            Shape::Failovers => {
-                add(
-                    0,
-                    match random.below(3) {
-                        0 => crash(server, short_us),
-                        1 => Fault::Pause {
-                            server,
-                            for_us: long_us,
-                        },
-                        _ => Fault::Partition {
-                            servers: vec![server],
-                            coordinator: true,
-                            clients: false,
-                            for_us: long_us,
-                        },
-                    },
-                );
-                let fault = match random.below(3) {
-                    0 => Fault::CoordinatorCrash { down_us: short_us },
-                    1 => Fault::CoordinatorPause { for_us: long_us },
-                    _ => Fault::StoreFailure { for_us: short_us },
-                };
-                add(random.below(400 * MS), fault);
-            }
             Shape::Tables | Shape::Clocks => match random.below(6) {
-                0 => add(0, Fault::Migrate),
-                1 => add(0, Fault::CoordinatorCrash { down_us: short_us }),
-                2 => add(
-                    0,
-                    Fault::Pause {
-                        server,
-                        for_us: long_us,
-                    },
-                ),
-                _ => add(0, crash(server, short_us)),
+                0 => Fault::Migrate,
+                1 => Fault::CoordinatorCrash { down_us: short_us },
+                2 => self.pause(),
+                _ => self.crash(),
             },
             Shape::Full => match random.below(4) {
-                0 => add(
-                    0,
-                    Fault::DiskFull {
-                        server,
-                        for_us: short_us,
-                    },
-                ),
-                1 => add(0, Fault::ColdStart { down_us: short_us }),
-                _ => add(
-                    0,
-                    Fault::DiskFills {
-                        server,
-                        bytes: random.below(100_000),
-                        for_us: long_us,
-                    },
-                ),
+                0 => Fault::DiskFull {
+                    server,
+                    for_us: short_us,
+                },
+                1 => Fault::ColdStart { down_us: short_us },
+                _ => Fault::DiskFills {
+                    server,
+                    bytes: random.below(100_000),
+                    for_us: long_us,
+                },
             },
             Shape::Moves | Shape::Flash => match random.below(5) {
-                0 => add(0, crash(server, short_us)),
-                1 => add(0, Fault::Split),
-                2 => add(
-                    0,
-                    Fault::Drain {
-                        server,
-                        for_us: long_us,
-                    },
-                ),
-                _ => add(0, Fault::Migrate),
+                0 => self.crash(),
+                1 => Fault::Split,
+                2 => Fault::Drain {
+                    server,
+                    for_us: long_us,
+                },
+                _ => Fault::Migrate,
             },
             Shape::Patience => match random.below(2) {
-                0 => add(0, Fault::CoordinatorPause { for_us: short_us }),
-                _ => add(
-                    0,
-                    Fault::CoordinatorBlind {
-                        denied: random.one_in(2),
-                        for_us: 2 * SECOND + long_us,
-                    },
-                ),
+                0 => Fault::CoordinatorPause { for_us: short_us },
+                _ => Fault::CoordinatorBlind {
+                    denied: random.one_in(2),
+                    for_us: 2 * SECOND + long_us,
+                },
             },
             Shape::Leases => match random.below(3) {
-                0 => add(0, crash(server, short_us)),
-                _ => add(
-                    0,
-                    Fault::ClientCrash {
-                        client: random.below(5) as usize,
-                    },
-                ),
+                0 => self.crash(),
+                _ => Fault::ClientCrash {
+                    client: random.below(5) as usize,
+                },
             },
             Shape::Repetitions | Shape::RepetitionsAndChurn => match random.below(4) {
-                0 => add(0, crash(server, short_us)),
-                1 => add(
-                    0,
-                    Fault::Pause {
-                        server,
-                        for_us: long_us,
-                    },
-                ),
-                2 => add(
-                    0,
-                    Fault::ClientPause {
-                        client: random.below(self.clients as u64) as usize,
-                        for_us: 3 * SECOND,
-                    },
-                ),
-                _ => {}
+                0 => self.crash(),
+                1 => self.pause(),
+                2 => Fault::ClientPause {
+                    client: random.below(self.clients) as usize,
+                    for_us: 3 * SECOND,
+                },
+                _ => return None,
             },
-            Shape::Mixed | Shape::Links => {}
-        }
+            _ => return None,
+        })
     }
 }

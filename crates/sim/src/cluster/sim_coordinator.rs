@@ -100,16 +100,11 @@ impl World {
         ClusterSettings {
             replicas: plan.replicas,
             segment_bytes: plan.segment_bytes,
-            hash_seed: 1,
-            ping_interval_ms: 100,
-            ping_timeout_ms: 50,
-            verdict_timeout_ms: 250,
             read_lease_ms: plan.read_lease_ms,
             client_lease_ms: plan.client_lease_ms,
             partition_bytes: plan.partition_bytes,
-            partition_records: 1 << 20,
-            rpc_window: 512,
             copyset_scatter: plan.copyset_scatter,
+            ..duramen_harness::settings()
         }
     }
 

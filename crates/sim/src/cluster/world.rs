@@ -24,6 +24,7 @@ use duramen_base::ids::{SegmentId, ServerId};
 use duramen_base::random::Random;
 use duramen_cluster::coordinator::store::{Batch, Memory, Term};
 use duramen_cluster::coordinator::{self, CallId};
+use duramen_harness::Queue;
 use duramen_node::{Job, NodeInput, NodeOutput, PeerCall, Token};
 use duramen_wire::native::message::CoordinatorAnswer;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -145,8 +146,7 @@ pub struct World {
     /// Number of messages sent.
     pub(super) sent: u64,
     pub(super) now_us: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    number: u64,
+    queue: Queue<Event>,
     pub(super) trace: Trace,
     pub(super) coverage: Coverage,
     pub(super) net: Net,
@@ -212,8 +212,7 @@ impl World {
             random,
             now_us: 0,
             sent: 0,
-            queue: BTreeMap::new(),
-            number: 0,
+            queue: Queue::default(),
             trace: Trace::default(),
             coverage: Coverage::default(),
             machines,
@@ -245,13 +244,11 @@ impl World {
     }
 
     pub(super) fn number(&mut self) -> u64 {
-        self.number += 1;
-        self.number
+        self.queue.number()
     }
 
     pub(super) fn at(&mut self, at_us: u64, event: Event) {
-        let number = self.number();
-        self.queue.insert((at_us.max(self.now_us), number), event);
+        self.queue.push(at_us.max(self.now_us), event);
     }
 
     pub(super) fn after(&mut self, delay_us: u64, event: Event) {
@@ -335,22 +332,18 @@ impl World {
                 }
                 look_at_us = self.now_us.saturating_add(look_us);
             }
-            let next_us = self
-                .queue
-                .first_key_value()
-                .map_or(u64::MAX, |(at, _)| at.0);
-            if next_us > until_us.min(look_at_us) {
+            if self.queue.next_us() > until_us.min(look_at_us) {
                 self.now_us = until_us.min(look_at_us);
                 if self.now_us >= until_us {
                     return is_done(self);
                 }
                 continue;
             }
-            let (at, event) = self.queue.pop_first().expect("there is one");
-            self.now_us = at.0;
+            let (now_us, event) = self.queue.pop().expect("there is one");
+            self.now_us = now_us;
             self.events += 1;
             let words = event.words();
-            self.trace.add(&[at.0, words[0], words[1], words[2]]);
+            self.trace.add(&[now_us, words[0], words[1], words[2]]);
             self.happens(event);
         }
     }

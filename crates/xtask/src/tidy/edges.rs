@@ -5,7 +5,8 @@ use super::House;
 /// The crates directly below each crate; it may use those and all that they may use. The map in
 /// ARCHITECTURE.md has the direction `base ← format ← engine ← server ← cli`, `base ← wire ←
 /// {cluster, client, server}`, `{engine, backup, cluster} ← duramen ← server`. bench, sim,
-/// workload, xtask and fuzz are programs around the product: no crate uses them.
+/// workload, xtask and fuzz are programs around the product: no crate uses them. harness is for
+/// tests: see [`FOR_TESTS`].
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-disk", &["duramen-base"]),
@@ -47,11 +48,15 @@ const BELOW: &[(&str, &[&str])] = &[
         "duramen-cli",
         &["duramen-server", "duramen-load", "duramen-coordinator"],
     ),
-    ("duramen-sim", &["duramen-server"]),
+    ("duramen-harness", &["duramen-cluster"]),
+    ("duramen-sim", &["duramen-server", "duramen-harness"]),
     ("xtask", &[]),
     ("duramen-fuzz", &["duramen-sim"]),
     ("duramen-workload", &["duramen-client"]),
 ];
+
+/// The tests of any crate may use it, also those of a crate that it uses.
+const FOR_TESTS: &str = "duramen-harness";
 
 /// The crates directly below this one; `None`: it has no row.
 fn below(name: &str) -> Option<&'static [&'static str]> {
@@ -89,7 +94,8 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) {
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let seen = dependency["name"].as_str().unwrap_or_default();
             let ours = dependency["path"].is_string();
-            if ours && seen != name && !may_see(name, seen) {
+            let is_for_tests = seen == FOR_TESTS && dependency["kind"] == "dev";
+            if ours && !is_for_tests && seen != name && !may_see(name, seen) {
                 complaints.push(format!(
                     "crate `{name}` must not see `{seen}`: lower never sees upper (ARCHITECTURE.md, Map)"
                 ));

@@ -129,7 +129,7 @@ impl Heap {
 
     fn free_one(&self, address: usize, chunk: &Chunk, object: u32) -> Result<(), Error> {
         let pool = self.pools.of(chunk.object_bytes);
-        let pool = lock(&pool);
+        let mut pool = lock(&pool);
         if !chunk.is_used(object) {
             return Err(if object < chunk.fresh() {
                 Error::DoubleFree { address }
@@ -149,6 +149,10 @@ impl Heap {
             }
         }
         chunk.give_back(object);
+        // A chunk that cannot be removed now stays in the pool.
+        if pool.can_spare(chunk) && self.remove_chunk(chunk).is_ok() {
+            pool.forget(chunk);
+        }
         drop(pool);
         if !shares {
             self.release_flash(chunk.flash_bytes());

@@ -4,7 +4,8 @@
 //! a moment.
 //!
 //! Paper: [Badam11 §3.4]: pools start with 128 objects, double, and grow by 10,000 from then on;
-//! the run of addresses with the most free objects is used next.
+//! the run of addresses with the most free objects is used next. Beyond the paper, a run without
+//! objects is removed: its tables take RAM.
 
 use crate::chunk::Chunk;
 use std::collections::BTreeMap;
@@ -52,6 +53,26 @@ impl Pool {
         let chunk = &self.chunks[self.current];
         let (object, again) = chunk.take()?;
         Some((Arc::clone(chunk), object, again))
+    }
+
+    /// Whether an empty chunk is to be removed, with its tables: the pool can hand out others, or
+    /// is empty and begins anew.
+    pub fn can_spare(&self, chunk: &Chunk) -> bool {
+        let others = self
+            .chunks
+            .iter()
+            .filter(|other| other.first != chunk.first);
+        let (free, used) = others.fold((0, 0), |(free, used), other| {
+            (free + other.free(), used + other.objects - other.free())
+        });
+        let begins_anew = used == 0 && chunk.objects > FIRST_OBJECTS;
+        chunk.free() == chunk.objects && (free >= FIRST_OBJECTS || begins_anew)
+    }
+
+    /// A chunk was removed.
+    pub fn forget(&mut self, chunk: &Chunk) {
+        self.chunks.retain(|other| other.first != chunk.first);
+        self.current = 0;
     }
 
     pub fn next_objects(&self) -> u32 {

@@ -21,6 +21,40 @@ fn twelve_times_ram_of_a_heap_whose_page_tables_cannot_stay() {
     twelve_times(true);
 }
 
+/// The tables of objects that were freed stayed, for each size: with a fifth size, RAM had no room
+/// for more although nothing was allocated.
+#[test]
+fn tables_of_freed_objects_are_given_back() {
+    for faults in KINDS {
+        let Some(heap) = Heap::open(256 << 20, 7 << 20, faults) else {
+            continue;
+        };
+        let tables = || duramen_alloc::stats().unwrap().table_bytes;
+        let before = tables();
+        for bytes in (128..256).step_by(16) {
+            let allocate = |_| duramen_alloc::oalloc(1, bytes).unwrap() as usize;
+            let objects: Vec<usize> = (0..20_000).map(allocate).collect();
+            for (n, object) in objects.iter().enumerate() {
+                // SAFETY: it is this test's object, of more than a word.
+                unsafe { *(*object as *mut u64) = n as u64 };
+            }
+            // Every second one first, so that chunks become empty in any order.
+            for n in (0..objects.len())
+                .step_by(2)
+                .chain((1..objects.len()).step_by(2))
+            {
+                // SAFETY: as above.
+                assert_eq!(unsafe { *(objects[n] as *const u64) }, n as u64);
+                // SAFETY: nobody uses it any more.
+                unsafe { duramen_alloc::free(objects[n] as *mut u8) }.unwrap();
+            }
+        }
+        let kept = tables() - before;
+        assert!(kept < 64 << 10, "{faults:?}: {kept} bytes of tables");
+        heap.close();
+    }
+}
+
 /// The data is twelve times the budget; several threads read and write each object at random. RSS
 /// stays within the budget; page tables do as well, or are at most 8 MiB beside it, including those
 /// that the kernel has not freed yet.

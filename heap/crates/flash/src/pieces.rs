@@ -33,7 +33,7 @@ use rustix::fs::{Mode, OFlags};
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const MAGIC: [u8; 8] = *b"DURACKPT";
@@ -166,7 +166,7 @@ impl Writer {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
         piece.resize(PIECE_HEADER_BYTES, 0);
         Ok(Writer {
-            file: File::create_new(path)?,
+            file: create(path)?,
             header,
             piece,
             number: 0,
@@ -298,6 +298,13 @@ impl Pieces {
         }
         Ok(&piece[PIECE_HEADER_BYTES..])
     }
+}
+
+/// Makes a file that other users of the machine cannot read: it has the program's memory.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    options.mode(0o600).open(path)
 }
 
 /// Opens the file without the page cache, because its data is read only once; with it, if the file

@@ -319,7 +319,7 @@ impl World {
 
     fn renew_lease(&mut self, index: usize) {
         let id = self.servers[index].id().expect("a member");
-        let until_us = self.now_us + u64::from(rig::settings().read_lease_ms) * MS;
+        let until_us = self.now_us + u64::from(duramen_harness::settings().read_lease_ms) * MS;
         let life = self.life(index);
         let Some(control) = life.control else {
             return;
@@ -485,7 +485,7 @@ impl World {
         let mut questions = Vec::new();
         match (life.id, life.control) {
             (None, _) => {
-                let enlist = rig::enlist(disk, life.nonce, replaces);
+                let enlist = crate::rig::enlist(disk, life.nonce, replaces);
                 questions.push((enlist, Wish::Enlist));
             }
             (Some(server), Some(min_open)) if !life.noted => {

@@ -218,6 +218,8 @@ pub struct Pacer {
     /// When a writer last waited in vain for flash, and for the log's disk.
     pub flash_stuck: Stuck,
     pub disk_stuck: Stuck,
+    /// The time at which a writer last waited in vain for index memory; 0: none has.
+    pub index_vain_ms: AtomicU64,
 }
 
 /// Progress of a device, and one, when a writer last waited for it in vain; 0: none has. It is void

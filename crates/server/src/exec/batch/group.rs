@@ -394,12 +394,6 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> St
     }
 }
 
-/// As [`Guard::appended_bytes`]; 0 for a command that pins the session itself.
-#[inline]
-fn appended_bytes(access: &mut Access<'_, '_>) -> u64 {
-    access.guard().map_or(0, |guard| guard.appended_bytes())
-}
-
 struct Step<'p> {
     planned: &'p Planned,
     hashes: &'p [KeyHash],
@@ -594,7 +588,7 @@ impl Step<'_> {
         mut access: Access<'_, '_>,
         alone: bool,
     ) -> bool {
-        let appended = appended_bytes(&mut access);
+        let appended = access.appended_bytes();
         let mut context = Context {
             args: turn
                 .requests
@@ -608,7 +602,9 @@ impl Step<'_> {
             locked: alone,
         };
         context.run(access.for_now(), self.hashes);
-        turn.client.appended_bytes += appended_bytes(&mut access).saturating_sub(appended);
+        turn.client.appended_bytes += access.appended_bytes() - appended;
+        // Other clients of the thread waited too: it is their turn.
+        turn.client.halted |= access.take_waited();
         let not_now = std::mem::take(&mut env.local.not_now);
         if not_now {
             self.show_again(turn);

@@ -7,7 +7,7 @@
 //! refused, because here the coordinator decides.
 
 use super::cluster_slots::{Span, spans};
-use super::scan::note_walked;
+use super::scan::{LOOKS_PER_SLICE, note_walked};
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use crate::exec::request::spec::Access;
 use crate::exec::state::parking::Walk;
@@ -263,6 +263,9 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     } else {
         "fail"
     };
+    let (table, view) = (ctx.table, &known.view);
+    let served_hashes = width(view.served().of(table));
+    let assigned_hashes = width(view.map().routes(table).iter().map(|route| route.range));
     let mut text = format!("cluster_state:{state}\r\n");
     let fields: [(&str, u64); 13] = [
         ("cluster_slots_assigned", assigned.into()),
@@ -282,8 +285,19 @@ pub(crate) fn info(ctx: &mut Context<'_>) -> Done {
     for (name, value) in fields {
         let _ = write!(text, "{name}:{value}\r\n");
     }
+    // A client that asks all members whether together they have every key compares these.
+    let _ = write!(
+        text,
+        "duramen_hashes_assigned:{assigned_hashes}\r\nduramen_hashes_served:{served_hashes}\r\n"
+    );
     ctx.reply().verbatim("txt", &text);
     Ok(())
+}
+
+/// Number of hashes in ranges.
+fn width(ranges: impl Iterator<Item = KeyRange>) -> u128 {
+    let widths = ranges.map(|range| u128::from(range.last.0 - range.first.0) + 1);
+    widths.sum()
 }
 
 pub(crate) fn keyslot(ctx: &mut Context<'_>) -> Done {
@@ -352,6 +366,8 @@ fn walk(
         return Ok(Walk::default());
     };
     let mut walk = ctx.client.take_walk(table);
+    let goes_on = walk.cursor != 0;
+    let mut looked = 0;
     let in_parts = ctx.client.take_in_parts();
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
@@ -371,14 +387,15 @@ fn walk(
             }
             true
         };
-        let next = guard.scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
+        let step = guard.scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
-        match ctx.note_colds(guard, in_parts, next) {
-            Ok(next) => {
+        match ctx.note_colds(guard, in_parts, step) {
+            Ok((next, looks)) => {
+                note_walked(ctx, looks, 0)?;
                 (walk.cursor, walk.moved) = (next.unwrap_or(0), true);
-                Ok(next.is_none() || walk.keys >= most)
+                Ok((next.is_none() || walk.keys >= most, looks))
             }
             Err(error) => {
                 walk.keys = before.0;
@@ -393,16 +410,21 @@ fn walk(
             let mut guard = session.pin();
             let done = step(ctx, &mut guard);
             ctx.settle(&mut guard);
-            if done? {
+            let (is_done, looks) = done?;
+            if is_done {
                 break;
             }
-        },
-        Access::Guarded(guard) => {
-            while !step(ctx, guard)? {
-                note_walked(ctx, STEP, 0)?;
+            looked += looks;
+            if looked >= LOOKS_PER_SLICE {
+                ctx.client.keep_walk(walk);
+                return Err(Failure::GoesOn); // commands::scan::W1
             }
-        }
+        },
+        Access::Guarded(guard) => while !step(ctx, guard)?.0 {},
         Access::NoStore => unreachable!("{} needs data", ctx.spec.name),
+    }
+    if goes_on {
+        ctx.settle_all(); // no reply covers the objects seen in earlier rounds yet
     }
     Ok(walk)
 }

@@ -10,7 +10,7 @@
 //!   It also continues from its position after it has waited for flash.
 
 use crate::exec::request::context::{Context, Done, Failure, SYNTAX};
-use crate::exec::request::databases::{self, parse_db, table_for, table_in};
+use crate::exec::request::databases::{self, in_range, parse_db, parse_index, table_for, table_in};
 use crate::exec::request::routing;
 use crate::exec::request::spec::Access;
 use crate::exec::state::client::{Db, Flushing};
@@ -99,8 +99,10 @@ fn check_flush(ctx: &Context<'_>) -> Done {
 
 pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     ctx.not_in_cluster("SWAPDB is")?;
-    let first = parse_db(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
-    let second = parse_db(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
+    // As Redis: both are numbers before either is too large.
+    let first = parse_index(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
+    let second = parse_index(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
+    let (first, second) = (in_range(first)?, in_range(second)?);
     match access {
         Access::Session(session) => {
             databases::own_table(ctx.shared, ctx.client)?;
@@ -189,7 +191,7 @@ fn flush_table(
         let shows = |object: Object<'_>| keys.push((guard.hash(object.key), object.key.into()));
         let step = guard.scan_as(table, cursor, FLUSH_STEP, in_parts, shows);
         let next = match ctx.note_colds(&guard, in_parts, step) {
-            Ok(next) => next,
+            Ok((next, _)) => next,
             Err(error) => return (Err(error.into()), cursor),
         };
         let done = keys

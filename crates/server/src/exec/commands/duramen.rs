@@ -4,7 +4,7 @@
 //! is sent when that level is reached (`wait`), so it is the requested level.
 
 use super::glob::Pattern;
-use super::scan::{SCAN_OBJECTS_MAX, VALUES_PER_STEP, compiled, note_walked, parse_cursor, walk};
+use super::scan::{VALUES_PER_STEP, compiled, note_walked, parse_cursor, walk};
 use super::string;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use crate::exec::request::databases;
@@ -291,9 +291,12 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
     let in_parts = ctx.client.take_in_parts();
     let step = (VALUES_PER_STEP, in_parts);
-    note_walked(ctx, count.min(SCAN_OBJECTS_MAX), 0)?;
+    let mut matching = 0;
+    note_walked(ctx, 0, 0)?;
     let next = walk(guard, ctx.table, cursor, count, step, |object| {
         let pattern = pattern.as_ref();
+        let steps = pattern.map_or(0, |pattern| pattern.steps(object.key.len()));
+        matching += steps;
         let wanted = pattern.is_none_or(|pattern: &Pattern| pattern.matches(object.key));
         if wanted && own.has(guard, object.key) {
             objects += 1;
@@ -302,9 +305,10 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             reply.integer(object.version as i64);
             return object.key.len() + object.value.len();
         }
-        pattern.map_or(0, |pattern| pattern.steps(object.key.len()))
+        steps
     });
-    let next = ctx.note_colds(guard, in_parts, next)?;
+    let (next, looked) = ctx.note_colds(guard, in_parts, next)?;
+    note_walked(ctx, looked, matching)?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());

@@ -53,10 +53,10 @@ fn rename_unless(
             renamed = !nx;
             return Ok(());
         }
-        let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
         if nx && guard.read(table, hashes[1], to)?.is_some() {
             return Ok(());
         }
+        let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
         *room = Room::default();
         room.put(to, value.len());
         room.remove(from);
@@ -180,10 +180,10 @@ fn transfer_locked(
     let Some(source) = guard.read(ctx.table, from, source_key)? else {
         return ctx.integer(0);
     };
-    let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
     if !target.replace && guard.read(table, to, target.key)?.is_some() {
         return ctx.integer(0);
     }
+    let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
     *room = Room::default();
     room.put(target.key, value.len());
     if target.moves {

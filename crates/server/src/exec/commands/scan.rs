@@ -2,9 +2,11 @@
 //!
 //! **Invariant**
 //! - W1: no request walks longer than a slice. Then `SCAN` and `DURAMEN.SCAN` reply
-//!   with the cursor; `KEYS` notes its progress and continues in the next round, after all other
-//!   connections had a turn and without a pin in between. Inside EXEC, which is one step, `KEYS`
-//!   walks to the end; there all walks of one EXEC share a limit ([`OBJECTS_IN_EXEC_MAX`]).
+//!   with the cursor; `KEYS` and `RANDOMKEY` note their progress and continue in the next round,
+//!   after all other connections had a turn and without a pin in between. Inside EXEC, which is one
+//!   step, they walk to the end; there all walks of one EXEC share a limit ([`LOOKS_IN_EXEC_MAX`]).
+//! - W2: a walk is charged for each entry that it looks at, whether it has expired or not, and for
+//!   empty buckets.
 
 use super::glob::Pattern;
 use crate::exec::request::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
@@ -15,8 +17,8 @@ use duramen_wire::resp::{Encoder, Room};
 
 /// Objects that KEYS visits in one step of its walk, with a short pattern.
 const KEYS_STEP: usize = 1024;
-/// Objects of KEYS in one slice (W1): one or two milliseconds.
-const KEYS_PER_SLICE: usize = 8 * KEYS_STEP;
+/// Entries that a walk looks at in one slice (W1): one or two milliseconds.
+pub(crate) const LOOKS_PER_SLICE: usize = 8 * KEYS_STEP;
 /// Matching steps in one slice of KEYS (W1): about the same time.
 const MATCHING_PER_SLICE: usize = 1 << 20;
 /// Objects that SCAN visits in one step: after each step it checks the bytes found, and a key may
@@ -24,19 +26,12 @@ const MATCHING_PER_SLICE: usize = 1 << 20;
 pub(crate) const KEYS_PER_STEP: usize = 16;
 /// As [`KEYS_PER_STEP`], when values are returned too: a value may have 1 MiB.
 pub(crate) const VALUES_PER_STEP: usize = 1;
-/// Maximum objects of one SCAN, for any COUNT: one or two milliseconds (W1).
-pub(crate) const SCAN_OBJECTS_MAX: usize = 8_192;
-/// One SCAN ends after this many steps that found fewer objects than wanted: each has passed a
-/// thousand empty buckets.
-const EMPTY_STEPS_MAX: usize = 16;
 /// One SCAN ends after the step with which the bytes found, or its matching steps, exceed this.
 const SCAN_BYTES_MAX: usize = 1 << 20;
-/// Objects that all walks of one EXEC may visit: about a second.
-const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
-/// Matching steps that count as one object in this limit.
-const MATCHING_PER_OBJECT: usize = 64;
-/// Maximum draws of RANDOMKEY in search of an object that has not expired.
-const RANDOM_DRAWS: usize = 64;
+/// Entries that all walks of one EXEC may look at: about a second.
+const LOOKS_IN_EXEC_MAX: usize = 1 << 22;
+/// Matching steps that count as one entry in this limit.
+const MATCHING_PER_LOOK: usize = 64;
 
 pub(crate) const LONG_PATTERN: Failure =
     Failure::Text("ERR the pattern is too long: it may have 1024 bytes");
@@ -49,18 +44,18 @@ struct Options {
     of_other_type: bool,
 }
 
-/// W1, inside EXEC: counts the objects that a walk has visited.
+/// W1, inside EXEC: counts the entries that a walk has looked at.
 ///
 /// # Errors
-/// All walks of this EXEC together have visited too many.
-pub(crate) fn note_walked(ctx: &mut Context<'_>, objects: usize, matching: usize) -> Done {
+/// All walks of this EXEC together have looked at too many.
+pub(crate) fn note_walked(ctx: &mut Context<'_>, looked: usize, matching: usize) -> Done {
     if !ctx.locked {
         return Ok(());
     }
-    ctx.local.walked += objects + matching / MATCHING_PER_OBJECT;
-    match ctx.local.walked > OBJECTS_IN_EXEC_MAX {
+    ctx.local.walked += looked + matching / MATCHING_PER_LOOK;
+    match ctx.local.walked > LOOKS_IN_EXEC_MAX {
         true => Err(Failure::Text(
-            "ERR KEYS and SCAN look at 4194304 keys at most in one transaction",
+            "ERR KEYS, SCAN and RANDOMKEY look at 4194304 keys at most in one transaction",
         )),
         false => Ok(()),
     }
@@ -76,10 +71,9 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let (from, count) = (options.cursor, options.count);
     let in_parts = ctx.client.take_in_parts();
     let step = (KEYS_PER_STEP, in_parts);
-    let (mut objects, mut matching) = (0, 0);
+    let mut matching = 0;
     note_walked(ctx, 0, 0)?;
     let next = walk(guard, ctx.table, from, count, step, |object| {
-        objects += 1;
         let pattern = options.pattern.as_ref();
         let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
         if wanted && !options.of_other_type && own.has(guard, object.key) {
@@ -92,9 +86,8 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         matching += steps;
         steps
     });
-    let walked = note_walked(ctx, objects, matching);
-    let next = ctx.note_colds(guard, in_parts, next)?;
-    walked?;
+    let (next, looked) = ctx.note_colds(guard, in_parts, next)?;
+    note_walked(ctx, looked, matching)?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());
@@ -105,9 +98,9 @@ pub(crate) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 }
 
 /// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
-/// finished. Each step shows `per_step` objects and the rest of the bucket where they end, or with
-/// `in_parts` only the objects before the first one on flash. `show` returns the cost of an object,
-/// in bytes kept or in matching steps.
+/// finished, and the number of entries that it looked at. Each step shows `per_step` objects and
+/// the rest of the bucket where they end, or with `in_parts` only the objects before the first one
+/// on flash. `show` returns the cost of an object, in bytes kept or in matching steps.
 pub(crate) fn walk(
     guard: &Guard<'_>,
     table: TableId,
@@ -115,32 +108,32 @@ pub(crate) fn walk(
     count: usize,
     (per_step, in_parts): (usize, bool),
     mut show: impl FnMut(Object<'_>) -> usize,
-) -> Result<u64, Error> {
-    let count = count.clamp(1, SCAN_OBJECTS_MAX);
-    let (mut left, mut found_bytes, mut empty_steps) = (count, 0, 0);
+) -> Result<(u64, usize), Error> {
+    let (mut left, mut found_bytes, mut looked) = (count.max(1), 0, 0);
     for step in 0.. {
-        let (before, wanted) = (left, left.min(per_step));
+        let wanted = left.min(per_step);
         let shows = |object: Object<'_>| {
             left = left.saturating_sub(1);
             found_bytes += show(object);
         };
         let shown = guard.scan_as(table, cursor, wanted, in_parts || step > 0, shows);
-        cursor = match shown {
+        let (next, looks) = match shown {
             // The next SCAN waits for the entries on flash that this step has met, and shows the
             // objects of this step again.
             Err(Error::Cold(_)) if step > 0 => {
                 guard.take_colds();
-                return Ok(cursor);
+                break;
             }
             shown => shown?,
         };
-        empty_steps += usize::from(before - left < wanted);
-        let is_long = found_bytes > SCAN_BYTES_MAX || empty_steps == EMPTY_STEPS_MAX;
+        cursor = next;
+        looked += looks;
+        let is_long = found_bytes > SCAN_BYTES_MAX || looked >= LOOKS_PER_SLICE;
         if cursor == 0 || left == 0 || is_long {
             break;
         }
     }
-    Ok(cursor)
+    Ok((cursor, looked))
 }
 
 /// Keeps a buffer for the next command, unless it is too large.
@@ -206,10 +199,11 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         walk.found = std::mem::take(&mut ctx.local.scratch);
         walk.found.clear();
     }
-    let (mut objects, mut matching) = (0, 0);
+    let (mut looked, mut matching) = (0, 0);
+    note_walked(ctx, 0, 0)?;
     loop {
         let cursor = walk.cursor;
-        let before = (walk.keys, walk.found.len());
+        let before = (walk.keys, walk.found.len(), matching);
         let mut room = Room {
             bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
             exceeded: false,
@@ -218,7 +212,6 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         let shows = |object: Object<'_>| {
             // A bucket that grew meanwhile may be met twice, but a key is reported once.
             let again = goes_on && guard.hash(object.key).is_before(cursor);
-            objects += 1;
             matching += pattern.steps(object.key.len());
             let wanted = !again && pattern.matches(object.key);
             if wanted && own.has(guard, object.key) {
@@ -231,8 +224,14 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             return Err(ctx.too_long());
         }
         match ctx.note_colds(guard, in_parts, step) {
-            Ok(0) => break,
-            Ok(cursor) => (walk.cursor, walk.moved) = (cursor, true),
+            Ok((next, looks)) => {
+                looked += looks;
+                note_walked(ctx, looks, matching - before.2)?;
+                if next == 0 {
+                    break;
+                }
+                (walk.cursor, walk.moved) = (next, true);
+            }
             Err(error) => {
                 // The walk may have shown some objects already, and will show them again.
                 walk.keys = before.0;
@@ -241,14 +240,9 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
                 return Err(error.into());
             }
         }
-        let is_long = objects >= KEYS_PER_SLICE || matching >= MATCHING_PER_SLICE;
-        if is_long && !ctx.locked {
+        if (looked >= LOOKS_PER_SLICE || matching >= MATCHING_PER_SLICE) && !ctx.locked {
             ctx.client.keep_walk(walk);
             return Err(Failure::GoesOn);
-        }
-        if is_long {
-            note_walked(ctx, objects, matching)?;
-            (objects, matching) = (0, 0);
         }
     }
     if goes_on {
@@ -260,28 +254,56 @@ pub(crate) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     Ok(())
 }
 
+/// Walks from a random bucket to the first one with an object, and picks one of its objects. A walk
+/// that reaches the end goes through the whole table once more.
 pub(crate) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let own = ServedKeys::of(ctx, guard);
-    for _ in 0..RANDOM_DRAWS {
-        let draw = ctx.client.take_draw();
-        let draw = draw.unwrap_or_else(|| ctx.local.random.next_u64());
-        let object = match guard.random(ctx.table, draw) {
-            Ok(Some(object)) => object,
-            Ok(None) => return ctx.null(),
+    let mut walk = ctx.client.take_walk(ctx.table);
+    let in_parts = ctx.client.take_in_parts();
+    let goes_on = walk.passes > 0;
+    if !goes_on {
+        walk.cursor = guard.random_place(ctx.table, ctx.local.random.next_u64())?;
+        walk.passes = 1;
+    }
+    let (mut looked, mut met) = (0, 0);
+    note_walked(ctx, 0, 0)?;
+    loop {
+        let shows = |object: Object<'_>| {
+            if own.has(guard, object.key) {
+                met += 1;
+                if ctx.local.random.below(met) == 0 {
+                    walk.found.clear();
+                    walk.found.extend_from_slice(object.key);
+                }
+            }
+        };
+        let step = guard.scan_as(ctx.table, walk.cursor, 1, in_parts, shows);
+        let (next, looks) = match ctx.note_colds(guard, in_parts, step) {
+            Ok(step) => step,
             Err(error) => {
-                ctx.client.keep_draw(draw);
+                ctx.client.keep_walk(walk);
                 return Err(error.into());
             }
         };
-        if object
-            .expires_at_ms
-            .is_none_or(|at_ms| at_ms > guard.now_ms())
-            && own.has(guard, object.key)
-        {
-            return ctx.bulk(object.key);
+        if met > 0 || (next == 0 && walk.passes == 2) {
+            break;
+        }
+        looked += looks;
+        note_walked(ctx, looks, 0)?;
+        (walk.cursor, walk.moved) = (next, true);
+        walk.passes += u8::from(next == 0);
+        if looked >= LOOKS_PER_SLICE && !ctx.locked {
+            ctx.client.keep_walk(walk);
+            return Err(Failure::GoesOn);
         }
     }
-    ctx.null()
+    if goes_on {
+        ctx.settle_all(); // as KEYS
+    }
+    match met {
+        0 => ctx.null(),
+        _ => ctx.bulk(&walk.found),
+    }
 }
 
 pub(crate) fn dbsize(ctx: &mut Context<'_>) -> Done {

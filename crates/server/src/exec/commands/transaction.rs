@@ -94,10 +94,12 @@ struct Step<'a> {
     target: Option<TableId>,
 }
 
-/// The commands of one EXEC that report the server's state, and those like them ([`takes_long`]),
-/// may take this much of the thread's time together. So one client does not keep its thread from
-/// the others for long: each such command takes some 10 ms at most.
+/// The commands of one EXEC that report the server's state, and those like them ([`time_for`]), may
+/// take this much of the thread's time together. So one client does not keep its thread from the
+/// others for long: each such command takes some 10 ms at most.
 const REPORTS_IN_EXEC_MAX: Duration = Duration::from_millis(100);
+/// The same for commands that empty databases: as long as the walks of one EXEC may take.
+const FLUSHES_IN_EXEC_MAX: Duration = Duration::from_secs(1);
 
 /// How often EXEC looks up its tables again. Repeating is in vain if the client's own table is
 /// gone.
@@ -507,9 +509,14 @@ fn reports(spec: &Spec) -> bool {
     }
 }
 
-/// Whether a command without keys may take milliseconds and is no walk over a table.
-fn takes_long(spec: &Spec) -> bool {
-    reports(spec) || matches!(spec.name, "client|kill" | "config|resetstat")
+/// `Some`: the command has no keys, may take milliseconds, and is no walk over a table. It may
+/// begin if such commands of this EXEC have taken less than this.
+fn time_for(spec: &Spec) -> Option<Duration> {
+    match spec.name {
+        "flushall" | "flushdb" => Some(FLUSHES_IN_EXEC_MAX),
+        "client|kill" | "config|resetstat" => Some(REPORTS_IN_EXEC_MAX),
+        _ => reports(spec).then_some(REPORTS_IN_EXEC_MAX),
+    }
 }
 
 /// The time that this thread has used its core: it does not grow while the thread waits for one.
@@ -529,7 +536,7 @@ fn run_steps(
     ctx.reply().array(steps.len());
     ctx.local.in_exec = true;
     ctx.local.walked = 0;
-    let mut reported = Duration::ZERO;
+    let mut taken = Duration::ZERO;
     let begun = ctx.local.meter.begin_inner();
     for (n, step) in steps.iter().enumerate() {
         let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
@@ -553,16 +560,17 @@ fn run_steps(
             table,
             locked: true,
         };
-        if !takes_long(step.spec) {
-            inner.run(Access::Guarded(&mut *guard), &hashes[step.hashes..end]);
-        } else if reported > REPORTS_IN_EXEC_MAX {
-            inner
-                .reply()
-                .error("ERR CLIENT KILL, CONFIG RESETSTAT and reports of the server take too long in one transaction");
-        } else {
-            let since = used_time();
-            inner.run(Access::Guarded(&mut *guard), &hashes[step.hashes..end]);
-            reported += used_time().saturating_sub(since);
+        let hashes = &hashes[step.hashes..end];
+        match time_for(step.spec) {
+            Some(most) if taken > most => inner.reply().error(
+                "ERR commands that empty databases or report on the server take too long in one transaction",
+            ),
+            Some(_) => {
+                let since = used_time();
+                inner.run(Access::Guarded(&mut *guard), hashes);
+                taken += used_time().saturating_sub(since);
+            }
+            None => inner.run(Access::Guarded(&mut *guard), hashes),
         }
         if ctx.local.room.is_exceeded_by(ctx.out) {
             // The rest runs only for its effect (`Context::overflowed`).

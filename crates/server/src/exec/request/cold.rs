@@ -14,8 +14,8 @@
 //! - C3: the bytes that a request needs at once are bounded ([`Tier::fetch_bytes`]); needing more
 //!   is an error, but a walk takes smaller steps.
 //! - C4: a request that is presented again makes progress, unless others change the same keys
-//!   meanwhile: it is lent all entries that it requested, now and before, draws no other random
-//!   number, and does not restart its walk.
+//!   meanwhile: it is lent all entries that it requested, now and before, and
+//!   does not restart its walk.
 //!
 //! [`Tier::fetch_bytes`]: crate::tier::Tier::fetch_bytes
 

@@ -85,7 +85,7 @@ impl Failure {
                     let advice = match live_bytes / 4 > limit_bytes / 5 {
                         true => "delete some, raise the budget, or use cache mode",
                         false => {
-                            "no more became free in time: flash or disk is slow, or large values fragment it"
+                            "no more became free in time: large values fragment it, or the disk or flash, if there is one, is slow"
                         }
                     };
                     format!(

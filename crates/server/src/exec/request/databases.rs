@@ -119,9 +119,16 @@ fn write_places(
 
 /// Index of a database, from 0 to 15.
 pub(crate) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure> {
-    let index = parse_integer(text)
+    in_range(parse_index(text, not_a_number)?)
+}
+
+pub(crate) fn parse_index(text: &[u8], not_a_number: Failure) -> Result<i32, Failure> {
+    parse_integer(text)
         .and_then(|index| i32::try_from(index).ok())
-        .ok_or(not_a_number)?;
+        .ok_or(not_a_number)
+}
+
+pub(crate) fn in_range(index: i32) -> Result<u8, Failure> {
     u8::try_from(index)
         .ok()
         .filter(|db| usize::from(*db) < DBS)

@@ -21,6 +21,26 @@ impl<'g> Access<'_, 'g> {
         }
     }
 
+    /// Bytes that the thread's session has appended to the log.
+    #[inline]
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        match self {
+            Access::Guarded(guard) => guard.appended_bytes(),
+            Access::Session(session) => session.appended_bytes(),
+            Access::NoStore => 0,
+        }
+    }
+
+    /// As [`Guard::take_waited`].
+    #[inline]
+    pub(crate) fn take_waited(&mut self) -> bool {
+        match self {
+            Access::Guarded(guard) => guard.take_waited(),
+            Access::Session(session) => session.take_waited(),
+            Access::NoStore => false,
+        }
+    }
+
     /// The same access, for a shorter lifetime.
     #[inline]
     pub(crate) fn for_now(&mut self) -> Access<'_, 'g> {

@@ -10,15 +10,17 @@ use duramen_node::WhenCold;
 /// and their old copies are of no use.
 const GIVEN_UP_MAX: u32 = 16;
 
-/// Progress of KEYS.
+/// Progress of KEYS or RANDOMKEY.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// The table behind its database when the walk began.
     table: Option<TableId>,
     pub(crate) cursor: u64,
     pub(crate) keys: usize,
-    /// The replies of these keys.
+    /// The replies of these keys, or the key that RANDOMKEY has drawn.
     pub(crate) found: Vec<u8>,
+    /// RANDOMKEY: 1 = from its random place to the end, 2 = from the start.
+    pub(crate) passes: u8,
     /// The walk made progress since the request was presented.
     pub(crate) moved: bool,
 }
@@ -40,9 +42,7 @@ pub(crate) struct Parking {
     pub(crate) ahead_bytes: usize,
     /// Entries that were not fetched, with the reason.
     pub(crate) failed: Vec<(Cold, Unfetched)>,
-    /// The random number of RANDOMKEY (cold::C4).
-    draw: Option<u64>,
-    /// The walk of KEYS (cold::C4).
+    /// The walk of KEYS or RANDOMKEY (cold::C4).
     walk: Option<Walk>,
     /// See [`Client::take_progress`].
     progressed: bool,
@@ -149,18 +149,10 @@ impl Client {
         parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
     }
 
-    pub(crate) fn take_draw(&mut self) -> Option<u64> {
-        self.parking.as_mut()?.draw.take()
-    }
-
-    pub(crate) fn keep_draw(&mut self, draw: u64) {
-        self.parking.get_or_insert_default().draw = Some(draw);
-    }
-
     /// The state kept for a request that has ended must not affect the next one.
     pub(crate) fn forget_kept(&mut self) {
         if let Some(parking) = &mut self.parking {
-            (parking.draw, parking.walk) = (None, None);
+            parking.walk = None;
             parking.in_parts = false;
         }
     }

@@ -264,6 +264,9 @@ fn keys_are_renamed_copied_and_moved() {
     s.expect("EXISTS c", ":0\r\n");
     s.expect("SELECT 3", "+OK\r\n");
     s.expect("GET c", "$1\r\n1\r\n");
+    s.expect_error("SWAPDB -1 x", "ERR invalid second DB index");
+    s.expect_error("SWAPDB x 99", "ERR invalid first DB index");
+    s.expect_error("SWAPDB -1 1", "ERR DB index is out of range");
     s.expect("SWAPDB 3 4", "+OK\r\n");
     s.expect("GET c", "$1\r\n1\r\n");
     s.expect("DEL c", ":1\r\n");

@@ -68,7 +68,11 @@ fn every_connection_gets_its_own_replies_in_order() {
 }
 
 /// Runs a client's requests turn by turn: the number of requests of each turn, and its replies.
-fn turns(executor: &mut Executor, client: &mut Client, input: &str) -> Vec<(usize, Vec<u8>)> {
+pub(super) fn turns(
+    executor: &mut Executor,
+    client: &mut Client,
+    input: &str,
+) -> Vec<(usize, Vec<u8>)> {
     let requests = parsed(input.as_bytes());
     let (mut executed, mut turns) = (0, Vec::new());
     while executed < requests.len() {
@@ -122,6 +126,25 @@ fn a_turn_stops_when_its_writes_pile_up_and_goes_on_later() {
     let expected = ":300000\r\n".repeat(10) + &"+OK\r\n".repeat(50);
     let out: Vec<u8> = turns.into_iter().flat_map(|(_, out)| out).collect();
     assert_eq!(String::from_utf8_lossy(&out), expected);
+}
+
+/// Commands that pin the session themselves were not counted.
+#[test]
+fn a_turn_counts_what_copies_and_transactions_write() {
+    for (request, one) in [
+        ("COPY k l REPLACE\r\n", 1),
+        ("MULTI\r\nAPPEND k y\r\nEXEC\r\n", 3),
+    ] {
+        let server = Server::new(1);
+        let (mut executor, mut client) = (server.executor(0), server.client(0));
+        let value = "v".repeat(300_000);
+        let mut set = Vec::new();
+        RequestEncoder::new(&mut set).request(&["SET", "k", &value]);
+        run(&mut executor, &mut client, &set);
+        let turns = turns(&mut executor, &mut client, &request.repeat(10));
+        let counts: Vec<usize> = turns.iter().map(|(count, _)| *count).collect();
+        assert_eq!(counts, [4 * one, 4 * one, 2 * one], "{request}");
+    }
 }
 
 #[test]

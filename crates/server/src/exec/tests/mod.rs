@@ -9,6 +9,7 @@ mod loading;
 mod operations;
 mod room;
 mod waiting;
+mod walks;
 
 use super::{Client, Executor, Turn, Verdict};
 use crate::config::{Level, ServerConfig};
@@ -37,10 +38,16 @@ impl Server {
     }
 
     pub(super) fn with(config: ServerConfig) -> Server {
+        Server::with_cleaners(config, 1)
+    }
+
+    /// Without cleaners, what has expired stays in the index.
+    pub(super) fn with_cleaners(config: ServerConfig, cleaners: usize) -> Server {
         let clock_ms = Arc::new(AtomicU64::new(START_MS));
         let store = Store::new(Options {
             huge_pages: false,
             heads: config.threads,
+            cleaners,
             clock: Clock::Manual(Arc::clone(&clock_ms)),
             ..Options::new(64 << 20)
         })

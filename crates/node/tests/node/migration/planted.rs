@@ -1,10 +1,10 @@
 //! Each planted violation of a rule is found.
 
-use crate::scenarios::{
+use super::scenarios::{
     deaf_from_the_lock_on, given_up_at_its_end, over_a_bad_network, removed_before,
     stores_nothing_from_the_lock_on, there_and_recovered, with_an_answer, without_backups,
 };
-use crate::world::World;
+use super::world::World;
 use duramen_base::planted::{Bug, with_bug};
 
 /// Finds the bug with one of the first so many seeds.

@@ -323,7 +323,7 @@ impl World {
 
     /// The last migrations that ended.
     pub fn ended(&self) -> Vec<MigrationStatus> {
-        self.net.coordinator.status().migrations_ended
+        self.net.leader.coordinator.status().migrations_ended
     }
 
     /// Ends all faults and waits until the cluster is at rest; then each key is on one server, in
@@ -336,7 +336,7 @@ impl World {
         let hashes: Vec<RouteHash> = (0..self.keys.len()).map(|n| self.route_of(n)).collect();
         let until_us = self.net.now_us + REST_US;
         let is_at_rest = |world: &World| {
-            let status = world.net.coordinator.status();
+            let status = world.net.leader.coordinator.status();
             // A server that was cut off may have a view that serves until it is told that it is no
             // member: the coordinator's state counts.
             let quiet = status.migrations.is_empty();
@@ -345,7 +345,7 @@ impl World {
         };
         while !is_at_rest(self) {
             if self.net.now_us > until_us {
-                let status = self.net.coordinator.status();
+                let status = self.net.leader.coordinator.status();
                 let (recoveries, migrations) = (&status.recoveries, &status.migrations);
                 let logs: Vec<String> = self
                     .net

@@ -30,24 +30,25 @@ fn scenario_12_survivors_are_open_when_the_epochs_grow() {
     for seed in seeds() {
         let mut world = World::new(seed, config(false));
         for head in [0, 1, 0, 1] {
-            world.append(head);
-            world.append(head);
-            world.roll_head(head);
+            for _ in 0..2 {
+                world.writer.append(head, &mut world.random);
+            }
+            world.writer.roll_head(head);
         }
         finish(&mut world);
         world.promise();
         world.clean();
-        world.append(1);
+        world.writer.append(1, &mut world.random);
         for _ in 0..world.random.index(8) {
             world.poll();
             world.deliver();
         }
-        on_their_way += world.swaps.len();
+        on_their_way += world.writer.swaps.len();
         let lost = world.random.index(world.backups.len());
         world.lose(lost);
         for step in 0..60 {
             if step % 8 == 0 {
-                world.append(step % 2);
+                world.writer.append(step % 2, &mut world.random);
             }
             world.poll();
             world.deliver();
@@ -57,7 +58,7 @@ fn scenario_12_survivors_are_open_when_the_epochs_grow() {
         finish(&mut world);
         world.promise();
         world.check_recovery();
-        assert!(world.swaps.is_empty() && world.losses == 1);
+        assert!(world.writer.swaps.is_empty() && world.losses == 1);
     }
     assert!(on_their_way > 50, "{on_their_way}");
 }

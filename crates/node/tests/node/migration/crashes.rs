@@ -1,7 +1,7 @@
 //! A participant crashes, at any moment of a migration (docs/traps.md, scenario 34).
 
-use crate::scenarios::{is_over, moving};
-use crate::world::World;
+use super::scenarios::{is_over, moving};
+use super::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {

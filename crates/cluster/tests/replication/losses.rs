@@ -3,52 +3,28 @@
 //! at any time. At any crash of all servers, a recovery by the rules of docs/protocols.md finds
 //! every acknowledged byte, though R-1 disks are gone for good (as well as disks that were away
 //! when all their replicas had been replaced). If only some backups are there, it may wait instead;
-//! and it never takes a stale log for the whole one. `DURAMEN_SEEDS=first..last` runs other seeds.
+//! and it never takes a stale log for the whole one.
 //! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
 mod planted;
 
+use crate::disk::{Disk, Message, Stored, Synced};
+use crate::writer::{Promised, Writer};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::random::Random;
-use duramen_cluster::control::State;
 use duramen_cluster::placement::Layout;
-use duramen_cluster::replication::{
-    BackupId, Config, Effect, Found, Master, Rejection, Send, Ticket,
-};
-use duramen_format::certificate::Certificate;
+use duramen_cluster::replication::{BackupId, Config, Effect, Found, Rejection, Ticket};
 use duramen_format::control::Record;
 use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const MACHINES: usize = 7;
 
-/// A backup's replica of one segment.
-#[derive(Clone, Debug)]
-struct Stored {
-    epoch: u64,
-    kind: Kind,
-    certificate: Certificate,
-    closed: bool,
-    /// Of control segments only.
-    bytes: Vec<u8>,
-}
-
-impl Stored {
-    fn is(&self, other: &Stored) -> bool {
-        let state = |stored: &Stored| (stored.epoch, stored.certificate.length, stored.closed);
-        state(self) == state(other)
-    }
-}
-
-type Disk = BTreeMap<SegmentId, Stored>;
-
 struct Machine {
     /// This life's name; `None` while it is down.
     id: Option<BackupId>,
     generation: u64,
-    disk: Disk,
-    synced: Disk,
-    journal: Vec<Message>,
+    replicas: Synced,
     /// The master knows its new name, and it has to ask what it may drop.
     asks: bool,
     /// It was away when all its replicas had been replaced: they are not needed.
@@ -56,12 +32,6 @@ struct Machine {
     /// Control segments with a refused opening, and its epoch: later openings up to that epoch are
     /// refused too (replication::O13).
     refused: BTreeMap<SegmentId, u64>,
-}
-
-#[derive(Clone, Debug)]
-struct Message {
-    send: Send,
-    bytes: Vec<u8>,
 }
 
 enum Answer {
@@ -74,8 +44,7 @@ enum Answer {
 
 struct World {
     random: Random,
-    master: Master,
-    config: Config,
+    writer: Writer,
     machines: Vec<Machine>,
     wire: Vec<Message>,
     answers: Vec<Answer>,
@@ -83,13 +52,6 @@ struct World {
     news: VecDeque<(BackupId, bool)>,
     /// Calls with data that are not answered.
     under_way: BTreeMap<Ticket, BackupId>,
-    next_id: u64,
-    heads: Vec<Option<(SegmentId, u32)>>,
-    closed: BTreeSet<SegmentId>,
-    promised: [BTreeMap<SegmentId, u32>; 2],
-    swaps: BTreeMap<u64, Vec<SegmentId>>,
-    in_swap: BTreeSet<SegmentId>,
-    swapped_out: BTreeSet<SegmentId>,
     /// The value requested from the coordinator, and the one that it has noted.
     asked: Option<SegmentId>,
     floor: SegmentId,
@@ -103,13 +65,6 @@ struct World {
     returns: usize,
     handed_back: usize,
     kept: usize,
-}
-
-fn certificate_at(segment: SegmentId, length: u32) -> Certificate {
-    Certificate {
-        length,
-        crc: (segment.0 as u32).wrapping_mul(7919) ^ length.wrapping_mul(31),
-    }
 }
 
 fn config() -> Config {
@@ -131,9 +86,7 @@ impl World {
         let machine = |slot| Machine {
             id: Some(BackupId(slot)),
             generation: 0,
-            disk: Disk::new(),
-            synced: Disk::new(),
-            journal: Vec::new(),
+            replicas: Synced::default(),
             asks: false,
             is_replaced: false,
             refused: BTreeMap::new(),
@@ -141,20 +94,12 @@ impl World {
         let ids: Vec<BackupId> = (0..MACHINES as u64).map(BackupId).collect();
         World {
             random: Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xC0FFEE),
-            master: Master::new(config, State::default(), &ids, &[]),
-            config,
+            writer: Writer::new(config, &ids),
             machines: (0..MACHINES as u64).map(machine).collect(),
             wire: Vec::new(),
             answers: Vec::new(),
             news: VecDeque::new(),
             under_way: BTreeMap::new(),
-            next_id: 1,
-            heads: vec![None, None],
-            closed: BTreeSet::new(),
-            promised: Default::default(),
-            swaps: BTreeMap::new(),
-            in_swap: BTreeSet::new(),
-            swapped_out: BTreeSet::new(),
             asked: None,
             floor: SegmentId::NONE,
             synced_at_once: [5, 50, 80][seed as usize % 3],
@@ -166,88 +111,31 @@ impl World {
         }
     }
 
-    fn id(&mut self) -> SegmentId {
-        self.next_id += 1;
-        SegmentId(self.next_id - 1)
-    }
-
     fn machine(&mut self, id: BackupId) -> Option<&mut Machine> {
         self.machines.iter_mut().find(|m| m.id == Some(id))
     }
 
     fn work(&mut self) {
-        let head = self.random.index(self.heads.len());
-        match self.random.index(10) {
-            0..=5 => self.append(head),
-            6 | 7 => self.roll_head(head),
-            8 => self.clean(),
+        let (writer, random) = (&mut self.writer, &mut self.random);
+        let head = random.index(writer.heads.len());
+        match random.index(10) {
+            0..=5 => writer.append(head, random),
+            6 | 7 => writer.roll_head(head),
+            8 => writer.clean(None, random),
             _ => {
-                let version = self.next_id;
-                self.master.record(Record::SafeVersion { version });
+                let version = writer.next_id;
+                writer.master.record(Record::SafeVersion { version });
             }
         }
     }
 
-    fn append(&mut self, head: usize) {
-        let Some((segment, length)) = self.heads[head] else {
-            return self.roll_head(head);
-        };
-        let length = length + 8 + self.random.index(5) as u32 * 8;
-        self.heads[head] = Some((segment, length));
-        self.master
-            .appended(segment, certificate_at(segment, length));
-    }
-
-    fn roll_head(&mut self, head: usize) {
-        let segment = self.id();
-        if let Some((last, _)) = self.heads[head] {
-            self.master.closed(last);
-            self.closed.insert(last);
-        }
-        self.heads[head] = Some((segment, 64));
-        self.master.opened(segment, Kind::Head, head as u32);
-        self.master.appended(segment, certificate_at(segment, 64));
-    }
-
-    fn clean(&mut self) {
-        let free = self.closed.iter().copied();
-        let free: Vec<SegmentId> = free.filter(|id| !self.in_swap.contains(id)).collect();
-        if free.is_empty() {
-            return;
-        }
-        let take = 1 + self.random.index(2);
-        let remove: Vec<SegmentId> = free.into_iter().take(take).collect();
-        self.in_swap.extend(&remove);
-        let survivor = self.id();
-        let certificate = certificate_at(survivor, 100);
-        self.master.opened(survivor, Kind::Survivor, 0);
-        self.master.appended(survivor, certificate);
-        self.master.closed(survivor);
-        let number = self
-            .master
-            .swap(vec![(survivor, certificate)], remove.clone(), 0);
-        self.swaps.insert(number, remove);
-    }
-
     fn poll(&mut self) {
-        if self.master.is_idle() && self.wire.is_empty() && self.news.is_empty() {
+        if self.writer.master.is_idle() && self.wire.is_empty() && self.news.is_empty() {
             self.all_is_mended();
         }
-        let mut effects = Vec::new();
-        let next_id = &mut self.next_id;
-        let mut fresh = || {
-            *next_id += 1;
-            SegmentId(*next_id - 1)
-        };
-        self.master.poll(&mut fresh, &mut effects);
-        for effect in effects {
+        for effect in self.writer.poll() {
             match effect {
                 Effect::Send(send) => {
-                    let range = send.from as usize..send.certificate.length as usize;
-                    let bytes = match send.kind {
-                        Kind::Control => self.master.control_bytes(send.segment)[range].to_vec(),
-                        _ => Vec::new(),
-                    };
                     if send.kind != Kind::Control {
                         self.under_way.insert(send.ticket, send.backup);
                         if send.open && send.close && self.random.percent(4) {
@@ -256,26 +144,20 @@ impl World {
                             continue;
                         }
                     }
-                    self.wire.push(Message { send, bytes });
+                    self.wire.push(self.writer.message(send));
                 }
                 Effect::Free { backup, segment } => {
                     if let Some(machine) = self.machine(backup) {
-                        free(machine, segment);
+                        machine.replicas.free(segment);
                     }
-                    self.master.freed(backup, segment);
+                    self.writer.master.freed(backup, segment);
                 }
                 Effect::ControlHead { min_open } => self.asked = Some(min_open),
-                Effect::Swapped { swap } => {
-                    let victims = self.swaps.remove(&swap).expect("a swap that was proposed");
-                    for victim in &victims {
-                        self.closed.remove(victim);
-                        self.swapped_out.insert(*victim);
-                    }
-                }
+                Effect::Swapped { .. } => {}
             }
         }
         assert!(
-            self.under_way.len() <= self.config.writes_max,
+            self.under_way.len() <= self.writer.config.writes_max,
             "flow control"
         );
     }
@@ -293,7 +175,7 @@ impl World {
         let Some(asked) = self.asked else { return };
         self.floor = self.floor.max(asked);
         if self.random.percent(70) {
-            self.master.control_head_noted(asked);
+            self.writer.master.control_head_noted(asked);
             self.asked = None;
         }
     }
@@ -318,7 +200,7 @@ impl World {
         let (segment, epoch) = (message.send.segment, message.send.epoch);
         let was_refused = machine.refused.get(&segment) >= Some(&epoch);
         // A replica from an earlier life, of a lower epoch, does not make it accept another.
-        let has = machine.disk.get(&segment);
+        let has = machine.replicas.disk.get(&segment);
         let is_new = has.is_none_or(|has| has.kind != Kind::Control && has.epoch < epoch);
         if was_refused || busy && is_new {
             if message.send.kind == Kind::Control && !was_refused {
@@ -327,13 +209,12 @@ impl World {
             self.answers.push(Answer::Busy(ticket));
             return;
         }
-        store(&mut machine.disk, &message);
+        store(&mut machine.replicas.disk, &message);
         let level = if synced {
-            machine.synced = machine.disk.clone();
-            machine.journal.clear();
+            machine.replicas.sync();
             Level::Synced
         } else {
-            machine.journal.push(message);
+            machine.replicas.journal.push(vec![message]);
             Level::Buffered
         };
         self.answers.push(Answer::Reached(ticket, level));
@@ -350,18 +231,18 @@ impl World {
         match self.answers.remove(n) {
             Answer::Reached(ticket, level) => {
                 self.under_way.remove(&ticket);
-                self.master.acked(ticket, level);
+                self.writer.master.acked(ticket, level);
             }
             Answer::Busy(ticket) => {
                 self.wire.retain(|message| message.send.ticket != ticket);
                 self.under_way.remove(&ticket);
-                self.master.rejected(ticket, Rejection::Busy);
+                self.writer.master.rejected(ticket, Rejection::Busy);
             }
             Answer::NotFetched(ticket) => {
                 self.under_way.remove(&ticket);
-                self.master.not_fetched(ticket, &[]);
+                self.writer.master.not_fetched(ticket, &[]);
             }
-            Answer::Synced(backup) => self.master.sync_ends(backup),
+            Answer::Synced(backup) => self.writer.master.sync_ends(backup),
         }
     }
 
@@ -371,22 +252,9 @@ impl World {
         let waits =
             |answer: &Answer| matches!(answer, Answer::Synced(id) if machine.id == Some(*id));
         if let Some(id) = machine.id.filter(|_| !self.answers.iter().any(waits)) {
-            self.master.sync_begins(id);
-            machine.synced = machine.disk.clone();
-            machine.journal.clear();
+            self.writer.master.sync_begins(id);
+            machine.replicas.sync();
             self.answers.push(Answer::Synced(id));
-        }
-    }
-
-    fn promise(&mut self) {
-        let heads = self.heads.iter().flatten().map(|(id, _)| *id);
-        let ids: Vec<SegmentId> = self.closed.iter().copied().chain(heads).collect();
-        for id in ids {
-            for (n, level) in [Level::Buffered, Level::Synced].into_iter().enumerate() {
-                let durable = self.master.durable_bytes(id, level);
-                let known = self.promised[n].entry(id).or_default();
-                *known = (*known).max(durable);
-            }
         }
     }
 
@@ -406,15 +274,21 @@ impl World {
     }
 
     fn lose_machine(&mut self, n: usize, power_cut: bool) {
-        self.promise();
-        let disk = self.disk_after(n, power_cut);
+        self.writer.promise();
         let machine = &mut self.machines[n];
-        let whole = |(id, had): &(&SegmentId, &Stored)| disk.get(id).is_some_and(|has| has.is(had));
-        let cut = machine.disk.iter().filter(|replica| !whole(replica));
+        let disk = machine.replicas.after(power_cut, &mut self.random, store);
+        let whole =
+            |(id, had): &(&SegmentId, &Stored)| disk.get(id).is_some_and(|has| is(has, had));
+        let cut = machine
+            .replicas
+            .disk
+            .iter()
+            .filter(|replica| !whole(replica));
         self.cut.extend(cut.map(|(id, _)| *id));
         let id = machine.id.take().expect("it is up");
-        (machine.disk, machine.synced, machine.asks) = (disk.clone(), disk, false);
-        machine.journal.clear();
+        machine.replicas.disk = disk;
+        machine.replicas.sync();
+        machine.asks = false;
         machine.refused.clear();
         self.losses += 1;
         self.news.push_back((id, false));
@@ -441,11 +315,11 @@ impl World {
     /// The master is told about its backups, in order.
     fn hear(&mut self) {
         match self.news.pop_front() {
-            Some((id, true)) => self.master.backup_up(id),
+            Some((id, true)) => self.writer.master.backup_up(id),
             Some((id, false)) => {
                 self.wire.retain(|message| message.send.backup != id);
                 self.under_way.retain(|_, backup| *backup != id);
-                self.master.backup_lost(id); // answers in flight arrive late
+                self.writer.master.backup_lost(id); // answers in flight arrive late
             }
             None => {}
         }
@@ -464,36 +338,23 @@ impl World {
             certificate: stored.certificate,
             closed: stored.closed,
         };
-        let found: Vec<Found> = machine.disk.iter().map(found).collect();
-        let not_needed = self.master.hand_back(id, &found);
+        let found: Vec<Found> = machine.replicas.disk.iter().map(found).collect();
+        let not_needed = self.writer.master.hand_back(id, &found);
         self.handed_back += not_needed.len();
         self.kept += found.len() - not_needed.len();
         for segment in not_needed {
-            free(&mut self.machines[n], segment);
+            self.machines[n].replicas.free(segment);
         }
-    }
-
-    fn disk_after(&mut self, n: usize, power_cut: bool) -> Disk {
-        let machine = &self.machines[n];
-        if !power_cut {
-            return machine.disk.clone();
-        }
-        let mut disk = machine.synced.clone();
-        let kept = self.random.index(machine.journal.len() + 1);
-        for message in &self.machines[n].journal[..kept] {
-            store(&mut disk, message);
-        }
-        disk
     }
 
     /// All servers crash. Checks whether a recovery is possible, and its result.
     fn check_recovery(&mut self) {
-        self.promise();
+        self.writer.promise();
         let power_cut = self.random.percent(50);
-        let mut disks: Vec<Disk> = (0..MACHINES)
-            .map(|n| self.disk_after(n, power_cut))
-            .collect();
-        let promised = self.promised[usize::from(power_cut)].clone();
+        let random = &mut self.random;
+        let after = |machine: &Machine| machine.replicas.after(power_cut, random, store);
+        let mut disks: Vec<Disk> = self.machines.iter().map(after).collect();
+        let promised = self.writer.promised[usize::from(power_cut)].clone();
         // Some are not there: recovery may have to wait, but must not take a stale log for the
         // whole one.
         let of_some = self.promised_of_some(power_cut);
@@ -508,7 +369,7 @@ impl World {
                 disk.retain(|_, _| !machine.is_replaced);
             }
         }
-        for _ in 1..self.config.replicas {
+        for _ in 1..self.writer.config.replicas {
             let gone = self.random.index(disks.len());
             disks[gone].clear();
         }
@@ -518,8 +379,8 @@ impl World {
     /// The promise when some backups are missing: for segments that a power cut took bytes from,
     /// only the synced bytes; if one of them is a control segment, this holds for all segments,
     /// since that control segment may be the only one there.
-    fn promised_of_some(&self, power_cut: bool) -> BTreeMap<SegmentId, u32> {
-        let [buffered, synced] = &self.promised;
+    fn promised_of_some(&self, power_cut: bool) -> Promised {
+        let [buffered, synced] = &self.writer.promised;
         let is_data = |id: &SegmentId| buffered.contains_key(id);
         if power_cut || !self.cut.iter().all(is_data) {
             return synced.clone();
@@ -531,64 +392,25 @@ impl World {
         promised
     }
 
-    fn recover(&self, disks: &[Disk], promised: &BTreeMap<SegmentId, u32>, must: bool) {
+    fn recover(&self, disks: &[Disk], promised: &Promised, must: bool) {
         if self.floor == SegmentId::NONE {
             // The recovery assumes that there is no log: so nothing of it may have been
             // acknowledged or shown.
             let nothing = promised.values().all(|length| *length == 0);
             assert!(nothing, "promised something before the log was noted");
-            let holders = self.master.control_holders();
+            let holders = self.writer.master.control_holders();
             assert!(holders.is_empty(), "reads before the log was noted");
             return;
         }
-        let nothing = || promised.values().all(|length| *length == 0);
-        let control = disks
-            .iter()
-            .flatten()
-            .filter(|(id, stored)| stored.kind == Kind::Control && **id >= self.floor)
-            .filter(|(_, stored)| stored.certificate.length > 0)
-            .max_by_key(|(id, stored)| (**id, stored.certificate.length));
-        let Some((id, control)) = control else {
-            assert!(
-                !must || nothing(),
-                "promised something without a control log"
-            );
-            return;
-        };
-        let all = disks.iter().filter_map(|disk| disk.get(id));
-        if all.clone().any(|stored| stored.closed) {
-            assert!(
-                !must || nothing(),
-                "control segment {id} is closed, and there is no other"
-            );
-            return; // it waits for the next one
-        }
-        let state = State::replay(*id, &control.bytes).expect("an eligible control segment");
-        for listed in state.segments.keys() {
-            if best_of(&state, disks, *listed).is_none() {
-                assert!(!must, "segment {listed} is listed and not to be had");
-                return; // it waits for other backups
-            }
-        }
-        for victim in &self.swapped_out {
-            let back = state.segments.contains_key(victim);
-            assert!(!back, "segment {victim} was swapped out and is back");
-        }
-        for (id, length) in promised {
-            if self.swapped_out.contains(id) || *length == 0 {
-                continue;
-            }
-            if !state.segments.contains_key(id) {
-                assert!(self.in_swap.contains(id), "segment {id} was promised");
-                continue;
-            }
-            let found = best_of(&state, disks, *id).expect("checked before");
-            assert!(
-                found >= *length,
-                "segment {id}: {found} bytes of {length} promised"
-            );
-        }
+        let floor = Some(self.floor);
+        self.writer.check_recovery(disks, promised, floor, must);
     }
+}
+
+/// Whether they hold the same.
+fn is(one: &Stored, other: &Stored) -> bool {
+    let state = |stored: &Stored| (stored.epoch, stored.certificate.length, stored.closed);
+    state(one) == state(other)
 }
 
 /// Idempotent, like a backup: existing bytes are not written again; an opening at a higher epoch
@@ -597,14 +419,7 @@ fn store(disk: &mut Disk, message: &Message) {
     let send = &message.send;
     let known = disk.get(&send.segment).map(|stored| stored.epoch);
     if send.open && known.is_none_or(|epoch| epoch < send.epoch) {
-        let stored = Stored {
-            epoch: send.epoch,
-            kind: send.kind,
-            certificate: Certificate::EMPTY,
-            closed: false,
-            bytes: Vec::new(),
-        };
-        disk.insert(send.segment, stored);
+        disk.insert(send.segment, Stored::new(send));
     }
     let Some(stored) = disk.get_mut(&send.segment) else {
         return; // freed: a late repetition
@@ -621,28 +436,6 @@ fn store(disk: &mut Disk, message: &Message) {
         stored.bytes.extend(&message.bytes);
     }
     stored.closed |= send.close;
-}
-
-fn free(machine: &mut Machine, segment: SegmentId) {
-    machine.disk.remove(&segment);
-    machine.synced.remove(&segment);
-    machine.journal.retain(|m| m.send.segment != segment);
-}
-
-/// The length of a disk's replica of a segment, if it is valid. A closed one is whole, whatever its
-/// epoch.
-fn best(state: &State, disk: &Disk, id: SegmentId) -> Option<u32> {
-    let listed = &state.segments[&id];
-    let stored = disk.get(&id)?;
-    let is_valid = match listed.closed {
-        Some(certificate) => stored.certificate == certificate,
-        None => stored.epoch >= listed.epoch || stored.closed,
-    };
-    is_valid.then_some(stored.certificate.length)
-}
-
-fn best_of(state: &State, disks: &[Disk], id: SegmentId) -> Option<u32> {
-    disks.iter().filter_map(|disk| best(state, disk, id)).max()
 }
 
 fn run(seed: u64, config: Config) -> World {
@@ -666,7 +459,7 @@ fn run(seed: u64, config: Config) -> World {
                 world.ask_what_is_needed(n);
             }
             30 if world.random.percent(50) => world.hear(),
-            30 => world.master.forgive(),
+            30 => world.writer.master.forgive(),
             _ => world.check_recovery(),
         }
     }
@@ -679,36 +472,39 @@ fn finish(world: &mut World) {
         world.hear();
         world.poll();
         let quiet = world.wire.is_empty() && world.asked.is_none() && world.news.is_empty();
-        if quiet && world.master.is_idle() {
+        if quiet && world.writer.master.is_idle() {
             return;
         }
         world.deliver();
         world.answer();
         world.note();
         world.sync();
-        world.master.forgive();
+        world.writer.master.forgive();
     }
     panic!(
         "the rules do not come to an end: {} on the wire, asked {:?}, {}",
         world.wire.len(),
         world.asked,
-        world.master.describe()
+        world.writer.master.describe()
     );
 }
 
 /// Checks that R of the present disks hold, of each segment, a replica that recovery would accept.
 fn check_replicas(world: &World) {
-    let state = world.master.state();
+    let state = world.writer.master.state();
     let up = world.machines.iter().filter(|machine| machine.id.is_some());
-    let disks: Vec<&Disk> = up.map(|machine| &machine.disk).collect();
+    let up: Vec<&Machine> = up.collect();
     for id in state.segments.keys() {
-        let longest = disks.iter().filter_map(|disk| best(state, disk, *id)).max();
-        let held = disks
-            .iter()
-            .filter(|disk| best(state, disk, *id) == longest);
+        let length_at = |machine: &&Machine| {
+            let stored = machine.replicas.disk.get(id)?;
+            world.writer.valid(state, *id, stored)
+        };
+        let lengths: Vec<u32> = up.iter().filter_map(length_at).collect();
+        let longest = lengths.iter().max();
+        let held = lengths.iter().filter(|length| Some(*length) == longest);
         let held = held.count();
         assert!(
-            held >= world.config.replicas,
+            held >= world.writer.config.replicas,
             "segment {id}: {held} replicas"
         );
     }
@@ -721,11 +517,11 @@ fn live(seed: u64, config: Config) -> World {
     finish(&mut world);
     world.all_is_mended();
     world.check_recovery();
-    for (segment, length) in world.heads.iter().flatten() {
-        let durable = world.master.durable_bytes(*segment, Level::Synced);
+    for (segment, length) in world.writer.heads.iter().flatten() {
+        let durable = world.writer.master.durable_bytes(*segment, Level::Synced);
         assert_eq!(durable, *length, "segment {segment}");
     }
-    assert!(world.swaps.is_empty(), "swaps end");
+    assert!(world.writer.swaps.is_empty(), "swaps end");
     check_replicas(&world);
     // Every segment has R replicas, and after all backups have asked, none keeps an unneeded
     // replica.
@@ -737,19 +533,19 @@ fn live(seed: u64, config: Config) -> World {
         world.ask_what_is_needed(n);
     }
     finish(&mut world);
-    let listed = &world.master.state().segments;
-    let head = world.master.control_head();
+    let listed = &world.writer.master.state().segments;
+    let head = world.writer.master.control_head();
     let held = |id: &SegmentId| {
         let holding = world.machines.iter();
         holding
-            .filter(|machine| machine.disk.contains_key(id))
+            .filter(|machine| machine.replicas.disk.contains_key(id))
             .count()
     };
     for id in listed.keys().chain(&head) {
         assert_eq!(held(id), config.replicas, "replicas of segment {id}");
     }
     for machine in &world.machines {
-        for (id, stored) in &machine.disk {
+        for (id, stored) in &machine.replicas.disk {
             let needed = listed.contains_key(id) || Some(*id) == head;
             assert!(needed, "segment {id} was never freed: {stored:?}");
         }
@@ -758,11 +554,7 @@ fn live(seed: u64, config: Config) -> World {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    let asked = std::env::var("DURAMEN_SEEDS").ok().and_then(|text| {
-        let (first, last) = text.split_once("..")?;
-        Some(first.parse().ok()?..last.parse().ok()?)
-    });
-    asked.unwrap_or(0..400)
+    crate::seeds(400)
 }
 
 #[test]
@@ -772,7 +564,7 @@ fn acknowledged_bytes_survive_any_losses_and_returns() {
         let result = std::panic::catch_unwind(|| live(seed, config()));
         let Ok(world) = result else {
             panic!(
-                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test losses"
+                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test replication losses"
             );
         };
         losses += world.losses;

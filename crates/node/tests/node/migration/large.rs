@@ -1,9 +1,9 @@
 //! Moves of much: large objects that are written all the time, and many completion records. Little
 //! is under way at a time, and nothing stops the clients in vain.
 
+use super::scenarios::is_over;
+use super::world::World;
 use crate::net::{Event, Net, TABLE};
-use crate::scenarios::is_over;
-use crate::world::World;
 use duramen_base::ids::{KeyRange, RouteHash, RpcId};
 use duramen_engine::Completions;
 use duramen_format::entry::Completion;

@@ -1,7 +1,7 @@
 //! Migrations without crashes during the move.
 
+use super::world::World;
 use crate::net::{COORDINATOR, Net, TABLE};
-use crate::world::World;
 use duramen_base::ids::{KeyRange, RouteHash, RpcId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::Completions;
@@ -22,7 +22,7 @@ pub fn moving(seed: u64) -> (World, usize, usize) {
 }
 
 pub fn is_over(net: &Net) -> bool {
-    net.coordinator.status().migrations.is_empty()
+    net.leader.coordinator.status().migrations.is_empty()
 }
 
 /// The tablet moves, clients continue, and the new owner crashes.
@@ -76,7 +76,7 @@ pub fn without_backups(seed: u64) -> World {
     world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
     let source = world.id(from);
     let has_moved = |net: &Net| {
-        let tablets = net.coordinator.status().tablets;
+        let tablets = net.leader.coordinator.status().tablets;
         tablets.iter().all(|tablet| tablet.owner != source)
     };
     let has_moved = world.work_until(6_000_000, has_moved);
@@ -208,7 +208,7 @@ pub fn given_up_at_its_end(seed: u64) -> World {
     if !world.servers_of(RouteHash(1)).is_empty() {
         world.accuse("somebody serves what is between two".to_owned());
     }
-    let under_way = world.net.coordinator.status().migrations;
+    let under_way = world.net.leader.coordinator.status().migrations;
     for status in under_way {
         let migration = status.migration;
         world.net.admin(Admin::AbortMigration { migration });

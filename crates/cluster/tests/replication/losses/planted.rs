@@ -1,7 +1,7 @@
 //! Each planted violation of a rule is found, and the same history passes without it: otherwise
 //! these tests would prove nothing.
 
-use crate::{config, live};
+use super::{config, live};
 use duramen_base::planted::{Bug, with_bug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,27 +1,27 @@
 //! Whole nodes with real engines and real backups on disks, and the real coordinator, over a
 //! network that loses, repeats and reorders.
 
-use crate::coordinator::coordinator;
 use duramen::Store;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, Mode, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId, TableId};
 use duramen_base::random::Random;
 use duramen_cluster::control::State;
-use duramen_cluster::coordinator::store::{Memory, MetaStore};
-use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
+use duramen_cluster::coordinator::store::Memory;
+use duramen_cluster::coordinator::{self, CallId, ReplyId};
 use duramen_format::entry::{self, Kind as EntryKind};
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Kind};
+use duramen_harness::{Leader, Queue};
 use duramen_node::{
     BackupService, Candidate, Clients, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall,
     RequestId, Route, Token, View,
 };
 use duramen_wire::native::message::{
-    Addresses, Admin, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Peer,
-    PeerAnswer, Roles, ServerAnswer, ToCoordinator,
+    Admin, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Peer, PeerAnswer,
+    ServerAnswer, ToCoordinator,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +37,15 @@ pub fn settings() -> ClusterSettings {
         read_lease_ms: LEASE_MS,
         partition_bytes: 1 << 30,
         partition_records: 1 << 30,
-        ..crate::settings::settings()
+        ..duramen_harness::settings()
+    }
+}
+
+fn config(seed: u64, settings: ClusterSettings) -> coordinator::Config {
+    coordinator::Config {
+        seed,
+        settings,
+        ..duramen_harness::config()
     }
 }
 
@@ -61,7 +69,9 @@ pub struct Server {
     pub woken: Arc<AtomicBool>,
     pub is_alive: bool,
     pub ended: Option<String>,
-    /// Number of its starts.
+    /// Number of its disk.
+    pub disk: usize,
+    /// Number of the disk's starts.
     pub life: u64,
     /// Its last id on its disk.
     pub stored: Option<ServerId>,
@@ -83,13 +93,11 @@ pub enum Waiting {
 }
 
 pub struct Net {
-    pub coordinator: Coordinator,
-    pub meta: Memory,
+    pub leader: Leader,
     pub servers: Vec<Server>,
     pub dirs: Vec<tempfile::TempDir>,
-    pub events: BTreeMap<(u64, u64), Event>,
+    pub queue: Queue<Event>,
     pub now_us: u64,
-    pub wakes_at_us: u64,
     pub askers: BTreeMap<ReplyId, Asker>,
     pub waiting: BTreeMap<RequestId, Waiting>,
     pub answers: Vec<CoordinatorAnswer>,
@@ -100,18 +108,30 @@ pub struct Net {
     pub do_pings_pass: bool,
     /// Whether all reports that a migration is complete, or has failed, are lost.
     pub loses_ends: bool,
-    pub next: u64,
     pub random: Random,
     pub lost_percent: u64,
     pub fetched: usize,
     /// The backups' promises about the end of a log's reads: each log, and the end.
     pub quiet: Vec<(ServerId, u64)>,
-    /// The term of the coordinator.
-    pub term: u32,
     pub settings: ClusterSettings,
     /// This server is killed after so many outputs.
     pub killed_after: Option<(usize, u64)>,
+    /// None: links of any speed.
+    pub slow: Option<Slow>,
 }
+
+/// Slow links: what a server sends passes one after the other. Small messages do not count.
+pub struct Slow {
+    pub bytes_per_s: u64,
+    /// All bytes sent.
+    pub bytes: u64,
+    /// When each server's link is free.
+    pub free_us: BTreeMap<usize, u64>,
+}
+
+/// Interval at which nodes are told that connections move.
+const MOVING_US: u64 = 100_000;
+const SMALL_BYTES: usize = 4096;
 
 impl Net {
     pub fn new(seed: u64, count: usize) -> Net {
@@ -119,18 +139,17 @@ impl Net {
     }
 
     pub fn with(seed: u64, count: usize, settings: ClusterSettings) -> Net {
-        let (meta, coordinator, outputs) = coordinator(seed, settings.clone());
+        let config = config(seed, settings.clone());
+        let (leader, outputs) = Leader::new(0, &Memory::new("nobody"), config);
         let dirs: Vec<tempfile::TempDir> = (0..count).map(|_| directory()).collect();
         let mut net = Net {
-            coordinator,
-            meta,
+            leader,
             servers: (dirs.iter().enumerate())
-                .map(|(n, dir)| server(n, seed, empty_backup(n, dir), (0, None), 0))
+                .map(|(n, dir)| server(n, seed, empty_backup(n, dir), (n, 0, None), 0))
                 .collect(),
             dirs,
-            events: BTreeMap::new(),
+            queue: Queue::default(),
             now_us: 0,
-            wakes_at_us: u64::MAX,
             askers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             answers: Vec::new(),
@@ -138,27 +157,20 @@ impl Net {
             cut: BTreeSet::new(),
             do_pings_pass: false,
             loses_ends: false,
-            next: 0,
             random: Random::new(seed),
             lost_percent: 5,
             fetched: 0,
             quiet: Vec::new(),
-            term: 1,
             settings,
             killed_after: None,
+            slow: None,
         };
         net.coordinated(outputs);
         net
     }
 
-    pub fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
     pub fn at(&mut self, delay_us: u64, event: Event) {
-        let number = self.number();
-        self.events.insert((self.now_us + delay_us, number), event);
+        self.queue.push(self.now_us + delay_us, event);
     }
 
     /// Sends a message with a delay of up to 20 ms, so in any order; perhaps lost, perhaps twice.
@@ -169,6 +181,9 @@ impl Net {
         }
         if !is_ping && self.random.below(100) < self.lost_percent {
             return;
+        }
+        if let Some((bytes, asker)) = self.large(&event) {
+            return self.send_slowly(from, bytes, asker, event);
         }
         let copies = if !is_ping && self.random.below(10) == 0 {
             2
@@ -181,6 +196,49 @@ impl Net {
         }
     }
 
+    /// The bytes of a large message on slow links, and the input that tells the server that waits
+    /// for it, or for its answer, that the connection moves.
+    fn large(&self, event: &Event) -> Option<(usize, Event)> {
+        let Event::ToNode(n, life, input) = event else {
+            return None;
+        };
+        let (bytes, n, life, call) = match (input, life) {
+            (
+                NodeInput::Asked {
+                    request, payload, ..
+                },
+                _,
+            ) => match self.waiting[request] {
+                Waiting::Node(asker, life, call) => (payload.len(), asker, life, call),
+                Waiting::Coordinator(..) => return None,
+            },
+            (
+                NodeInput::PeerAnswered {
+                    call,
+                    answer: Some((_, payload)),
+                },
+                Some(life),
+            ) => (payload.len(), *n, *life, *call),
+            _ => return None,
+        };
+        let moving = Event::ToNode(n, Some(life), NodeInput::Moving(vec![call]));
+        (self.slow.is_some() && bytes > SMALL_BYTES).then_some((bytes, moving))
+    }
+
+    fn send_slowly(&mut self, from: usize, bytes: usize, moving: Event, event: Event) {
+        let now_us = self.now_us;
+        let slow = self.slow.as_mut().expect("only called with one");
+        let free_us = slow.free_us.entry(from).or_default();
+        let began_us = now_us.max(*free_us);
+        *free_us = began_us + bytes as u64 * 1_000_000 / slow.bytes_per_s;
+        slow.bytes += bytes as u64;
+        let delay_us = *free_us - now_us;
+        for moved_us in (MOVING_US..delay_us).step_by(MOVING_US as usize) {
+            self.at(moved_us, moving.clone());
+        }
+        self.at(delay_us, event);
+    }
+
     pub fn cut(&mut self, n: usize, others: impl IntoIterator<Item = usize>) {
         for other in others {
             self.cut.extend([(n, other), (other, n)]);
@@ -188,14 +246,13 @@ impl Net {
     }
 
     pub fn tell_coordinator(&mut self, input: coordinator::Input) {
-        let outputs = self.coordinator.handle(self.now_us, input);
+        let outputs = self.leader.handle(self.now_us, input);
         self.coordinated(outputs);
     }
 
-    /// Handles outputs in order, also those that follow from a commit: the last `WakeAt` counts.
     pub fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
-        let mut outputs = VecDeque::from(outputs);
-        while let Some(output) = outputs.pop_front() {
+        let term = self.leader.term;
+        for output in outputs {
             match output {
                 coordinator::Output::Answer { reply, answer } => {
                     match self.askers[&reply].clone() {
@@ -219,25 +276,19 @@ impl Net {
                     question,
                 } => {
                     let n: usize = address.parse().unwrap();
-                    let request = RequestId(self.number());
+                    let request = RequestId(self.queue.number());
                     self.waiting
-                        .insert(request, Waiting::Coordinator(self.term, call));
+                        .insert(request, Waiting::Coordinator(term, call));
                     let told = NodeInput::Member(Input::Told {
                         request,
-                        sender: ServerId::coordinator(self.term),
+                        sender: ServerId::coordinator(term),
                         target: to,
                         question: question.clone(),
                     });
                     let is_ping = matches!(question, FromCoordinator::Ping { .. });
                     self.send(COORDINATOR, n, Event::ToNode(n, None, told), is_ping);
                 }
-                coordinator::Output::Persist { token, batch } => {
-                    self.meta.commit(&batch).unwrap();
-                    let persisted = coordinator::Input::Persisted { token };
-                    outputs.extend(self.coordinator.handle(self.now_us, persisted));
-                }
-                coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
-                coordinator::Output::Unfit { .. } => {}
+                _ => {}
             }
         }
     }
@@ -263,11 +314,11 @@ impl Net {
 
     /// A new process on the same disk.
     pub fn start(&mut self, n: usize) {
-        let seed = self.number();
+        let seed = self.queue.number();
         let before = self.servers.remove(n);
-        let last = (before.life, before.stored);
+        let last = (before.disk, before.life, before.stored);
         drop(before); // and with it the lock on its disk
-        let disk = Arc::new(OsDisk::new(self.dirs[n].path(), Mode::Buffered));
+        let disk = Arc::new(OsDisk::new(self.dirs[last.0].path(), Mode::Buffered));
         let options = duramen_backup::Options::default();
         let (backup, _) = Backup::open(disk, &options, &Expected::default()).unwrap();
         let next = server(n, seed, Arc::new(backup), last, self.now_us);
@@ -276,23 +327,9 @@ impl Net {
 
     /// Another coordinator takes over with the stored state.
     pub fn change_leader(&mut self) {
-        self.meta.expire();
-        let name = format!("coordinator:{}", self.term + 1);
-        let mut meta = self.meta.peer(&name);
-        let term = meta.acquire().unwrap().expect("nobody else leads");
-        self.term = term.0 as u32;
-        let config = coordinator::Config {
-            cluster: "test".to_owned(),
-            new_id: duramen_base::ids::ClusterId(1),
-            name,
-            term: self.term,
-            seed: self.number(),
-            settings: self.settings.clone(),
-        };
-        let contents = meta.load().unwrap();
-        let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config).unwrap();
-        (self.meta, self.coordinator) = (meta, coordinator);
-        self.wakes_at_us = u64::MAX;
+        let config = config(self.queue.number(), self.settings.clone());
+        let (leader, outputs) = Leader::new(self.now_us, &self.leader.store, config);
+        self.leader = leader;
         self.coordinated(outputs);
     }
 
@@ -359,7 +396,7 @@ impl Net {
                 question,
                 payload,
             } => {
-                let request = RequestId(self.number());
+                let request = RequestId(self.queue.number());
                 self.waiting.insert(request, Waiting::Node(n, life, call));
                 let is_ping = matches!(question, Peer::Ping { .. });
                 self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
@@ -426,7 +463,7 @@ impl Net {
     fn ask_coordinator(&mut self, n: usize, token: Token, question: ToCoordinator) {
         let server = &self.servers[n];
         let (sender, life) = (server.node.member().id(), server.life);
-        let reply = ReplyId(self.number());
+        let reply = ReplyId(self.queue.number());
         let is_end = matches!(question, ToCoordinator::MigrationDone { .. });
         let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
         let asker = Asker::Node(n, life, token, question.clone());
@@ -487,22 +524,21 @@ impl Net {
             if is_done(self) {
                 return true;
             }
-            let event = self.events.first_key_value();
-            let event = event.map_or(u64::MAX, |(at, _)| at.0);
+            let event = self.queue.next_us();
             let (n, due_us) = (0..self.servers.len())
                 .map(|n| (n, self.due_us(n)))
                 .min_by_key(|(_, due_us)| *due_us)
                 .unwrap();
-            let at_us = event.min(due_us).min(self.wakes_at_us);
+            let at_us = event.min(due_us).min(self.leader.wakes_at_us);
             if at_us > until_us {
                 self.now_us = until_us;
                 return false;
             }
             self.now_us = self.now_us.max(at_us);
             if at_us == event {
-                match self.events.pop_first().unwrap().1 {
+                match self.queue.pop().unwrap().1 {
                     Event::ToCoordinator(of, input) => {
-                        if of.is_none_or(|term| term == self.term) {
+                        if of.is_none_or(|term| term == self.leader.term) {
                             self.tell_coordinator(input);
                         }
                     }
@@ -520,7 +556,6 @@ impl Net {
             } else if at_us == due_us {
                 self.tell(n, NodeInput::Tick);
             } else {
-                self.wakes_at_us = u64::MAX;
                 self.tell_coordinator(coordinator::Input::Tick);
             }
         }
@@ -547,7 +582,7 @@ impl Net {
 
     /// A question of somebody outside of the cluster that the coordinator answers at once.
     pub fn person_asks(&mut self, question: ToCoordinator) -> CoordinatorAnswer {
-        let reply = ReplyId(self.number());
+        let reply = ReplyId(self.queue.number());
         self.askers.insert(reply, Asker::Person);
         self.tell_coordinator(coordinator::Input::Asked {
             reply,
@@ -557,19 +592,25 @@ impl Net {
         self.answers.pop().expect("an answer at once")
     }
 
-    /// All join, and one serves a table. Returns its number.
-    pub fn begin(&mut self) -> usize {
+    pub fn all_joined(&self) -> bool {
         let count = self.servers.len();
-        let all_joined = |net: &Net| {
-            let mut members = net.servers.iter().map(|s| s.node.member().members());
-            members.all(|members| members.up().count() == count)
-        };
-        assert!(self.run(20_000_000, all_joined), "not all joined");
+        let mut members = self.servers.iter().map(|s| s.node.member().members());
+        members.all(|members| members.up().count() == count)
+    }
+
+    /// Creates the table of the tests, on so many servers.
+    pub fn create_table(&mut self, servers: u32) -> CoordinatorAnswer {
         self.admin(Admin::CreateTable {
             name: "t".to_owned(),
-            servers: 1,
+            servers,
             level: None,
-        });
+        })
+    }
+
+    /// All join, and one serves a table. Returns its number.
+    pub fn begin(&mut self) -> usize {
+        assert!(self.run(20_000_000, Net::all_joined), "not all joined");
+        self.create_table(1);
         assert!(self.run(20_000_000, |net| net.owner().is_some()));
         self.owner().unwrap()
     }
@@ -696,16 +737,16 @@ fn empty_backup(n: usize, dir: &tempfile::TempDir) -> Arc<Backup> {
     Arc::new(Backup::create(disk, &options, &geometry, &identity).unwrap())
 }
 
-/// A process that starts at `now_us`. `last`: the number of its disk's earlier uses, and the last
-/// user.
+/// A process that starts at `now_us`. `last`: its disk, the number of the disk's earlier starts,
+/// and the last user.
 fn server(
     n: usize,
     seed: u64,
     backup: Arc<Backup>,
-    last: (u64, Option<ServerId>),
+    last: (usize, u64, Option<ServerId>),
     now_us: u64,
 ) -> Server {
-    let (life, stored) = (last.0 + 1, last.1);
+    let (disk, life, stored) = (last.0, last.1 + 1, last.2);
     let segment_bytes = settings().segment_bytes;
     let mut store = duramen::Options::memory(MEMORY);
     store.level = Level::Synced;
@@ -717,22 +758,10 @@ fn server(
         room_us: 0,
         candidate: Candidate {
             enlist: Enlist {
-                nonce: life << 8 | (n as u64 + 1),
-                cluster: "test".to_owned(),
-                addresses: Addresses {
-                    native: n.to_string(),
-                    resp: None,
-                    admin: None,
-                },
-                rack: None,
-                roles: Roles {
-                    master: true,
-                    backup: true,
-                },
+                nonce: life << 8 | (disk as u64 + 1),
                 replaces: stored,
-                disk: n as u64 + 1,
-                read_bytes_per_s: 0,
                 segment_bytes,
+                ..duramen_harness::enlist(disk as u64 + 1, n.to_string())
             },
             coordinators: vec!["coordinator:1".to_owned()],
             seed,
@@ -753,6 +782,7 @@ fn server(
         woken,
         is_alive: true,
         ended: None,
+        disk,
         life,
         stored,
         paused_us: 0,

@@ -1,0 +1,64 @@
+//! The end of a writer's search for index memory.
+
+use super::pacer::{STUCK_DEVICE_AGAIN, WAIT_MAX, Waited};
+use crate::Error;
+use crate::core::Core;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Maximum attempts of one operation: more than it can need, so the lack is then of another kind
+/// (address space).
+const ATTEMPTS_MAX: u32 = 64;
+/// A search in vain shortens the ones that begin within this time.
+const VAIN_FOR_MS: u64 = 1_000;
+
+/// The search of one operation.
+#[derive(Default)]
+pub(crate) struct IndexSearch {
+    attempts: u32,
+    waited: Option<Waited>,
+}
+
+impl IndexSearch {
+    /// Another attempt that no device can help. False: it is one too many.
+    pub(crate) fn tries(&mut self) -> bool {
+        self.attempts += 1;
+        self.attempts <= ATTEMPTS_MAX
+    }
+
+    /// Another attempt. Returns whether to wait for a cleaner thread before it, which moves
+    /// segments to flash or counts cleared tables: the thread serves no other request meanwhile.
+    ///
+    /// # Errors
+    /// The search has taken too long.
+    pub(crate) fn next(&mut self, core: &Core) -> Result<bool, Error> {
+        if !core.waits_for_flash() {
+            return match self.tries() {
+                true => Ok(false),
+                false => Err(core.out_of_memory()),
+            };
+        }
+        let now = Instant::now();
+        let waited = self.waited.get_or_insert_with(|| Waited::since(now));
+        if waited.look(now) <= core.index_patience() {
+            return Ok(true);
+        }
+        core.pacer
+            .index_vain_ms
+            .store(core.clock.now_ms(), Ordering::Relaxed);
+        Err(core.out_of_memory())
+    }
+}
+
+impl Core {
+    /// Longest wait of a writer for index memory. If another one waited in vain lately, little: the
+    /// writers of a thread wait one after the other.
+    fn index_patience(&self) -> Duration {
+        let vain_ms = self.pacer.index_vain_ms.load(Ordering::Relaxed);
+        if vain_ms > 0 && self.clock.now_ms().abs_diff(vain_ms) < VAIN_FOR_MS {
+            STUCK_DEVICE_AGAIN
+        } else {
+            WAIT_MAX
+        }
+    }
+}
