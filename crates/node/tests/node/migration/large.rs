@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 
 /// Bytes of entries on their way from a source to a target.
 fn under_way(net: &Net) -> usize {
-    let bytes = net.events.values().map(|event| match event {
+    let bytes = net.queue.events().map(|event| match event {
         Event::ToNode(
             _,
             _,
