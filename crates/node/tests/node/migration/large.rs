@@ -150,7 +150,7 @@ fn a_move_that_fails_leaves_no_records() {
     world.move_to(to);
     let has_some = |net: &Net| net.servers[to].clients.as_ref().unwrap().size().1 > 0;
     assert!(world.net.run(60_000_000, has_some), "no records come");
-    let migration = world.net.coordinator.status().migrations[0].migration;
+    let migration = world.net.leader.coordinator.status().migrations[0].migration;
     world.net.admin(Admin::AbortMigration { migration });
     world.net.run(3_000_000, |_| false);
     assert_eq!(clients_of(&world, to).size().1, 0);
