@@ -22,10 +22,10 @@ pub fn make_dir(path: &Path) -> io::Result<()> {
     builder.recursive(true).mode(DIR_MODE).create(path)
 }
 
-/// Makes a directory that does not exist.
+/// Makes the directory. It did not exist.
 ///
 /// # Errors
-/// Of the file system; the directory exists.
+/// Of the file system; it exists.
 pub fn make_new_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(DIR_MODE).create(path)
 }

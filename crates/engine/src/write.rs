@@ -151,7 +151,8 @@ impl<'s> Guard<'s> {
             match put? {
                 Put::Done(version) => {
                     if !has_bug(Bug::MarkedBeforeSeen) {
-                        self.core.note_written(table, key, value_bytes, version); // range::watch::W1
+                        // range::watch::W1
+                        self.core.note_written(table, key, value_bytes, version);
                     }
                     if let Some(log) = log {
                         self.note_own(log, index);

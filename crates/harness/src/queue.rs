@@ -29,6 +29,7 @@ impl<E> Queue<E> {
         self.events.insert((at_us, number), event);
     }
 
+    /// All events, in order.
     pub fn events(&self) -> impl Iterator<Item = &E> {
         self.events.values()
     }

@@ -15,10 +15,10 @@
 //!   brings it to the next owner.
 //! - L5: a request that was never seen here is executed only while the client's lease is known to
 //!   last. Otherwise it could have been executed, and its record dropped because the lease ended.
-//! - L6: when a range of keys leaves, its records go along ([`Tracker::export_some`]) or are dropped
-//!   ([`Tracker::purge`]). Most go while requests still come, in rounds; a later round brings what
-//!   became durable since the one before began. When no request of the range begins any more, a
-//!   round that finds none in progress brings the last ones.
+//! - L6: when a range of keys leaves, its records go along ([`Tracker::export_some`]) or are
+//!   dropped ([`Tracker::purge`]). Most go while requests still come, in rounds; a later round
+//!   brings what became durable since the one before began. When no request of the range begins
+//!   any more, a round that finds none in progress brings the last ones.
 //! - L7: a record that is found again changes nothing; the highest acknowledged id wins
 //!   (docs/traps.md, trap 30).
 //! - L8: a client is dropped only when the coordinator has answered that its lease has ended and no

@@ -283,8 +283,8 @@ impl Store {
         self.export_some_keys(table, &mut keys.iter().cloned().collect(), usize::MAX, out)
     }
 
-    /// As [`export_keys`](Self::export_keys), until `out` has `bytes_max` bytes, or one object more;
-    /// takes the exported keys out of `keys`.
+    /// As [`export_keys`](Self::export_keys), until `out` has `bytes_max` bytes, or one object
+    /// more; takes the exported keys out of `keys`.
     ///
     /// # Errors
     /// As there.
@@ -455,8 +455,8 @@ impl Sample {
 }
 
 impl Export {
-    /// Appends entries to `out` until it has `bytes_max` bytes, or one object more (of equal hashes,
-    /// all of them).
+    /// Appends entries to `out` until it has `bytes_max` bytes, or one object more (all objects of
+    /// its hash).
     /// Returns early to let other work go on, and may read a segment from flash. False: that was
     /// the end.
     ///

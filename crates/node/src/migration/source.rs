@@ -81,8 +81,8 @@ enum Stage {
     Copying,
     /// Sends the marked keys, again and again.
     Rounds,
-    /// After everything is answered: until the target has room for the rest and, the first time, all
-    /// of it is durable there (migration::M9).
+    /// After everything is answered: until the target has room for the rest and, the first time,
+    /// all of it is durable there (migration::M9).
     Catching,
     Settling,
     /// Asks the coordinator for an answer, (again) at this time (migration::M9).
@@ -242,10 +242,9 @@ impl Source {
                     false => self.rounds >= ROUNDS_MAX,
                 };
                 if is_enough {
-                    let left = self.left_bytes;
+                    let (left, rounds) = (self.left_bytes, self.rounds);
                     let reason = format!(
-                        "{left} bytes are left after {} rounds: more is written to it than can be sent",
-                        self.rounds
+                        "{left} bytes are left after {rounds} rounds: it is written too fast"
                     );
                     return self.give_up(now_us, reason);
                 }

@@ -201,12 +201,7 @@ impl Target {
             return out.answer(request, not_yet);
         };
         let is_question = entries.is_empty() && !message.last;
-        let bytes = match () {
-            () if message.last => 0,
-            () if is_question => LOCK_BYTES as u64,
-            () if self.bytes_total == 0 => message.bytes_total,
-            () => entries.len() as u64,
-        };
+        let bytes = self.wants_room(&message, entries.len());
         if let Err(reason) = room_for(bytes, &side, env.store) {
             self.fail(now_us, reason.clone());
             return out.answer(request, PeerAnswer::MigrationRefused { reason });
@@ -231,6 +226,17 @@ impl Target {
             let result = side.replay(&entries).map(drop).map_err(|e| e.to_string());
             JobResult::Migration(run, MigrationCompletion::Replayed(sequence, result))
         }));
+    }
+
+    /// Bytes for which a message needs room: the first one for all, and the source's question
+    /// before it locks for the rest.
+    fn wants_room(&self, message: &MigrateEntries, entries: usize) -> u64 {
+        match entries {
+            _ if message.last => 0,
+            0 => LOCK_BYTES as u64,
+            _ if self.bytes_total == 0 => message.bytes_total,
+            bytes => bytes as u64,
+        }
     }
 
     /// A message was replayed.
@@ -511,8 +517,8 @@ impl Leftover {
         self.replaying -= 1;
     }
 
-    /// Outputs the job that takes it back, with its completion records, once, when no replay uses it
-    /// any more.
+    /// Outputs the job that takes it back, with its completion records: once, when no replay uses
+    /// it any more.
     pub fn poll(&mut self, clients: &Arc<Clients>, out: &mut Outputs) {
         if self.is_given || self.replaying > 0 {
             return;

@@ -224,8 +224,9 @@ impl Clients {
         false
     }
 
-    /// All records of a range at once. No request of the range begins any more. `None`: a request of
-    /// it is not durable yet. Call it again after a commit, and `Servant::settle` by each thread.
+    /// All records of a range at once. No request of the range begins any more. `None`: a request
+    /// of it is not durable yet. Call it again after a commit, and `Servant::settle` by each
+    /// thread.
     pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for tracker in self.each() {

@@ -138,7 +138,7 @@ fn records_go_before_the_lock_and_few_are_under_way_at_a_time() {
     assert_eq!(moved.len(), all.len(), "each goes along");
 }
 
-/// What a move that failed had brought is taken back, its records too (migration::M4).
+/// All that a failed move had brought is taken back, its records too (migration::M4).
 #[test]
 fn a_move_that_fails_leaves_no_records() {
     let mut world = World::new(231, 4, 4);
