@@ -97,8 +97,8 @@ pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
     }
 }
 
-/// Whether the beginning of a raw device has no byte that our creation does not write: a superblock,
-/// of which a power cut may have left the first or the last sector alone. Others put their headers
+/// Whether the beginning of a raw device has only bytes that our creation writes: a superblock, of
+/// which a power cut may have left the first or the last sector alone. Others put their headers
 /// anywhere into the first MiB: RAID at 4 KiB, ext4 at 1 KiB, LVM at 512 bytes.
 fn is_blank(disk: &dyn Disk) -> Result<bool, Error> {
     let mut bytes = vec![0; region::RAW_WAL_AT as usize];

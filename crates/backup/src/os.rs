@@ -4,8 +4,8 @@
 //! - O1: a file has at most two descriptors, through the page cache and past it; no range is dirty
 //!   in the page cache while it is written past it, as the kernel writes back and drops such pages
 //!   first.
-//! - O2: a block device is claimed by the descriptor of the lock, so none is written that is mounted
-//!   or part of another device.
+//! - O2: a block device is claimed by the descriptor of the lock, so none is written that is
+//!   mounted or part of another device.
 //!
 //! Durable commits go past the page cache with `RWF_DSYNC` in every mode: one call, and the
 //! shortest way to the medium (measured: 90 µs, where `pwrite` and `fdatasync` take 117). Large

@@ -74,8 +74,8 @@ impl Backup {
         }
     }
 
-    /// Refuses all further writes if a file was deleted while it is open: no restart would find them.
-    /// Reads no data.
+    /// Refuses all further writes if a file was deleted while it is open, because no restart would
+    /// find them. Reads no data.
     ///
     /// # Errors
     /// [`Error::Failed`]: a file was deleted.

@@ -25,7 +25,8 @@ pub fn lock_alone(file: &File) -> Result<(), TryLockError> {
     }
 }
 
-/// Whether a path names a block device, which must be claimed ([`claim_alone`]) before it is written.
+/// Whether a path names a block device, which must be claimed before it is written
+/// ([`claim_alone`]).
 pub fn is_block_device(path: &Path) -> bool {
     let found = path.metadata();
     found.is_ok_and(|found| found.file_type().is_block_device())

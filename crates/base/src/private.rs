@@ -1,5 +1,5 @@
 //! Files and directories with data: other users of the machine can neither read them nor lock them.
-//! What exists keeps its mode.
+//! Existing ones keep their modes.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -20,6 +20,14 @@ const OTHERS: u32 = 0o005;
 pub fn make_dir(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(DIR_MODE).create(path)
+}
+
+/// Makes the directory. It did not exist.
+///
+/// # Errors
+/// Of the file system; it exists.
+pub fn make_new_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIR_MODE).create(path)
 }
 
 /// As [`File::create`].

@@ -10,7 +10,7 @@
 //!   too, and commits are refused (`closed`).
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
 //!   continue.
-//! - E5: in a fork of the process that opened the store, every call returns [`Error::Closed`] or
+//! - E6: in a fork of the process that opened the store, every call returns [`Error::Closed`] or
 //!   does nothing: the files are the parent's. Checked before a lock is waited for, and again
 //!   before a commit, since a closure under a guard may fork.
 
@@ -112,7 +112,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if self.engine.is_inherited() {
-            std::mem::forget(self.durable.take()); // E5: its threads, its locks, its files
+            std::mem::forget(self.durable.take()); // E6: its threads, its locks, its files
             return;
         }
         let Some(durable) = &self.durable else {

@@ -1,6 +1,6 @@
 //! Detects whether this thread is inside a caller's closure that runs under a guard or with keys
 //! locked. An operation on the same store would then wait for its own thread, so it is refused.
-//! So is one in a forked process, where it would wait for threads that do not exist (closing::E5).
+//! So is one in a forked process, where it would wait for threads that do not exist (closing::E6).
 
 use crate::Error;
 use duramen_engine::Store;
@@ -22,7 +22,7 @@ pub(crate) fn enter(store: &Store) -> ReentrancyGuard {
 }
 
 /// # Errors
-/// [`Error::Nested`]: this thread is in a closure of this store. [`Error::Closed`]: this process was
+/// [`Error::Nested`]: this thread is in a closure of this store. [`Error::Closed`]: the process was
 /// forked since.
 pub(crate) fn check(store: &Store) -> Result<(), Error> {
     if store.is_inherited() {

@@ -140,7 +140,7 @@ impl Session {
             let _inside = reentrancy::enter(&store.engine);
             let result = body(tx);
             if store.engine.is_inherited() {
-                return Err(Error::Closed); // closing::E5
+                return Err(Error::Closed); // closing::E6
             }
             result
         };

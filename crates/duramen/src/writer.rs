@@ -102,7 +102,7 @@ impl LogWriter {
                 return Ok(true);
             }
             if self.durable.engine.is_inherited() {
-                return Err(Error::Closed); // closing::E5
+                return Err(Error::Closed); // closing::E6
             }
             match self.durable.try_lock() {
                 // Another thread may have committed it between the two checks.

@@ -134,9 +134,10 @@ impl<'s> Guard<'s> {
             }
             // The scratch buffer leaves the guard while a value is borrowed from it.
             let scratch = std::mem::take(self.scratch);
+            let value_bytes = value.unwrap_or(&scratch).len();
             if has_bug(Bug::MarkedBeforeSeen) {
-                self.core
-                    .note_written(table, key, before.map_or(1, |version| version + 1));
+                let version = before.map_or(1, |version| version + 1);
+                self.core.note_written(table, key, value_bytes, version);
             }
             let put = self.put_locked(
                 table,
@@ -150,7 +151,8 @@ impl<'s> Guard<'s> {
             match put? {
                 Put::Done(version) => {
                     if !has_bug(Bug::MarkedBeforeSeen) {
-                        self.core.note_written(table, key, version); // range::watch::W1
+                        // range::watch::W1
+                        self.core.note_written(table, key, value_bytes, version);
                     }
                     if let Some(log) = log {
                         self.note_own(log, index);
@@ -282,14 +284,14 @@ impl<'s> Guard<'s> {
         }
         if let Some((place, slot, entry)) = locked.found {
             if has_bug(Bug::MarkedBeforeSeen) {
-                self.core.note_written(table, key, entry.version);
+                self.core.note_written(table, key, 0, entry.version);
             }
             let change = locked.change(&self.core.space, &self.head.counters);
             change.remove(locked.tag, Dropped::new(place, slot, &entry));
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
                 // Now: an earlier mark could be used while the key is still there
                 // (range::watch::W1).
-                self.core.note_written(table, key, entry.version);
+                self.core.note_written(table, key, 0, entry.version);
             }
         }
         self.unlock(&locked);

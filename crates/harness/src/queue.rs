@@ -29,6 +29,11 @@ impl<E> Queue<E> {
         self.events.insert((at_us, number), event);
     }
 
+    /// All events, in order.
+    pub fn events(&self) -> impl Iterator<Item = &E> {
+        self.events.values()
+    }
+
     /// The time of the next event; `u64::MAX` if there is none.
     pub fn next_us(&self) -> u64 {
         let next = self.events.first_key_value();

@@ -75,10 +75,12 @@ pub(crate) struct Exported {
     pub chunks: Vec<Slice>,
     /// The step must be repeated for the rest.
     pub more: bool,
+    /// The step is to be repeated somewhat later: requests are not durable yet.
+    pub waits: bool,
     /// Number of keys that are marked by now.
     pub marked: usize,
-    /// Half of the room for marks is used: they are sent before anything else.
-    pub is_crowded: bool,
+    /// Bytes that would be left for the lock by now, about.
+    pub left_bytes: usize,
     pub safe_version: u64,
     pub bytes_total: u64,
 }

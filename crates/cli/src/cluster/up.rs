@@ -34,6 +34,8 @@ const SERVERS_MAX: u16 = 64;
 const START: std::time::Duration = std::time::Duration::from_secs(60);
 /// Time for children to end after a stop.
 const STOP: std::time::Duration = std::time::Duration::from_secs(15);
+/// Names that are tried for a temporary directory.
+const NAMES_MAX: usize = 1000;
 /// Interval of checks of the children.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
@@ -193,22 +195,18 @@ impl UpArgs {
                     .map_err(|error| format!("port {port} can't be used: {error}"))?;
             }
         }
-        let (dir, is_temporary) = match &self.dir {
-            Some(dir) => (dir.clone(), false),
-            None => {
-                let name = format!("duramen-up-{}", std::process::id());
-                (std::env::temp_dir().join(name), true)
-            }
+        let made = match &self.dir {
+            Some(dir) => duramen_base::private::make_dir(dir)
+                .and_then(|()| dir.canonicalize())
+                .map_err(|error| format!("cannot make {}: {error}", dir.display())),
+            None => new_directory(&std::env::temp_dir()),
         };
-        duramen_base::private::make_dir(&dir)
-            .and_then(|()| dir.canonicalize())
-            .map(|dir| Up {
-                dir,
-                is_temporary,
-                coordinator: None,
-                servers: Vec::new(),
-            })
-            .map_err(|error| format!("cannot make {}: {error}", dir.display()))
+        Ok(Up {
+            dir: made?,
+            is_temporary: self.dir.is_none(),
+            coordinator: None,
+            servers: Vec::new(),
+        })
     }
 
     fn ports(&self, from: u16) -> Vec<u16> {
@@ -497,6 +495,23 @@ fn stop_all(children: &mut [Child], until: Instant) {
     }
 }
 
+/// U2: makes a directory that did not exist. Another process may have this one's id, if they do not
+/// see each other (two containers that share `/tmp`); then the name gets a number more.
+fn new_directory(place: &Path) -> Result<PathBuf, String> {
+    let name = format!("duramen-up-{}", std::process::id());
+    let more = (1..).map(|n| format!("{name}-{n}"));
+    for name in std::iter::once(name.clone()).chain(more).take(NAMES_MAX) {
+        let dir = place.join(name);
+        match duramen_base::private::make_new_dir(&dir).and_then(|()| dir.canonicalize()) {
+            Ok(dir) => return Ok(dir),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(format!("cannot make {}: {error}", dir.display())),
+        }
+    }
+    let all = place.join(name);
+    Err(format!("{} and {NAMES_MAX} others exist", all.display()))
+}
+
 /// Creates database 0, unless an earlier run did.
 fn create(cluster: &Cluster, spread: u16) -> Result<(), String> {
     let status = cluster.status().map_err(|error| error.to_string())?;
@@ -512,5 +527,25 @@ fn create(cluster: &Cluster, spread: u16) -> Result<(), String> {
         Ok(AdminAnswer::Table(_)) => Ok(()),
         Ok(other) => Err(format!("the coordinator's answer does not fit: {other:?}")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_directory;
+
+    /// The directory of another running cluster was taken, and removed at the end: its process had
+    /// the same id in another container.
+    #[test]
+    fn a_directory_that_exists_belongs_to_somebody_else() {
+        let place = tempfile::tempdir().unwrap();
+        let first = new_directory(place.path()).unwrap();
+        std::fs::write(first.join("log"), "of the first").unwrap();
+        let second = new_directory(place.path()).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(std::fs::read_dir(&second).unwrap().count(), 0);
+        std::fs::remove_dir_all(&second).unwrap();
+        assert_eq!(new_directory(place.path()).unwrap(), second);
+        assert!(first.join("log").exists());
     }
 }

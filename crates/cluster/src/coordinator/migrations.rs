@@ -16,8 +16,11 @@ use duramen_wire::native::message::{
 
 /// Tablets that leave a drained server at a time.
 const DRAIN_AT_ONCE: usize = 2;
-/// Pause after a failed migration of a drained server.
+/// Pause after a failed migration of a drained server. Each further one of the same tablet doubles
+/// the tablet's pause, so often at most: a move that cannot succeed costs little, however long the
+/// drain waits.
 const DRAIN_REST_US: u64 = 1_000_000;
+const DRAIN_REST_DOUBLED_MAX: u32 = 6;
 /// A target that failed to take a drained server's tablet gets no other one for this time.
 const DECLINED_US: u64 = 10_000_000;
 /// A tablet that neither side serves for longer counts as unserved.
@@ -188,13 +191,37 @@ impl Coordinator {
                 if let Some(target) = self.servers.get_mut(&record.to) {
                     target.declined_until_us = self.now_us + DECLINED_US;
                 }
-                self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(record.from));
+                self.hold_back(record.from, (record.table, record.range.first));
             }
             _ => return CoordinatorAnswer::Stale,
         }
         CoordinatorAnswer::Accepted {
             since: self.tablets_version(),
         }
+    }
+
+    /// A drained server's tablet failed to move.
+    fn hold_back(&mut self, server: ServerId, tablet: (TableId, RouteHash)) {
+        let now_us = self.now_us;
+        let Some(source) = self.servers.get_mut(&server) else {
+            return;
+        };
+        let mut until_us = now_us + DRAIN_REST_US;
+        if source.record.entry.draining {
+            let (failures, again_us) = source.held_back.entry(tablet).or_default();
+            until_us = now_us + (DRAIN_REST_US << *failures);
+            *failures = (*failures + 1).min(DRAIN_REST_DOUBLED_MAX);
+            *again_us = until_us;
+        }
+        // Other tablets need not wait for this one.
+        self.arm(now_us + DRAIN_REST_US, Timer::Drain(server));
+        self.arm(until_us, Timer::Drain(server));
+    }
+
+    fn is_held_back(&self, server: ServerId, tablet: (TableId, RouteHash)) -> bool {
+        let source = self.servers.get(&server);
+        let held_back = source.and_then(|source| source.held_back.get(&tablet));
+        held_back.is_some_and(|(_, until_us)| *until_us > self.now_us)
     }
 
     /// The answer that an earlier report, perhaps to an earlier leader, has got.
@@ -222,6 +249,10 @@ impl Coordinator {
             origin: Origin::Migrated(id),
         };
         self.set_tablet(record.table, record.range.first, tablet);
+        if let Some(source) = self.servers.get_mut(&record.from) {
+            let at = (record.table, record.range.first);
+            source.held_back.remove(&at);
+        }
         self.affect(record.from);
         self.affect(record.to);
         self.drain_further(record.from);
@@ -380,6 +411,9 @@ impl Coordinator {
         }
         if self.servers[&server].record.entry.draining {
             self.change_member(server, |entry| entry.draining = false);
+            if let Some(source) = self.servers.get_mut(&server) {
+                source.held_back.clear();
+            }
             self.abort_migrations_where("its source is not drained any more", |record| {
                 record.from == server
             });
@@ -390,11 +424,18 @@ impl Coordinator {
     /// The reason why no tablet leaves a drained server that owns some; for people.
     pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
         let drained = self.servers.get(&server).filter(|s| s.is_up())?;
-        let first = *self.owned.get(&server)?.first()?;
+        let owned = self.owned.get(&server).filter(|owned| !owned.is_empty())?;
         let mut migrations = self.migrations.values();
         let leaves = migrations.any(|migration| migration.record.from == server);
-        if !drained.record.entry.draining || leaves || self.drain_target(server, first, 0).is_some()
-        {
+        if !drained.record.entry.draining || leaves {
+            return None;
+        }
+        let Some(first) = owned.iter().find(|at| !self.is_held_back(server, **at)) else {
+            return Some(
+                "its tablets failed to move, and are tried again after growing pauses".to_owned(),
+            );
+        };
+        if self.drain_target(server, *first, 0).is_some() {
             return None;
         }
         Some("no other server has room for its tablets, or takes them".to_owned())
@@ -433,6 +474,7 @@ impl Coordinator {
             .into_iter()
             .flatten()
             .filter(|(table, first)| self.migration_of(*table, *first).is_none())
+            .filter(|at| !self.is_held_back(server, **at))
             .take(DRAIN_AT_ONCE.saturating_sub(leaving(self)))
             .copied()
             .collect();

@@ -179,6 +179,9 @@ struct Server {
     quiet_until_us: u64,
     /// Until then it gets no tablet of a drained server: it has failed to take one.
     declined_until_us: u64,
+    /// It is drained, and these of its tablets failed to move: how often, and the time before which
+    /// they are not tried again.
+    held_back: BTreeMap<(TableId, RouteHash), (u32, u64)>,
 }
 
 impl Server {

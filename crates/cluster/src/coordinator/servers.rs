@@ -237,6 +237,7 @@ impl Coordinator {
             busy_until_us: 0,
             quiet_until_us: 0,
             declined_until_us: 0,
+            held_back: std::collections::BTreeMap::new(),
         };
         self.servers.insert(id, server);
         self.rank(id);

@@ -15,12 +15,16 @@
 //!   brings it to the next owner.
 //! - L5: a request that was never seen here is executed only while the client's lease is known to
 //!   last. Otherwise it could have been executed, and its record dropped because the lease ended.
-//! - L6: when a range of keys leaves, its records go along ([`Tracker::export`]) or are dropped
-//!   ([`Tracker::purge`]).
+//! - L6: when a range of keys leaves, its records go along ([`Tracker::export_some`]) or are
+//!   dropped ([`Tracker::purge`]). Most go while requests still come, in rounds; a later round
+//!   brings what became durable since the one before began. When no request of the range begins
+//!   any more, a round that finds none in progress brings the last ones.
 //! - L7: a record that is found again changes nothing; the highest acknowledged id wins
 //!   (docs/traps.md, trap 30).
 //! - L8: a client is dropped only when the coordinator has answered that its lease has ended and no
-//!   request of it is in progress.
+//!   request of it is in progress. If a request was told to wait for that answer, its records are
+//!   dropped, and the client itself some seconds later: so the request, when it comes again, gets
+//!   `LeaseExpired`, instead of waiting for the same answer for ever.
 //! - L9: a client is asked about again after a tenth of a second at the soonest, however little is
 //!   left of its lease.
 //! - L10: a request that was sent before the key came here is not executed: the caller compares the
@@ -28,8 +32,8 @@
 //!   of one that others executed, and whose record they dropped because it was acknowledged.)
 //! - L11: memory per client is bounded: ids are at most `window` above the acknowledged one.
 //! - L12: no call for one client or about one question touches other clients, however many are
-//!   known: the node's thread makes these calls. Only [`Tracker::export`], [`Tracker::purge`] and
-//!   [`Tracker::size`] visit all clients, and other threads call them.
+//!   known: the node's thread makes these calls. Only [`Tracker::export_some`], [`Tracker::purge`]
+//!   and [`Tracker::size`] visit many clients, and other threads call them.
 //!
 //! **Concurrency**: none in here. Clients are independent of each other: a server may hold several
 //! trackers and choose by client.
@@ -53,10 +57,16 @@ const ASK_AGAIN_US: u64 = 500_000;
 /// Least time before a client's lease is asked about again: half of the rest would become zero in
 /// the end.
 const ASK_LEAST_US: u64 = 100_000;
+/// A client that has ended, and of which a request waits for that answer, is kept for this time,
+/// without records: longer than a client's pause between two tries.
+const ENDED_KEPT_US: u64 = 5_000_000;
 /// Memory of a client in both maps, which are partly empty.
 const CLIENT_BYTES: usize = 192;
 /// Memory of a record beside the bytes of its result: its place, partly spare, and an allocation.
 const RECORD_BYTES: usize = 88;
+/// Records and clients that one call of [`Tracker::export_some`] visits at most, about: it holds up
+/// requests.
+const VISITS_MAX: usize = 4096;
 
 /// The handling of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,10 +101,22 @@ pub struct Completion {
     pub result: Vec<u8>,
 }
 
+/// A part of a round's records ([`Tracker::export_some`]).
+#[derive(Clone, Debug, Default)]
+pub struct Exported {
+    pub records: Vec<Completion>,
+    /// The position at which the round continues; `None`: it is over.
+    pub next: Option<(ClientId, RpcId)>,
+    /// A request of the range is not durable yet (L2).
+    pub is_running: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Record {
     id: RpcId,
     table: TableId,
+    /// The round in which it became durable here.
+    round: u32,
     route: RouteHash,
     /// `None`: being executed, or not durable yet.
     result: Option<Box<[u8]>>,
@@ -112,6 +134,8 @@ struct Client {
     lease_until_us: u64,
     /// The coordinator has answered that the lease has ended.
     ended: bool,
+    /// A request waits for the coordinator's answer (L8).
+    is_awaited: bool,
     /// When the coordinator is asked next. 0: at once, it is new.
     ask_at_us: u64,
 }
@@ -123,6 +147,8 @@ pub struct Tracker {
     /// Each client by the time of its next question.
     questions: BTreeSet<(u64, ClientId)>,
     window: u64,
+    /// Grows when a round of an export begins.
+    round: u32,
     /// Clients touched by all calls until now (L12).
     visited: u64,
     /// Bytes of all records.
@@ -135,6 +161,7 @@ impl Tracker {
         Tracker {
             clients: BTreeMap::new(),
             questions: BTreeSet::new(),
+            round: 0,
             visited: 0,
             record_bytes: 0,
             window: window.into(),
@@ -185,9 +212,11 @@ impl Tracker {
             _ => {}
         }
         if client.ended && !no_lease {
+            client.is_awaited = false;
             return Begin::LeaseExpired;
         }
         if now_us >= client.lease_until_us && !no_lease {
+            client.is_awaited = true;
             return Begin::AskLease; // L5
         }
         if rpc.id.0 - rpc.acknowledged.0 > window {
@@ -196,6 +225,7 @@ impl Tracker {
         let added = client.add(Record {
             id: rpc.id,
             table,
+            round: 0,
             route,
             result: None,
         });
@@ -215,6 +245,7 @@ impl Tracker {
         let record = &mut client.records[at];
         assert!(record.result.is_none(), "L1: finished twice");
         record.result = Some(result.into());
+        record.round = self.round;
         self.record_bytes += result.len();
         self.record_bytes -= client.acknowledged_by(rpc.acknowledged); // L4
     }
@@ -247,7 +278,7 @@ impl Tracker {
             rpc,
             result,
         } = completion;
-        let known = self.clients.len();
+        let (known, round) = (self.clients.len(), self.round);
         let client = self.client(rpc.client);
         let dropped = client.acknowledged_by(rpc.acknowledged);
         let mut added = 0;
@@ -255,6 +286,7 @@ impl Tracker {
             added = client.add(Record {
                 id: rpc.id,
                 table,
+                round,
                 route,
                 result: Some(result.into()),
             });
@@ -269,23 +301,57 @@ impl Tracker {
         !has_bug(Bug::CleanerForgets) && known.is_some_and(|known| known.record(id).is_some())
     }
 
-    /// The records of a range for its new master (L6). The range is locked: no request of it begins
-    /// any more. `None`: a request of it is not durable yet (L2). Call again.
-    pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<Completion>> {
+    /// Begins a round of an export. Returns its number: the next round exports what has become
+    /// durable since.
+    pub fn begin_round(&mut self) -> u32 {
+        self.round += 1;
+        self.round
+    }
+
+    /// Records of a range for its new master (L6), ordered: from this position on (the lowest ids
+    /// at the beginning), those that have become durable since round `since` began (0: all). About
+    /// `most` bytes of results and records.
+    pub fn export_some(
+        &self,
+        (table, range): (TableId, &KeyRange),
+        since: u32,
+        from: (ClientId, RpcId),
+        most: usize,
+    ) -> Exported {
+        let mut out = Exported::default();
         if has_bug(Bug::RecordsStayBehind) {
-            return Some(Vec::new());
+            return out;
         }
-        let mut all = Vec::new();
-        for (id, client) in &self.clients {
-            for record in &client.records {
+        let (mut bytes, mut visits) = (0, 0);
+        for (id, client) in self.clients.range(from.0..) {
+            if visits >= VISITS_MAX {
+                out.next = Some((*id, RpcId(0)));
+                return out;
+            }
+            visits += 1;
+            let first = match *id == from.0 {
+                true => client.place(from.1).unwrap_or_else(|at| at),
+                false => 0,
+            };
+            for record in &client.records[first..] {
+                if bytes >= most || visits >= VISITS_MAX {
+                    out.next = Some((*id, record.id));
+                    return out;
+                }
+                visits += 1;
                 if record.table != table || !range.contains(record.route) {
                     continue;
                 }
-                let result = record.result.as_ref()?;
-                if record.id <= client.acknowledged {
-                    continue; // L3: no repetition needs it any more.
+                let Some(result) = &record.result else {
+                    out.is_running = true;
+                    continue;
+                };
+                // L3: no repetition needs it any more; or it has gone before.
+                if record.id <= client.acknowledged || record.round < since {
+                    continue;
                 }
-                all.push(Completion {
+                bytes += record.bytes();
+                out.records.push(Completion {
                     table,
                     route: record.route,
                     rpc: Rpc {
@@ -297,8 +363,24 @@ impl Tracker {
                 });
             }
         }
-        all.sort_unstable_by_key(|completion| (completion.rpc.client, completion.rpc.id));
-        Some(all)
+        out
+    }
+
+    /// All records of a range, which is locked: no request of it begins any more. `None`: a request
+    /// of it is not durable yet (L2). Call again.
+    pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<Completion>> {
+        let (mut all, mut from) = (Vec::new(), (ClientId(0), RpcId(0)));
+        loop {
+            let some = self.export_some((table, range), 0, from, usize::MAX);
+            if some.is_running {
+                return None;
+            }
+            all.extend(some.records);
+            match some.next {
+                Some(next) => from = next,
+                None => return Some(all),
+            }
+        }
     }
 
     /// The range is not owned any more: its records are dropped, and the cleaner need not keep
@@ -344,6 +426,10 @@ impl Tracker {
             }
             let dropped = client.retain(|_| false);
             self.record_bytes -= dropped;
+            if std::mem::take(&mut client.is_awaited) {
+                self.ask_at(id, sent_us + ENDED_KEPT_US);
+                return dropped;
+            }
             self.questions.remove(&(client.ask_at_us, id));
             self.clients.remove(&id);
             return dropped;
@@ -351,6 +437,7 @@ impl Tracker {
         if forgets {
             self.record_bytes -= client.retain(|record| record.result.is_none());
         }
+        client.is_awaited = false;
         let left_us = u64::from(left_ms) * 1000 * (100 - DRIFT_PERCENT) / 100;
         client.lease_until_us = client.lease_until_us.max(sent_us + left_us);
         // In advance, so that no client waits for it; and a few times, in case the coordinator is

@@ -1,6 +1,7 @@
 //! The coordinator against servers that a test plays: membership, tables, recovery, failover.
 #![cfg(test)]
 
+mod drains;
 mod enlisting;
 mod foreign;
 mod life;

@@ -24,8 +24,15 @@ pub struct Watches {
     pub(crate) generation: AtomicU64,
 }
 
-/// Keys, each with the highest version that was given to it or removed from it.
-struct Shard(Mutex<HashMap<Box<[u8]>, u64>>);
+/// The newest known state of a marked key.
+struct Mark {
+    /// The highest version that was given to it or removed from it.
+    version: u64,
+    /// Bytes of its key and value.
+    bytes: usize,
+}
+
+struct Shard(Mutex<HashMap<Box<[u8]>, Mark>>);
 
 /// Marks that are not taken yet.
 pub struct Marks {
@@ -34,6 +41,8 @@ pub struct Marks {
     /// Bytes of the keys, with [`MARK_BYTES`] each. Both numbers only count.
     pub(crate) bytes: sync::AtomicUsize,
     pub(crate) bytes_max: usize,
+    /// Bytes of the keys and values that are marked. Only counts.
+    pub(crate) object_bytes: sync::AtomicUsize,
     pub(crate) start_again: sync::AtomicBool,
 }
 
@@ -67,23 +76,32 @@ impl Marks {
             count: sync::AtomicUsize::new(0),
             bytes: sync::AtomicUsize::new(0),
             bytes_max,
+            object_bytes: sync::AtomicUsize::new(0),
             start_again: sync::AtomicBool::new(false),
         }
     }
 
-    /// Marks a key with this hash. The caller has published the change (range::watch::W1).
-    pub fn mark(&self, hash: u64, key: &[u8], version: u64) {
+    /// Marks a key with this hash; its value has so many bytes. The caller has published the change
+    /// (range::watch::W1).
+    pub fn mark(&self, hash: u64, key: &[u8], value_bytes: usize, version: u64) {
+        let object_bytes = key.len() + value_bytes;
         let shard = &self.shards[hash as usize % SHARDS];
         let mut keys = shard.0.lock().expect("dirty keys");
         if let Some(known) = keys.get_mut(key) {
-            *known = version.max(*known);
+            if version >= known.version {
+                self.object_bytes.fetch_add(object_bytes, Ordering::Relaxed);
+                self.object_bytes.fetch_sub(known.bytes, Ordering::Relaxed);
+                (known.version, known.bytes) = (version, object_bytes);
+            }
             return;
         }
         let bytes = bytes_of(key);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes <= self.bytes_max {
             self.count.fetch_add(1, Ordering::Relaxed);
-            keys.insert(key.into(), version);
+            self.object_bytes.fetch_add(object_bytes, Ordering::Relaxed);
+            let bytes = object_bytes;
+            keys.insert(key.into(), Mark { version, bytes });
         } else {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.start_again.store(true, Ordering::Release);
@@ -98,7 +116,9 @@ impl Marks {
             let bytes: usize = taken.keys().map(|key| bytes_of(key)).sum();
             self.count.fetch_sub(taken.len(), Ordering::Relaxed);
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            keys.extend(taken);
+            let object_bytes: usize = taken.values().map(|mark| mark.bytes).sum();
+            self.object_bytes.fetch_sub(object_bytes, Ordering::Relaxed);
+            keys.extend(taken.into_iter().map(|(key, mark)| (key, mark.version)));
         }
         Dirty {
             keys,

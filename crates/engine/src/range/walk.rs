@@ -13,6 +13,7 @@ use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
 use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::hash;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Buckets visited under one pin: some 700 entries.
@@ -225,8 +226,8 @@ pub struct Export {
     range: KeyRange,
     place: Place,
     cold: ColdSegments,
-    /// Locations of one bucket; kept to be used again.
-    here: Vec<u64>,
+    /// Tags and locations of one bucket; kept to be used again.
+    here: Vec<(u64, u64)>,
 }
 
 impl Store {
@@ -279,32 +280,47 @@ impl Store {
         keys: &[(Box<[u8]>, u64)],
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
+        self.export_some_keys(table, &mut keys.iter().cloned().collect(), usize::MAX, out)
+    }
+
+    /// As [`export_keys`](Self::export_keys), until `out` has `bytes_max` bytes, or one object
+    /// more; takes the exported keys out of `keys`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn export_some_keys(
+        &self,
+        table: TableId,
+        keys: &mut VecDeque<(Box<[u8]>, u64)>,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let core = self.core();
         let mut cold = Gather::default();
-        let mut left: Vec<&(Box<[u8]>, u64)> = keys.iter().rev().collect();
-        while !left.is_empty() {
+        while !keys.is_empty() && out.len() < bytes_max {
             let visitor = Visitor::wait(core);
             core.enter(visitor.slot);
-            let before = left.len();
+            let before = keys.len();
             let written = core.tables.index(table).map(|index| {
                 let mut again = Vec::new();
                 for number in 0..STEP_BUCKETS {
-                    let Some(wanted) = left.pop() else {
+                    if cold.is_full() || out.len() >= bytes_max {
+                        break;
+                    }
+                    let Some(wanted) = keys.pop_front() else {
                         break;
                     };
-                    if cold.is_full()
-                        || !export_key(&visitor, index, table, &mut cold, number, wanted, out)
-                    {
+                    if !export_key(&visitor, index, table, &mut cold, number, &wanted, out) {
                         again.push(wanted);
                     }
                 }
-                left.extend(again.into_iter().rev());
+                again.into_iter().rev().for_each(|key| keys.push_front(key));
             });
             core.epochs.unpin(visitor.slot);
             drop(visitor);
             written?;
             // If no key could be exported, all entries of one key must be held together.
-            if left.len() < before {
+            if keys.len() < before {
                 cold.forget();
             }
             cold.fetch(core)?;
@@ -439,7 +455,8 @@ impl Sample {
 }
 
 impl Export {
-    /// Appends entries to `out` until it has about `bytes_max` bytes; a bucket is never cut.
+    /// Appends entries to `out` until it has `bytes_max` bytes, or one object more (all objects of
+    /// its hash).
     /// Returns early to let other work go on, and may read a segment from flash. False: that was
     /// the end.
     ///
@@ -501,7 +518,7 @@ impl Export {
             view.each_homed(bucket, visitor.me(), |slot| {
                 if place.includes(slot) {
                     match cold.look(core, stamp, slot.location()) {
-                        Look::Here => here.push(slot.location()),
+                        Look::Here => here.push((slot.tag(), slot.location())),
                         Look::Passed => {}
                         Look::Lacking => lacks = true,
                     }
@@ -510,7 +527,15 @@ impl Export {
             if lacks {
                 return; // the next step reads it, and visits this bucket again
             }
-            for location in here.drain(..) {
+            // In the order of tags, so that a bucket of large objects can be cut (range::G1).
+            here.sort_unstable();
+            let mut before = None;
+            for (tag, location) in here.drain(..) {
+                if out.len() >= bytes_max && before.is_some_and(|before| before != tag) {
+                    self.place.tag = tag;
+                    return;
+                }
+                before = Some(tag);
                 let entry = entry_at(core, location);
                 if contains(core, &self.range, entry.key) {
                     write(&entry, out);

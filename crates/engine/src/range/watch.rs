@@ -39,6 +39,9 @@ const BYTES_MAX: u64 = 64 << 20;
 /// page of the index.
 const BYTES_MIN: usize = 64 << 10;
 
+/// Bytes of an entry besides its key and value, about.
+const ENTRY_BYTES: usize = 48;
+
 /// Marks the writes to a range, until it is dropped.
 pub struct Watch {
     store: Arc<Store>,
@@ -140,18 +143,25 @@ fn charge_of(marks_bytes: usize) -> u64 {
 impl Core {
     /// W1: called after a key was written or removed, before the guard ends.
     #[inline(always)]
-    pub(crate) fn note_written(&self, table: TableId, key: &[u8], version: u64) {
+    pub(crate) fn note_written(
+        &self,
+        table: TableId,
+        key: &[u8],
+        value_bytes: usize,
+        version: u64,
+    ) {
         if self.watches.any.load(Ordering::Relaxed) {
-            self.mark(table, key, version);
+            self.mark(table, key, value_bytes, version);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn mark(&self, table: TableId, key: &[u8], version: u64) {
+    fn mark(&self, table: TableId, key: &[u8], value_bytes: usize, version: u64) {
         for watched in self.watches.list.read().expect("watches").iter() {
             if watched.table == table && contains(self, &watched.range, key) {
-                watched.marks.mark(self.hasher.hash(key), key, version);
+                let hash = self.hasher.hash(key);
+                watched.marks.mark(hash, key, value_bytes, version);
             }
         }
     }
@@ -176,6 +186,12 @@ impl Watch {
     /// Number of keys marked now.
     pub fn marked(&self) -> usize {
         self.watched.marks.count.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the marked keys' present entries, about.
+    pub fn marked_bytes(&self) -> usize {
+        let marks = &self.watched.marks;
+        marks.object_bytes.load(Ordering::Relaxed) + self.marked() * ENTRY_BYTES
     }
 
     /// Takes the marks: later writes are marked anew.

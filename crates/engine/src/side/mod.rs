@@ -33,6 +33,7 @@
 //! for which RAMCloud writes a synthetic tombstone, and replay does not depend on the order of
 //! segments.
 
+mod completions;
 mod replay;
 mod tombstones;
 
@@ -49,7 +50,8 @@ use crate::space::segment;
 use crate::space::tier::Tier;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store, TableId};
-use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
+use completions::Taken;
+use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::sync::yield_now;
 use duramen_format::entry::{self, Damage, Entry, Kind};
@@ -99,6 +101,9 @@ pub struct SideReport {
     /// Bytes of entries replayed, and of those taken over.
     pub bytes: u64,
     pub kept_bytes: u64,
+    /// Of those taken over, the bytes that nothing needs any more. They stay in memory until the
+    /// side log has ended.
+    pub dead_bytes: u64,
     pub version_max: u64,
 }
 
@@ -107,6 +112,7 @@ struct Totals {
     entries: AtomicU64,
     bytes: AtomicU64,
     kept_bytes: AtomicU64,
+    dead_bytes: AtomicU64,
     version_max: AtomicU64,
 }
 
@@ -136,8 +142,7 @@ pub struct SideLog {
     tombstones: Tombstones,
     /// Estimated number of objects that are still to come.
     expected: AtomicU64,
-    /// Completion records taken over.
-    completions: Mutex<HashSet<(TableId, RouteHash, ClientId, RpcId)>>,
+    completions: Taken,
     totals: Totals,
 }
 
@@ -174,7 +179,7 @@ impl Store {
             }),
             tombstones: Tombstones::default(),
             expected: AtomicU64::new(0),
-            completions: Mutex::default(),
+            completions: Taken::default(),
             totals: Totals::default(),
         }
     }
@@ -282,6 +287,7 @@ impl SideLog {
             entries: load(&self.totals.entries),
             bytes: load(&self.totals.bytes),
             kept_bytes: load(&self.totals.kept_bytes),
+            dead_bytes: load(&self.totals.dead_bytes),
             version_max: load(&self.totals.version_max),
         }
     }
@@ -326,6 +332,7 @@ impl SideLog {
             close(core, log, &mut tail);
         }
         self.tombstones.clear(&core.space);
+        self.completions.clear(&core.space);
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let given = self.version_floor.load(Ordering::Relaxed);
         log.raise_version_floor(given.max(version_max) + 1); // S4
@@ -409,6 +416,7 @@ impl SideLog {
             self.sweep(&unread);
         }
         self.tombstones.clear(&core.space);
+        self.completions.clear(&core.space);
         for window in log.swaps().abandon(&segments) {
             core.space
                 .retire(core.space.node_of(window), window, &core.epochs);

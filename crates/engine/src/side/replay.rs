@@ -1,5 +1,6 @@
 //! The replay of entries into a side log.
 
+use super::completions::Take;
 use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
 use crate::core::{Core, Visitor};
@@ -79,6 +80,7 @@ struct Replay<'a> {
     me: u16,
     tail: Tail,
     kept_bytes: u64,
+    dead_bytes: u64,
     /// Entries on flash that have the same tag as an entry of the group.
     cold: Gather,
 }
@@ -101,6 +103,7 @@ impl SideLog {
             visitor,
             tail,
             kept_bytes: 0,
+            dead_bytes: 0,
             cold: Gather::default(),
         };
         let result = replay.run(bytes);
@@ -108,6 +111,9 @@ impl SideLog {
         totals
             .kept_bytes
             .fetch_add(replay.kept_bytes, Ordering::Relaxed);
+        totals
+            .dead_bytes
+            .fetch_add(replay.dead_bytes, Ordering::Relaxed);
         let failed = matches!(result, Err(SideError::Store(_)));
         self.end(std::mem::take(&mut replay.tail), failed);
         result
@@ -408,6 +414,7 @@ impl Replay<'_> {
         change.counters.note_loaded(bytes);
         let new = Counted::of(entry);
         if let Some((place, slot, rival)) = rival {
+            self.dead_bytes += rival.padded_bytes as u64;
             change.replace(
                 Dropped::new(place, slot, &rival),
                 slot.moved_to(location),
@@ -449,6 +456,7 @@ impl Replay<'_> {
                 self.append(bytes, |out| tombstone.write_to(out));
                 change.counters.note_tombstone(bytes);
             }
+            self.dead_bytes += (rival.padded_bytes + bytes) as u64;
             let tag = arrival.index.tag(hash);
             change.remove(tag, Dropped::new(place, slot, &rival));
         }
@@ -462,11 +470,12 @@ impl Replay<'_> {
         if !self.tail.fits(bytes) {
             return Some(Need::Segment);
         }
-        let mut met = self.side.completions.lock().expect("completions met");
-        if !met.insert((arrival.table, record.route, record.client, record.rpc)) {
-            return None;
+        match self.side.completions.insert(&self.core.space, &record) {
+            Take::New => {}
+            Take::Known => return None,
+            Take::NoMemory => return Some(Need::Memory),
         }
-        drop(met);
+        self.dead_bytes += bytes as u64; // as far as segments know
         self.append(bytes, |out| out.copy_from_slice(arrival.raw));
         counters.note_tombstone(bytes);
         self.core.met_completion(arrival.entry);

@@ -18,6 +18,7 @@ mod flash;
 mod purge;
 mod range;
 mod side;
+mod steps;
 #[allow(dead_code)]
 #[path = "../durable/world.rs"]
 mod world;

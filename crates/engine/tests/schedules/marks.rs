@@ -53,7 +53,7 @@ impl Source {
     }
 
     fn mark(&self, version: u64) {
-        self.marks.mark(TAG, KEY, version);
+        self.marks.mark(TAG, KEY, 1, version);
     }
 
     fn locked(&self, work: impl FnOnce()) {

@@ -65,6 +65,9 @@ const SETTLE_US: u64 = 3_000_000;
 /// A source that has locked, and is not told by the target within this time that the migration is
 /// over, requests its end.
 const LOCK_US: u64 = 5_000_000;
+/// Most bytes that may be left for the lock. Before the lock the target says that it has room for
+/// them.
+const LOCK_BYTES: usize = 4 << 20;
 /// Outgoing migrations at once; the others wait for their turn.
 const SOURCES_MAX: usize = 2;
 
@@ -297,7 +300,7 @@ impl Migrations {
             self.leftovers.extend(target.take_leftover());
         }
         for leftover in &mut self.leftovers {
-            leftover.poll(out);
+            leftover.poll(env.clients, out);
         }
         let mut active = self.sources.values().filter(|s| s.is_active()).count();
         for source in self.sources.values_mut() {

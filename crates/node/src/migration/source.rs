@@ -1,10 +1,16 @@
-//! The source of a migration: sends all objects, then those written meanwhile; then nothing is
-//! served and the rest is sent.
+//! The source of a migration: sends all objects, then those written meanwhile and the completion
+//! records, in rounds; then nothing is served and the rest is sent.
+//!
+//! All of it goes in steps: a step copies `CHUNK_BYTES`, or one object more, and no other begins
+//! before there is room in the window. So little is held beside the store, whatever its objects'
+//! size, and these bytes are not charged to memory.
 
-use super::{ASK_US, Environment, LOCK_US, Names, Outputs, PATIENCE_US, REST_US, Result};
+use super::{
+    ASK_US, Environment, LOCK_BYTES, LOCK_US, Names, Outputs, PATIENCE_US, REST_US, Result,
+};
 use crate::job::{Exported, Job, JobResult, MigrationCompletion};
 use crate::requests::PeerRequest;
-use crate::serve::Clients;
+use crate::serve::{Clients, Records};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
@@ -18,19 +24,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Approximate bytes of entries in one message.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Messages in flight.
+/// Messages in flight, and their bytes before another one is sent.
 const WINDOW: usize = 4;
+const WINDOW_BYTES: usize = WINDOW * CHUNK_BYTES;
 /// Copying while the tablet is served is throttled, to leave time for requests: bytes per second if
 /// the tablet is not written to, and if it is. With two cores and one disk for four servers, p99 of
 /// requests was 3.4 times that of before at 100 MB/s, and 2.8 times at 30.
 const PACE_READ: u64 = 50_000_000;
 const PACE_WRITTEN: u64 = 30_000_000;
-/// Keys that are exported at once.
-const KEYS_AT_ONCE: usize = 64;
-/// Most marked keys that may be left for the lock.
+/// Each round is sent at twice the pace of the one before, so often: writes that are faster than
+/// the first rounds are overtaken.
+const PACE_DOUBLED_MAX: u32 = 6;
+/// Most marked keys that should be left for the lock, in `LOCK_BYTES` at most.
 const KEYS_FEW: usize = 256;
-/// After so many rounds the lock comes, with any number of keys.
-const ROUNDS_MAX: u32 = 32;
+/// After so many rounds the lock comes with more keys, or, if more bytes than `LOCK_BYTES` are
+/// left, the migration is given up: more is written than can be sent.
+const ROUNDS_MAX: u32 = 16;
 /// Requests that are being executed become durable within about this time.
 const RECORDS_US: u64 = 2_000;
 
@@ -44,6 +53,11 @@ struct Work {
     export: Option<Export>,
     /// Marked, and not exported yet.
     pending: VecDeque<(Box<[u8]>, u64)>,
+    is_in_round: bool,
+    records: Records,
+    /// Bytes of the records of this round, and of the last one: about as many come in the next.
+    record_bytes: usize,
+    record_bytes_before: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +65,7 @@ enum Step {
     /// Sets the watch first, then copies.
     Begin,
     Copy,
-    /// The marked keys.
+    /// The marked keys, then the completion records that are new.
     Round,
     /// Waits for guards that may still write, then takes the last marks.
     Lock,
@@ -67,8 +81,8 @@ enum Stage {
     Copying,
     /// Sends the marked keys, again and again.
     Rounds,
-    /// After everything is answered: once, until all of it is durable at the target
-    /// (migration::M9).
+    /// After everything is answered: until the target has room for the rest and, the first time,
+    /// all of it is durable there (migration::M9).
     Catching,
     Settling,
     /// Asks the coordinator for an answer, (again) at this time (migration::M9).
@@ -107,13 +121,10 @@ pub(super) struct Source {
     next: u64,
     rounds: u32,
     marked: usize,
+    left_bytes: usize,
     bytes_total: u64,
-    /// A round interrupts the copying.
-    is_relieving: bool,
     /// Nothing is exported before this time.
     rest_us: u64,
-    /// The target has stored all sent data.
-    has_settled: bool,
     /// The last report to the coordinator was that this locks.
     is_announced: bool,
     locked_us: Option<u64>,
@@ -136,10 +147,9 @@ impl Source {
             next: 0,
             rounds: 0,
             marked: 0,
+            left_bytes: 0,
             bytes_total: 0,
-            is_relieving: false,
             rest_us: 0,
-            has_settled: false,
             is_announced: false,
             locked_us: None,
             unlocks: false,
@@ -171,6 +181,10 @@ impl Source {
             watch: None,
             export: None,
             pending: VecDeque::new(),
+            is_in_round: false,
+            records: Records::new(self.table, self.range),
+            record_bytes: 0,
+            record_bytes_before: 0,
         })));
         self.stage = Stage::Copying;
         self.give(Step::Begin, out);
@@ -198,11 +212,11 @@ impl Source {
             Ok(exported) => exported,
             Err(reason) => return self.give_up(now_us, reason),
         };
-        let pace = match exported.marked > self.marked {
+        let pace = match exported.left_bytes > self.left_bytes {
             true => PACE_WRITTEN,
             false => PACE_READ,
-        };
-        self.marked = exported.marked;
+        } << self.rounds.min(PACE_DOUBLED_MAX);
+        (self.marked, self.left_bytes) = (exported.marked, exported.left_bytes);
         self.bytes_total = self.bytes_total.max(exported.bytes_total);
         let is_last = matches!(self.stage, Stage::Records(_)) && !exported.more;
         let bytes: usize = exported.chunks.iter().map(|chunk| chunk.len()).sum();
@@ -218,34 +232,45 @@ impl Source {
             self.send(now_us, Slice::default(), safe_version, true);
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Sent) {
-            Stage::Copying if self.is_relieving => {
-                self.is_relieving = exported.more;
-                Stage::Copying
-            }
-            Stage::Copying if exported.more => {
-                self.is_relieving = exported.is_crowded;
-                Stage::Copying
-            }
+            Stage::Copying if exported.more => Stage::Copying,
             Stage::Copying => Stage::Rounds,
             Stage::Rounds if exported.more => Stage::Rounds,
             Stage::Rounds => {
                 self.rounds += 1;
-                self.after_round()
+                let is_enough = match self.is_little_left() {
+                    true => self.rounds >= 2 * ROUNDS_MAX, // it was more before each lock
+                    false => self.rounds >= ROUNDS_MAX,
+                };
+                if is_enough {
+                    let (left, rounds) = (self.left_bytes, self.rounds);
+                    let reason = format!(
+                        "{left} bytes are left after {rounds} rounds: it is written too fast"
+                    );
+                    return self.give_up(now_us, reason);
+                }
+                match self.is_little_left() {
+                    true => Stage::Catching,
+                    false => Stage::Rounds,
+                }
             }
             Stage::Locking | Stage::Rest if exported.more => Stage::Rest,
             Stage::Locking | Stage::Rest => Stage::Records(now_us),
-            Stage::Records(_) if exported.more => Stage::Records(now_us + RECORDS_US),
+            Stage::Records(_) if exported.waits => Stage::Records(now_us + RECORDS_US),
+            Stage::Records(_) if exported.more => Stage::Records(now_us),
             Stage::Records(_) => Stage::Sent,
             other => other,
         };
     }
 
-    fn after_round(&self) -> Stage {
-        if self.marked <= KEYS_FEW || self.rounds >= ROUNDS_MAX {
-            Stage::Catching
-        } else {
-            Stage::Rounds
-        }
+    /// Whether the rest is so small that the lock is short.
+    fn is_little_left(&self) -> bool {
+        let are_few = self.marked <= KEYS_FEW || self.rounds >= ROUNDS_MAX;
+        are_few && self.left_bytes <= LOCK_BYTES
+    }
+
+    fn has_window(&self) -> bool {
+        let bytes = self.flights.values().map(|flight| flight.entries.len());
+        self.flights.len() < WINDOW && bytes.sum::<usize>() < WINDOW_BYTES
     }
 
     fn send(&mut self, now_us: u64, entries: Slice, safe_version: u64, last: bool) {
@@ -293,18 +318,17 @@ impl Source {
         if self.is_busy {
             return;
         }
-        let has_room = self.flights.len() < WINDOW && now_us >= self.rest_us;
+        let has_window = self.has_window();
+        let has_room = has_window && now_us >= self.rest_us;
         match self.stage {
-            Stage::Copying if has_room && self.is_relieving => self.give(Step::Round, out),
             Stage::Copying if has_room => self.give(Step::Copy, out),
             Stage::Rounds if has_room => self.give(Step::Round, out),
-            Stage::Catching if self.flights.is_empty() && !self.has_settled => {
+            Stage::Catching if self.flights.is_empty() => {
                 self.send(now_us, Slice::default(), 0, false);
                 self.stage = Stage::Settling;
                 self.ask(now_us, names, out);
             }
-            Stage::Catching | Stage::Settling if self.flights.is_empty() => {
-                self.has_settled = true;
+            Stage::Settling if self.flights.is_empty() => {
                 self.ask_coordinator(now_us, env, names, out);
             }
             Stage::Asking(due_us) if due_us <= now_us => {
@@ -312,8 +336,10 @@ impl Source {
             }
             Stage::Ready => self.lock(now_us, env, names, out),
             // No client is served: the sooner the better.
-            Stage::Rest => self.give(Step::Rest, out),
-            Stage::Records(due_us) if due_us <= now_us => self.give(Step::Records, out),
+            Stage::Rest if has_window => self.give(Step::Rest, out),
+            Stage::Records(due_us) if has_window && due_us <= now_us => {
+                self.give(Step::Records, out);
+            }
             _ => {}
         }
     }
@@ -374,9 +400,11 @@ impl Source {
 
     /// migration::M1: the view without this range is output before the job.
     fn lock(&mut self, now_us: u64, env: &Environment<'_>, names: &mut Names, out: &mut Outputs) {
-        let marked = self.work.as_ref().map_or(0, |work| lock(work).marked());
-        self.marked = marked;
-        if marked > KEYS_FEW && self.rounds < ROUNDS_MAX {
+        if let Some(work) = &self.work {
+            let work = lock(work);
+            (self.marked, self.left_bytes) = (work.marked(), work.left_bytes());
+        }
+        if !self.is_little_left() {
             if std::mem::take(&mut self.is_announced) {
                 let progress = self.progress(env, MigrationPhase::Copying);
                 out.reports.push((names.untracked(), progress));
@@ -416,8 +444,8 @@ impl Source {
             Stage::Ready if !self.is_busy => return 0,
             Stage::Asking(due_us) => due_us,
             _ if self.is_busy => u64::MAX,
-            Stage::Copying | Stage::Rounds if self.flights.len() < WINDOW => self.rest_us,
-            Stage::Records(due_us) => due_us,
+            Stage::Copying | Stage::Rounds if self.has_window() => self.rest_us,
+            Stage::Records(due_us) if self.has_window() => due_us,
             _ => u64::MAX,
         };
         let locked = self.locked_us.map_or(u64::MAX, |at_us| at_us + LOCK_US);
@@ -488,6 +516,10 @@ impl Work {
         self.watch.as_ref().map_or(0, Watch::marked)
     }
 
+    fn left_bytes(&self) -> usize {
+        self.watch.as_ref().map_or(0, Watch::marked_bytes) + self.record_bytes_before
+    }
+
     /// Runs on a worker.
     fn step(&mut self, step: Step) -> Result<Exported> {
         let mut out = Vec::new();
@@ -501,13 +533,8 @@ impl Work {
                 exported.bytes_total = self.estimate()?;
                 true
             }
-            Step::Copy => self.copy(&mut out)?,
-            Step::Round => {
-                if self.pending.is_empty() {
-                    self.take()?;
-                }
-                self.marks(&mut out)?
-            }
+            Step::Copy => self.relieve(&mut out)? || self.copy(&mut out)?,
+            Step::Round => self.round(&mut out)?,
             Step::Lock => {
                 self.store.quiesce();
                 self.take()?;
@@ -517,19 +544,15 @@ impl Work {
                 self.marks(&mut out)?
             }
             Step::Rest => self.marks(&mut out)?,
-            Step::Records if has_bug(Bug::RecordsStay) => false,
-            Step::Records => match self.clients.export(self.table, &self.range) {
-                Some(records) => {
-                    out = records;
-                    false
-                }
-                None => true,
-            },
+            Step::Records => {
+                let more = self.new_records(&mut out);
+                exported.waits = !more && self.records.is_running();
+                more || exported.waits
+            }
         };
-        exported.marked = self.marked();
-        exported.is_crowded = self.watch.as_ref().is_some_and(Watch::is_half_full);
+        (exported.marked, exported.left_bytes) = (self.marked(), self.left_bytes());
         exported.safe_version = self.store.version_floor();
-        exported.chunks = chunks(&out);
+        exported.chunks = chunks(out);
         Ok(exported)
     }
 
@@ -555,6 +578,41 @@ impl Work {
         Ok(true)
     }
 
+    /// Sends the marks if half of their room is used. False: it is not.
+    fn relieve(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        if self.pending.is_empty() && self.watch.as_ref().is_some_and(Watch::is_half_full) {
+            self.take()?;
+        }
+        self.marks(out)?;
+        Ok(!out.is_empty())
+    }
+
+    /// A part of a round. Sending the records may take long: marks interrupt it.
+    fn round(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        if !std::mem::replace(&mut self.is_in_round, true) {
+            self.take()?;
+        }
+        if self.relieve(out)? || self.new_records(out) {
+            return Ok(true);
+        }
+        self.is_in_round = false;
+        self.record_bytes_before = std::mem::take(&mut self.record_bytes);
+        Ok(false)
+    }
+
+    /// Completion records that are new since the last round. False: that were all.
+    fn new_records(&mut self, out: &mut Vec<u8>) -> bool {
+        if has_bug(Bug::RecordsStay) {
+            return false;
+        }
+        let before = out.len();
+        let more = self
+            .clients
+            .export_some(&mut self.records, CHUNK_BYTES, out);
+        self.record_bytes += out.len() - before;
+        more
+    }
+
     fn take(&mut self) -> Result<()> {
         let Some(watch) = &self.watch else {
             return Ok(());
@@ -568,28 +626,24 @@ impl Work {
     }
 
     fn marks(&mut self, out: &mut Vec<u8>) -> Result<bool> {
-        while out.len() < CHUNK_BYTES && !self.pending.is_empty() {
-            let count = self.pending.len().min(KEYS_AT_ONCE);
-            let some: Vec<_> = self.pending.drain(..count).collect();
-            let exported = self.store.export_keys(self.table, &some, out);
-            exported.map_err(reason)?;
-        }
+        let (store, pending) = (&self.store, &mut self.pending);
+        let exported = store.export_some_keys(self.table, pending, CHUNK_BYTES, out);
+        exported.map_err(reason)?;
         Ok(!self.pending.is_empty())
     }
 }
 
-/// Cuts entries into messages.
-fn chunks(mut entries: &[u8]) -> Vec<Slice> {
-    let mut chunks = Vec::new();
-    while !entries.is_empty() {
-        let mut at = 0;
-        while at < entries.len() && at < CHUNK_BYTES {
-            let entry = duramen_format::entry::parse(&entries[at..]);
-            at += entry.expect("it was just written").padded_bytes;
+/// Cuts entries into messages, which share their bytes: one message if no hashes are equal.
+fn chunks(entries: Vec<u8>) -> Vec<Slice> {
+    let entries = Slice::from(entries);
+    let (mut chunks, mut from, mut at) = (Vec::new(), 0, 0);
+    while at < entries.len() {
+        let entry = duramen_format::entry::parse(&entries[at..]);
+        at += entry.expect("it was just written").padded_bytes;
+        if at - from >= CHUNK_BYTES || at == entries.len() {
+            chunks.push(entries.part(from..at));
+            from = at;
         }
-        let (chunk, rest) = entries.split_at(at);
-        chunks.push(chunk.into());
-        entries = rest;
     }
     chunks
 }

@@ -2,10 +2,12 @@
 //! when all have arrived.
 
 use super::{
-    ASK_US, Environment, LOOK_US, Names, Outputs, PATIENCE_US, REST_US, Result, SETTLE_US,
+    ASK_US, Environment, LOCK_BYTES, LOOK_US, Names, Outputs, PATIENCE_US, REST_US, Result,
+    SETTLE_US,
 };
 use crate::job::{Job, JobResult, MigrationCompletion};
 use crate::requests::RequestId;
+use crate::serve::Clients;
 use duramen::Store;
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
 use duramen_base::planted::{Bug, has_bug};
@@ -18,6 +20,10 @@ use std::sync::Arc;
 
 /// Most messages ahead of the first missing one.
 const AHEAD_MAX: u64 = 64;
+/// Bytes of messages that are being replayed before no other one is accepted.
+const REPLAYING_MAX: usize = 4 << 20;
+/// A replay that takes longer is waiting for memory or a device: no client should wait for that.
+const REPLAY_US: u64 = 2_000_000;
 /// Segments of the side log that may wait to be written before the source is held up: the rest to
 /// write after it has locked.
 const UNWRITTEN_MAX: usize = 2;
@@ -47,9 +53,27 @@ enum Stage {
 
 /// A message that has arrived.
 enum Arrival {
-    /// The requests that wait for the answer.
-    Replaying(Vec<RequestId>),
+    Replaying {
+        /// The requests that wait for the answer.
+        waiting: Vec<RequestId>,
+        bytes: usize,
+        until_us: u64,
+    },
     Replayed,
+}
+
+impl Arrival {
+    fn is_replaying(&self) -> bool {
+        matches!(self, Arrival::Replaying { .. })
+    }
+
+    fn into_waiting(self, sequence: u64) -> impl Iterator<Item = (RequestId, u64)> {
+        let waiting = match self {
+            Arrival::Replaying { waiting, .. } => waiting,
+            Arrival::Replayed => Vec::new(),
+        };
+        waiting.into_iter().map(move |request| (request, sequence))
+    }
 }
 
 /// The target of a migration; see the module.
@@ -70,7 +94,7 @@ pub(super) struct Target {
     /// Replayed requests; they are answered when few bytes are left to be written, and the last one
     /// when the outcome of the migration is known.
     held: Vec<(RequestId, u64)>,
-    /// An empty message: answered when all before it is durable (migration::M9).
+    /// The first empty message: answered when all before it is durable (migration::M9).
     settling: Option<u64>,
     /// The deadline for everything (migration::M9).
     until_us: u64,
@@ -164,19 +188,21 @@ impl Target {
             Stage::Reporting(..) | Stage::Reported => return out.answer(request, migrated),
             Stage::Filling => {}
         }
+        let is_too_much =
+            sequence >= self.whole + AHEAD_MAX || self.replaying_bytes() > REPLAYING_MAX;
         match self.arrivals.get_mut(&sequence) {
-            Some(Arrival::Replaying(waiting)) => return waiting.push(request),
+            Some(Arrival::Replaying { waiting, .. }) => return waiting.push(request),
             Some(Arrival::Replayed) => return self.held.push((request, sequence)),
             None if sequence < self.whole => return self.held.push((request, sequence)),
-            None if sequence >= self.whole + AHEAD_MAX => return out.answer(request, not_yet),
+            None if is_too_much => return out.answer(request, not_yet),
             None => {}
         }
         let Some(side) = self.side.clone() else {
             return out.answer(request, not_yet);
         };
-        if self.bytes_total == 0
-            && let Err(reason) = room_for(message.bytes_total, env.store)
-        {
+        let is_question = entries.is_empty() && !message.last;
+        let bytes = self.wants_room(&message, entries.len());
+        if let Err(reason) = room_for(bytes, &side, env.store) {
             self.fail(now_us, reason.clone());
             return out.answer(request, PeerAnswer::MigrationRefused { reason });
         }
@@ -185,10 +211,14 @@ impl Target {
         if message.last {
             self.last = Some(sequence);
         }
-        self.arrivals
-            .insert(sequence, Arrival::Replaying(vec![request]));
-        if entries.is_empty() && !message.last {
-            self.settling = Some(sequence);
+        let arrival = Arrival::Replaying {
+            waiting: vec![request],
+            bytes: entries.len(),
+            until_us: now_us + REPLAY_US,
+        };
+        self.arrivals.insert(sequence, arrival);
+        if is_question {
+            self.settling.get_or_insert(sequence);
             return self.replayed(now_us, sequence, Ok(()));
         }
         let run = self.run;
@@ -198,20 +228,29 @@ impl Target {
         }));
     }
 
+    /// Bytes for which a message needs room: the first one for all, and the source's question
+    /// before it locks for the rest.
+    fn wants_room(&self, message: &MigrateEntries, entries: usize) -> u64 {
+        match entries {
+            _ if message.last => 0,
+            0 => LOCK_BYTES as u64,
+            _ if self.bytes_total == 0 => message.bytes_total,
+            bytes => bytes as u64,
+        }
+    }
+
     /// A message was replayed.
     pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<()>) {
         if let Err(reason) = result {
             // Its job has ended: the entries are taken back when the others have ended.
-            if let Some(Arrival::Replaying(waiting)) = self.arrivals.remove(&sequence) {
-                let held = waiting.into_iter().map(|request| (request, sequence));
-                self.held.extend(held);
+            if let Some(arrival) = self.arrivals.remove(&sequence) {
+                self.held.extend(arrival.into_waiting(sequence));
             }
             return self.fail(now_us, reason);
         }
         let before = self.arrivals.insert(sequence, Arrival::Replayed);
-        if let Some(Arrival::Replaying(waiting)) = before {
-            let held = waiting.into_iter().map(|request| (request, sequence));
-            self.held.extend(held);
+        if let Some(arrival) = before {
+            self.held.extend(arrival.into_waiting(sequence));
         }
         while let Some(Arrival::Replayed) = self.arrivals.get(&self.whole) {
             self.arrivals.remove(&self.whole);
@@ -224,7 +263,24 @@ impl Target {
 
     fn is_replaying(&self) -> bool {
         let mut arrivals = self.arrivals.values();
-        arrivals.any(|arrival| matches!(arrival, Arrival::Replaying(_)))
+        arrivals.any(Arrival::is_replaying)
+    }
+
+    fn replaying_bytes(&self) -> usize {
+        let bytes = self.arrivals.values().map(|arrival| match arrival {
+            Arrival::Replaying { bytes, .. } => *bytes,
+            Arrival::Replayed => 0,
+        });
+        bytes.sum()
+    }
+
+    /// When the first replay has taken too long.
+    fn stuck_us(&self) -> u64 {
+        let untils = self.arrivals.values().map(|arrival| match arrival {
+            Arrival::Replaying { until_us, .. } => *until_us,
+            Arrival::Replayed => u64::MAX,
+        });
+        untils.min().unwrap_or(u64::MAX)
     }
 
     /// Continues the migration.
@@ -235,6 +291,9 @@ impl Target {
         names: &mut Names,
         out: &mut Outputs,
     ) {
+        if matches!(self.stage, Stage::Filling) && self.stuck_us() <= now_us {
+            self.fail(now_us, "the target finds no memory in time".to_owned());
+        }
         self.answer(out);
         if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
             && !self.is_replaying()
@@ -365,7 +424,8 @@ impl Target {
     pub fn due_us(&self, now_us: u64) -> u64 {
         let own = match &self.stage {
             Stage::Reporting(_, due_us) => *due_us,
-            Stage::Filling | Stage::Committing(_) => self.progress_us.min(self.until_us),
+            Stage::Filling => self.progress_us.min(self.until_us).min(self.stuck_us()),
+            Stage::Committing(_) => self.progress_us.min(self.until_us),
             Stage::Asking(due_us) => self.until_us.min(*due_us),
             Stage::Waiting | Stage::Reported => u64::MAX,
         };
@@ -379,6 +439,12 @@ impl Target {
     fn fail(&mut self, now_us: u64, reason: String) {
         if let Stage::Filling | Stage::Committing(_) | Stage::Asking(_) = self.stage {
             self.refused = Some(reason.clone());
+            for (sequence, arrival) in &mut self.arrivals {
+                if let Arrival::Replaying { waiting, .. } = arrival {
+                    let held = waiting.drain(..).map(|request| (request, *sequence));
+                    self.held.extend(held);
+                }
+            }
             self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
         }
     }
@@ -410,7 +476,7 @@ impl Target {
     fn leftover(&mut self) -> Option<Leftover> {
         let side = self.side.take()?;
         let arrivals = self.arrivals.values();
-        let replaying = arrivals.filter(|arrival| matches!(arrival, Arrival::Replaying(_)));
+        let replaying = arrivals.filter(|arrival| arrival.is_replaying());
         Some(Leftover {
             run: self.run,
             table: self.table,
@@ -429,7 +495,7 @@ impl Target {
             .arrivals
             .values_mut()
             .flat_map(|arrival| match arrival {
-                Arrival::Replaying(waiting) => std::mem::take(waiting),
+                Arrival::Replaying { waiting, .. } => std::mem::take(waiting),
                 Arrival::Replayed => Vec::new(),
             });
         let held = self.held.drain(..).map(|(request, _)| request);
@@ -451,15 +517,18 @@ impl Leftover {
         self.replaying -= 1;
     }
 
-    /// Outputs the job that takes it back, once, when no replay uses it any more.
-    pub fn poll(&mut self, out: &mut Outputs) {
+    /// Outputs the job that takes it back, with its completion records: once, when no replay uses
+    /// it any more.
+    pub fn poll(&mut self, clients: &Arc<Clients>, out: &mut Outputs) {
         if self.is_given || self.replaying > 0 {
             return;
         }
         self.is_given = true;
         let (side, run) = (self.side.clone(), self.run);
+        let (clients, table, range) = (clients.clone(), self.table, self.range);
         out.jobs.push(Job::new("take back", move || {
             let _ = side.abort(); // no effect on one that had ended
+            clients.purge(table, &range);
             JobResult::Migration(run, MigrationCompletion::TakenBack)
         }));
     }
@@ -489,16 +558,17 @@ pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
         .max(memory * FULL_PERCENT / 100)
 }
 
-/// A refusal now is better than after the source has sent everything.
-fn room_for(bytes: u64, store: &Arc<Store>) -> Result<()> {
+/// A refusal now is better than after the source has sent everything, or while it is locked. Dead
+/// bytes of the side log stay until its end.
+fn room_for(bytes: u64, side: &SideLog, store: &Arc<Store>) -> Result<()> {
     let stats = store.engine().stats();
     let limit = takes_over_max(&stats);
-    if stats.live_bytes.saturating_add(bytes) <= limit {
+    let used = stats.live_bytes.saturating_add(side.report().dead_bytes);
+    if bytes == 0 || used.saturating_add(bytes) <= limit {
         return Ok(());
     }
     Err(format!(
-        "no room: {bytes} bytes come, {} are there, and {limit} may be",
-        stats.live_bytes
+        "no room: {bytes} bytes come, {used} are there, and {limit} may be"
     ))
 }
 

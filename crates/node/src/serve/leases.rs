@@ -224,8 +224,18 @@ mod tests {
             now_us += 1_000;
         }
         assert!(asked_about >= COUNT, "{asked_about}");
+        // Clients that have ended, and of which a request waited, stay for some seconds.
+        all_end(&mut leases, now_us + 6_000_000);
         assert!((COUNT / 2..COUNT * 51 / 100).contains(&(clients.size().0 as u64)));
         assert!((80_000_000..100_000_000).contains(&leases.due_us()));
+    }
+
+    /// The coordinator answers about all clients that are asked about now: none has a lease.
+    fn all_end(leases: &mut Leases, now_us: u64) {
+        while let Some((token, _)) = leases.poll(now_us) {
+            let nobody = CoordinatorAnswer::ClientsAlive { clients: vec![] };
+            leases.answered(token, Some(&nobody));
+        }
     }
 
     fn charged_bytes(store: &Store) -> u64 {
@@ -288,10 +298,7 @@ mod tests {
         assert_eq!(execute(7, 2, 1), Begin::Execute);
         assert_eq!(execute(7, 2, 1), Begin::Done(b"result".to_vec()));
         // All leases end.
-        while let Some((token, _)) = leases.poll(20_000_000) {
-            let nobody = CoordinatorAnswer::ClientsAlive { clients: vec![] };
-            leases.answered(token, Some(&nobody));
-        }
+        all_end(&mut leases, 20_000_000);
         assert_eq!(clients.size(), (0, 0));
         (0..100).for_each(|_| leases.charge(&store));
         assert!(charged_bytes(&store) - before <= 1 << 20);

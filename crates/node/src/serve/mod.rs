@@ -38,6 +38,7 @@ mod once;
 mod operation;
 
 pub use once::Clients;
+pub(crate) use once::Records;
 
 use crate::view::{Route, View};
 use duramen_base::ids::{Level, MapVersion, RouteHash, ServerId, TableId};

@@ -1,6 +1,6 @@
 //! The completion records of this server's clients: trackers, joined to the records in the log.
 
-use duramen_base::ids::{ClientId, KeyRange, RouteHash, TableId};
+use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId, TableId};
 use duramen_base::limits::RPC_WINDOW;
 use duramen_cluster::rifl::{self, Begin, Tracker};
 use duramen_engine::{Completions, Position};
@@ -36,6 +36,52 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
         rpc: rpc.id,
         ack: rpc.acknowledged,
         result: &[],
+    }
+}
+
+/// Appends a record as a log has it.
+fn write(completion: &rifl::Completion, out: &mut Vec<u8>) {
+    let record = Completion {
+        result: &completion.result,
+        ..self::completion(completion.table, completion.route, completion.rpc)
+    };
+    let start = out.len();
+    out.resize(start + record.padded_bytes(), 0);
+    record.write_to(&mut out[start..]);
+}
+
+/// Rounds over the records of a range ([`Clients::export_some`]).
+pub(crate) struct Records {
+    table: TableId,
+    range: KeyRange,
+    /// By shard: the round since whose beginning records are exported.
+    since: [u32; SHARDS],
+    /// The position, and the round that has begun there.
+    shard: usize,
+    next: Option<(ClientId, RpcId)>,
+    begun: u32,
+    /// This round has met a request that is not durable yet.
+    is_running: bool,
+}
+
+impl Records {
+    const FIRST: (ClientId, RpcId) = (ClientId(0), RpcId(0));
+
+    pub fn new(table: TableId, range: KeyRange) -> Records {
+        Records {
+            table,
+            range,
+            since: [0; SHARDS],
+            shard: 0,
+            next: None,
+            begun: 0,
+            is_running: false,
+        }
+    }
+
+    /// Whether the last round has met a request that is not durable yet.
+    pub fn is_running(&self) -> bool {
+        self.is_running
     }
 }
 
@@ -138,21 +184,54 @@ impl Clients {
         self.with(rpc.client, |tracker| tracker.abandon(rpc));
     }
 
-    /// The records of a range that another master takes over, in the form of a log, one after the
-    /// other; no request of the range begins any more. `None`: a request of it is not durable yet.
-    /// Call it again after a commit, and `Servant::settle` by each thread.
+    /// Appends records of a range that another master takes over, in the form of a log, one after
+    /// the other, until `out` has about `bytes_max` bytes. False: the round is over, and the next
+    /// call begins another (rifl::L6).
+    pub(crate) fn export_some(
+        &self,
+        of: &mut Records,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        while let Some(shard) = self.shards.get(of.shard) {
+            if out.len() >= bytes_max {
+                return true;
+            }
+            let mut tracker = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let from = match of.next {
+                Some(next) => next,
+                None => {
+                    of.begun = tracker.begin_round();
+                    of.is_running &= of.shard > 0;
+                    Records::FIRST
+                }
+            };
+            let since = of.since[of.shard];
+            let most = bytes_max - out.len();
+            let some = tracker.export_some((of.table, &of.range), since, from, most);
+            drop(tracker);
+            for completion in &some.records {
+                write(completion, out);
+            }
+            of.is_running |= some.is_running;
+            of.next = some.next;
+            if of.next.is_none() {
+                of.since[of.shard] = of.begun;
+                of.shard += 1;
+            }
+        }
+        of.shard = 0;
+        false
+    }
+
+    /// All records of a range at once. No request of the range begins any more. `None`: a request
+    /// of it is not durable yet. Call it again after a commit, and `Servant::settle` by each
+    /// thread.
     pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for tracker in self.each() {
             for completion in tracker.export(table, range)? {
-                let rifl::Completion { rpc, result, .. } = &completion;
-                let record = Completion {
-                    result,
-                    ..self::completion(table, completion.route, *rpc)
-                };
-                let start = bytes.len();
-                bytes.resize(start + record.padded_bytes(), 0);
-                record.write_to(&mut bytes[start..]);
+                write(&completion, &mut bytes);
             }
         }
         Some(bytes)

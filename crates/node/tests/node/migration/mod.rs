@@ -3,6 +3,7 @@
 //! is lost, and no client is shown a stale value.
 
 mod crashes;
+mod large;
 mod planted;
 mod scenarios;
 mod world;

@@ -152,7 +152,7 @@ impl World {
     }
 
     /// `kind`: below 4 a read, 4 a removal, else a write.
-    fn act(&mut self, n: usize, kind: u64) {
+    pub fn act(&mut self, n: usize, kind: u64) {
         self.settle(n);
         let servers = self.servers_of(self.route_of(n));
         if self.keys[n].waiting.is_some() || servers.is_empty() {
