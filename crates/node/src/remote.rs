@@ -379,8 +379,8 @@ impl Remote {
         }
     }
 
-    /// An unanswered request is not lost: its connection moves. This does not hold for leases: pings
-    /// on their connection are answered although the backup's disk hangs.
+    /// An unanswered request is not lost: its connection moves. This does not hold for leases:
+    /// pings on their connection are answered although the backup's disk hangs.
     pub fn moving(&mut self, now_us: u64, call: PeerCall) {
         let is_bulk = |open: &&mut Open| !matches!(open.request, Request::Renew(_));
         let open = self.calls.get_mut(&call).filter(is_bulk);
