@@ -3,8 +3,8 @@
 //!
 //! Several segments are read at once, each piece by piece; pieces that have arrived are replayed by
 //! jobs, side by side, while the next pieces are in flight. The pieces in flight or waiting for a
-//! thread are bounded. A slow link has few of them: the number grows while answers come quickly, and
-//! shrinks otherwise.
+//! thread are bounded. A slow link has few of them: the number grows while answers come quickly,
+//! and shrinks otherwise.
 //!
 //! **Invariants**
 //! - R1: entries that are reported as replayed are durably part of this server's own log.
@@ -17,8 +17,8 @@
 //!   nothing is left of it.
 //! - R6: a segment counts when all of its pieces were replayed. They may come from several
 //!   replicas, because each holder gives pieces only of a replica with the order's certificate
-//!   (backup_service::B5): the same bytes, in the same order. If a piece is damaged, or a holder has
-//!   no such replica, the segment begins anew.
+//!   (backup_service::B5): the same bytes, in the same order. If a piece is damaged, or a holder
+//!   has no such replica, the segment begins anew.
 //!
 //! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
@@ -68,8 +68,8 @@ const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
 /// A segment is given up after this many requests in vain to each of its sources.
 const ROUNDS_MAX: usize = 6;
-/// A replayed partition is given up, for another master, if none of its segments becomes durable for
-/// this time: longer than the replacement of silent backups takes.
+/// A replayed partition is given up, for another master, if none of its segments becomes durable
+/// for this time: longer than the replacement of silent backups takes.
 const SETTLE_US: u64 = 15_000_000;
 /// Interval of the progress reports for people.
 const PROGRESS_US: u64 = 250_000;
@@ -115,7 +115,8 @@ enum Stage {
     Replaying,
     /// A job commits it.
     Committing,
-    /// It is being stored; given up at this time, unless fewer segments than these are left by then.
+    /// It is being stored. It is given up at this time, unless fewer segments than these are left
+    /// by then.
     Settling(SideCommit, u64, usize),
     /// It is reported to the coordinator, (again) at this time.
     Reporting(PartitionOutcome, u64),

@@ -5,8 +5,8 @@ use crate::recovery::{everything_is_served, served};
 use duramen_wire::native::message::ClusterSettings;
 use std::collections::BTreeMap;
 
-/// Requests that were on their way were repeated: the links were full of copies, and nothing arrived
-/// in time. A log of 30 MB took minutes at 100 Mbit/s, with 20 times its bytes sent.
+/// Requests that were on their way were repeated: the links were full of copies, and nothing
+/// arrived in time. A log of 30 MB took minutes at 100 Mbit/s, with 20 times its bytes sent.
 #[test]
 fn a_crash_behind_slow_links_is_recovered_without_repetitions() {
     let settings = ClusterSettings {
