@@ -23,9 +23,11 @@ fn under_way(net: &Net) -> usize {
             _,
             _,
             NodeInput::Asked {
-                question, payload, ..
+                question: Peer::MigrateEntries(_),
+                payload,
+                ..
             },
-        ) if matches!(question, Peer::MigrateEntries(_)) => payload.len(),
+        ) => payload.len(),
         _ => 0,
     });
     bytes.sum()
