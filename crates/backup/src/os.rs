@@ -35,6 +35,8 @@ use crate::types::Mode;
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// The unit in which the operating system says how much space a file takes.
 const STAT_BLOCK_BYTES: u64 = 512;
+/// `f_type` of OpenZFS.
+const ZFS: i64 = 0x2fc1_2fc1;
 /// Bytes copied at once where the caller's memory is not aligned for the device.
 const BOUNCE_BYTES: usize = 1 << 20;
 /// Aligned buffers kept for reuse: one for each of the few threads that read at restart.
@@ -546,15 +548,14 @@ impl File for OsFile {
 
     fn fill_holes(&self) -> io::Result<u64> {
         let end = self.bytes()?;
-        let has_holes = self.cached.metadata()?.blocks() * STAT_BLOCK_BYTES < end;
-        if self.mode == Mode::Raw || !has_holes {
+        let blocks = || Ok::<_, io::Error>(self.cached.metadata()?.blocks() * STAT_BLOCK_BYTES);
+        if self.mode == Mode::Raw || blocks()? >= end || !reserves(&self.cached) {
             return Ok(end);
         }
         match rustix::fs::fallocate(&self.cached, FallocateFlags::empty(), 0, end) {
             Ok(()) => Ok(end),
             Err(Errno::NOSPC | Errno::DQUOT) => first_hole(&self.cached),
-            // A file system that compresses, or that reserves no space.
-            Err(_) => Ok(end),
+            Err(_) => Ok(end), // a file system that cannot
         }
     }
 
@@ -580,6 +581,12 @@ fn is_cached(file: &fs::File, at: u64) -> bool {
     let mut into = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(file, &mut into, at, ReadWriteFlags::NOWAIT);
     read != Err(Errno::AGAIN)
+}
+
+/// Whether the file system of the file reserves space. ZFS stores no zeros, writes elsewhere each
+/// time, and refuses a reservation that is longer than its free space, whatever the file has.
+fn reserves(file: &fs::File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as i64 != ZFS)
 }
 
 /// The first byte that was not written, or the length. Reserved space may count as a hole.

@@ -480,7 +480,13 @@ fn tables() {
          0      default                  memory    0\n\
          1      users                    memory    1\n",
     );
-    server.ask(&["table", "drop", "users"]).expect(0, "");
+    let dropped = server.ask(&["table", "drop", "users"]);
+    assert_eq!(dropped.code, Some(0), "{dropped:?}");
+    let said = String::from_utf8_lossy(&dropped.out);
+    assert!(
+        said.starts_with("dropped table `users` of the server at 127.0.0.1:"),
+        "{said}"
+    );
     server
         .ask(&["get", "k", "--table", "users"])
         .expect_error(3, "users");

@@ -10,9 +10,9 @@
 //!   too, and commits are refused (`closed`).
 //! - E4: a close that found no space changed nothing: the gate is opened again, and the threads
 //!   continue.
-//! - E6: in a fork of the process that opened the store, every call returns [`Error::Closed`] or
-//!   does nothing: the files are the parent's. Checked before a lock is waited for, and again
-//!   before a commit, since a closure under a guard may fork.
+//! - E6: in a fork of the process that opened the store, every call that may fail returns
+//!   [`Error::Closed`], and the others touch no file: the files are the parent's. Checked before a
+//!   lock is waited for, and again before a commit, since a closure under a guard may fork.
 
 use crate::durable::{Durable, Local};
 use crate::reentrancy;

@@ -229,11 +229,11 @@ impl Target {
     }
 
     /// Bytes for which a message needs room: the first one for all, and the source's question
-    /// before it locks for the rest.
+    /// before it locks for the rest, which is no more than all.
     fn wants_room(&self, message: &MigrateEntries, entries: usize) -> u64 {
         match entries {
             _ if message.last => 0,
-            0 => LOCK_BYTES as u64,
+            0 => message.bytes_total.min(LOCK_BYTES as u64),
             _ if self.bytes_total == 0 => message.bytes_total,
             bytes => bytes as u64,
         }

@@ -58,6 +58,9 @@ impl Pool {
     /// Whether an empty chunk is to be removed, with its tables: the pool can hand out others, or
     /// is empty and begins anew.
     pub fn can_spare(&self, chunk: &Chunk) -> bool {
+        if chunk.free() < chunk.objects {
+            return false;
+        }
         let others = self
             .chunks
             .iter()
@@ -66,7 +69,7 @@ impl Pool {
             (free + other.free(), used + other.objects - other.free())
         });
         let begins_anew = used == 0 && chunk.objects > FIRST_OBJECTS;
-        chunk.free() == chunk.objects && (free >= FIRST_OBJECTS || begins_anew)
+        free >= FIRST_OBJECTS || begins_anew
     }
 
     /// A chunk was removed.
