@@ -586,7 +586,7 @@ fn is_cached(file: &fs::File, at: u64) -> bool {
 /// Whether the file system of the file reserves space. ZFS stores no zeros, writes elsewhere each
 /// time, and refuses a reservation that is longer than its free space, whatever the file has.
 fn reserves(file: &fs::File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as i64 != ZFS)
+    rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type != ZFS)
 }
 
 /// The first byte that was not written, or the length. Reserved space may count as a hole.

@@ -322,7 +322,8 @@ Exit codes: 0 done, 2 wrong usage, 3 refused, with the reason (the table exists,
 4 no connection.";
 
 const SCAN_HELP: &str = "\
-A key that exists from beginning to end is printed at least once; it may be printed twice.
+A key that exists from beginning to end is printed at least once. It may be printed several times,
+and beyond --limit, if keys move between the members of a cluster meanwhile.
 
 EXAMPLES
   duramen scan

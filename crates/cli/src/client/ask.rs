@@ -268,17 +268,21 @@ fn mget(keys: &[OsString], server: &mut Servers, out: &mut Printer) -> Result<()
 }
 
 fn scan(args: &ScanArgs, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
-    let mut left = match args.limit {
+    let limit = match args.limit {
         0 => u64::MAX,
         limit => limit,
     };
-    server.walk(|server, member, (): &mut ()| {
+    // A walk that begins anew may print all keys again.
+    server.walk(|server, member, printed: &mut u64| {
+        let mut left = limit - *printed;
         scan_one(args, server, member, &mut left, out)?;
+        *printed = limit - left;
         Ok(match left {
             0 => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         })
-    })
+    })?;
+    Ok(())
 }
 
 fn scan_one(
