@@ -80,9 +80,9 @@ def words(member):
 
 
 def id_of(member):
-    version, _, _, _, cluster_id, *_ = words(member)
-    assert version == "3", words(member)
-    return cluster_id
+    """A member writes it when a coordinator has told it."""
+    wait_until(lambda: words(member)[0] == "3", "the member's file has the id")
+    return words(member)[4]
 
 
 def forget_id(member):
