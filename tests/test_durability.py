@@ -1125,6 +1125,7 @@ def test_a_file_size_limit_counts_as_a_full_disk(durable, tmp_path):
         [("SELECT", 7)],
         [("SET", "x", 1), ("MULTI",)],
         [("SET", "x", 1), ("HELLO", 3)],
+        [("SET", "x", 1), ("MONITOR",)],
     ],
 )
 def test_a_connection_whose_state_changed_in_a_failed_turn_is_closed(durable, tmp_path, commands):
@@ -1142,6 +1143,20 @@ def test_a_connection_whose_state_changed_in_a_failed_turn_is_closed(durable, tm
             wire.call("SET", "k", "2")
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         harness.wait_until(lambda: other.pipeline([("SET", "k", "1")])[0] == b"OK", "writes go on")
+
+
+def test_a_connection_that_is_in_another_transaction_after_a_failed_turn_is_closed(durable):
+    """It was in a transaction before, and in one afterwards: in another one."""
+    server = durable()
+    with server.connect() as wire:
+        assert wire.call("MULTI") == b"OK" and wire.call("SET", "k", "v") == b"QUEUED"
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        wire.send(encode("EXEC") + encode("MULTI"))
+        for _ in range(2):
+            with pytest.raises(ErrorReply, match="disk is full"):
+                wire.reply()
+        with pytest.raises(Closed):
+            wire.call("SET", "k", "2")
 
 
 def test_a_client_whose_state_is_as_before_stays_after_a_failed_turn(durable):

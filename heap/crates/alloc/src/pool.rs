@@ -55,8 +55,7 @@ impl Pool {
         Some((Arc::clone(chunk), object, again))
     }
 
-    /// Whether an empty chunk is to be removed, with its tables: the pool can hand out others, or
-    /// is empty and begins anew.
+    /// Whether an empty chunk is to be removed, with its tables: others have free objects enough.
     pub fn can_spare(&self, chunk: &Chunk) -> bool {
         if chunk.free() < chunk.objects {
             return false;
@@ -65,11 +64,7 @@ impl Pool {
             .chunks
             .iter()
             .filter(|other| other.first != chunk.first);
-        let (free, used) = others.fold((0, 0), |(free, used), other| {
-            (free + other.free(), used + other.objects - other.free())
-        });
-        let begins_anew = used == 0 && chunk.objects > FIRST_OBJECTS;
-        free >= FIRST_OBJECTS || begins_anew
+        others.map(|other| other.free()).sum::<u32>() >= FIRST_OBJECTS
     }
 
     /// A chunk was removed.

@@ -50,7 +50,8 @@ fn tables_of_freed_objects_are_given_back() {
             }
         }
         let kept = tables() - before;
-        assert!(kept < 64 << 10, "{faults:?}: {kept} bytes of tables");
+        // One run of addresses stays for each size, of 10,000 objects at most.
+        assert!(kept < 400 << 10, "{faults:?}: {kept} bytes of tables");
         heap.close();
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn multi(ctx: &mut Context<'_>) -> Done {
         return Err(Failure::Text("ERR MULTI calls can not be nested"));
     }
     ctx.client.gate |= gate::MULTI;
+    ctx.client.transactions += 1;
     ctx.client.show(shown::MULTI, true);
     ctx.client.transaction = Some(Box::default());
     ctx.ok()

@@ -94,16 +94,18 @@ pub(crate) struct Mode {
     db: Db,
     protocol: Protocol,
     is_silent: bool,
-    is_queueing: bool,
+    monitors: bool,
+    /// The number of the transaction in which it is; 0: it is in none.
+    transaction: u64,
 }
 
 impl Mode {
     /// Whether a client that was told of errors since `before` is mistaken about its state. It
     /// knows that an `EXEC` that failed has ended its transaction.
     pub(crate) fn misleads(self, before: Mode) -> bool {
-        let is_queueing = before.is_queueing && self.is_queueing;
+        let transaction = before.transaction.min(self.transaction);
         self != Mode {
-            is_queueing,
+            transaction,
             ..before
         }
     }
@@ -133,6 +135,8 @@ pub struct Client {
     /// Number of the last command that ran.
     pub(crate) last_command: u16,
     pub(crate) transaction: Option<Box<Transaction>>,
+    /// Number of transactions so far.
+    pub(crate) transactions: u64,
     pub(crate) watched: Watches,
     /// The conditions for sending the replies of this turn.
     pub(crate) wait: Wait,
@@ -164,6 +168,7 @@ impl Client {
             db: Db::Number(0),
             last_command: u16::MAX,
             transaction: None,
+            transactions: 0,
             watched: Watches::default(),
             wait: Wait::default(),
             asked_level: None,
@@ -281,7 +286,12 @@ impl Client {
             db: self.db,
             protocol: self.protocol,
             is_silent: self.gate & gate::REPLY_OFF != 0,
-            is_queueing: self.gate & gate::MULTI != 0,
+            monitors: self.monitors(),
+            transaction: if self.in_multi() {
+                self.transactions
+            } else {
+                0
+            },
         }
     }
 
