@@ -45,7 +45,7 @@ pub(crate) struct Carried {
     /// pressure (`pacer`).
     pub appended: u64,
     pub taxed: u64,
-    /// A writer has waited for memory, for longer than [`NOTED_WAIT`].
+    /// A writer has waited for memory, for longer than a moment (`write::NOTED_WAIT`).
     pub waited: bool,
     /// Sixteen times the average bytes of an entry: the length that `prefetch_entry` fetches.
     pub entry_bytes: Cell<u32>,
