@@ -85,6 +85,10 @@ def id_of(member):
     return words(member)[4]
 
 
+def ids_of(cluster):
+    return {id_of(member) for member in cluster.members}
+
+
 def forget_id(member):
     """As a version left it that knew of no ids."""
     _, name, disk, last, _, turn, _ = words(member)
@@ -171,7 +175,7 @@ def test_a_coordinator_starts_with_the_store_of_another_cluster(place):
     with Cluster(place / "one", 2, replicas=1) as one, Cluster(place / "two", 2, replicas=1) as two:
         filled(one, "before")
         filled(two, "other")
-        mine, foreign = id_of(one.members[0]), id_of(two.members[0])
+        (mine,), (foreign,) = ids_of(one), ids_of(two)
         assert mine != foreign
         right, their = one.coordinators[0], two.coordinators[0]
         right.kill()
@@ -200,7 +204,7 @@ def test_members_of_an_older_version(place):
     """They have an id, and do not know that of their cluster."""
     with Cluster(place, 3, replicas=2) as cluster:
         filled(cluster, "before")
-        right, cluster_id = cluster.coordinators[0], id_of(cluster.members[0])
+        right, (cluster_id,) = cluster.coordinators[0], ids_of(cluster)
         for member in cluster.members:
             member.kill()
             forget_id(member)
@@ -217,7 +221,7 @@ def test_members_of_an_older_version(place):
         wrong.kill()
         right.start()
         cluster.await_health()
-        assert {id_of(member) for member in cluster.members} == {cluster_id}
+        assert ids_of(cluster) == {cluster_id}
         everything_is_there(cluster, "before")
 
 

@@ -142,7 +142,15 @@ impl<M: Send + 'static> Hub<M> {
                 connection.input.skip(used);
                 connection.cluster_id = handshake.their_id();
                 connection.told_id = handshake.told_id();
-                self.is_known(id, role);
+                // This side got its id during the handshake: the server connects again, and gets
+                // the id too.
+                let is_greeted = connection.told_id == self.options.cluster_id;
+                match connection.side {
+                    Side::Theirs { .. } if role != Role::Client && !is_greeted => {
+                        self.close_because(id, Reason::Here);
+                    }
+                    _ => self.is_known(id, role),
+                }
             }
             Err(error) => self.refuse(id, error.into()),
         }
