@@ -144,7 +144,8 @@ impl<M: Send + 'static> Hub<M> {
                 connection.told_id = handshake.told_id();
                 // This side got its id during the handshake: the server connects again, and gets
                 // the id too.
-                let is_greeted = connection.told_id == self.options.cluster_id;
+                let is_greeted =
+                    connection.told_id == self.options.cluster_id || !handshake.has_ids();
                 match connection.side {
                     Side::Theirs { .. } if role != Role::Client && !is_greeted => {
                         self.close_because(id, Reason::Here);

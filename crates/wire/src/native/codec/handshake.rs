@@ -183,6 +183,11 @@ impl Handshake {
         self.told
     }
 
+    /// Whether the other side's version of the protocol has ids of clusters.
+    pub fn has_ids(&self) -> bool {
+        self.version >= WITH_IDS
+    }
+
     /// Continues with untrusted `input`, which begins after the bytes used so far; appends the
     /// bytes to be sent to `out`.
     ///
