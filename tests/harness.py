@@ -483,3 +483,19 @@ def fill(folder, left):
             file.flush()
             os.fsync(file.fileno())
     return ballast
+
+
+@contextlib.contextmanager
+def loop_device(image, sector_bytes=512):
+    """A block device with sectors of this length, whose blocks are in this file, detached again.
+    Without the right to make one, the test is skipped."""
+    command = ("losetup", "--find", "--show", "--sector-size", str(sector_bytes), image)
+    try:
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no loop device with sectors of {sector_bytes} bytes: {getattr(error, 'stderr', '') or error}")
+    device = made.stdout.strip()
+    try:
+        yield device
+    finally:
+        subprocess.run(("losetup", "--detach", device), check=True)

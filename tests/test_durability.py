@@ -572,21 +572,6 @@ def test_a_directory_that_is_deleted_under_a_server_is_a_failed_disk(durable, tm
     server.kill()
 
 
-@contextlib.contextmanager
-def loop_device(image):
-    """A block device whose blocks are in this file, detached again. Without the right to make one,
-    the test is skipped."""
-    try:
-        made = subprocess.run(["losetup", "--find", "--show", image], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"cannot make a block device here: {getattr(error, 'stderr', '') or error}")
-    device = made.stdout.strip()
-    try:
-        yield device
-    finally:
-        subprocess.run(["losetup", "--detach", device], check=True)
-
-
 def test_a_device_that_is_mounted_is_refused(tmp_path):
     """A mounted file system was overwritten while it was in use: the device was not claimed."""
     with harness.disk(tmp_path / "image", tmp_path / "mounted", 300 << 20) as place:
@@ -604,7 +589,7 @@ def test_a_block_device_is_claimed_and_opened_again(durable, tmp_path):
     image = tmp_path / "image"
     with open(image, "wb") as file:
         file.truncate(600 << 20)
-    with loop_device(image) as device:
+    with harness.loop_device(image) as device:
         claimed = os.open(device, os.O_RDWR | os.O_EXCL)
         said = refusal("--disk-mode", "raw", "--dir", device)
         assert device in said and "mounted" in said

@@ -1,7 +1,6 @@
 """The second tier: data larger than memory, on flash, with every value right and memory never over
 its budget."""
 
-import contextlib
 import json
 import os
 import random
@@ -964,29 +963,19 @@ def test_a_pipeline_that_names_a_key_twice_is_answered(tiered):
 # Devices whose sectors are not 512 bytes.
 
 
-@contextlib.contextmanager
-def loop_device(tmp_path, sector_bytes):
-    """A block device with sectors of this length, over a sparse file."""
+def image(tmp_path, sector_bytes):
+    """A sparse file for a block device with sectors of this length."""
     file = tmp_path / f"device-{sector_bytes}"
     with open(file, "wb") as made:
         made.truncate(1024 * MIB)
-    command = ("losetup", "--find", "--show", "--sector-size", str(sector_bytes), file)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no loop device with sectors of {sector_bytes} bytes: {error}")
-    device = done.stdout.strip()
-    try:
-        yield device
-    finally:
-        subprocess.run(("losetup", "--detach", device), check=True)
+    return file
 
 
 @pytest.mark.parametrize("sector_bytes", [512, 4096])
 def test_values_come_back_from_a_device_with_long_sectors(tiered, tmp_path, sector_bytes):
     # Reads at multiples of 512 failed on such a device: the server started without a message, and
     # 144 of 200 GETs were refused.
-    with loop_device(tmp_path, sector_bytes) as device:
+    with harness.loop_device(image(tmp_path, sector_bytes), sector_bytes) as device:
         server = tiered(file=device, size="512mb")
         count = 3 * MEMORY // (VALUE_BYTES + 64)
         with server.connect() as wire:
@@ -1004,7 +993,7 @@ def test_values_come_back_from_a_device_with_long_sectors(tiered, tmp_path, sect
 
 
 def test_a_device_whose_sectors_are_too_long_is_refused(start, tmp_path):
-    with loop_device(tmp_path, 16384) as device:
+    with harness.loop_device(image(tmp_path, 16384), 16384) as device:
         flash = ("--flash-file", device, "--flash-size", "512mb")
         command = (harness.BINARY, "serve", "--port", "0", "--memory", "64mb", "--level", "memory", *flash)
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
