@@ -35,7 +35,7 @@ const CALL_US_MAX: u64 = 30_000_000;
 /// Time for which a leader that cannot judge does not campaign: several campaigns of the others.
 const RESIGN_REST: Duration = Duration::from_secs(10);
 /// Interval at which a lasting problem is logged again.
-const SAY_AGAIN: Duration = Duration::from_secs(10);
+const LOG_AGAIN: Duration = Duration::from_secs(10);
 /// Interval at which the progress of recoveries is logged.
 const CHRONICLE_US: u64 = 20_000;
 /// Most connections: enough for a cluster of 10,000 servers and their tools.
@@ -78,7 +78,7 @@ struct Call {
 
 /// Times of the last log lines about problems that may last.
 #[derive(Default)]
-struct Said {
+struct LogTimes {
     /// It cannot judge which servers have crashed.
     unfit: Option<Instant>,
     /// A server refused an order.
@@ -87,9 +87,9 @@ struct Said {
     foreign: Option<Instant>,
 }
 
-/// Whether a problem is logged now: at most once in [`SAY_AGAIN`]. `last`: as in [`Said`].
-fn may_say(last: &mut Option<Instant>) -> bool {
-    let may = last.is_none_or(|said| said.elapsed() >= SAY_AGAIN);
+/// Whether a problem is logged now: at most once in [`LOG_AGAIN`]. `last`: as in [`LogTimes`].
+fn may_log(last: &mut Option<Instant>) -> bool {
+    let may = last.is_none_or(|time| time.elapsed() >= LOG_AGAIN);
     if may {
         *last = Some(Instant::now());
     }
@@ -112,7 +112,7 @@ pub(crate) struct Driver {
     swept_us: u64,
     roles: Sender<Role>,
     told: Option<Role>,
-    said: Said,
+    logged: LogTimes,
     /// Resignations because it could not judge.
     resigning: Resigning,
     figures: Figures,
@@ -167,7 +167,7 @@ impl Driver {
             swept_us: 0,
             roles,
             told: None,
-            said: Said::default(),
+            logged: LogTimes::default(),
             resigning: Resigning::default(),
             figures: Figures::default(),
             stops: None,
@@ -251,7 +251,7 @@ impl Driver {
                 connection,
                 message,
                 ..
-            } => self.asked(connection, &message),
+            } => self.on_request(connection, &message),
             Event::Answer {
                 request, message, ..
             } => self.answered(request, &message),
@@ -267,11 +267,11 @@ impl Driver {
                 tracing::debug!("a connection is gone: {reason}");
             }
             Event::Handed(_) => {}
-            Event::Told(news) => self.told(news),
+            Event::Mail(news) => self.on_news(news),
         }
     }
 
-    fn told(&mut self, news: News) {
+    fn on_news(&mut self, news: News) {
         match news {
             News::Leads(leads) => self.lead(leads),
             News::Stored { epoch, token } => {
@@ -475,7 +475,7 @@ impl Driver {
     }
 
     fn say_unfit(&mut self, asked: usize, answered: usize, is_denied: bool) {
-        if !may_say(&mut self.said.unfit) {
+        if !may_log(&mut self.logged.unfit) {
             return;
         }
         if is_denied {
@@ -495,7 +495,7 @@ impl Driver {
     /// The hub refused a server of a cluster with another id.
     fn foreign(&mut self, peer: SocketAddr, cluster_id: ClusterId) {
         self.handle(Input::Foreign { cluster_id });
-        if self.mistaken().is_none() && may_say(&mut self.said.foreign) {
+        if self.mistaken().is_none() && may_log(&mut self.logged.foreign) {
             let ours = self.hub.cluster_id();
             tracing::warn!(
                 %peer,
@@ -513,7 +513,7 @@ impl Driver {
 
     fn say_mistaken(&mut self) {
         if let Some(why) = self.mistaken()
-            && may_say(&mut self.said.foreign)
+            && may_log(&mut self.logged.foreign)
         {
             tracing::error!("not ready: {why}");
         }

@@ -40,7 +40,7 @@ impl<M> Handle<M> {
     }
 
     /// Queues mail, which [`Hub::poll`](crate::Hub::poll) returns in order as
-    /// [`Event::Told`](crate::Event::Told).
+    /// [`Event::Mail`](crate::Event::Mail).
     pub fn tell(&self, what: M) {
         self.mail().push_back(what);
         self.wake();

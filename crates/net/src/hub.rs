@@ -177,7 +177,7 @@ pub enum Event<M> {
         reason: Reason,
     },
     /// Mail sent by a [`Handle`].
-    Told(M),
+    Mail(M),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -467,7 +467,7 @@ impl<M: Send + 'static> Hub<M> {
         }
         if is_told {
             let told = self.handle.take();
-            self.pending.extend(told.into_iter().map(Event::Told));
+            self.pending.extend(told.into_iter().map(Event::Mail));
             for (link, address) in self.resolver.take() {
                 self.resolved(link, address);
             }

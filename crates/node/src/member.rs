@@ -59,7 +59,7 @@ const CONFIRM_SELDOM_US: u64 = 10_000_000;
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A request of the coordinator. `sender` and `target`: of the frame.
-    Told {
+    Order {
         request: RequestId,
         sender: ServerId,
         target: ServerId,
@@ -301,13 +301,13 @@ impl Member {
             return self.handle_ended(input, out);
         }
         match input {
-            Input::Told {
+            Input::Order {
                 request,
                 sender,
                 target,
                 question,
             } => {
-                self.told(now_us, request, sender, target, question, out);
+                self.on_order(now_us, request, sender, target, question, out);
             }
             Input::Pinged {
                 request,
@@ -369,7 +369,7 @@ impl Member {
 
     /// N5: a sender that takes this life for alive is told that it is over.
     fn handle_ended(&mut self, input: Input, out: &mut Vec<Output>) {
-        if let Input::Told { request, .. } = input {
+        if let Input::Order { request, .. } = input {
             let answer = ServerAnswer::Refused(Refusal::NotUp(self.me));
             out.push(Output::Answer { request, answer });
         }
@@ -572,7 +572,7 @@ impl Member {
         }
     }
 
-    fn told(
+    fn on_order(
         &mut self,
         now_us: u64,
         request: RequestId,
@@ -727,7 +727,7 @@ impl Member {
     }
 
     fn tablets(&mut self, request: RequestId, tablets: Tablets, out: &mut Vec<Output>) {
-        if tablets.version > self.owned.told().version {
+        if tablets.version > self.owned.latest().version {
             if let Err(error) = self.owned.tell(tablets) {
                 let refusal = Refusal::Invalid(error.to_string());
                 let answer = ServerAnswer::Refused(refusal);
@@ -737,7 +737,7 @@ impl Member {
             out.extend(self.owned.next_purge().map(Output::Purge));
             out.extend(self.owned.next_order().map(Output::Obey));
         }
-        let told = self.owned.told().version;
+        let told = self.owned.latest().version;
         if self.owned.done() >= told {
             return self.confirm(request, out); // N4
         }
@@ -751,7 +751,7 @@ impl Member {
             let answer = ServerAnswer::Refused(Refusal::Invalid(reason));
             out.push(Output::Answer { request, answer });
         }
-        if self.owned.told().version > version {
+        if self.owned.latest().version > version {
             out.extend(self.owned.next_order().map(Output::Obey));
         }
     }

@@ -153,13 +153,13 @@ impl Node {
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done, out),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
-            NodeInput::Asked {
+            NodeInput::Request {
                 request,
                 sender,
                 target,
                 question,
                 payload,
-            } => self.asked(now_us, request, sender, target, question, payload, out),
+            } => self.on_request(now_us, request, sender, target, question, payload, out),
             NodeInput::PeerAnswered { call, answer } => {
                 self.peer_answered(now_us, call, answer, &mut events, out);
             }
@@ -290,7 +290,7 @@ impl Node {
     }
 
     #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
-    fn asked(
+    fn on_request(
         &mut self,
         now_us: u64,
         request: RequestId,
@@ -607,7 +607,7 @@ impl Node {
         effects.reports.extend(head);
         life.client_leases.charge(life.store.engine());
         effects.reports.extend(life.client_leases.poll(now_us));
-        let (me, told) = (self.member.id(), self.member.owned().told().version);
+        let (me, told) = (self.member.id(), self.member.owned().latest().version);
         let members = self.member.members();
         life.recoveries
             .poll(now_us, me, told, members, &mut effects);
@@ -619,7 +619,7 @@ impl Node {
         life.loads.poll(
             now_us,
             me,
-            owned.told(),
+            owned.latest(),
             (&life.store, backup),
             &mut effects,
         );

@@ -43,7 +43,7 @@ pub enum NodeInput {
     /// An input of a [`Member`](crate::Member), except pings.
     Member(Input),
     /// A request of another server.
-    Asked {
+    Request {
         request: RequestId,
         sender: ServerId,
         target: ServerId,

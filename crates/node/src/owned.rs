@@ -13,7 +13,7 @@
 //! an order: it waits for no list, and only a list, recovery or migration that brings one of its
 //! ranges waits for it.
 //!
-//! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (docs/traps.md, trap 28).
+//! Paper: [Ousterhout15 §3]; differs: tablets are assigned declaratively (docs/traps.md, trap 28).
 
 use crate::order::{Order, Purge};
 use crate::ranges::{NotATable, Ranges, Tenures};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Owned {
     /// The list that was read last; its removals are applied.
-    told: Tablets,
+    latest: Tablets,
     owned: Ranges,
     /// The version of the list that is completely applied.
     done: TabletsVersion,
@@ -48,8 +48,8 @@ pub(crate) struct Owned {
 
 impl Owned {
     /// The list that was read last.
-    pub fn told(&self) -> &Tablets {
-        &self.told
+    pub fn latest(&self) -> &Tablets {
+        &self.latest
     }
 
     /// The version of the list that is completely applied.
@@ -65,7 +65,7 @@ impl Owned {
     /// # Panics
     /// If it is not newer (member::N4).
     pub fn tell(&mut self, tablets: Tablets) -> Result<(), NotATable> {
-        assert!(tablets.version > self.told.version, "N4");
+        assert!(tablets.version > self.latest.version, "N4");
         let owned = Ranges::all_of(&tablets)?;
         let served = Ranges::served_of(&tablets)?;
         let stays = self.staying(&tablets);
@@ -74,17 +74,17 @@ impl Owned {
             true => self.served.renewed(&served, tablets.version),
             false => self.served.kept(&served),
         };
-        self.told = tablets;
+        self.latest = tablets;
         let lost = match has_bug(Bug::NoPurge) {
             true => Ranges::default(),
             false => self.stained.without(&stays),
         };
         self.stained = self.stained.without(&lost);
         self.doomed = self.doomed.union(&lost);
-        let told = &self.told.tablets;
+        let latest = &self.latest.tablets;
         let goes_on = |migration: &MigrationId| {
             let is_it = |entry: &TabletEntry| matches!(entry.state, TabletState::Outgoing { migration: of, .. } if of == *migration);
-            told.iter().any(is_it)
+            latest.iter().any(is_it)
         };
         let lets_go = has_bug(Bug::LockLetGo);
         self.locked
@@ -105,7 +105,7 @@ impl Owned {
                 None => stays.push((entry.table, entry.range)),
                 _ if has_bug(Bug::NotEmptied) => stays.push((entry.table, entry.range)),
                 Some(migration) => {
-                    let same = self.told.tablets.iter().filter(|known| {
+                    let same = self.latest.tablets.iter().filter(|known| {
                         known.table == entry.table && incoming(known) == Some(migration)
                     });
                     let common = same.filter_map(|known| known.range.intersection(&entry.range));
@@ -119,14 +119,14 @@ impl Owned {
     /// The next order, if one is due and no range of its list is doomed (N9): one at a time.
     pub fn next_order(&mut self) -> Option<Order> {
         let waits = self.is_doomed(&self.owned) && !has_bug(Bug::PurgedComesBack);
-        if self.order.is_some() || self.done >= self.told.version || waits {
+        if self.order.is_some() || self.done >= self.latest.version || waits {
             return None;
         }
-        let mut tables = self.told.tables.clone();
-        let is_new = |held: &&TableEntry| self.told.tables.iter().all(|t| t.table != held.table);
+        let mut tables = self.latest.tables.clone();
+        let is_new = |held: &&TableEntry| self.latest.tables.iter().all(|t| t.table != held.table);
         tables.extend(self.held.iter().filter(is_new).cloned());
         let order = Order {
-            version: self.told.version,
+            version: self.latest.version,
             tables,
         };
         self.order = Some(order.clone());
@@ -138,14 +138,14 @@ impl Owned {
         let Some(order) = self.order.take_if(|order| order.version == version) else {
             return false;
         };
-        if order.version != self.told.version {
+        if order.version != self.latest.version {
             return false;
         }
         self.done = version;
         if has_bug(Bug::AnyListUnlocks) {
             self.locked.clear();
         }
-        let served = Ranges::served_of(&self.told).expect("it was read");
+        let served = Ranges::served_of(&self.latest).expect("it was read");
         let comes_back = has_bug(Bug::PurgedComesBack);
         assert!(comes_back || !self.is_doomed(&served), "N9");
         self.served = self.served.renewed(&served, version);
@@ -233,7 +233,7 @@ impl Owned {
     pub fn stain(&mut self, ranges: &Ranges) {
         let own = match has_bug(Bug::IncomingStays) {
             true => self.owned.clone(),
-            false => Ranges::served_of(&self.told).expect("it was read"),
+            false => Ranges::served_of(&self.latest).expect("it was read"),
         };
         self.stained = self.stained.union(&ranges.intersection(&own));
         self.doomed = self.doomed.union(&ranges.without(&own));

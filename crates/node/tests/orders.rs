@@ -19,7 +19,7 @@ fn handle(member: &mut Member, input: Input) -> Vec<Output> {
 }
 
 fn told(term: u32, target: ServerId, question: FromCoordinator) -> Input {
-    Input::Told {
+    Input::Order {
         request: RequestId(1),
         sender: ServerId::coordinator(term),
         target,

@@ -80,7 +80,7 @@ impl Coordinator {
             let enlist = caller.enlist.clone();
             for (reply, sender) in asked {
                 // The state may have changed meanwhile: everything is checked again.
-                self.asked(reply, sender, ToCoordinator::Enlist(enlist.clone()));
+                self.on_request(reply, sender, ToCoordinator::Enlist(enlist.clone()));
             }
         } else {
             let why = caller.why.take().unwrap_or_else(|| reason(call, ended));

@@ -86,7 +86,7 @@ pub struct Token(pub u64);
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A request arrived. `sender`: of the frame; `NONE` for clients and tools.
-    Asked {
+    Request {
         reply: ReplyId,
         sender: ServerId,
         question: ToCoordinator,
@@ -318,18 +318,18 @@ impl Coordinator {
     pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
         self.now_us = self.now_us.max(now_us);
         if let Some(reason) = &self.stopped {
-            if let Input::Asked { reply, .. } = input {
+            if let Input::Request { reply, .. } = input {
                 let answer = refused(Refusal::Store(reason.clone()));
                 self.out.push(Output::Answer { reply, answer });
             }
             return std::mem::take(&mut self.out);
         }
         match input {
-            Input::Asked {
+            Input::Request {
                 reply,
                 sender,
                 question,
-            } => self.asked(reply, sender, question),
+            } => self.on_request(reply, sender, question),
             Input::Answered {
                 call,
                 answer,
@@ -349,7 +349,7 @@ impl Coordinator {
         self.stopped.is_some()
     }
 
-    fn asked(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
+    fn on_request(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
         if let Some(answer) = self.consider(reply, sender, question) {
             if denies(&answer) {
                 self.ask_store();

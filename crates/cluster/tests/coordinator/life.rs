@@ -111,7 +111,7 @@ enum Wish {
     Head(SegmentId),
     Report(Source),
     /// Only a refusal matters.
-    Told,
+    Accepted,
     /// Logs that are not in its list; if a list requested after their first write does not have
     /// them either, they are gone.
     Strangers(Vec<ServerId>),

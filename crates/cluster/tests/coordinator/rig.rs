@@ -181,7 +181,7 @@ impl Rig {
     pub fn begin(&mut self, sender: ServerId, question: ToCoordinator) -> ReplyId {
         self.next_reply += 1;
         let reply = ReplyId(self.next_reply);
-        self.handle(Input::Asked {
+        self.handle(Input::Request {
             reply,
             sender,
             question,

@@ -24,7 +24,7 @@ const SECOND: u64 = 1_000 * MS;
 
 enum Event {
     /// A request of the coordinator arrives.
-    Asked {
+    Request {
         term: u32,
         call: CallId,
         to: ServerId,
@@ -153,7 +153,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Asked {
+            Event::Request {
                 term,
                 call,
                 to,
@@ -179,7 +179,7 @@ impl World {
                 sender,
                 question,
             } => {
-                let input = Input::Asked {
+                let input = Input::Request {
                     reply,
                     sender,
                     question,
@@ -277,7 +277,7 @@ impl World {
                 let question = question.clone();
                 self.at(
                     delay_us,
-                    Event::Asked {
+                    Event::Request {
                         term,
                         call,
                         to,
@@ -345,7 +345,7 @@ impl World {
         self.next_reply += 1;
         let reply = ReplyId(self.next_reply);
         let question = ToCoordinator::Admin(admin);
-        let input = Input::Asked {
+        let input = Input::Request {
             reply,
             sender: ServerId::NONE,
             question,

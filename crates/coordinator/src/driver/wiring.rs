@@ -1,7 +1,7 @@
 //! The wiring of the driver: converts frames to inputs of the state machine, and its outputs to
 //! frames.
 
-use super::{Asker, CALL_US_MAX, Call, Driver, State, may_say};
+use super::{Asker, CALL_US_MAX, Call, Driver, State, may_log};
 use duramen_base::ids::ServerId;
 use duramen_cluster::coordinator::{CallId, Input, ReplyId, Sign};
 use duramen_net::{ConnectionId, Message, Payload, Reason};
@@ -22,7 +22,7 @@ impl Call {
 
 impl Driver {
     /// coordinator::D4: handles a request.
-    pub(super) fn asked(&mut self, connection: ConnectionId, message: &Message) {
+    pub(super) fn on_request(&mut self, connection: ConnectionId, message: &Message) {
         self.figures.questions += 1;
         let frame = message.frame();
         let envelope = frame.header.envelope;
@@ -64,7 +64,7 @@ impl Driver {
                 let reply = ReplyId(self.next_reply);
                 let sender = asker.envelope.sender;
                 self.askers.insert(reply, asker);
-                self.handle(Input::Asked {
+                self.handle(Input::Request {
                     reply,
                     sender,
                     question,
@@ -188,7 +188,7 @@ impl Driver {
 
     /// Logs a refusal, but not often: the call is repeated while its reason lasts.
     fn say_refused(&mut self, address: &str, refusal: &str) {
-        if may_say(&mut self.said.refused) {
+        if may_log(&mut self.logged.refused) {
             tracing::warn!(address, "a server refused an order: {refusal}");
         }
     }

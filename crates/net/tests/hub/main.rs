@@ -749,7 +749,7 @@ fn other_threads_wake_it_in_time_and_nothing_they_say_is_lost() {
         hub.poll(Some(PATIENCE), &mut events);
         for event in events.drain(..) {
             match event {
-                Event::Told(n) => {
+                Event::Mail(n) => {
                     assert_eq!(n, next);
                     next += 1;
                 }

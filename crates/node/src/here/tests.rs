@@ -97,7 +97,7 @@ impl Rig {
             tables: vec![table()],
             tablets: state.map(entry).into_iter().collect(),
         };
-        self.handle(NodeInput::Member(Input::Told {
+        self.handle(NodeInput::Member(Input::Order {
             request: RequestId(1),
             sender: ServerId::coordinator(1),
             target: ME,

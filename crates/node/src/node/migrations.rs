@@ -23,8 +23,8 @@ impl Node {
         let owned = self.member.owned();
         let env = Environment {
             me: self.member.id(),
-            told: owned.told(),
-            is_made: owned.done() == owned.told().version,
+            told: owned.latest(),
+            is_made: owned.done() == owned.latest().version,
             store: &life.store,
             clients: life.client_leases.clients(),
         };
@@ -102,7 +102,7 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        if owned.done() != owned.told().version {
+        if owned.done() != owned.latest().version {
             return;
         }
         for (id, table, range) in life.migrations.waiting() {

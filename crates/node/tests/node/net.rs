@@ -204,7 +204,7 @@ impl Net {
         };
         let (bytes, n, life, call) = match (input, life) {
             (
-                NodeInput::Asked {
+                NodeInput::Request {
                     request, payload, ..
                 },
                 _,
@@ -279,7 +279,7 @@ impl Net {
                     let request = RequestId(self.queue.number());
                     self.waiting
                         .insert(request, Waiting::Coordinator(term, call));
-                    let told = NodeInput::Member(Input::Told {
+                    let told = NodeInput::Member(Input::Order {
                         request,
                         sender: ServerId::coordinator(term),
                         target: to,
@@ -401,7 +401,7 @@ impl Net {
                 let is_ping = matches!(question, Peer::Ping { .. });
                 self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
                 let other: usize = address.parse().unwrap();
-                let asked = NodeInput::Asked {
+                let asked = NodeInput::Request {
                     request,
                     sender: me,
                     target: to,
@@ -468,7 +468,7 @@ impl Net {
         let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
         let asker = Asker::Node(n, life, token, question.clone());
         self.askers.insert(reply, asker);
-        let asked = coordinator::Input::Asked {
+        let asked = coordinator::Input::Request {
             reply,
             sender,
             question,
@@ -584,7 +584,7 @@ impl Net {
     pub fn person_asks(&mut self, question: ToCoordinator) -> CoordinatorAnswer {
         let reply = ReplyId(self.queue.number());
         self.askers.insert(reply, Asker::Person);
-        self.tell_coordinator(coordinator::Input::Asked {
+        self.tell_coordinator(coordinator::Input::Request {
             reply,
             sender: ServerId::NONE,
             question,

@@ -145,8 +145,8 @@ impl Run {
             let mut out = Vec::new();
             for event in events.drain(..) {
                 match event {
-                    Event::Told(Order::Stop) => return,
-                    Event::Told(order) => self.obey(order, &mut out),
+                    Event::Mail(Order::Stop) => return,
+                    Event::Mail(order) => self.obey(order, &mut out),
                     Event::Question {
                         connection,
                         message,
@@ -315,7 +315,7 @@ impl Run {
                         encode_peer_answer(out, &envelope, &answer, bytes);
                     });
                 }
-                other => self.node.tell(Mail::Said(other)),
+                other => self.node.tell(Mail::Output(other)),
             }
         }
     }

@@ -64,7 +64,7 @@ pub(crate) enum Mail {
     /// is not.
     Adopted(ClusterId, std::io::Result<()>),
     /// Output of the keeper, to be sent by the node.
-    Said(NodeOutput),
+    Output(NodeOutput),
     /// Whether the backup's disk has no room for other members' writes (`true`), or has room again.
     BackupFull(bool),
     /// The disk failed for good.
@@ -273,7 +273,7 @@ impl<'a> Search<'a> {
             self.hub.poll(Some(ASK_AGAIN / 10), &mut events);
             for event in events.drain(..) {
                 match event {
-                    Event::Told(Mail::Stop) => return Ok(None),
+                    Event::Mail(Mail::Stop) => return Ok(None),
                     Event::Answer {
                         request: of,
                         message,

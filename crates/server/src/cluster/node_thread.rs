@@ -158,7 +158,7 @@ impl NodeThread {
             let began = Instant::now();
             self.note_moving();
             for event in events.drain(..) {
-                if matches!(event, Event::Told(Mail::Stop)) {
+                if matches!(event, Event::Mail(Mail::Stop)) {
                     return;
                 }
                 self.happened(event);
@@ -252,7 +252,7 @@ impl NodeThread {
 
     fn happened(&mut self, event: Event<Mail>) {
         match event {
-            Event::Told(mail) => self.told(mail),
+            Event::Mail(mail) => self.on_mail(mail),
             Event::Question {
                 connection,
                 role,
@@ -284,7 +284,7 @@ impl NodeThread {
         }
     }
 
-    fn told(&mut self, mail: Mail) {
+    fn on_mail(&mut self, mail: Mail) {
         match mail {
             Mail::JobDone(done) => {
                 self.tell(NodeInput::JobDone(done));
@@ -310,7 +310,7 @@ impl NodeThread {
                 self.end(false, format!("this member's id cannot be stored: {error}"));
             }
             Mail::Adopted(cluster_id, stored) => self.adopted(cluster_id, stored),
-            Mail::Said(output) => self.obey(output),
+            Mail::Output(output) => self.obey(output),
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
             Mail::Stop => {}
@@ -348,14 +348,14 @@ impl NodeThread {
         let (sender, target) = (envelope.sender, envelope.target);
         let input = match (role, question) {
             (Role::Coordinator, Question::FromCoordinator(question)) => {
-                NodeInput::Member(Input::Told {
+                NodeInput::Member(Input::Order {
                     request,
                     sender,
                     target,
                     question,
                 })
             }
-            (Role::Server, Question::Peer(question)) => NodeInput::Asked {
+            (Role::Server, Question::Peer(question)) => NodeInput::Request {
                 request,
                 sender,
                 target,
@@ -369,7 +369,7 @@ impl NodeThread {
         };
         let is_ping = matches!(
             input,
-            NodeInput::Asked {
+            NodeInput::Request {
                 question: Peer::Ping { .. },
                 ..
             }

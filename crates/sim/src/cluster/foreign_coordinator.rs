@@ -46,7 +46,7 @@ impl World {
         let cluster_id = self.machines[server].cluster_id;
         // A server with an empty directory may join any cluster: another mistake, not simulated.
         let is_new = match &input {
-            Input::Asked {
+            Input::Request {
                 question: ToCoordinator::Enlist(enlist),
                 ..
             } => enlist.replaces.is_none(),

@@ -353,8 +353,8 @@ impl World {
         }
         if machine.process.is_none() {
             match *input {
-                NodeInput::Asked { request, .. }
-                | NodeInput::Member(Input::Told { request, .. }) => self.nobody_answers(request.0),
+                NodeInput::Request { request, .. }
+                | NodeInput::Member(Input::Order { request, .. }) => self.nobody_answers(request.0),
                 _ => {}
             }
             return;
@@ -664,7 +664,7 @@ impl World {
         self.askers
             .insert(request, Asker::Peer(n, generation, call));
         let me = self.machines[n].process.as_ref().expect("it runs");
-        let asked = NodeInput::Asked {
+        let asked = NodeInput::Request {
             request: RequestId(request),
             sender: me.node.member().id(),
             target: to,

@@ -243,7 +243,7 @@ impl World {
         let place =
             super::sim_coordinator::place_of(&ask.address).expect("coordinators have numbers");
         self.askers.insert(number, Asker::Client(c));
-        let asked = Input::Asked {
+        let asked = Input::Request {
             reply: ReplyId(number),
             sender: ServerId::NONE,
             question: ask.question.clone(),
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    pub(super) fn coordinator_told_client(
+    pub(super) fn coordinator_answers_client(
         &mut self,
         c: usize,
         number: u64,

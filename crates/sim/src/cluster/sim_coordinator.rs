@@ -241,12 +241,12 @@ impl World {
             return coordinator.backlog.push(event);
         }
         if coordinator.has_foreign()
-            && let Input::Asked { reply, .. } = input
+            && let Input::Request { reply, .. } = input
         {
             return self.foreign_hears(n, reply, input);
         }
         if !coordinator.is_on {
-            if let Input::Asked { reply, .. } = input {
+            if let Input::Request { reply, .. } = input {
                 self.nobody_answers(reply.0);
             }
             return;
@@ -254,7 +254,7 @@ impl World {
         if coordinator.leads.is_some() {
             return self.tell_coordinator(n, input);
         }
-        if let Input::Asked { reply, .. } = input {
+        if let Input::Request { reply, .. } = input {
             let leader = self.meta.leader().ok().flatten();
             let refusal = Refusal::NotLeader { leader };
             self.coordinator_answers(n, reply, CoordinatorAnswer::Refused(refusal));
@@ -369,7 +369,7 @@ impl World {
         self.askers.insert(request, asker);
         let server: usize = address.parse().expect("servers have numbers");
         self.say(|| format!("coordinator {n} -> {server}: {}", brief(&question)));
-        let told = NodeInput::Member(MemberInput::Told {
+        let told = NodeInput::Member(MemberInput::Order {
             request: RequestId(request),
             sender: ServerId::coordinator(term.0 as u32),
             target: to,
@@ -407,7 +407,7 @@ impl World {
             Some(Asker::Person) => self.told.push(answer),
             Some(Asker::Client(c)) => {
                 let way = (Place::Coordinator(n), Place::Client(c));
-                let event = Event::Told(c, reply.0, Box::new(answer));
+                let event = Event::CoordinatorAnswered(c, reply.0, Box::new(answer));
                 self.send(way, Mode::Once, event, None);
             }
             _ => {}
@@ -473,7 +473,7 @@ impl World {
         };
         let asker = Asker::Member(server, generation, token, head);
         self.askers.insert(reply, asker);
-        let asked = Input::Asked {
+        let asked = Input::Request {
             reply: ReplyId(reply),
             sender,
             question,
@@ -496,7 +496,7 @@ impl World {
         self.askers.insert(reply, Asker::Person);
         self.tell_coordinator(
             n,
-            Input::Asked {
+            Input::Request {
                 reply: ReplyId(reply),
                 sender: ServerId::NONE,
                 question: ToCoordinator::Admin(admin),

@@ -59,7 +59,7 @@ pub(super) enum Event {
     Reply(usize, Box<Reply>),
     Letter(usize, Box<Letter>),
     Answered(Box<Letter>),
-    Told(usize, u64, Box<CoordinatorAnswer>),
+    CoordinatorAnswered(usize, u64, Box<CoordinatorAnswer>),
     ClientActs(usize, u64),
     ClientTires(usize, u64),
     /// Checks the state that a recovery would find now.
@@ -83,7 +83,7 @@ impl Event {
             Event::Boot(n, generation) => [5, *n as u64, *generation],
             Event::ToCoordinator(n, input) => {
                 let number = match &**input {
-                    coordinator::Input::Asked { reply, .. } => reply.0,
+                    coordinator::Input::Request { reply, .. } => reply.0,
                     coordinator::Input::Answered { call, .. } => call.0,
                     _ => 0,
                 };
@@ -102,7 +102,7 @@ impl Event {
             Event::Reply(n, reply) => [13, *n as u64, reply.sequence],
             Event::Letter(n, letter) => [20, *n as u64, letter.number],
             Event::Answered(letter) => [21, letter.bytes.len() as u64, letter.number],
-            Event::Told(n, number, _) => [22, *n as u64, *number],
+            Event::CoordinatorAnswered(n, number, _) => [22, *n as u64, *number],
             Event::ClientActs(n, sequence) => [14, *n as u64, *sequence],
             Event::ClientTires(n, sequence) => [15, *n as u64, *sequence],
             Event::Imagine => [23, 0, 0],
@@ -115,7 +115,7 @@ impl Event {
 
 fn number_of(input: &NodeInput) -> u64 {
     match input {
-        NodeInput::Asked {
+        NodeInput::Request {
             request, payload, ..
         } => request.0 << 20 | payload.len() as u64,
         NodeInput::PeerAnswered { call, answer } => {
@@ -369,7 +369,9 @@ impl World {
             Event::Reply(n, reply) => self.reply_arrives(n, *reply),
             Event::Letter(n, letter) => self.letter_for_server(n, *letter),
             Event::Answered(letter) => self.letter_for_client(&letter),
-            Event::Told(c, number, answer) => self.coordinator_told_client(c, number, *answer),
+            Event::CoordinatorAnswered(c, number, answer) => {
+                self.coordinator_answers_client(c, number, *answer)
+            }
             Event::ClientActs(n, sequence) => self.client_acts(n, sequence),
             Event::ClientTires(n, sequence) => self.client_tires(n, sequence),
             Event::Imagine => self.imagine(),

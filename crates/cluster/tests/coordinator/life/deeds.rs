@@ -250,7 +250,7 @@ impl World {
                     list_version,
                 };
                 let reply = self.question(index, question);
-                self.life(index).wishes.insert(reply, Wish::Told);
+                self.life(index).wishes.insert(reply, Wish::Accepted);
             }
         }
     }
@@ -264,7 +264,7 @@ impl World {
             tablets_version: life.tablets.version,
         };
         let reply = self.question(index, question);
-        self.life(index).wishes.insert(reply, Wish::Told);
+        self.life(index).wishes.insert(reply, Wish::Accepted);
     }
 
     /// Replaces crashed holders, and writes missing replicas.

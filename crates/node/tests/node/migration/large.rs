@@ -22,7 +22,7 @@ fn under_way(net: &Net) -> usize {
         Event::ToNode(
             _,
             _,
-            NodeInput::Asked {
+            NodeInput::Request {
                 question: Peer::MigrateEntries(_),
                 payload,
                 ..
