@@ -167,14 +167,14 @@ impl<'s> Guard<'s> {
             if has_tier {
                 return warm.push(slot);
             }
-            match self.entry_now(slot.location()) {
+            match self.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
         });
         cold.sort_unstable_by_key(|slot| slot.tag());
         for slot in cold {
-            match self.entry_now(slot.location()) {
+            match self.entry_in_walk(slot.location()) {
                 Ok(_) => warm.push(slot),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }
@@ -183,7 +183,7 @@ impl<'s> Guard<'s> {
             .as_ref()
             .map_or(u64::MAX, |lacking| lacking.first_tag);
         for slot in warm.into_iter().filter(|slot| slot.tag() < end) {
-            match self.entry_now(slot.location()) {
+            match self.entry_in_walk(slot.location()) {
                 Ok(entry) => show(slot, entry),
                 Err(error) => Lacking::note(&mut lacking, slot, error),
             }

@@ -236,12 +236,28 @@ impl Guard<'_> {
     /// [`Error::Cold`], [`Error::FlashFailed`].
     #[cold]
     pub(crate) fn meet_cold(&self, location: u64) -> Result<(), Error> {
+        let waits = self.transaction.is_some() || self.alone;
+        self.meet_cold_or_wait(location, waits)
+    }
+
+    /// As [`meet_cold`](Self::meet_cold) for a walk. In the middle of an atomic step it gets the
+    /// error too: it may meet every entry of the device, and would keep all others waiting.
+    ///
+    /// # Errors
+    /// As there.
+    #[cold]
+    pub(crate) fn meet_cold_in_walk(&self, location: u64) -> Result<(), Error> {
+        self.meet_cold_or_wait(location, false)
+    }
+
+    /// `waits`: also if the session parks its requests.
+    fn meet_cold_or_wait(&self, location: u64, waits: bool) -> Result<(), Error> {
         let Some(tier) = &self.core.space.tier else {
             return Ok(());
         };
         let guess = self.carried.entry_bytes.get() / 16;
         let cold = tier.cold(&self.core.space, location, guess);
-        if self.carried.holding.parks.get() && self.transaction.is_none() && !self.alone {
+        if self.carried.holding.parks.get() && !waits {
             self.carried.holding.colds.borrow_mut().push(cold);
             return Err(Error::Cold(cold));
         }
@@ -325,6 +341,7 @@ pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
 }
 
 fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+    holding.handed_in.set(true);
     match &core.space.tier {
         Some(tier) => tier.accept(&core.space, holding, cold, bytes),
         None => Ok(Fetched::Gone),

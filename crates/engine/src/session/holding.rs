@@ -16,6 +16,8 @@ pub(crate) struct Holding {
     /// True: the session's owner fetches. False: the session itself waits for the device.
     pub(crate) parks: Cell<bool>,
     any: Cell<bool>,
+    /// Some copies were handed in.
+    pub(crate) handed_in: Cell<bool>,
     /// Bytes of all copies.
     bytes: Cell<usize>,
 }
@@ -25,14 +27,15 @@ impl Holding {
         if self.any.replace(false) {
             self.entries.get_mut().clear();
             self.bytes.set(0);
+            self.handed_in.set(false);
         }
     }
 
     /// The end of a guard, or of a part of it: entries that the guard waited for are forgotten.
-    /// Entries that were handed in stay until their owner forgets them.
+    /// If some were handed in, all stay until their owner forgets them.
     #[inline(always)]
     pub(crate) fn part_ends(&mut self) {
-        if self.any.get() && !self.parks.get() {
+        if self.any.get() && !self.handed_in.get() {
             self.forget();
         }
     }

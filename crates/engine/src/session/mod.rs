@@ -363,13 +363,16 @@ impl<'s> Guard<'s> {
         unsafe { entry::parse_trusted(here.at) }
     }
 
-    /// As [`entry_at`](Self::entry_at), waiting for the flash device if needed.
-    pub(crate) fn entry_now(&self, location: u64) -> Result<Entry<'s>, Error> {
+    /// As [`entry_at`](Self::entry_at), for a walk.
+    ///
+    /// # Errors
+    /// As [`meet_cold_in_walk`](Self::meet_cold_in_walk).
+    pub(crate) fn entry_in_walk(&self, location: u64) -> Result<Entry<'s>, Error> {
         loop {
             if let Some(here) = self.memory_of(location) {
                 return Ok(self.entry_at(here));
             }
-            self.meet_cold(location)?;
+            self.meet_cold_in_walk(location)?;
         }
     }
 
