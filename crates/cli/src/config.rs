@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Subcommand};
 use duramen_server::ServerConfig;
 use duramen_server::config::file::{self, Entry};
 use duramen_server::config::{Kind, MemoryLimit, SETTINGS, Setting, hint};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -124,6 +124,23 @@ impl Loaded {
             let _ = setting.apply(&mut self.config, &setting.show_plain(last));
         }
         kept.iter().map(|setting| setting.name).collect()
+    }
+
+    /// Notes in `last` the values that `CONFIG REWRITE` has put into the file since: reading them
+    /// again changes nothing. A flag and the environment precede the file.
+    pub(crate) fn note_rewritten(
+        &self,
+        rewritten: BTreeMap<&'static str, String>,
+        last: &mut ServerConfig,
+    ) {
+        for (setting, origin) in SETTINGS.iter().zip(&self.origins) {
+            if let Some(value) = rewritten.get(setting.name)
+                && !matches!(origin, Origin::Flag | Origin::Environment)
+            {
+                // It was in force.
+                let _ = setting.apply(last, value);
+            }
+        }
     }
 
     /// Logs suspicious input that is not an error.

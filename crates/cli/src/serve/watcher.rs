@@ -7,6 +7,7 @@ use duramen_server::durability::Stopping;
 use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Server, ServerConfig};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,11 +19,18 @@ pub(super) struct Sources {
     file: Option<PathBuf>,
     given: Given,
     last: ServerConfig,
+    /// Values that `CONFIG REWRITE` has put into the file since.
+    rewritten: BTreeMap<&'static str, String>,
 }
 
 impl Sources {
     pub(super) fn new(file: Option<PathBuf>, given: Given, last: ServerConfig) -> Sources {
-        Sources { file, given, last }
+        Sources {
+            file,
+            given,
+            last,
+            rewritten: BTreeMap::new(),
+        }
     }
 
     /// Reads the configuration file again. Settings that differ from the last reading, and may
@@ -33,6 +41,9 @@ impl Sources {
             return tracing::info!("there is no configuration file to be read again");
         };
         let path = file.display();
+        if let Some(rewrites) = &shared.config_file {
+            self.rewritten.append(&mut rewrites.take_rewritten());
+        }
         // A pipe was read at the start and has nothing more. An empty file is one that is being
         // written, or was cut by a full disk.
         let is_cut = match std::fs::metadata(file) {
@@ -51,6 +62,7 @@ impl Sources {
                 return tracing::error!(%path, "the settings stay as they are: {problems}");
             }
         };
+        loaded.note_rewritten(std::mem::take(&mut self.rewritten), &mut self.last);
         for name in loaded.keep_secrets(&self.last) {
             tracing::warn!(%path, "`{name}` is no longer there and stays as it is; to remove it: {name} = \"\"");
         }

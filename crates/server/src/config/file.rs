@@ -13,7 +13,7 @@
 use super::{Kind, SETTINGS, ServerConfig, Setting};
 use crate::error::ServerError;
 use crate::seldom::seldom;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::ops::Range;
@@ -106,6 +106,8 @@ pub struct ConfigFile {
     /// Names of the settings that `CONFIG SET` has changed since the start. Its lock is taken
     /// before the lock of the settings.
     changed: Mutex<BTreeSet<&'static str>>,
+    /// Settings and values that rewrites have put into the file.
+    rewritten: Mutex<BTreeMap<&'static str, String>>,
 }
 
 impl ConfigFile {
@@ -114,6 +116,7 @@ impl ConfigFile {
         ConfigFile {
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             changed: Mutex::default(),
+            rewritten: Mutex::default(),
         }
     }
 
@@ -126,6 +129,13 @@ impl ConfigFile {
     pub(crate) fn note(&self, setting: &Setting) {
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         changed.insert(setting.name);
+    }
+
+    /// Settings and values that were put into the file since the last call: when it is read again,
+    /// they are no changes.
+    pub fn take_rewritten(&self) -> BTreeMap<&'static str, String> {
+        let mut rewritten = self.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut rewritten)
     }
 
     /// Writes the settings that `CONFIG SET` changed into the file, where the file differs.
@@ -149,11 +159,15 @@ impl ConfigFile {
             return Err(failed("rewrite", &path, source));
         }
         let text = std::fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
-        let edited = edit(&text, &running(), &changed)
+        let running = running();
+        let edited = edit(&text, &running, &changed)
             .map_err(|what| ServerError::Config(format!("{}: {what}", path.display())))?;
         if edited != text {
             replace(&path, &edited)?;
         }
+        let written = SETTINGS.iter().filter(|s| changed.contains(s.name));
+        let mut rewritten = self.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
+        rewritten.extend(written.map(|setting| (setting.name, setting.show_plain(&running))));
         seldom!(info, path = %path.display(), "CONFIG REWRITE: the configuration file is up to date");
         Ok(())
     }

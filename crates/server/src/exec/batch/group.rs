@@ -232,6 +232,10 @@ impl Group {
                 ) {
                     break;
                 }
+                if is_plain(&planned.resolved) {
+                    // It may change the level of the requests behind it: RESET, CONFIG SET.
+                    settle_one(env, guard, turn.client);
+                }
                 let step = Step { planned, hashes };
                 step.run(env, turn, Access::Guarded(guard), &mut self.ran);
                 // Only a request with its own guard locks keys, and may have to run again alone.
@@ -392,6 +396,12 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> St
         Run::Atomic(_) => StoreAccess::Guard,
         Run::Store(_) | Run::Alone(_) => StoreAccess::Session,
     }
+}
+
+/// Whether the request needs no data.
+#[inline]
+fn is_plain(resolved: &Resolved) -> bool {
+    matches!(resolved, Resolved::Command(spec) if matches!(spec.run, Run::Plain(_)))
 }
 
 struct Step<'p> {

@@ -46,6 +46,7 @@ pub(crate) fn discard(ctx: &mut Context<'_>) -> Done {
         return Err(Failure::Text("ERR DISCARD without MULTI"));
     }
     ctx.client.end_transaction();
+    ctx.client.discards += 1;
     ctx.ok()
 }
 
@@ -274,7 +275,8 @@ fn run(
         locks.sort_unstable();
         locks.dedup();
     }
-    let attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
+    let mut before = Level::Memory;
+    let mut attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
         warm(ctx, guard, &steps, &hashes, watched)?;
         if changed(ctx.shared, guard, view.as_deref(), watched)? {
             ctx.reply().null_array();
@@ -283,6 +285,9 @@ fn run(
         // From here on nothing fails for lack of room: all of it is done.
         *room = room_of(guard, &steps);
         guard.set_aside(*room)?;
+        if steps.iter().any(|step| step.spec.name == "config|set") {
+            before = levels(ctx, &[], &steps); // it may lower the level of what was written
+        }
         run_steps(ctx, guard, &steps, &hashes, !lock);
         Ok(())
     };
@@ -291,7 +296,7 @@ fn run(
     } else {
         attempt(ctx, guard, &mut Room::default())
     };
-    let level = levels(ctx, &locks, &steps);
+    let level = levels(ctx, &locks, &steps).max(before);
     ctx.client.settle(guard, level);
     locks.clear();
     locks.shrink_to(KEYS_KEPT);

@@ -95,6 +95,9 @@ pub(crate) struct Mode {
     protocol: Protocol,
     is_silent: bool,
     monitors: bool,
+    is_stranger: bool,
+    /// The number of its `DISCARD`s: after one that it takes for failed it would go on queuing.
+    discards: u64,
     /// The number of the transaction in which it is; 0: it is in none.
     transaction: u64,
 }
@@ -137,6 +140,7 @@ pub struct Client {
     pub(crate) transaction: Option<Box<Transaction>>,
     /// Number of transactions so far.
     pub(crate) transactions: u64,
+    pub(crate) discards: u64,
     pub(crate) watched: Watches,
     /// The conditions for sending the replies of this turn.
     pub(crate) wait: Wait,
@@ -169,6 +173,7 @@ impl Client {
             last_command: u16::MAX,
             transaction: None,
             transactions: 0,
+            discards: 0,
             watched: Watches::default(),
             wait: Wait::default(),
             asked_level: None,
@@ -287,6 +292,8 @@ impl Client {
             protocol: self.protocol,
             is_silent: self.gate & gate::REPLY_OFF != 0,
             monitors: self.monitors(),
+            is_stranger: self.gate & gate::STRANGER != 0,
+            discards: self.discards,
             transaction: if self.in_multi() {
                 self.transactions
             } else {

@@ -2,7 +2,9 @@
 //!
 //! **Invariants**
 //! - W1: everything that a request wrote, and everything it saw that a crash could still undo,
-//!   joins its client's wait before the next request of another client runs under the same guard.
+//!   joins its client's wait, at the level of that moment, before the next request of another
+//!   client runs under the same guard, and before a request that may change the level (`RESET`,
+//!   `CONFIG SET`).
 //!   So no client waits for another's writes, and no reply shows data that can vanish
 //!   (docs/traps.md, trap 4).
 //! - W2: a request at level `memory` waits for nothing: its client accepts that data it sees may
