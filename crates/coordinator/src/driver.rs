@@ -454,6 +454,7 @@ impl Driver {
                         });
                     }
                 }
+                Output::Reopen { address } => self.hub.close_links(&address),
                 Output::WakeAt { at_us } => {
                     if let State::Leading(leading) = &mut self.state {
                         leading.wake_at_us = at_us;

@@ -72,6 +72,8 @@ pub(crate) fn tune(fd: impl AsFd, patience: Duration) {
     let _ = sockopt::set_tcp_keepidle(&fd, KEEPALIVE_IDLE);
     let _ = sockopt::set_tcp_keepintvl(&fd, KEEPALIVE_EVERY);
     let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_COUNT);
+    // A request that was lost is sent again at constant intervals at first, not ever later.
+    let _ = sockopt::set_tcp_thin_linear_timeouts(&fd, true);
     let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis() as u32);
 }
 

@@ -257,7 +257,10 @@ pub(super) fn settle(
                 Output::Ask { call, question, .. } => {
                     asked.extend(routine(&question).map(|answer| (call, answer)));
                 }
-                Output::Answer { .. } | Output::WakeAt { .. } | Output::Unfit { .. } => {}
+                Output::Answer { .. }
+                | Output::WakeAt { .. }
+                | Output::Unfit { .. }
+                | Output::Reopen { .. } => {}
             }
         }
     }

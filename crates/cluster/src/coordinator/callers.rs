@@ -14,9 +14,10 @@ use duramen_wire::native::message::{
     Enlist, FromCoordinator, Refusal, ServerAnswer, ToCoordinator,
 };
 
-/// Wait for its answer: shorter than a member's wait for the answer to its request, which contains
-/// the reason of a failure.
-const REACH_US: u64 = 400_000;
+/// Shortest wait for its answer: shorter than a member's wait for the answer to its request, which
+/// contains the reason of a failure. With a longer verdict timeout, for slow networks, it is as
+/// long, and the member repeats its request meanwhile.
+const REACH_US_MIN: u64 = 400_000;
 /// Delay before a server that was not reached asks again.
 const REACH_AGAIN_MS: u32 = 500;
 
@@ -56,8 +57,13 @@ impl Coordinator {
         self.callers.insert(nonce, caller);
         let address = enlist.addresses.native.clone();
         let question = FromCoordinator::Ping { nonce };
-        self.ask_at(next, address, question, CallKind::Reach { nonce }, REACH_US);
+        let kind = CallKind::Reach { nonce };
+        self.ask_at(next, address, question, kind, self.reach_us());
         false
+    }
+
+    fn reach_us(&self) -> u64 {
+        REACH_US_MIN.max(u64::from(self.meta.settings.verdict_timeout_ms) * 1000)
     }
 
     /// Notes for people why a call has no answer, before [`Input::Unanswered`](super::Input).
@@ -71,6 +77,7 @@ impl Coordinator {
 
     /// The end of the request to a server that enlists.
     pub(super) fn reached(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
+        let reach_us = self.reach_us();
         let Some(caller) = self.callers.get_mut(&nonce) else {
             return;
         };
@@ -83,7 +90,10 @@ impl Coordinator {
                 self.on_request(reply, sender, ToCoordinator::Enlist(enlist.clone()));
             }
         } else {
-            let why = caller.why.take().unwrap_or_else(|| reason(call, ended));
+            let why = caller
+                .why
+                .take()
+                .unwrap_or_else(|| reason(call, ended, reach_us));
             let address = &caller.enlist.addresses.native;
             let answer = refused(Refusal::NotReady {
                 after_ms: REACH_AGAIN_MS,
@@ -108,7 +118,7 @@ impl Coordinator {
     }
 }
 
-fn reason(call: &Call, ended: &Sounded) -> String {
+fn reason(call: &Call, ended: &Sounded, reach_us: u64) -> String {
     match ended {
         Sounded::Answered(ServerAnswer::Refused(why)) => {
             format!("the process there refuses a ping for {}: {why}", call.to)
@@ -117,6 +127,6 @@ fn reason(call: &Call, ended: &Sounded) -> String {
         Sounded::Signed(Sign::Dead) => "another process is there, or none".to_owned(),
         Sounded::Signed(Sign::Denied) => "the process there does not admit it".to_owned(),
         Sounded::Signed(Sign::Unknown) => "no connection".to_owned(),
-        Sounded::Silent => format!("no answer within {} ms", REACH_US / 1000),
+        Sounded::Silent => format!("no answer within {} ms", reach_us / 1000),
     }
 }

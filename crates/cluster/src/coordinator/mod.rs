@@ -129,6 +129,9 @@ pub enum Output {
     Persist { token: Token, batch: Batch },
     /// Pass in [`Input::Tick`] at this time, in microseconds. Replaces earlier ones.
     WakeAt { at_us: u64 },
+    /// Close the connections to this address; the next request opens a new one. Requests without an
+    /// answer end with [`Input::Unanswered`].
+    Reopen { address: String },
     /// This leader gives no verdicts: of so many servers only so many answer it, none and it is
     /// denied, or fewer than half. `resigns`: another coordinator should lead, if there is one.
     Unfit {
@@ -486,7 +489,7 @@ impl Coordinator {
         match call.kind {
             CallKind::Check { nonce } => return self.checked(call, nonce, &ended),
             CallKind::Probe { nonce } => return self.probed(call, nonce, &ended),
-            CallKind::Roll { number } => return self.rolled(number, &ended),
+            CallKind::Roll { number } => return self.rolled(call.to, number, &ended),
             CallKind::Reach { nonce } => return self.reached(call, nonce, &ended),
             _ => {}
         }

@@ -11,6 +11,9 @@
 //!   are asked for a sign of life when the first of them misses a request. A new leader begins with
 //!   one.
 //! - U4: silences from a time in which the leader could not judge do not count: they were its own.
+//!   Nor does the rest of such a time count, in which a connection waits for TCP's next
+//!   retransmission, up to seconds later: the connections to servers that do not answer yet are
+//!   opened anew.
 
 use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallKind, Coordinator, Output, Timer};
@@ -47,6 +50,7 @@ pub(super) struct Roll {
     number: u64,
     began_us: u64,
     count: Count,
+    answered: BTreeSet<ServerId>,
     /// Requests without an end.
     open: usize,
     /// Servers with enough evidence, until it is known whether this leader may judge.
@@ -243,6 +247,7 @@ impl Coordinator {
         self.roll.number = number;
         self.roll.began_us = self.now_us;
         self.roll.open = asked.len();
+        self.roll.answered.clear();
         self.roll.count = Count {
             asked: asked.len(),
             ..Count::default()
@@ -255,13 +260,16 @@ impl Coordinator {
     }
 
     /// The end of a roll call's request.
-    pub(super) fn rolled(&mut self, number: u64, ended: &Sounded) {
+    pub(super) fn rolled(&mut self, from: ServerId, number: u64, ended: &Sounded) {
         if self.roll.number != number {
             return;
         }
         self.roll.open -= 1;
         match ended {
-            Sounded::Answered(answer) if is_pong(answer, number) => self.roll.count.answered += 1,
+            Sounded::Answered(answer) if is_pong(answer, number) => {
+                self.roll.count.answered += 1;
+                self.roll.answered.insert(from);
+            }
             Sounded::Signed(Sign::Denied) => self.roll.count.denied += 1,
             _ => {}
         }
@@ -289,9 +297,13 @@ impl Coordinator {
     /// U4: this leader reaches the servers again. Checks in progress begin without evidence.
     fn forget_evidence(&mut self) {
         self.roll.ripe.clear();
-        for server in self.servers.values_mut() {
+        for (id, server) in &mut self.servers {
             if let Some(check) = &mut server.check {
                 check.evidence = Evidence::default();
+            }
+            if server.is_up() && !self.roll.answered.contains(id) {
+                let address = server.record.entry.addresses.native.clone();
+                self.out.push(Output::Reopen { address });
             }
         }
     }

@@ -391,6 +391,34 @@ fn a_leader_that_cannot_judge_resigns() {
     assert_eq!(unfit(0, None, 5_000_000), None);
 }
 
+/// Members were called crashed when the coordinator's network was whole again: their connections
+/// still waited for TCP's next retransmission, and two silences of 125 ms came from that.
+#[test]
+fn connections_that_stayed_silent_are_opened_anew_when_the_network_is_back() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(5);
+    rig.be_good();
+    suspect(&mut rig, servers[0], servers[1]);
+    rig.pass_without(2_000_000, &servers, None);
+    assert!(rig.reopened.is_empty());
+    rig.pass_without(700_000, &servers[..2], None);
+    let status = rig.status().servers;
+    let silent = |server: &ServerId| {
+        let is_it = |entry: &&duramen_wire::native::message::ServerEntry| entry.server == *server;
+        status
+            .iter()
+            .find(is_it)
+            .map(|entry| entry.addresses.native.clone())
+    };
+    for server in &servers[2..] {
+        assert!(
+            !rig.reopened.contains(&silent(server).expect("UP")),
+            "{server}"
+        );
+    }
+    assert!(rig.reopened.len() >= 2, "{:?}", rig.reopened);
+}
+
 #[test]
 fn a_coordinator_that_stood_still_blames_nobody() {
     let crashes = || {

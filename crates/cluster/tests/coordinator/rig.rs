@@ -32,6 +32,7 @@ pub struct Rig {
     pub asked: VecDeque<PendingCall>,
     /// It has reported that it may not judge, and perhaps that it resigns.
     pub unfit: Option<bool>,
+    pub reopened: Vec<String>,
     next_reply: u64,
 }
 
@@ -55,6 +56,7 @@ impl Rig {
             answers: BTreeMap::new(),
             asked: VecDeque::new(),
             unfit: None,
+            reopened: Vec::new(),
             next_reply: 0,
         };
         rig.take(outputs);
@@ -109,6 +111,7 @@ impl Rig {
                     question,
                 }),
                 Output::Unfit { resigns, .. } => self.unfit = Some(resigns),
+                Output::Reopen { address } => self.reopened.push(address),
                 _ => {}
             }
         }

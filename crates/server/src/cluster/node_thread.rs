@@ -662,7 +662,7 @@ impl NodeThread {
     }
 }
 
-/// Requests with much data use their own connections. Pings and leases never wait behind them.
+/// Requests with replicas use their own connections. Pings and leases never wait behind them.
 fn role_of(question: &Peer) -> Role {
     match question {
         Peer::Ping { .. }

@@ -134,7 +134,10 @@ impl ConfigFile {
     /// Settings and values that were put into the file since the last call: when it is read again,
     /// they are no changes.
     pub fn take_rewritten(&self) -> BTreeMap<&'static str, String> {
-        let mut rewritten = self.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rewritten = self
+            .rewritten
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut rewritten)
     }
 
@@ -166,7 +169,10 @@ impl ConfigFile {
             replace(&path, &edited)?;
         }
         let written = SETTINGS.iter().filter(|s| changed.contains(s.name));
-        let mut rewritten = self.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rewritten = self
+            .rewritten
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         rewritten.extend(written.map(|setting| (setting.name, setting.show_plain(&running))));
         seldom!(info, path = %path.display(), "CONFIG REWRITE: the configuration file is up to date");
         Ok(())

@@ -90,7 +90,7 @@ impl World {
                     let more = foreign.map(|foreign| foreign.handle(now_us, stored));
                     self.foreign_does(n, more.unwrap_or_default());
                 }
-                Output::WakeAt { .. } | Output::Unfit { .. } => {}
+                Output::WakeAt { .. } | Output::Unfit { .. } | Output::Reopen { .. } => {}
             }
         }
     }

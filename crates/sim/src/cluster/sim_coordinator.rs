@@ -283,6 +283,8 @@ impl World {
                         Event::Commit(n, generation, token, Box::new(batch)),
                     );
                 }
+                // A message's delay in this network does not depend on earlier ones.
+                Output::Reopen { .. } => {}
                 Output::Unfit { resigns, .. } => {
                     if resigns {
                         self.coordinator_resigns(n);
