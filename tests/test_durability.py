@@ -455,6 +455,52 @@ def fields(wire):
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
+def test_a_copy_takes_transactions_as_long_as_the_original(start, tmp_path):
+    """A copy's write-ahead log had 64 MiB at most, for ever: what the original took was refused."""
+    server = start("--wal-size", "256mb", level=None, dir=tmp_path / "data", memory="512mb")
+    long = ("MSET", *(word for n in range(30) for word in (b"k%d" % n, b"v" * 400_000)))
+    size = (tmp_path / "data" / "wal").stat().st_size
+    assert size > 64 << 20
+    with server.connect() as wire:
+        assert wire.call(*long) == b"OK"
+        assert wire.call("SAVE") == b"OK"
+    saved = tmp_path / "data" / "snapshots" / "dump"
+    # The copy itself takes no more space than it needs.
+    assert (saved / "wal").stat().st_size == size and (saved / "wal").stat().st_blocks * 512 < 65 << 20
+    subprocess.run([harness.BINARY, "restore", saved, tmp_path / "restored"], check=True)
+    for options, dir in [(("--use-snapshot",), saved), ((), tmp_path / "restored")]:
+        with start(*options, level=None, memory="512mb", dir=dir).connect() as wire:
+            assert wire.call(*long) == b"OK"
+        assert (dir / "wal").stat().st_blocks * 512 >= size
+
+
+@pytest.mark.parametrize(
+    ("level", "before", "behind"),
+    [
+        ("memory", [("DURAMEN.USE", "strict")], ("RESET",)),
+        ("synced", [], ("CONFIG", "SET", "level", "memory")),
+        ("synced", [("MULTI",)], ("CONFIG", "SET", "level", "memory")),
+    ],
+)
+def test_a_request_behind_a_write_does_not_lower_its_level(durable, level, before, behind):
+    """Writes that were answered OK at level synced were gone after a kill: their turn took the level
+    that held at its end."""
+    server = durable(level="memory", threads=1)
+    with server.connect() as wire:
+        wire.call("DURAMEN.TABLE", "CREATE", "strict", "LEVEL", "synced")
+    table = [("DURAMEN.USE", "strict")] if level == "memory" else []
+    for n in range(5):
+        with server.connect() as wire:
+            assert wire.call("CONFIG", "SET", "level", level) == b"OK"
+            end = [("EXEC",)] if ("MULTI",) in before else []
+            replies = wire.pipeline([*before, ("SET", f"k{n}", "v"), behind, *end])
+            assert not any(isinstance(reply, ErrorReply) for reply in replies), replies
+        server.kill()
+        server.start()
+        with server.connect() as wire:
+            assert wire.pipeline([*table, ("GET", f"k{n}")])[-1] == b"v", n
+
+
 def test_a_snapshot_never_writes_over_anything(durable, tmp_path):
     server = durable()
     taken = tmp_path / "taken"

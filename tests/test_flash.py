@@ -292,6 +292,22 @@ def test_scan_and_keys_see_every_key(tiered):
         assert drawn <= seen and len(drawn) > 10
 
 
+@pytest.mark.parametrize(
+    "command", [("KEYS", "nothing*"), ("SCAN", 0, "COUNT", 1_000_000), ("RANDOMKEY",), ("DURAMEN.SCAN", 0, "COUNT", 100_000)]
+)
+def test_a_walk_inside_multi_never_waits_for_flash(cold, command):
+    """EXEC of KEYS read every entry on flash with all clients kept out, for minutes, and held all of
+    them in memory."""
+    begun = time.monotonic()
+    with cold.connect() as wire, Watch(cold):
+        for _ in range(3):
+            assert wire.pipeline([("MULTI",), ("SET", "mine", "v"), command]) == [b"OK", b"QUEUED", b"QUEUED"]
+            done, walked = wire.call("EXEC")
+            assert done == b"OK" and "inside MULTI" in str(walked), walked
+        assert wire.call("GET", "mine") == b"v"
+    assert time.monotonic() - begun < 5
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("sizes", [(1 << 20,), (10, 100, 1 << 20), (10, 300_000)])
 def test_walks_over_values_that_cannot_be_fetched_together(tiered, threads, sizes):

@@ -21,11 +21,12 @@ HARMLESS = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signa
 
 
 @contextlib.contextmanager
-def serve(folder, *arguments, stderr, stdout=subprocess.DEVNULL, **options):
+def serve(folder, *arguments, stderr, stdout=subprocess.DEVNULL, level="memory", **options):
     """A server whose output goes to the given places; returns the process and its port."""
     port = harness.free_port()
     command = [harness.BINARY, "serve", "--port", str(port), "--admin", "--admin-port", "0"]
-    command += ["--level", "memory", "--memory", "64mb", "--threads", "1", *map(str, arguments)]
+    command += ["--level", level] if level else []
+    command += ["--memory", "64mb", "--threads", "1", *map(str, arguments)]
     process = subprocess.Popen(
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=harness.environment({}), **options
     )
@@ -201,6 +202,53 @@ def test_hup_reads_the_configuration_file_again(tmp_path, config):
         harness.wait_until(lambda: "cannot read" in log.read_text(), "a missing file is told of")
         assert setting("maxclients") == b"200"
         assert stopped(process) == 0
+
+
+def level_of(port):
+    return ask(port, "CONFIG", "GET", "level")[1].decode()
+
+
+def test_hup_after_a_rewrite_changes_only_edited_settings(tmp_path, config):
+    """The values that CONFIG REWRITE wrote counted as changes of the file: a later `CONFIG SET` was
+    undone by logrotate's SIGHUP, and an edit back to the value before the rewrite was not seen."""
+    config.write_text('level = "synced"\nmemory = "64mb"\n')
+    with open(tmp_path / "log", "wb") as log, serve(tmp_path, "--config", config, stderr=log, level=None) as (process, port):
+
+        def hup():
+            times = (tmp_path / "log").read_text().count("settings read again")
+            process.send_signal(signal.SIGHUP)
+            harness.wait_until(
+                lambda: (tmp_path / "log").read_text().count("settings read again") > times, "the settings are read"
+            )
+
+        assert ask(port, "CONFIG", "SET", "level", "buffered") == b"OK"
+        assert ask(port, "CONFIG", "REWRITE") == b"OK"
+        assert 'level = "buffered"' in config.read_text()
+        assert ask(port, "CONFIG", "SET", "level", "synced") == b"OK"
+        hup()
+        assert level_of(port) == "synced"
+        assert ask(port, "CONFIG", "SET", "level", "buffered") == b"OK"
+        assert ask(port, "CONFIG", "REWRITE") == b"OK"
+        config.write_text(config.read_text().replace('"buffered"', '"synced"'))
+        hup()
+        assert level_of(port) == "synced"
+
+
+def test_a_full_pipe_as_standard_output_stops_no_stop(tmp_path):
+    """The line `ready` blocked the main thread, and SIGTERM never ended the server."""
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        os.set_blocking(writer, True)
+        with serve(tmp_path, stderr=subprocess.DEVNULL, stdout=writer) as (process, _port):
+            process.terminate()
+            assert process.wait(20) == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_hup_removes_no_password_by_accident(tmp_path, config):

@@ -37,6 +37,10 @@ pub(crate) const RESTORED_GENERATION: u64 = SNAPSHOT_GENERATION + 1;
 /// one.
 const SNAPSHOT_OPENINGS: u64 = 1;
 
+/// Bytes of the write-ahead log that have space in a copy; the first start reserves the rest. A copy
+/// needs few of them, and its log is as long as the original's: that limits transactions.
+const COPY_WAL_BYTES: u64 = 64 << 20;
+
 /// Bytes that a device writes as a whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
@@ -232,8 +236,13 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
     })
 }
 
-/// Checks sizes before anything is written.
-fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<(), Error> {
+/// Checks sizes before anything is written. `wal_bytes`: those that need space now.
+fn check(
+    disk: &dyn Disk,
+    geometry: &Geometry,
+    identity: &Identity,
+    wal_bytes: u64,
+) -> Result<(), Error> {
     let wrong = |what: &str| Error::Options {
         what: what.to_owned(),
     };
@@ -266,7 +275,7 @@ fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<()
     } else {
         // Frames take their space when they are used; a first segment has to fit.
         let needed =
-            SUPERBLOCK_BYTES + geometry.wal_bytes + frame::data_start(geometry.frames) + segment;
+            SUPERBLOCK_BYTES + wal_bytes + frame::data_start(geometry.frames) + segment;
         let available = disk
             .free_bytes()
             .map_err(|error| Error::io(&place, "measure free space", error))?;
@@ -302,7 +311,11 @@ pub(crate) fn format(
     identity: &Identity,
     purpose: Purpose,
 ) -> Result<(), Error> {
-    check(disk, geometry, identity)?;
+    let reserved_bytes = match purpose {
+        Purpose::Copy if !disk.is_raw() => geometry.wal_bytes.min(COPY_WAL_BYTES),
+        Purpose::Copy | Purpose::Store => geometry.wal_bytes,
+    };
+    check(disk, geometry, identity, reserved_bytes)?;
     let place = disk.label();
     let superblock = Superblock {
         block_bytes: BLOCK_BYTES as u32,
@@ -330,7 +343,8 @@ pub(crate) fn format(
     };
     let making = "create the write-ahead log";
     let wal = region::wal(disk, how).map_err(step(making))?;
-    wal.allocate(0, geometry.wal_bytes, true)
+    wal.allocate(0, reserved_bytes, true)
+        .and_then(|()| wal.allocate(geometry.wal_bytes - BLOCK_BYTES, BLOCK_BYTES, true))
         .map_err(step(making))?;
     let header = Header {
         server: identity.server,

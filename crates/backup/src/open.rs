@@ -173,7 +173,9 @@ impl Backup {
             state.failed = Some("it was opened to be read alone".to_owned());
         } else {
             sync_all(&*disk, &place, &wal, &frames)?;
-            fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
+            if purpose == Purpose::Store {
+                fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
+            }
         }
         let held = state.held.clone();
         let backup = Backup {

@@ -315,12 +315,15 @@ fn announce(addresses: &Addresses) {
     let native = addresses
         .native
         .map_or("-".to_owned(), |address| address.to_string());
-    let mut stdout = std::io::stdout();
-    // A closed standard output is no reason not to serve.
-    let _ = writeln!(
-        stdout,
-        "ready resp={} native={native} admin={admin}",
+    let line = format!(
+        "ready resp={} native={native} admin={admin}\n",
         resp.join(",")
     );
-    let _ = stdout.flush();
+    // A pipe that nobody reads may be full, and a signal must stop the server nevertheless. A
+    // closed standard output, or a lack of threads, is no reason not to serve.
+    let _ = std::thread::Builder::new().spawn(move || {
+        let mut stdout = std::io::stdout();
+        let _ = stdout.write_all(line.as_bytes());
+        let _ = stdout.flush();
+    });
 }

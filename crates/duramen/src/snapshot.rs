@@ -14,9 +14,8 @@ use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;
 use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
 use duramen_backup::disk::Disk;
-use duramen_backup::{Backup, Chunk, Geometry, WAL_BYTES_MIN};
+use duramen_backup::{Backup, Chunk, Geometry};
 use duramen_base::ids::{Level, SegmentId};
-use duramen_base::units::MIB;
 use duramen_cluster::control::State;
 use duramen_cluster::replication::{Effect, Found, Master};
 use duramen_format::certificate::Certificate;
@@ -127,7 +126,6 @@ fn take(
     snapshots.check()?;
     let source = &local.backup;
     let geometry = Geometry {
-        wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
         frames: frames_of_copy(source.geometry(), &log.durable.options),
         ..*source.geometry()
     };
