@@ -42,10 +42,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "EXPONENT", value_parser = exponent)]
     zipfian: Option<f64>,
     /// Seconds to run
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = amount)]
     seconds: f64,
     /// Requests per second to offer (open loop); without it, as many as the server answers
-    #[arg(long)]
+    #[arg(long, value_parser = amount)]
     rate: Option<f64>,
     /// Threads of the generator
     #[arg(long, default_value_t = 1)]
@@ -78,6 +78,13 @@ enum CommandName {
     Mget,
     Mset,
     Mixed,
+}
+
+/// A time or a rate.
+fn amount(text: &str) -> Result<f64, String> {
+    let amount: Option<f64> = text.parse().ok();
+    let fits = |amount: &f64| (0.001..=1e9).contains(amount);
+    amount.filter(fits).ok_or_else(|| "a number from 0.001 to 1,000,000,000".to_owned())
 }
 
 /// The formula of the distribution has a gap at 1.
