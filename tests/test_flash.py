@@ -252,6 +252,18 @@ def test_others_go_on_while_somebody_waits_for_flash(cold):
     in_threads(4, work)
 
 
+def test_a_flash_file_never_spoils_a_new_data_directory(tmp_path):
+    """The file was made first; then the directory was no Duramen store, now and at each later start."""
+    dir = tmp_path / "data"
+    dir.mkdir()
+    command = [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", dir]
+    done = subprocess.run(
+        [*command, "--flash-file", dir / "flash", "--flash-size", "64mb"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode != 0 and "choose another folder" in done.stderr, done.stderr
+    assert list(dir.iterdir()) == []
+
+
 def test_transactions_over_cold_keys_are_one_step(cold):
     with cold.connect() as wire, cold.connect() as other:
         some = range(100, 20_000, 1000)

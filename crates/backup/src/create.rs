@@ -274,8 +274,7 @@ fn check(
         (region::raw_bytes(geometry), available)
     } else {
         // Frames take their space when they are used; a first segment has to fit.
-        let needed =
-            SUPERBLOCK_BYTES + wal_bytes + frame::data_start(geometry.frames) + segment;
+        let needed = SUPERBLOCK_BYTES + wal_bytes + frame::data_start(geometry.frames) + segment;
         let available = disk
             .free_bytes()
             .map_err(|error| Error::io(&place, "measure free space", error))?;

@@ -84,7 +84,9 @@ enum CommandName {
 fn amount(text: &str) -> Result<f64, String> {
     let amount: Option<f64> = text.parse().ok();
     let fits = |amount: &f64| (0.001..=1e9).contains(amount);
-    amount.filter(fits).ok_or_else(|| "a number from 0.001 to 1,000,000,000".to_owned())
+    amount
+        .filter(fits)
+        .ok_or_else(|| "a number from 0.001 to 1,000,000,000".to_owned())
 }
 
 /// The formula of the distribution has a gap at 1.

@@ -11,8 +11,11 @@ use crate::process::raise_file_limit;
 use crate::reactor::{Listeners, Reactor, Standby, bind};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
+use duramen_backup::Backup;
+use duramen_backup::os::OsDisk;
 use duramen_engine::{Options, Store};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -320,9 +323,28 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// How often the owner of a loading server checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// Refuses a flash file in a directory in which a store is to be created: with that file it would
+/// not be empty, now and at each later start.
+fn check_flash_place(config: &ServerConfig) -> Result<(), ServerError> {
+    let Some(dir) = config.data_dir() else {
+        return Ok(());
+    };
+    let absolute = |path: &Path| std::path::absolute(path).ok();
+    let flash = absolute(Path::new(&config.flash_file));
+    let is_inside = flash.is_some_and(|flash| flash.parent() == absolute(&dir).as_deref());
+    if !is_inside || Backup::exists(&OsDisk::new(&dir, config.disk_mode)).unwrap_or(true) {
+        return Ok(());
+    }
+    Err(ServerError::Config(format!(
+        "flash-file is in `{}`, where a store is to be created: choose another folder for it",
+        dir.display()
+    )))
+}
+
 /// Creates the store, or restores it from its directory; afterwards clients are served.
 fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let config = shared.config();
+    check_flash_place(&config)?;
     let tier = Tier::open(&config)?.map(Arc::new);
     let engine = Options {
         mode: config.mode,

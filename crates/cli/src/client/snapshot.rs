@@ -80,7 +80,14 @@ pub(super) fn run(
     if live {
         eprint!("\r\x1b[2K");
     }
-    if status.state != "ok" || Path::new(&status.dir) != dir {
+    if Path::new(&status.dir) != dir {
+        return Err(Failure::Server(format!(
+            "another snapshot has begun, in {}: it is not known whether the one in {} is complete; `duramen fsck` tells",
+            status.dir,
+            dir.display()
+        )));
+    }
+    if status.state != "ok" {
         let why = status.state.trim_start_matches("failed: ");
         return Err(Failure::Server(format!(
             "no snapshot in {}: {why}",
