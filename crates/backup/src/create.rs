@@ -37,8 +37,8 @@ pub(crate) const RESTORED_GENERATION: u64 = SNAPSHOT_GENERATION + 1;
 /// one.
 const SNAPSHOT_OPENINGS: u64 = 1;
 
-/// Bytes of the write-ahead log that have space in a copy; the first start reserves the rest. A copy
-/// needs few of them, and its log is as long as the original's: that limits transactions.
+/// Bytes of the write-ahead log that have space in a copy; the first start reserves the rest. A
+/// copy needs few of them, and its log is as long as the original's: that limits transactions.
 const COPY_WAL_BYTES: u64 = 64 << 20;
 
 /// Bytes that a device writes as a whole or not at all.
