@@ -167,7 +167,7 @@ def test_keys_of_a_killed_member_are_served_by_others_and_it_comes_back_as_anoth
     cluster.check("first")
     victim.start()
     slot, generation = was.split(".")
-    assert victim.id() == f"{slot}.{int(generation) + 1}"
+    harness.wait_until(lambda: victim.id() == f"{slot}.{int(generation) + 1}", "it is a member again")
     cluster.check("first", at=victim)
     cluster.write("second")
     # Everything at once, without a warning.
