@@ -284,13 +284,14 @@ def test_a_member_comes_back_although_its_disk_is_full(tmp_path):
         fill_up(place)
         victim.kill()
         victim.start()
-        assert victim.id() != was and "cannot be stored" not in victim.log()
+        harness.wait_until(lambda: has_joined_after(victim, was), "it is a member again")
+        assert "cannot be stored" not in victim.log()
         cluster.check("before", at=victim)
         # It is stored: the next life has the next generation.
         slot, generation = victim.id().split(".")
         victim.kill()
         victim.start()
-        assert victim.id() == f"{slot}.{int(generation) + 1}"
+        harness.wait_until(lambda: victim.id() == f"{slot}.{int(generation) + 1}", "it is a member again")
         # A life that begins in the same process stores its id too.
         was = victim.id()
         os.kill(victim.process.pid, signal.SIGSTOP)
