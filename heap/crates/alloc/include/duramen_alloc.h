@@ -129,7 +129,8 @@ void *ssd_realloc(void *block, size_t size);
 /* Frees the result of any of the functions above. NULL: no effect. SSD_EPOINTER, SSD_EDOUBLEFREE:
  * nothing was changed. Cost: a lock, a system call if its page is in RAM, no I/O; for an array or a
  * large block: the same for each page of it in RAM, and less for the other pages. The addresses of
- * a freed array or large block are invalid: freed again they are SSD_EPOINTER, or a new object. */
+ * a freed array or large block are invalid, and so may be those of any other freed object: freed
+ * again they are SSD_EPOINTER, or a new object. */
 int ssd_free(void *object);
 
 /* Usable bytes at `object` (of an array: of the element that begins there): at least the requested

@@ -209,6 +209,10 @@ impl Chunk {
         self.free.load(Ordering::Relaxed)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.free() == self.objects
+    }
+
     pub fn fresh(&self) -> u32 {
         self.fresh.load(Ordering::Relaxed)
     }

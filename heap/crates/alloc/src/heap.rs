@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::pager::lift::Lift;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
-use crate::pool::Pools;
+use crate::pool::{self, Pools};
 use crate::regions;
 use duramen_disk::Error as DiskError;
 use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
@@ -179,7 +179,8 @@ pub(crate) struct Heap {
     resizing: Mutex<()>,
     /// Page tables for which RAM was taken, because the kernel never takes them back.
     kept_tables: Mutex<u64>,
-    /// Held shared during an allocation or a free, exclusively by a checkpoint.
+    /// Held shared during an allocation or a free, exclusively by a checkpoint and by an allocation
+    /// that finds no RAM or addresses.
     pub changing: RwLock<()>,
     workers: Mutex<Vec<Worker>>,
     /// Number of workers that were to have a lift.
@@ -531,6 +532,39 @@ impl Heap {
         self.flash_bytes.fetch_sub(bytes, Ordering::AcqRel);
     }
 
+    /// Allocates. If RAM or addresses do not suffice, removes the chunks without objects and tries
+    /// again: an allocation never fails because of freed objects. Other threads neither allocate
+    /// nor free meanwhile: they could take the RAM and leave it to empty chunks again.
+    pub fn allocate(&self, once: impl Fn() -> Result<usize, Error>) -> Result<usize, Error> {
+        let changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        let done = once();
+        if !matches!(done, Err(Error::Budget { .. } | Error::NoAddresses { .. })) {
+            return done;
+        }
+        self.remove_empty_chunks(); // most of them, while other threads continue
+        drop(changing);
+        let _alone = self
+            .changing
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.remove_empty_chunks();
+        once()
+    }
+
+    /// Removes the chunks of pools and of memory without objects. The caller holds no lock of
+    /// theirs, and each is held for one or two chunks here (pool::L1).
+    fn remove_empty_chunks(&self) {
+        for pool in self.pools.all() {
+            let mut pool = pool::lock(&pool);
+            while let Some(chunk) = pool.empty()
+                && self.remove_chunk(&chunk).is_ok()
+            {
+                pool.forget(&chunk);
+            }
+        }
+        while self.remove_empty_run() {}
+    }
+
     /// A new chunk, with addresses and an object table.
     pub fn add_chunk(
         &self,
@@ -592,10 +626,12 @@ impl Heap {
             self.buffer.release(name, left);
             hidden?;
         }
-        let unit_pages = chunk.unit_pages();
-        for unit in 0..u64::from(chunk.units()) {
-            self.cache.remove(chunk.first + unit * unit_pages);
-        }
+        if chunk.kind != Kind::Pool {
+            let unit_pages = chunk.unit_pages();
+            for unit in 0..u64::from(chunk.units()) {
+                self.cache.remove(chunk.first + unit * unit_pages);
+            }
+        } // else each object left the cache when it was freed
         self.store.remove_table(chunk.table);
         self.atm.remove(chunk);
         self.atm.give_back(chunk.first, chunk.pages());

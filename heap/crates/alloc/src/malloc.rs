@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::memory::{Blocks, GRAIN_BYTES, Memory, bits_of, flash_of, pages_needed};
 use crate::pager::PAGE_BYTES;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Pages of a run [Badam11 §3.4].
 const RUN_PAGES: u32 = 10_000;
@@ -31,28 +31,26 @@ impl Heap {
                 "{bytes} bytes: at most {BLOCK_BYTES_MAX} can be allocated at once"
             )));
         }
-        let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
         let bytes = bytes.max(1).next_multiple_of(GRAIN_BYTES);
         let bytes = if bytes >= LARGE_BYTES {
             bytes.next_multiple_of(PAGE_BYTES)
         } else {
             bytes
         };
-        let address = if bytes >= LARGE_BYTES {
-            let flash = flash_of(bytes / PAGE_BYTES);
-            self.reserve_flash(flash, bytes as u64 / PAGE_BYTES as u64 * 4)?;
-            let allocated = self.allocate_large(bytes);
-            allocated.inspect_err(|_| self.release_flash(flash))?
-        } else {
-            self.allocate_block(bytes)?
-        };
+        let address = self.allocate(|| match bytes >= LARGE_BYTES {
+            true => self.allocate_large(bytes),
+            false => self.allocate_block(bytes),
+        })?;
         self.count(bytes as u64);
         Ok(address)
     }
 
     fn allocate_large(&self, bytes: usize) -> Result<usize, Error> {
         let pages = (bytes / PAGE_BYTES) as u32;
-        let chunk = self.add_chunk(pages, PAGE_BYTES as u32, Kind::Memory)?;
+        let flash = flash_of(pages as usize);
+        self.reserve_flash(flash, u64::from(pages) * 4)?;
+        let added = self.add_chunk(pages, PAGE_BYTES as u32, Kind::Memory);
+        let chunk = added.inspect_err(|_| self.release_flash(flash))?;
         let start = self.address_of(chunk.first);
         self.memory()
             .restore_run(chunk, start, Blocks::Large(bytes));
@@ -198,6 +196,31 @@ impl Heap {
             memory.charged -= ENTRIES_AT_ONCE;
         }
         Ok(())
+    }
+
+    /// Removes a run that is one free block, and returns the RAM of map entries that are gone.
+    /// False: there is no such run.
+    pub fn remove_empty_run(&self) -> bool {
+        let mut memory = self.memory();
+        let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
+        let unused = memory.charged.saturating_sub(wanted);
+        self.discharge(ENTRY_BYTES * unused as u64);
+        memory.charged -= unused;
+        let Some((bytes, start)) = memory.by_bytes.last().copied() else {
+            return false;
+        };
+        let run = memory.runs.get(&self.page_of(start));
+        let run = run.filter(|run| run.start == start && run.bytes() == bytes);
+        let Some(chunk) = run.map(|run| Arc::clone(&run.chunk)) else {
+            return false;
+        };
+        if self.remove_chunk(&chunk).is_err() {
+            return false; // the kernel refused: the run stays
+        }
+        memory.remove_free(start, bytes);
+        memory.runs.remove(&chunk.first);
+        self.discharge(bits_of(chunk.objects) as u64 * 8);
+        true
     }
 
     /// Bytes of the block at an address of this chunk, if one was handed out there.

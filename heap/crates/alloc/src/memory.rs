@@ -127,7 +127,7 @@ impl Memory {
 
     pub fn run_of(&mut self, chunk: &Chunk) -> &mut Run {
         let run = self.find_run(chunk);
-        run.expect("a chunk of many blocks has a run for ever (Y1)")
+        run.expect("a chunk has a run as long as a block of it is handed out")
     }
 
     /// Whether an address is in a free block.

@@ -27,11 +27,15 @@ impl Heap {
                 "{count} objects of {bytes} bytes: at least one of each, objects of at most {OBJECT_BYTES_MAX} bytes"
             )));
         }
-        let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
-        if count == 1 && bytes <= POOLED_BYTES {
-            return self.allocate_one(rounded(bytes) as u32);
-        }
+        let is_pooled = count == 1 && bytes <= POOLED_BYTES;
         let bytes = rounded(bytes) as u32;
+        self.allocate(|| match is_pooled {
+            true => self.allocate_one(bytes),
+            false => self.allocate_array(count, bytes),
+        })
+    }
+
+    fn allocate_array(&self, count: usize, bytes: u32) -> Result<usize, Error> {
         let array = Chunk::new(0, 0, count as u32, bytes, Kind::Array);
         let flash = array.flash_bytes_of_all();
         self.reserve_flash(flash, array.tables_bytes())?;
@@ -150,8 +154,11 @@ impl Heap {
         }
         chunk.give_back(object);
         // A chunk that cannot be removed now stays in the pool.
-        if pool.can_spare(chunk) && self.remove_chunk(chunk).is_ok() {
-            pool.forget(chunk);
+        while chunk.is_empty()
+            && let Some(spare) = pool.spare()
+            && self.remove_chunk(&spare).is_ok()
+        {
+            pool.forget(&spare);
         }
         drop(pool);
         if !shares {

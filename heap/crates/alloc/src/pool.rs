@@ -6,6 +6,10 @@
 //! Paper: [Badam11 §3.4]: pools start with 128 objects, double, and grow by 10,000 from then on;
 //! the run of addresses with the most free objects is used next. Beyond the paper, a run without
 //! objects is removed: its tables take RAM.
+//!
+//! **Invariants**
+//! - L1: a pool without objects has at most one chunk, of at most [`FIRST_OBJECTS`] objects; it is
+//!   removed as well when an allocation finds no RAM for tables.
 
 use crate::chunk::Chunk;
 use std::collections::BTreeMap;
@@ -29,6 +33,11 @@ impl Pools {
     pub fn of(&self, bytes: u32) -> Arc<Mutex<Pool>> {
         let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(pools.entry(bytes).or_default())
+    }
+
+    pub fn all(&self) -> Vec<Arc<Mutex<Pool>>> {
+        let pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.values().cloned().collect()
     }
 
     /// Adds a chunk from a checkpoint.
@@ -55,16 +64,21 @@ impl Pool {
         Some((Arc::clone(chunk), object, again))
     }
 
-    /// Whether an empty chunk is to be removed, with its tables: others have free objects enough.
-    pub fn can_spare(&self, chunk: &Chunk) -> bool {
-        if chunk.free() < chunk.objects {
-            return false;
-        }
-        let others = self
-            .chunks
-            .iter()
-            .filter(|other| other.first != chunk.first);
-        others.map(|other| other.free()).sum::<u32>() >= FIRST_OBJECTS
+    /// An empty chunk that is to be removed, with its tables: the largest, if others have free
+    /// objects enough, or if it is alone and larger than a first one (L1).
+    pub fn spare(&self) -> Option<Arc<Chunk>> {
+        let empty = self.chunks.iter().filter(|chunk| chunk.is_empty());
+        let largest = empty.max_by_key(|chunk| chunk.objects)?;
+        let free: u32 = self.chunks.iter().map(|chunk| chunk.free()).sum();
+        let is_alone = self.chunks.len() == 1 && largest.objects > FIRST_OBJECTS;
+        let can_go = is_alone || free - largest.objects >= FIRST_OBJECTS;
+        can_go.then(|| Arc::clone(largest))
+    }
+
+    /// An empty chunk.
+    pub fn empty(&self) -> Option<Arc<Chunk>> {
+        let mut chunks = self.chunks.iter();
+        chunks.find(|chunk| chunk.is_empty()).cloned()
     }
 
     /// A chunk was removed.

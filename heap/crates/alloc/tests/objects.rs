@@ -22,36 +22,107 @@ fn twelve_times_ram_of_a_heap_whose_page_tables_cannot_stay() {
 }
 
 /// The tables of objects that were freed stayed, for each size: with a fifth size, RAM had no room
-/// for more although nothing was allocated.
+/// for more although nothing was allocated. Freed newest first, those of 10,000 objects stayed.
 #[test]
 fn tables_of_freed_objects_are_given_back() {
+    const OBJECTS: usize = 20_000;
+    let mixed = (0..OBJECTS).step_by(2).chain((1..OBJECTS).step_by(2));
+    let orders: [Vec<usize>; 3] = [
+        mixed.collect(),
+        (0..OBJECTS).collect(),
+        (0..OBJECTS).rev().collect(),
+    ];
     for faults in KINDS {
         let Some(heap) = Heap::open(256 << 20, 7 << 20, faults) else {
             continue;
         };
         let tables = || duramen_alloc::stats().unwrap().table_bytes;
         let before = tables();
-        for bytes in (128..256).step_by(16) {
-            let allocate = |_| duramen_alloc::oalloc(1, bytes).unwrap() as usize;
-            let objects: Vec<usize> = (0..20_000).map(allocate).collect();
+        for (nth, bytes) in (128..272).step_by(16).enumerate() {
+            let objects = allocate(OBJECTS, bytes);
             for (n, object) in objects.iter().enumerate() {
                 // SAFETY: it is this test's object, of more than a word.
                 unsafe { *(*object as *mut u64) = n as u64 };
             }
-            // Every second one first, so that chunks become empty in any order.
-            for n in (0..objects.len())
-                .step_by(2)
-                .chain((1..objects.len()).step_by(2))
-            {
+            for n in &orders[nth % 3] {
                 // SAFETY: as above.
-                assert_eq!(unsafe { *(objects[n] as *const u64) }, n as u64);
-                // SAFETY: nobody uses it any more.
-                unsafe { duramen_alloc::free(objects[n] as *mut u8) }.unwrap();
+                assert_eq!(unsafe { *(objects[*n] as *const u64) }, *n as u64);
+                free(objects[*n]);
             }
         }
         let kept = tables() - before;
-        // One run of addresses stays for each size, of 10,000 objects at most.
-        assert!(kept < 400 << 10, "{faults:?}: {kept} bytes of tables");
+        // One run of addresses at most stays for each size, of 128 objects.
+        assert!(kept < 9 * 1024, "{faults:?}: {kept} bytes of tables");
+        heap.close();
+    }
+}
+
+/// Objects of a size, one by one.
+fn allocate(count: usize, bytes: usize) -> Vec<usize> {
+    let one = |_| duramen_alloc::oalloc(1, bytes).unwrap().addr();
+    (0..count).map(one).collect()
+}
+
+fn free(object: usize) {
+    // SAFETY: the callers use it no more.
+    unsafe { duramen_alloc::free(object as *mut u8) }.unwrap();
+}
+
+/// Threads use many sizes, one after the other, in RAM for the tables of one size for each thread.
+/// At the end, what fitted in the beginning fits again.
+#[test]
+fn a_program_that_frees_everything_can_allocate_it_again() {
+    const THREADS: usize = 4;
+    const OBJECTS: usize = 200;
+    // Tables of 128 and 256 objects of eight pages, for each thread, and a few headers.
+    const ROOM: usize = THREADS * (384 * 8 * 8 + 512) + 4096;
+    for faults in KINDS {
+        let Some(heap) = Heap::open(256 << 20, 7 << 20, faults) else {
+            continue;
+        };
+        let Err(Error::Budget {
+            budget_bytes,
+            needed_bytes,
+        }) = duramen_alloc::oalloc(1_000_000, 128)
+        else {
+            panic!("tables of 4 MB in 7 MiB");
+        };
+        let most = 1_000_000 - ((needed_bytes - budget_bytes) as usize).div_ceil(4);
+        let array = |count| duramen_alloc::oalloc(count, 128).unwrap().addr();
+        assert!(duramen_alloc::oalloc(most + 1, 128).is_err());
+        free(array(most));
+
+        let held = array(most - ROOM / 4);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    let sizes = (4608..=32768).step_by(512).skip(thread);
+                    for (nth, bytes) in sizes.step_by(THREADS).cycle().take(100).enumerate() {
+                        let mut objects = allocate(OBJECTS, bytes);
+                        if nth % 2 == 0 {
+                            objects.reverse();
+                        }
+                        objects.into_iter().for_each(free);
+                    }
+                });
+            }
+        });
+        free(held);
+        free(array(most));
+
+        // Memory as well, with as many free blocks at once as take RAM of their own.
+        let block = |_| duramen_alloc::malloc(2000).unwrap().addr();
+        let blocks: Vec<usize> = (0..45_000).map(block).collect();
+        let (even, odd): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|nth| nth % 2 == 0);
+        for nth in even.into_iter().chain(odd) {
+            free(blocks[nth]);
+        }
+        free(array(most));
+        // Addresses that were given back are handed out again, as zeros.
+        let again = duramen_alloc::calloc(1, 2000).unwrap();
+        // SAFETY: it is ours.
+        let bytes = unsafe { std::slice::from_raw_parts(again, 2000) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
         heap.close();
     }
 }
