@@ -211,7 +211,7 @@ def level_of(port):
 def test_hup_after_a_rewrite_changes_only_edited_settings(tmp_path, config):
     """The values that CONFIG REWRITE wrote counted as changes of the file: a later `CONFIG SET` was
     undone by logrotate's SIGHUP, and an edit back to the value before the rewrite was not seen."""
-    config.write_text('level = "synced"\nmemory = "64mb"\n')
+    config.write_text('level = "synced"\nmemory = "64mb"\nrequirepass = ""\n')
     with open(tmp_path / "log", "wb") as log, serve(tmp_path, "--config", config, stderr=log, level=None) as (process, port):
 
         def hup():
@@ -227,8 +227,14 @@ def test_hup_after_a_rewrite_changes_only_edited_settings(tmp_path, config):
         assert ask(port, "CONFIG", "SET", "level", "synced") == b"OK"
         hup()
         assert level_of(port) == "synced"
-        assert ask(port, "CONFIG", "SET", "level", "buffered") == b"OK"
-        assert ask(port, "CONFIG", "REWRITE") == b"OK"
+        # A rewrite writes no secret, so the file's old password is no change either.
+        assert ask(port, "CONFIG", "SET", "requirepass", "new", "level", "buffered") == b"OK"
+        with harness.Wire(port) as wire:
+            assert wire.pipeline([("AUTH", "new"), ("CONFIG", "REWRITE")]) == [b"OK"] * 2
+        hup()
+        with harness.Wire(port) as wire:
+            assert wire.call("AUTH", "new") == b"OK"
+            assert wire.call("CONFIG", "SET", "requirepass", "") == b"OK"
         config.write_text(config.read_text().replace('"buffered"', '"synced"'))
         hup()
         assert level_of(port) == "synced"

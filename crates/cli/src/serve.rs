@@ -11,7 +11,6 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
 use signal_hook::iterator::Signals;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -315,15 +314,8 @@ fn announce(addresses: &Addresses) {
     let native = addresses
         .native
         .map_or("-".to_owned(), |address| address.to_string());
-    let line = format!(
-        "ready resp={} native={native} admin={admin}\n",
+    crate::say::ready(format!(
+        "resp={} native={native} admin={admin}",
         resp.join(",")
-    );
-    // A pipe that nobody reads may be full, and a signal must stop the server nevertheless. A
-    // closed standard output, or a lack of threads, is no reason not to serve.
-    let _ = std::thread::Builder::new().spawn(move || {
-        let mut stdout = std::io::stdout();
-        let _ = stdout.write_all(line.as_bytes());
-        let _ = stdout.flush();
-    });
+    ));
 }

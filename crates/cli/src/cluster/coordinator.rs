@@ -9,7 +9,6 @@ use duramen_coordinator::{Error, Options, Role, Running, StoreSpec};
 use duramen_wire::native::message::ClusterSettings;
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -300,13 +299,9 @@ fn announce(running: &Running, role: &Role) {
         Role::Leader => "leader",
         Role::Standby(_) => "standby",
     };
-    let mut stdout = std::io::stdout();
-    // A closed standard output is no reason to stop.
-    let _ = writeln!(
-        stdout,
-        "ready coordinator={} admin={} role={role}",
+    crate::say::ready(format!(
+        "coordinator={} admin={} role={role}",
         running.name(),
         admin.as_deref().unwrap_or("-")
-    );
-    let _ = stdout.flush();
+    ));
 }

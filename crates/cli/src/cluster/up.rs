@@ -19,7 +19,6 @@ use child::{Child, Ended};
 use clap::Args;
 use duramen_client::{Admin, AdminAnswer};
 use duramen_wire::native::message::ServerStatus;
-use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -429,17 +428,13 @@ impl Up {
         }
         eprintln!("    Ctrl-C ends them\n");
         let pids: Vec<String> = self.servers.iter().map(|c| c.pid().to_string()).collect();
-        let mut stdout = std::io::stdout();
-        // A closed standard output is no reason to end.
-        let _ = writeln!(
-            stdout,
-            "ready coordinator={coordinator} resp={} native={} admin={} pids={}",
+        crate::say::ready(format!(
+            "coordinator={coordinator} resp={} native={} admin={} pids={}",
             resp.join(","),
             self.said("native").join(","),
             self.said("admin").join(","),
             pids.join(",")
-        );
-        let _ = stdout.flush();
+        ));
     }
 
     /// Waits for a signal. A child that ends is reported, and the others continue.

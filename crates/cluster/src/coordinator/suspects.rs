@@ -40,6 +40,8 @@ const ROLL_AGAIN_US: u64 = 500_000;
 pub(super) struct Check {
     nonce: u64,
     evidence: Evidence,
+    /// Silences that do not count: its connection is new.
+    spared: u32,
     /// Another server with its disk, or one that claims to follow it, wants to take its place.
     is_claimed: bool,
 }
@@ -50,7 +52,10 @@ pub(super) struct Roll {
     number: u64,
     began_us: u64,
     count: Count,
-    answered: BTreeSet<ServerId>,
+    /// The servers whose requests have ended without a sign of life.
+    silent: BTreeSet<ServerId>,
+    /// At the end of the call, connections to silent servers are opened anew (U4).
+    reopens: bool,
     /// Requests without an end.
     open: usize,
     /// Servers with enough evidence, until it is known whether this leader may judge.
@@ -138,6 +143,10 @@ impl Coordinator {
                 return;
             }
             Sounded::Silent if is_excused => 0,
+            Sounded::Silent if check.spared > 0 => {
+                check.spared -= 1;
+                0
+            }
             Sounded::Silent => {
                 check.evidence.missed += 1;
                 0
@@ -247,7 +256,7 @@ impl Coordinator {
         self.roll.number = number;
         self.roll.began_us = self.now_us;
         self.roll.open = asked.len();
-        self.roll.answered.clear();
+        self.roll.silent.clear();
         self.roll.count = Count {
             asked: asked.len(),
             ..Count::default()
@@ -268,13 +277,17 @@ impl Coordinator {
         match ended {
             Sounded::Answered(answer) if is_pong(answer, number) => {
                 self.roll.count.answered += 1;
-                self.roll.answered.insert(from);
             }
             Sounded::Signed(Sign::Denied) => self.roll.count.denied += 1,
-            _ => {}
+            _ => {
+                self.roll.silent.insert(from);
+            }
         }
         self.judge();
         if self.roll.open == 0 {
+            if std::mem::take(&mut self.roll.reopens) {
+                self.reopen_silent();
+            }
             self.consider_standing();
         }
     }
@@ -297,14 +310,28 @@ impl Coordinator {
     /// U4: this leader reaches the servers again. Checks in progress begin without evidence.
     fn forget_evidence(&mut self) {
         self.roll.ripe.clear();
-        for (id, server) in &mut self.servers {
+        self.roll.reopens = true;
+        for server in self.servers.values_mut() {
             if let Some(check) = &mut server.check {
                 check.evidence = Evidence::default();
             }
-            if server.is_up() && !self.roll.answered.contains(id) {
-                let address = server.record.entry.addresses.native.clone();
-                self.out.push(Output::Reopen { address });
+        }
+    }
+
+    /// U4: servers that were silent in this call, by which the leader got its right back. A new
+    /// connection takes four round trips to its first answer, so its first silences do not count.
+    fn reopen_silent(&mut self) {
+        for id in std::mem::take(&mut self.roll.silent) {
+            let Some(server) = self.servers.get_mut(&id).filter(|server| server.is_up()) else {
+                continue;
+            };
+            if let Some(check) = &mut server.check {
+                check.evidence = Evidence::default();
+                check.spared = CHANCES;
             }
+            self.roll.ripe.remove(&id);
+            let address = server.record.entry.addresses.native.clone();
+            self.out.push(Output::Reopen { address });
         }
     }
 

@@ -27,8 +27,8 @@ impl Holding {
         if self.any.replace(false) {
             self.entries.get_mut().clear();
             self.bytes.set(0);
-            self.handed_in.set(false);
         }
+        self.handed_in.set(false);
     }
 
     /// The end of a guard, or of a part of it: entries that the guard waited for are forgotten.

@@ -168,7 +168,8 @@ impl ConfigFile {
         if edited != text {
             replace(&path, &edited)?;
         }
-        let written = SETTINGS.iter().filter(|s| changed.contains(s.name));
+        let is_written = |setting: &&Setting| changed.contains(setting.name) && !setting.secret; // I3
+        let written = SETTINGS.iter().filter(is_written);
         let mut rewritten = self
             .rewritten
             .lock()

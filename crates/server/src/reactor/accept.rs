@@ -125,13 +125,13 @@ impl Reactor {
         let mut connection = Connection::new(fd, record, self.now_ms);
         let config = self.config.get(&self.shared);
         if config.requirepass.is_empty() {
-            connection.client.authenticate();
+            connection.authenticate();
         } else {
             self.has_strangers = true;
         }
         if let Some(received) = native {
             self.me().counters.connections_accepted.add(1);
-            connection.client.authenticate();
+            connection.authenticate();
             connection
                 .record
                 .change_text(|text| text.lib_name = "duramen".to_owned());

@@ -80,6 +80,12 @@ pub(super) enum Sent {
 const SEND_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
+    /// Its client needs no password.
+    pub(super) fn authenticate(&mut self) {
+        self.client.authenticate();
+        self.mode = self.client.mode();
+    }
+
     pub(super) fn new(fd: OwnedFd, record: Arc<ClientRecord>, now_ms: u64) -> Connection {
         let client = Client::new(Arc::clone(&record));
         Connection {
