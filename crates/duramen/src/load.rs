@@ -30,6 +30,24 @@ pub(crate) struct Manifest<'a> {
     pub listed: &'a [ReplicaInfo],
     /// Segments that should be in memory if not all fit.
     pub kept: &'a [SegmentId],
+    /// See [`Loader::keep_part`].
+    pub kept_part: Option<f64>,
+}
+
+/// The reason why a load failed.
+pub(crate) struct Failed {
+    pub error: Error,
+    /// A load that keeps less may succeed.
+    pub lacks_memory: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed {
+            error,
+            lacks_memory: false,
+        }
+    }
 }
 
 /// State that the threads of a load share.
@@ -58,7 +76,7 @@ pub(crate) fn load(
     threads: usize,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
-) -> Result<Loaded, Error> {
+) -> Result<Loaded, Failed> {
     let place = backup.disk().label();
     let (state, listed) = (manifest.state, manifest.listed);
     let ids: Vec<SegmentId> = listed.iter().map(|replica| replica.segment).collect();
@@ -73,6 +91,9 @@ pub(crate) fn load(
         .collect();
     let mut loader = engine.loader(&ids, &passes);
     loader.keep(manifest.kept);
+    if let Some(part) = manifest.kept_part {
+        loader.keep_part(part);
+    }
     let mut segments = listed.to_vec();
     segments.sort_unstable_by_key(|replica| std::cmp::Reverse(replica.segment));
     let wanted = match threads {
@@ -101,33 +122,8 @@ pub(crate) fn load(
         });
     }
     let failed = load.failed.lock().expect("a load's failure").take();
-    match failed {
-        Some(LoadError::Memory {
-            segment,
-            reason: reason @ duramen_engine::Error::FlashStuck,
-        }) => {
-            return Err(Error::Misfit {
-                place,
-                reason: format!(
-                    "memory cannot hold its data without flash (segment {segment}: {reason}); start again with a flash device that works"
-                ),
-            });
-        }
-        Some(LoadError::Memory { segment, reason }) => {
-            return Err(Error::Misfit {
-                place,
-                reason: format!(
-                    "its data do not fit into the memory budget (segment {segment}: {reason}); give the store more memory"
-                ),
-            });
-        }
-        Some(error) => {
-            return Err(Error::Damaged {
-                place,
-                reason: error.to_string(),
-            });
-        }
-        None => {}
+    if let Some(error) = failed {
+        return Err(explained(error, place));
     }
     let report = loader.finish().map_err(|missing| Error::Damaged {
         place,
@@ -139,6 +135,33 @@ pub(crate) fn load(
         has_revived: report.has_revived,
         ..Loaded::default()
     })
+}
+
+fn explained(error: LoadError<String>, place: String) -> Failed {
+    match error {
+        LoadError::Memory {
+            segment,
+            reason: reason @ duramen_engine::Error::FlashStuck,
+        } => Failed::from(Error::Misfit {
+            place,
+            reason: format!(
+                "memory cannot hold its data without flash (segment {segment}: {reason}); start again with a flash device that works"
+            ),
+        }),
+        LoadError::Memory { segment, reason } => Failed {
+            error: Error::Misfit {
+                place,
+                reason: format!(
+                    "its data do not fit into the memory budget (segment {segment}: {reason}); give the store more memory"
+                ),
+            },
+            lacks_memory: true,
+        },
+        error => Failed::from(Error::Damaged {
+            place,
+            reason: error.to_string(),
+        }),
+    }
 }
 
 impl Load<'_> {

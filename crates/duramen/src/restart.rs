@@ -11,7 +11,7 @@
 
 use crate::durable::{Durable, LOCAL, Local, Replicas};
 use crate::heat::Heat;
-use crate::load::{self, Loaded};
+use crate::load::{self, Failed, Loaded};
 use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
@@ -20,7 +20,7 @@ use duramen_base::planted::{Bug, has_bug};
 use duramen_base::units::MIB;
 use duramen_cluster::control::{Listed, State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
-use duramen_engine::{LogOptions, TableId};
+use duramen_engine::{LogOptions, Mode as EngineMode, TableId};
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +37,9 @@ const GROUP_PART_OF_WAL: u64 = 8;
 /// A control segment of this length, and twice as long as its snapshot, is replaced: this is rare,
 /// and the result is quick to read at a restart.
 pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
+/// A cache whose memory has no room for what a load usually keeps (engine::load::R8) tries these
+/// parts of its limit, one after the other.
+const LESSER_PARTS: [f64; 4] = [0.7, 0.4, 0.15, 0.0];
 /// The engine's longest segment.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 /// Fewest segments of memory for which longer segments are chosen.
@@ -237,20 +240,27 @@ fn restart(
     };
     let state = read_control(&backup, replicas, options, &damaged)?;
     let listed = check_complete(&state, replicas, &damaged)?;
-    let engine = make_engine(&backup, &state, replicas, options)?;
     // The control segment counts until the next one does.
     let control = newest_control(replicas).map(|replica| replica.segment);
     backup.forget_rebuilt(&|id| state.segments.contains_key(&id) || control == Some(id));
-    for (table, info) in &state.tables {
-        engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
-    }
-    let heat = Heat::new(options, &engine, backup.identity().server);
-    let manifest = load::Manifest {
-        state: &state,
-        listed: &listed,
-        kept: heat.as_ref().map_or(&[], Heat::segments),
+    let fill = |kept_part| {
+        let engine = make_engine(&backup, &state, replicas, options)?;
+        for (table, info) in &state.tables {
+            let restored =
+                engine.restore_table(TableId(*table), &info.name, info.floor, info.level);
+            restored.map_err(Error::from)?;
+        }
+        let heat = Heat::new(options, &engine, backup.identity().server);
+        let manifest = load::Manifest {
+            state: &state,
+            listed: &listed,
+            kept: heat.as_ref().map_or(&[], Heat::segments),
+            kept_part,
+        };
+        let loaded = load::load(&engine, &backup, &manifest, threads, started, progress)?;
+        Ok((engine, heat, loaded))
     };
-    let mut loaded = load::load(&engine, &backup, &manifest, threads, started, progress)?;
+    let (engine, heat, mut loaded) = fill_what_fits(options, fill)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
     // Until these keys are removed, the next start needs the former clock (docs/protocols.md,
@@ -279,6 +289,22 @@ fn restart(
         ..Progress::new(Phase::Done, started)
     });
     Ok((durable, loaded))
+}
+
+/// Loads with `fill`. A cache without memory for everything keeps less, in a new engine.
+fn fill_what_fits<T>(
+    options: &Options,
+    fill: impl Fn(Option<f64>) -> Result<T, Failed>,
+) -> Result<T, Error> {
+    let mut filled = fill(None);
+    for part in LESSER_PARTS {
+        let is_too_much = matches!(&filled, Err(failed) if failed.lacks_memory);
+        if !is_too_much || options.engine.mode != EngineMode::Cache {
+            break;
+        }
+        filled = fill(Some(part));
+    }
+    filled.map_err(|failed| failed.error)
 }
 
 fn newest_control(replicas: &[ReplicaInfo]) -> Option<&ReplicaInfo> {

@@ -562,8 +562,12 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
         let index = self.index(table)?;
+        // An object that a load evicted may be on disk though its partition has never had a key.
+        let log = self.core.log.as_deref();
+        let is_certain = || log.is_none_or(|log| log.eviction_victim() == SegmentId::NONE);
+        let is_empty = index.partition(hash).view().len() == 0 && is_certain();
         // No object has such a key: a command over several keys continues with the next.
-        if key.len() > KEY_BYTES_MAX || index.partition(hash).view().len() == 0 {
+        if key.len() > KEY_BYTES_MAX || is_empty {
             self.observe_absence(index, index.partition(hash), hash);
             return Ok(Outcome {
                 before: None,

@@ -19,6 +19,7 @@ use crate::space::Purpose;
 use context::Step;
 use cpu_affinity::CpuAffinity;
 use duramen_base::planted::carry;
+pub(crate) use pacer::CACHE_LIVE_PART;
 pub(crate) use select::{FLASH_LIVE_PART_MAX, has_dead_on_flash};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

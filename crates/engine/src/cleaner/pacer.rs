@@ -28,7 +28,7 @@ const WAITING_STEP_BYTES: u64 = 256 << 10;
 /// and half as much again.
 const TAX_RATE_MAX: f64 = 30.0;
 /// A cache evicts when this part of the segments' budget is live: cleaning stays cheap.
-const CACHE_LIVE_PART: f64 = 0.92;
+pub const CACHE_LIVE_PART: f64 = 0.92;
 
 /// Maximum memory of the log, in multiples of its live bytes, while there is something to clean.
 /// With half of it live, cleaning costs about one relocation in three writes. That is less than the

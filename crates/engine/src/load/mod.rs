@@ -15,6 +15,13 @@
 //!   R3, and its value takes no memory. On disk it stays as it is, so a crash amid the load changes
 //!   nothing. If the clock was set back, and the object would live by the present clock, it keeps
 //!   its kind and its time: it has to be removed for good (`revived`).
+//! - R8: a cache that has as many live bytes as it keeps evicts the objects of each segment that
+//!   comes after that. The segments come the newest first, so the oldest objects go. They are
+//!   shortened as in R7, so no older version of them appears. An object without a victim leaves
+//!   nothing: its older versions are in the same segment, or have tombstones of their own. On disk
+//!   the objects stay until a pass removes the segment. Until then an evicted object that nothing
+//!   newer replaced may come back at a restart. One that was replaced or deleted does not, because
+//!   the creation and the removal of an absent key name these segments (swap::D11).
 //! - R4: counters are exact at any time: the entry that loses is counted as dead in the window to
 //!   which the index pointed, under a pin.
 //! - R5: while segments are loaded nothing expires, and only compaction cleans: a key that left the
@@ -35,11 +42,12 @@ mod settle;
 pub use revived::Revived;
 pub(crate) use settle::key_is;
 
+use crate::cleaner::CACHE_LIVE_PART;
 use crate::cleaner::context::Step;
 use crate::core::{Core, Visitor};
 use crate::log::{Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
-use crate::{Error, Store};
+use crate::{Error, Mode, Store};
 use duramen_base::ids::SegmentId;
 use duramen_base::planted::{Bug, has_bug};
 use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
@@ -150,6 +158,10 @@ pub struct Loader {
     now_ms: u64,
     /// Objects that expire by this time had expired before, in milliseconds since the Unix epoch.
     expired_until_ms: u64,
+    /// Live part of the limit at which a cache evicts (R8).
+    kept_part: f64,
+    /// Segments whose objects were evicted (R8).
+    evicted: Mutex<Vec<SegmentId>>,
     next_helper: AtomicUsize,
     totals: Totals,
 }
@@ -186,6 +198,8 @@ impl Store {
             kept_from: u64::MAX,
             now_ms: self.core().clock.now_ms(),
             expired_until_ms: log.options().expired_until_ms,
+            kept_part: CACHE_LIVE_PART,
+            evicted: Mutex::default(),
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
         }
@@ -290,6 +304,20 @@ impl Loader {
         self.kept_from = newest.map_or(u64::MAX, |newest| newest.saturating_add(1));
     }
 
+    /// A cache keeps this part of the live bytes that are its limit, and evicts the rest (R8).
+    /// Without this call, it is the part at which a running cache evicts. Less leaves more room
+    /// for tombstones.
+    pub fn keep_part(&mut self, part: f64) {
+        self.kept_part = part;
+    }
+
+    /// True if the next segment's objects are evicted (R8).
+    fn evicts(&self) -> bool {
+        let core = self.core();
+        core.mode == Mode::Cache
+            && core.live_bytes() as f64 >= self.kept_part * core.live_limit() as f64
+    }
+
     /// Adopts one segment of `length` bytes, which `fill` writes to the memory it is given. Best
     /// called for the newest segment first. Returns the number of its entries.
     ///
@@ -359,8 +387,13 @@ impl Loader {
         };
         let bytes_loaded = u64::from(length);
         let info = &core.space.segments[window as usize];
-        if has_expired {
-            length = self.shorten(bytes, length);
+        let evicts = self.evicts();
+        if evicts {
+            let mut evicted = self.evicted.lock().expect("segments without objects");
+            evicted.push(segment);
+        }
+        if evicts || has_expired {
+            length = self.shorten(bytes, length, evicts);
         }
         info.set_appended(length);
         core.space.cut_tail(window);
@@ -417,22 +450,28 @@ impl Loader {
         Ok((entries, at as u32, has_expired))
     }
 
-    /// R7, in a segment that was verified and that no other thread has seen: returns the new end of
-    /// its entries.
-    fn shorten(&self, bytes: &mut [u8], length: u32) -> u32 {
+    /// R7 and R8, in a segment that was verified and that no other thread has seen: returns the new
+    /// end of its entries.
+    fn shorten(&self, bytes: &mut [u8], length: u32, evicts: bool) -> u32 {
         let (mut from, mut to) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
         let mut short = Vec::new();
         while from < length as usize {
             // SAFETY: the segment holds whole entries from its header to `length` (R2).
             let entry = unsafe { entry::parse_trusted(bytes[from..].as_ptr()) };
             let padded_bytes = entry.padded_bytes;
-            if self.has_expired(&entry) {
+            if evicts && self.leaves_nothing(&entry) {
+                let version_max = &self.totals.version_max;
+                version_max.fetch_max(entry.version, Ordering::Relaxed);
+                from += padded_bytes;
+                continue;
+            }
+            if self.has_expired(&entry) || evicts && entry.kind == Kind::Object {
                 if has_bug(Bug::ExpiredIsForgotten) {
                     from += padded_bytes;
                     continue;
                 }
                 self.shortened(&entry, &mut short);
-                // It never is longer than the entry was.
+                // It never is longer than the entry was, which has a victim or a time of expiry.
                 bytes[to..to + short.len()].copy_from_slice(&short);
                 to += short.len();
             } else {
@@ -446,7 +485,12 @@ impl Loader {
         to as u32
     }
 
-    /// The part of an expired object that is kept (R7).
+    /// True for an evicted object of which memory keeps nothing (R8).
+    fn leaves_nothing(&self, entry: &Entry<'_>) -> bool {
+        entry.kind == Kind::Object && entry.victim == SegmentId::NONE && !self.has_expired(entry)
+    }
+
+    /// The part of an expired or evicted object that is kept (R7, R8).
     fn shortened(&self, entry: &Entry<'_>, out: &mut Vec<u8>) {
         if self.is_revived(entry) {
             let object = NewObject {
@@ -569,6 +613,11 @@ impl Loader {
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor)); // index::X3
         });
+        let mut evicted = self.evicted.lock().expect("segments without objects");
+        if !evicted.is_empty() {
+            self.log().announce_evicted(std::mem::take(&mut evicted));
+        }
+        drop(evicted);
         self.log().set_loading(false);
         core.space.set_loading(false);
         core.wakeup.ring();

@@ -39,12 +39,17 @@
 //! - D10: a log that a restart found longer than its present limit becomes shorter: survivors and
 //!   removals get their reserves beyond the segments that were found, as far as the disk has room
 //!   for them. The count of found segments falls with each Swap and never rises.
+//! - D11: while a victim of a pass that evicts is listed, or a segment whose objects a load evicted
+//!   (load::R8), the creation or removal of an absent key names a token: the first id of an
+//!   announced pass, which has all these segments as its victims. So the entry is needed until the
+//!   last of them has left (D4), and no evicted object comes back in place of a newer one.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
 //! [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (docs/traps.md, trap 3).
 
 mod disk_room;
+mod evicted;
 
 use super::relocate::Relocations;
 use super::{Log, Position};
@@ -162,6 +167,8 @@ struct Queues {
     working: Vec<SegmentId>,
     /// Victims of the running pass, if it evicts.
     evicting: Option<Vec<SegmentId>>,
+    /// Listed segments whose objects the load evicted (D11).
+    evicted_by_load: Vec<SegmentId>,
     /// Listed segments of which memory holds nothing any more.
     empty: Vec<SegmentId>,
     /// Segments of side logs that were given up: their frames may be freed.
@@ -382,20 +389,24 @@ impl Swaps {
         queues.working.clone_from(&pass.victims);
         self.relocations.taken(&pass.victims);
         if evicts {
-            // Objects that earlier passes evicted can still come back with their victims. One token
-            // stands for all of them.
+            // Objects that earlier passes evicted can still come back with their victims, and those
+            // that the load evicted. One token stands for all of them (D11).
             let own = pass.victims.clone();
             let pending = queues.pending.iter().filter(|pending| pending.evicted);
-            pass.victims
-                .extend(pending.flat_map(|pending| &pending.swap.remove));
+            let others = pending.flat_map(|pending| &pending.swap.remove);
+            pass.victims.extend(others.chain(&queues.evicted_by_load));
+            pass.victims.sort_unstable();
+            pass.victims.dedup();
             queues.evicting = Some(own);
             self.eviction_victim.store(pass.first.0, Ordering::Release);
         }
-        self.list
-            .write()
-            .expect("segment list")
-            .passes
-            .push(pass.clone());
+        self.note_announced(&mut queues, pass);
+    }
+
+    fn note_announced(&self, queues: &mut Queues, pass: Pass) {
+        let mut list = self.list.write().expect("segment list");
+        list.passes.push(pass.clone());
+        drop(list);
         queues.announced.push(pass);
     }
 
@@ -683,7 +694,9 @@ impl Swaps {
         }
         self.done.fetch_add(1, Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
-        let evicting = queues.evicting.is_some();
+        let evicted = &mut queues.evicted_by_load;
+        evicted.retain(|segment| !swap.remove.contains(segment));
+        let evicting = queues.evicting.is_some() || !queues.evicted_by_load.is_empty();
         if !evicting && !queues.pending.iter().any(|pending| pending.evicted) {
             self.eviction_victim.store(0, Ordering::Release);
         }
@@ -765,11 +778,5 @@ impl Log {
     /// The Swap's record is durable: its victims have left the log, and their frames may be freed.
     pub fn swapped(&self, swap: &Swap) {
         self.swaps().finished(swap);
-    }
-
-    /// The victim that the creation of an absent key names while evicted objects can still come
-    /// back from disk; 0 = none.
-    pub fn eviction_victim(&self) -> SegmentId {
-        SegmentId(self.swaps().eviction_victim.load(Ordering::Acquire))
     }
 }

@@ -204,6 +204,8 @@ pub struct Setup {
     /// once. False: in an arbitrary order.
     pub newest_first: bool,
     pub flash: Option<FlashOptions>,
+    /// The part of its limit that a cache keeps at a start, if it is not the engine's own.
+    pub kept_part: Option<f64>,
 }
 
 impl Setup {
@@ -220,6 +222,7 @@ impl Setup {
             expired_until_ms: 0,
             newest_first: false,
             flash: None,
+            kept_part: None,
         }
     }
 
@@ -279,7 +282,10 @@ impl Setup {
         // Not in order: the result must be the same in any order (scenario 19).
         let in_order = self.newest_first || listed.len().is_multiple_of(7);
         let stride = if in_order { 1 } else { 7 };
-        let loader = store.loader(&listed, &device.passes);
+        let mut loader = store.loader(&listed, &device.passes);
+        if let Some(part) = self.kept_part {
+            loader.keep_part(part);
+        }
         let next = AtomicU64::new(0);
         let work = || -> Result<(), LoadError<()>> {
             loop {

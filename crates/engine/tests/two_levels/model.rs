@@ -16,7 +16,8 @@ type State = Option<(u64, u64)>;
 #[derive(Default)]
 struct Key {
     /// The durable state first; then every state written since, with the position that covers it.
-    states: Vec<(State, Position)>,
+    /// Without a position: it is not known whether the last crash lost it.
+    states: Vec<(State, Option<Position>)>,
     /// The highest version given up to each of these states.
     versions: Vec<u64>,
 }
@@ -27,7 +28,7 @@ impl Key {
         if let Some(version) = version {
             assert!(version > last, "version {version} after {last}"); // scenario 18
         }
-        self.states.push((state, position));
+        self.states.push((state, Some(position)));
         self.versions.push(version.unwrap_or(last));
     }
 }
@@ -128,11 +129,23 @@ impl History {
         for known in self.keys.values_mut() {
             let mut states = known.states.iter();
             let durable = states
-                .rposition(|(_, position)| log.reached(position) >= Level::Synced)
+                .rposition(|(_, position)| {
+                    let position = position.as_ref();
+                    position.is_some_and(|position| log.reached(position) >= Level::Synced)
+                })
                 .unwrap_or(0);
             known.states.drain(..durable);
             known.versions.drain(..durable);
         }
+    }
+
+    /// True if fewer keys are there than all durable states have.
+    fn is_evicted(&self, running: &Running) -> bool {
+        let certain = self.keys.values().filter(|known| {
+            let mut states = known.states.iter();
+            states.all(|(state, _)| state.is_some_and(|(_, expires)| expires == u64::MAX))
+        });
+        self.is_cache && running.store.objects(TABLE) < certain.count() as u64
     }
 
     /// After a restart every key is in one of the states since the last acknowledged one; that is
@@ -148,6 +161,9 @@ impl History {
                 // writes that were not durable may be given again.
                 let known = self.keys.get_mut(&key).unwrap();
                 known.versions = vec![known.versions[0]; known.versions.len()];
+                // Positions of the last run mean nothing in this one.
+                let states = known.states.iter_mut();
+                states.for_each(|(_, position)| *position = None);
                 continue;
             }
             let known = self.keys.get_mut(&key).unwrap();
@@ -168,7 +184,7 @@ impl History {
                 );
             };
             let (state, _) = known.states[found];
-            known.states = vec![(state, Position::default())];
+            known.states = vec![(state, Some(Position::default()))];
             known.versions = vec![known.versions[found]];
         }
     }
@@ -182,6 +198,8 @@ pub struct Went {
     pub crashes: u64,
     pub crashes_in_pass: u64,
     pub evictions: u64,
+    /// Starts without some object that was there before.
+    pub evictions_at_load: u64,
 }
 
 /// The parameters of a history.
@@ -195,6 +213,8 @@ pub struct Plan {
     /// Number of power losses per 1000 steps.
     pub crashes: u64,
     pub expiry: bool,
+    /// Live bytes, in multiples of values, beyond which some loads evict.
+    pub kept_values: Option<u64>,
 }
 
 impl Plan {
@@ -207,7 +227,20 @@ impl Plan {
             value_bytes: 900,
             crashes: 10,
             expiry: false,
+            kept_values: None,
         }
+    }
+
+    /// The setup of the next start: it keeps everything, or some values, or none.
+    fn next_setup(&self, random: &mut Random) -> Setup {
+        let mut setup = self.setup.clone();
+        if let Some(most) = self.kept_values
+            && random.below(3) > 0
+        {
+            let kept = random.below(most + 1) * (self.value_bytes / 2 + 32);
+            setup.kept_part = Some(kept as f64 / setup.memory_bytes as f64);
+        }
+        setup
     }
 }
 
@@ -242,9 +275,9 @@ pub fn run(seed: u64, plan: &Plan) -> Went {
         went.crashes += 1;
         went.crashes_in_pass += u64::from(!device.passes.is_empty());
         went.swaps = device.swaps;
-        running = plan
-            .setup
-            .start(device, plan.mistake, 1 + (seed % 3) as usize);
+        let setup = plan.next_setup(&mut random);
+        running = setup.start(device, plan.mistake, 1 + (seed % 3) as usize);
+        went.evictions_at_load += u64::from(history.is_evicted(&running));
         history.recover(&mut running.store.session().unwrap());
         check_counters(&running);
     }
@@ -366,6 +399,33 @@ fn random_histories_of_a_cache() {
         evictions += run(seed, &plan).evictions;
     }
     assert!(evictions > 100, "{evictions}");
+}
+
+/// A load that evicts some objects, or all: none of them comes back once it was replaced or
+/// removed, and none shows an older version of itself.
+#[test]
+fn evicted_objects_never_come_back_in_place_of_newer_ones() {
+    let mut total = Went::default();
+    for seed in 0..100 {
+        let mut plan = Plan {
+            kept_values: Some(24),
+            // A tombstone may be longer than a small object.
+            value_bytes: if seed % 3 == 0 { 1 } else { 900 },
+            expiry: seed % 4 == 0,
+            ..Plan::new()
+        };
+        plan.setup.mode = duramen_engine::Mode::Cache;
+        plan.setup.newest_first = seed % 2 == 0;
+        let went = run(seed, &plan);
+        total.swaps += went.swaps;
+        total.crashes += went.crashes;
+        total.evictions_at_load += went.evictions_at_load;
+    }
+    println!("{total:?}");
+    assert!(
+        total.swaps > 100 && total.evictions_at_load > 300,
+        "{total:?}"
+    );
 }
 
 /// Values of many sizes fill the memory, so that writers wait for the cleaner, and the cleaner for
