@@ -23,8 +23,9 @@ macro_rules! eprintln {
     ($($arg:tt)*) => { $crate::say::error(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// The line for which scripts wait. A pipe that nobody reads may be full, and a signal must stop the
-/// process nevertheless. A closed standard output, or a lack of threads, is no reason not to serve.
+/// Prints the line for which scripts wait. A pipe that nobody reads may be full, and a signal must
+/// stop the process nevertheless. A closed standard output, or a lack of threads, is no reason not
+/// to serve.
 pub(crate) fn ready(words: String) {
     let _ = std::thread::Builder::new().spawn(move || {
         let mut stdout = std::io::stdout();
