@@ -59,6 +59,15 @@ enum Put {
     IndexFull,
 }
 
+#[inline]
+fn check_key(key: &[u8]) -> Result<(), Error> {
+    let (bytes, limit) = (key.len(), KEY_BYTES_MAX);
+    if bytes > limit {
+        return Err(Error::KeyTooLarge { bytes, limit });
+    }
+    Ok(())
+}
+
 impl<'s> Guard<'s> {
     /// Read-modify-write of one key, atomic against every other session. The closure gets the
     /// object (or `None`) and an empty scratch buffer. It may be called again if memory had to be
@@ -75,12 +84,7 @@ impl<'s> Guard<'s> {
         key: &[u8],
         mut decide: impl FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
     ) -> Result<Outcome, Error> {
-        if key.len() > KEY_BYTES_MAX {
-            return Err(Error::KeyTooLarge {
-                bytes: key.len(),
-                limit: KEY_BYTES_MAX,
-            });
-        }
+        check_key(key)?;
         let mut index_search = IndexSearch::default();
         loop {
             self.take_head();
