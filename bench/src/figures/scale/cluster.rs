@@ -70,7 +70,7 @@ pub(super) enum Then {
     /// The coordinator receives this.
     Coordinator(Box<Input>),
     /// A server receives a request of the coordinator.
-    Asked(usize, CallId, Box<FromCoordinator>),
+    Request(usize, CallId, Box<FromCoordinator>),
     /// A backup has read and divided a segment.
     Divided(usize, u32),
     /// A recovery master's request arrives at a backup.
@@ -179,7 +179,7 @@ pub(super) fn coordinator(
     };
     for number in 0..servers as u64 {
         keep(std::mem::take(&mut outputs), &mut batches);
-        let enlists = Input::Asked {
+        let enlists = Input::Request {
             reply: ReplyId(number),
             sender: ServerId::NONE,
             question: enlist(number),
@@ -207,7 +207,7 @@ pub(super) fn coordinator(
     settle(&mut coordinator, &mut store, &mut batches)?;
     let created = coordinator.handle(
         0,
-        Input::Asked {
+        Input::Request {
             reply: ReplyId(u64::MAX),
             sender: ServerId::NONE,
             question: ToCoordinator::Admin(Admin::CreateTable {
@@ -257,10 +257,7 @@ pub(super) fn settle(
                 Output::Ask { call, question, .. } => {
                     asked.extend(routine(&question).map(|answer| (call, answer)));
                 }
-                Output::Answer { .. }
-                | Output::WakeAt { .. }
-                | Output::Unfit { .. }
-                | Output::Reopen { .. } => {}
+                _ => {}
             }
         }
     }
@@ -549,7 +546,7 @@ impl Cluster {
 
     fn tell_coordinator(&mut self, delay: Ns, sender: ServerId, question: ToCoordinator) {
         self.replies += 1;
-        let input = Input::Asked {
+        let input = Input::Request {
             reply: ReplyId(self.replies),
             sender,
             question,
@@ -576,7 +573,7 @@ impl Cluster {
     fn happened(&mut self, then: Then) {
         match then {
             Then::Coordinator(input) => self.inbox.push_back(*input),
-            Then::Asked(server, call, question) => self.asked(server, call, *question),
+            Then::Request(server, call, question) => self.asked(server, call, *question),
             Then::Divided(server, segment) => self.divided(server, segment),
             Then::Wanted(piece) => self.wanted(piece),
             Then::Replayed(piece) => self.replayed(piece),
@@ -642,9 +639,9 @@ impl Cluster {
                 let Some(&server) = self.ids.get(&to) else {
                     return;
                 };
-                self.begin(stages, Then::Asked(server, call, Box::new(question)));
+                self.begin(stages, Then::Request(server, call, Box::new(question)));
             }
-            Output::Answer { .. } | Output::Persist { .. } | Output::Unfit { .. } => {}
+            _ => {}
         }
     }
 
@@ -745,7 +742,7 @@ fn sends(outputs: &[Output]) -> u64 {
         match output {
             Output::Ask { to: server, .. } => _ = to.insert(*server),
             Output::Answer { .. } => answers += 1,
-            Output::Persist { .. } | Output::WakeAt { .. } | Output::Unfit { .. } => {}
+            _ => {}
         }
     }
     to.len() as u64 + answers
@@ -761,7 +758,7 @@ pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
     match output {
         Output::Answer { answer, .. } => encode_coordinator_answer(out, &envelope, answer),
         Output::Ask { question, .. } => encode_from_coordinator(out, &envelope, question),
-        Output::Persist { .. } | Output::WakeAt { .. } | Output::Unfit { .. } => {}
+        _ => {}
     }
 }
 

@@ -70,7 +70,7 @@ fn cuts(range: KeyRange) -> impl Iterator<Item = RouteHash> {
 }
 
 fn change(coordinator: &mut Coordinator, store: &mut Memory, admin: Admin) -> Result<()> {
-    let asked = Input::Asked {
+    let asked = Input::Request {
         reply: ReplyId(u64::MAX),
         sender: ServerId::NONE,
         question: ToCoordinator::Admin(admin),
@@ -104,7 +104,7 @@ fn cost(
         if let Ok(Parsed::Frame { frame, .. }) = parse_frame(&out, PEER_FRAME_BYTES_MAX) {
             assert!(decode_question(&frame).is_ok(), "it was just encoded");
         }
-        let asked = Input::Asked {
+        let asked = Input::Request {
             reply: ReplyId(n as u64),
             sender: *server,
             question,

@@ -40,7 +40,9 @@ const ROLL_AGAIN_US: u64 = 500_000;
 pub(super) struct Check {
     nonce: u64,
     evidence: Evidence,
-    /// Silences that do not count: its connection is new.
+    /// Its connection was opened anew.
+    is_reopened: bool,
+    /// Silences that do not count, because its connection is new.
     spared: u32,
     /// Another server with its disk, or one that claims to follow it, wants to take its place.
     is_claimed: bool,
@@ -279,9 +281,10 @@ impl Coordinator {
                 self.roll.count.answered += 1;
             }
             Sounded::Signed(Sign::Denied) => self.roll.count.denied += 1,
-            _ => {
+            Sounded::Silent | Sounded::Signed(Sign::Unknown) => {
                 self.roll.silent.insert(from);
             }
+            Sounded::Answered(_) | Sounded::Signed(Sign::Dead) => {}
         }
         self.judge();
         if self.roll.open == 0 {
@@ -294,13 +297,15 @@ impl Coordinator {
 
     /// Declares servers with enough evidence crashed, if this leader may judge (U1, U4).
     fn judge(&mut self) {
-        let may = self.is_roll_fresh() && self.roll.count.standing() == Standing::Judges;
+        let has_right = self.roll.count.standing() == Standing::Judges;
         let judges_alone = has_bug(Bug::JudgesAlone);
+        // Also if the answers were handled too late for a verdict.
+        if has_right && !judges_alone && self.roll.unfit_since_us.take().is_some() {
+            return self.forget_evidence();
+        }
+        let may = has_right && self.is_roll_fresh();
         if !may && !judges_alone {
             return;
-        }
-        if self.roll.unfit_since_us.take().is_some() && !judges_alone {
-            return self.forget_evidence();
         }
         for id in std::mem::take(&mut self.roll.ripe) {
             self.crash(id);
@@ -319,17 +324,21 @@ impl Coordinator {
     }
 
     /// U4: servers that were silent in this call, by which the leader got its right back. A new
-    /// connection takes four round trips to its first answer, so its first silences do not count.
+    /// connection takes four round trips to its first answer, so its first silences do not count;
+    /// but only once: a server that has not answered since is not spared again.
     fn reopen_silent(&mut self) {
         for id in std::mem::take(&mut self.roll.silent) {
+            self.begin_check(id);
             let Some(server) = self.servers.get_mut(&id).filter(|server| server.is_up()) else {
                 continue;
             };
-            if let Some(check) = &mut server.check {
+            if let Some(check) = &mut server.check
+                && !std::mem::replace(&mut check.is_reopened, true)
+            {
                 check.evidence = Evidence::default();
                 check.spared = CHANCES;
+                self.roll.ripe.remove(&id);
             }
-            self.roll.ripe.remove(&id);
             let address = server.record.entry.addresses.native.clone();
             self.out.push(Output::Reopen { address });
         }

@@ -388,19 +388,31 @@ impl Swaps {
         let mut queues = self.queues();
         queues.working.clone_from(&pass.victims);
         self.relocations.taken(&pass.victims);
-        if evicts {
-            // Objects that earlier passes evicted can still come back with their victims, and those
-            // that the load evicted. One token stands for all of them (D11).
-            let own = pass.victims.clone();
-            let pending = queues.pending.iter().filter(|pending| pending.evicted);
-            let others = pending.flat_map(|pending| &pending.swap.remove);
-            pass.victims.extend(others.chain(&queues.evicted_by_load));
-            pass.victims.sort_unstable();
-            pass.victims.dedup();
-            queues.evicting = Some(own);
-            self.eviction_victim.store(pass.first.0, Ordering::Release);
+        if !evicts {
+            return self.note_announced(&mut queues, pass);
         }
+        // Objects that earlier passes evicted can still come back with their victims, and those
+        // that the load evicted. One token stands for all of them (D11).
+        queues.evicting = Some(pass.victims.clone());
+        let pending = queues.pending.iter().filter(|pending| pending.evicted);
+        let mut victims = pass.victims.clone();
+        victims.extend(pending.flat_map(|pending| &pending.swap.remove));
+        victims.sort_unstable();
+        victims.dedup();
+        if queues.evicted_by_load.is_empty() {
+            pass.victims = victims;
+            self.eviction_victim.store(pass.first.0, Ordering::Release);
+            return self.note_announced(&mut queues, pass);
+        }
+        // The load's token stays. It gets these victims too: a copy of the load's segments in each
+        // pass would outgrow the control segment.
+        let token = Pass {
+            first: SegmentId(self.eviction_victim.load(Ordering::Acquire)),
+            count: 1,
+            victims,
+        };
         self.note_announced(&mut queues, pass);
+        self.note_announced(&mut queues, token);
     }
 
     fn note_announced(&self, queues: &mut Queues, pass: Pass) {

@@ -103,7 +103,7 @@ impl Heap {
         self.recount(&source, &chunks)?;
         let ends = chunks.iter().map(|chunk| chunk.first + chunk.pages());
         let end = ends.max().unwrap_or(0);
-        self.charge_kept_tables(end)?;
+        self.charge_up_to(end, 0)?;
         self.buffer.regions().use_up_to(end);
         self.atm.restore(chunks);
         Ok(())

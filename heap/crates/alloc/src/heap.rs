@@ -493,11 +493,11 @@ impl Heap {
         self.cache.limit(left, &self.spill())
     }
 
-    /// Takes RAM for the page tables of addresses up to this page, if the kernel never takes them
-    /// back and there are more of them than may be beside the budget.
-    pub fn charge_kept_tables(&self, end: u64) -> Result<(), Error> {
+    /// Takes RAM, and with it RAM for the page tables of addresses up to this page, if the kernel
+    /// never takes them back and there are more of them than may be beside the budget.
+    pub fn charge_up_to(&self, end: u64, ram: u64) -> Result<(), Error> {
         if self.pager.frees_tables() {
-            return Ok(());
+            return self.charge(ram);
         }
         let mut kept = self
             .kept_tables
@@ -506,10 +506,8 @@ impl Heap {
         let beside = regions::BESIDE + self.budget.tables;
         let wanted = end.div_ceil(REGION_PAGES).saturating_sub(beside);
         let more = wanted.saturating_sub(*kept);
-        if more > 0 {
-            self.charge(more * PAGE_BYTES as u64)?;
-            *kept = wanted;
-        }
+        self.charge(more * PAGE_BYTES as u64 + ram)?;
+        *kept = wanted.max(*kept);
         Ok(())
     }
 
@@ -537,11 +535,17 @@ impl Heap {
     /// nor free meanwhile: they could take the RAM and leave it to empty chunks again.
     pub fn allocate(&self, once: impl Fn() -> Result<usize, Error>) -> Result<usize, Error> {
         let changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
-        let done = once();
-        if !matches!(done, Err(Error::Budget { .. } | Error::NoAddresses { .. })) {
+        let lacks = |done: &Result<usize, Error>| {
+            matches!(done, Err(Error::Budget { .. } | Error::NoAddresses { .. }))
+        };
+        let mut done = once();
+        if lacks(&done) {
+            self.remove_empty_chunks(); // while other threads continue
+            done = once();
+        }
+        if !lacks(&done) {
             return done;
         }
-        self.remove_empty_chunks(); // most of them, while other threads continue
         drop(changing);
         let _alone = self
             .changing
@@ -580,8 +584,7 @@ impl Heap {
         })?;
         let chunk = Arc::new(Chunk::new(table, first, objects, object_bytes, kind));
         let ram = chunk.tables_bytes();
-        let kept = self.charge_kept_tables(first + pages);
-        let added = kept.and_then(|()| self.charge(ram)).and_then(|()| {
+        let added = self.charge_up_to(first + pages, ram).and_then(|()| {
             let (units, bytes) = (chunk.units(), chunk.unit_bytes_max());
             let added = if chunk.has_one_length() {
                 self.store.add_table_of(table, units, bytes)

@@ -313,6 +313,7 @@ impl Client {
 
     /// Resets the state to that of a new connection; `RESET` does the rest.
     pub(crate) fn reset(&mut self) {
+        self.discards += u64::from(self.in_multi());
         self.end_transaction();
         if self.gate & gate::STRANGER == 0 {
             self.stranger_since_ms = clock::coarse_ms();
