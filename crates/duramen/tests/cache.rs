@@ -1,4 +1,4 @@
-//! A cache with a directory starts again, whatever it holds and with whatever memory.
+//! A cache with a directory that has reached its limit starts again, also with less memory.
 
 use duramen::{Error, Level, Options, Session, Store, Table};
 use std::collections::HashMap;

@@ -128,7 +128,8 @@ void *ssd_realloc(void *block, size_t size);
 
 /* Frees the result of any of the functions above. NULL: no effect. SSD_EPOINTER, SSD_EDOUBLEFREE:
  * nothing was changed. Cost: a lock, a system call if its page is in RAM, no I/O; for an array or a
- * large block: the same for each page of it in RAM, and less for the other pages. The addresses of
+ * large block: the same for each page of it in RAM, and less for the other pages. It waits while a
+ * checkpoint is made, and while an allocation that found too little RAM evicts. The addresses of
  * a freed array or large block are invalid, and so may be those of any other freed object: freed
  * again they are SSD_EPOINTER, or a new object. */
 int ssd_free(void *object);
