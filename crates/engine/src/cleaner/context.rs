@@ -161,6 +161,7 @@ impl Context {
             postponed: Vec::new(),
             again: Vec::new(),
             compacting: false,
+            announced: false,
             dead: live == 0,
             warmed,
         });
@@ -458,6 +459,17 @@ impl Context {
         }
     }
 
+    /// The current victim was not taken to evict, and entries of it will be evicted (V4).
+    fn announce_eviction(&mut self, core: &Core) {
+        if let (Some(log), Some(current)) = (&core.log, &mut self.current)
+            && !current.evict
+            && !current.announced
+        {
+            log.announce_evicted(vec![current.segment]);
+            current.announced = true;
+        }
+    }
+
     /// Returns later to an entry whose bucket a transaction holds (C3).
     fn postpone(&mut self, candidate: &Candidate<'_>) {
         if let Some(current) = &mut self.current {
@@ -508,6 +520,7 @@ impl Context {
                 return None;
             }
             // A cache never stops for want of room to keep an entry.
+            self.announce_eviction(core);
             return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
         }
         let to = self.survivor.take(bytes);

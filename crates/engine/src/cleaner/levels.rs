@@ -15,9 +15,10 @@
 //!   *materialised*.
 //! - V3: the part of an entry that is kept takes no more bytes than the entry did, so a compacted
 //!   segment never grows.
-//! - V4: with a log a cache evicts in passes only, whose victims leave the disk. Until they have
-//!   left, the creation of an absent key names the pass, so that an evicted object cannot come back
-//!   after the key was deleted again.
+//! - V4: before a cache with a log evicts an object, it announces that the object's segment has to
+//!   leave the disk: by a pass that evicts, or, if any other work has no room for a survivor, for
+//!   that segment alone. Until it has left, the creation of an absent key names the announcement,
+//!   so that an evicted object cannot come back after the key was deleted again (swap::D11).
 //!
 //! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so their
 //! memory is free long before the pass ends, and a reserve of one window per cleaner is enough;

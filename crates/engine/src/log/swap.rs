@@ -39,10 +39,11 @@
 //! - D10: a log that a restart found longer than its present limit becomes shorter: survivors and
 //!   removals get their reserves beyond the segments that were found, as far as the disk has room
 //!   for them. The count of found segments falls with each Swap and never rises.
-//! - D11: while a victim of a pass that evicts is listed, or a segment whose objects a load evicted
-//!   (load::R8), the creation or removal of an absent key names a token: the first id of announced
-//!   passes that together have all these segments as their victims. So the entry is needed until
-//!   the last of them has left (D4), and no evicted object comes back in place of a newer one.
+//! - D11: while a victim of a pass that evicts is listed, or a segment of which a load (load::R8) or
+//!   a cleaner without room for a survivor evicted objects, the creation or removal of an absent
+//!   key names a token: the first id of announced passes that together have all these segments as
+//!   their victims. So the entry is needed until the last of them has left (D4), and no evicted
+//!   object comes back in place of a newer one.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:
@@ -167,8 +168,8 @@ struct Queues {
     working: Vec<SegmentId>,
     /// Victims of the running pass, if it evicts.
     evicting: Option<Vec<SegmentId>>,
-    /// Listed segments whose objects the load evicted (D11).
-    evicted_by_load: Vec<SegmentId>,
+    /// Listed segments of which objects were evicted outside of the passes that evict (D11).
+    evicted: Vec<SegmentId>,
     /// Listed segments of which memory holds nothing any more.
     empty: Vec<SegmentId>,
     /// Segments of side logs that were given up: their frames may be freed.
@@ -392,20 +393,20 @@ impl Swaps {
             return self.note_announced(&mut queues, pass);
         }
         // Objects that earlier passes evicted can still come back with their victims, and those
-        // that the load evicted. One token stands for all of them (D11).
+        // evicted outside of such passes. One token stands for all of them (D11).
         queues.evicting = Some(pass.victims.clone());
         let pending = queues.pending.iter().filter(|pending| pending.evicted);
         let mut victims = pass.victims.clone();
         victims.extend(pending.flat_map(|pending| &pending.swap.remove));
         victims.sort_unstable();
         victims.dedup();
-        if queues.evicted_by_load.is_empty() {
+        if queues.evicted.is_empty() {
             pass.victims = victims;
             self.eviction_victim.store(pass.first.0, Ordering::Release);
             return self.note_announced(&mut queues, pass);
         }
-        // The load's token stays. It gets these victims too: a copy of the load's segments in each
-        // pass would outgrow the control segment.
+        // The present token stays. It gets these victims too: a copy of all segments that a load
+        // evicted in each pass would outgrow the control segment.
         let token = Pass {
             first: SegmentId(self.eviction_victim.load(Ordering::Acquire)),
             count: 1,
@@ -706,9 +707,9 @@ impl Swaps {
         }
         self.done.fetch_add(1, Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
-        let evicted = &mut queues.evicted_by_load;
+        let evicted = &mut queues.evicted;
         evicted.retain(|segment| !swap.remove.contains(segment));
-        let evicting = queues.evicting.is_some() || !queues.evicted_by_load.is_empty();
+        let evicting = queues.evicting.is_some() || !queues.evicted.is_empty();
         if !evicting && !queues.pending.iter().any(|pending| pending.evicted) {
             self.eviction_victim.store(0, Ordering::Release);
         }

@@ -75,6 +75,8 @@ pub struct Current {
     pub again: Vec<usize>,
     /// The survivor takes this victim alone and is cut to its length afterwards.
     pub compacting: bool,
+    /// Objects of it are evicted, and this is announced for it alone (levels::V4).
+    pub announced: bool,
     /// By the counters, no entry in it is alive.
     pub dead: bool,
     /// Its bytes were read back from flash.
