@@ -1,7 +1,7 @@
 //! Reads ahead the replicas of a dead master's log, in the order in which recovery masters will
 //! request them.
 //!
-//! Paper: [Ousterhout15 §7.3] backups read and divide their segments before they are asked;
+//! Paper: [Ousterhout15 §7.4] backups read and divide their segments before they are asked;
 //! differs: entries are ordered by route hash, so each part of any division of the key space is one
 //! slice, and memory is bounded.
 //!

@@ -9,7 +9,7 @@
 //! - C4: a record that does not fit the state is damage, not a reason to guess (docs/traps.md,
 //!   traps 1 and 8).
 //!
-//! Paper: [Rumble14 §4.3], [Ousterhout15 §7.4] the digest; differs: a log of changes for all heads,
+//! Paper: [Rumble14 §4], [Ousterhout15 §4.5] the digest; differs: a log of changes for all heads,
 //! whose segments each begin with a snapshot (docs/traps.md, trap 16).
 
 use duramen_base::ids::{Level, SegmentId};

@@ -17,7 +17,7 @@
 //!
 //! Times are microseconds of a monotonic clock of the process, from any origin.
 //!
-//! Paper: [Ousterhout15 §7.4] zombies are only made unlikely there; differs: reads are never wrong
+//! Paper: [Ousterhout15 §7.10] zombies are only made unlikely there; differs: reads are never wrong
 //! (docs/traps.md, trap 26).
 
 use crate::replication::BackupId;

@@ -22,7 +22,7 @@
 //!   racks as possible, the master's own rack included (it is used before a rack is shared). With
 //!   fewer racks than replicas, some replicas share a rack, and racks have about equal numbers.
 //!
-//! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here
+//! Paper: [Ousterhout15 §7.1] randomisation with refinement; Cidon13 copysets by permutations, here
 //! from digits, so that joining servers change nothing for the others (docs/traps.md, trap 25).
 
 use duramen_base::random::{Random, mix};

@@ -1,4 +1,4 @@
-//! NUMA nodes: "write local, read global" [Merritt17 §3.4]. One node costs nothing: one pool, no
+//! NUMA nodes: "write local, read global" [Merritt17 §3.2]. One node costs nothing: one pool, no
 //! system call.
 
 use std::ffi::c_void;

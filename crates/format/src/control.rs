@@ -34,7 +34,7 @@
 //!
 //! Kind 15 (zone map) is reserved for the cluster.
 //!
-//! Paper: [Rumble14 §4.3] the log digest; differs: a log of changes that starts with a snapshot,
+//! Paper: [Rumble14 §4] the log digest; differs: a log of changes that starts with a snapshot,
 //! one for all heads (docs/traps.md, trap 16).
 
 use crate::certificate::Certificate;

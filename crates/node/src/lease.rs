@@ -11,7 +11,7 @@
 //!
 //! **Concurrency**: one writer, the node; any thread reads.
 //!
-//! Paper: [Ousterhout15 §7.4]; differs: reads are never wrong (docs/traps.md, trap 26).
+//! Paper: [Ousterhout15 §7.10]; differs: reads are never wrong (docs/traps.md, trap 26).
 
 use duramen_cluster::lease::MasterLease;
 use duramen_cluster::replication::BackupId;

@@ -17,7 +17,7 @@
 //!
 //! **Concurrency** none: one owner, the node.
 //!
-//! Paper: [Ousterhout15 §7.3]; docs/traps.md, trap 21.
+//! Paper: [Ousterhout15 §7.7, §8]; docs/traps.md, trap 21.
 
 use crate::backup_service::Task;
 use crate::effects::Effects;

@@ -13,7 +13,7 @@
 //! - C4: an entry's bytes are copied before its bucket is locked, and published under the lock if
 //!   the entry is still alive.
 //!
-//! Paper: [Rumble14 §3, §6], [Merritt17 §3.4]; differs: a survivor stays open over several passes
+//! Paper: [Rumble14 §3, §6], [Merritt17 §3.2]; differs: a survivor stays open over several passes
 //! until it is full, so that no memory is lost to half-empty survivors. Entries are looked up in
 //! groups with their buckets prefetched.
 
@@ -459,7 +459,7 @@ impl Context {
         }
     }
 
-    /// The current victim was not taken to evict, and entries of it will be evicted (V4).
+    /// The current victim was not taken to evict, and entries of it will be evicted (levels::V4).
     fn announce_eviction(&mut self, core: &Core) {
         if let (Some(log), Some(current)) = (&core.log, &mut self.current)
             && !current.evict

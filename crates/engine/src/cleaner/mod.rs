@@ -1,7 +1,7 @@
 //! The cleaner: frees the memory of dead entries while other threads work on.
 //!
 //! `select` chooses victims, `context` empties them step by step, `pacer` decides when and how
-//! fast; this file has the background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
+//! fast; this file has the background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.2].
 
 mod balance;
 pub(crate) mod candidate;

@@ -29,7 +29,7 @@
 //! a key under its bucket's lock, where it also looks up the tombstones of that key. Lock order:
 //! bucket, then tombstones.
 //!
-//! Paper: [Ousterhout15 §7.4] side logs; differs: the winner's own entry has in 8 bytes the data
+//! Paper: [Ousterhout15 §7.5] side logs; differs: the winner's own entry has in 8 bytes the data
 //! for which RAMCloud writes a synthetic tombstone, and replay does not depend on the order of
 //! segments.
 

@@ -30,7 +30,7 @@
 //! **Concurrency** none: one owner, the node. Work that walks the index, waits for guards or
 //! replays is a job.
 //!
-//! Paper: [Ousterhout15 §8]; differs: dirty keys instead of a scan of the log, safe versions and
+//! Paper: [Ousterhout15 §3.1]; differs: dirty keys instead of a scan of the log, safe versions and
 //! completion records are sent too, the list or the target's failure ends a lock (docs/traps.md,
 //! traps 31 and 32).
 

@@ -86,7 +86,11 @@ mod tests {
             victims: vec![SegmentId(1), SegmentId(3)],
         };
         swaps.announce(pass, true);
-        assert_eq!(token_of(&swaps), 50, "the present token gets the victims too");
+        assert_eq!(
+            token_of(&swaps),
+            50,
+            "the present token gets the victims too"
+        );
         swap_out(&swaps, &[1]);
         assert!(token_of(&swaps) == 50 && is_needed(&swaps, 50));
         swap_out(&swaps, &[2]);
