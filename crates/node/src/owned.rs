@@ -99,21 +99,30 @@ impl Owned {
             TabletState::Incoming { migration, .. } => Some(migration),
             _ => None,
         };
-        let mut stays: Vec<(TableId, KeyRange)> = Vec::new();
-        for entry in &tablets.tablets {
-            match incoming(entry) {
-                None => stays.push((entry.table, entry.range)),
-                _ if has_bug(Bug::NotEmptied) => stays.push((entry.table, entry.range)),
-                Some(migration) => {
-                    let same = self.latest.tablets.iter().filter(|known| {
-                        known.table == entry.table && incoming(known) == Some(migration)
-                    });
-                    let common = same.filter_map(|known| known.range.intersection(&entry.range));
-                    stays.extend(common.map(|range| (entry.table, range)));
-                }
+        let mut known: BTreeMap<MigrationId, Vec<(TableId, KeyRange)>> = BTreeMap::new();
+        for entry in &self.latest.tablets {
+            if let Some(migration) = incoming(entry) {
+                let ranges = known.entry(migration).or_default();
+                ranges.push((entry.table, entry.range));
             }
         }
-        Ranges::new(stays).expect("they are cut from a list without overlaps")
+        let (mut stays, mut comes) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        for entry in &tablets.tablets {
+            match incoming(entry) {
+                Some(migration) if !has_bug(Bug::NotEmptied) => {
+                    let ranges = comes.entry(migration).or_default();
+                    ranges.push((entry.table, entry.range));
+                }
+                _ => stays.push((entry.table, entry.range)),
+            }
+        }
+        let cut = "they are cut from a list without overlaps";
+        for (migration, ranges) in comes {
+            let known = known.remove(&migration).unwrap_or_default();
+            let known = Ranges::new(known).expect(cut);
+            stays.extend(Ranges::new(ranges).expect(cut).intersection(&known).iter());
+        }
+        Ranges::new(stays).expect(cut)
     }
 
     /// The next order, if one is due and no range of its list is doomed (N9): one at a time.

@@ -121,15 +121,16 @@ impl Job {
     }
 }
 
-/// A stop that waits until all data is on disk.
+/// The outcome of work on a thread of its own: a stop that waits until all data is on disk, a
+/// rewrite of the configuration file.
 #[derive(Debug, Default)]
-pub struct Stopping {
-    /// None: the data is being written.
+pub struct Outcome {
+    /// None: the work is being done.
     result: Mutex<Option<Result<(), String>>>,
 }
 
-impl Stopping {
-    /// None while the data is being written; an error gives the reason why the server runs on.
+impl Outcome {
+    /// None while the work is being done; an error gives the reason why it failed.
     pub fn result(&self) -> Option<Result<(), String>> {
         lock(&self.result).clone()
     }

@@ -103,9 +103,10 @@ pub fn written(setting: &Setting, value: String) -> String {
 /// The file with which a server was started.
 pub struct ConfigFile {
     path: PathBuf,
-    /// Names of the settings that `CONFIG SET` has changed since the start. Its lock is taken
-    /// before the lock of the settings.
+    /// Names of the settings that `CONFIG SET` has changed since the start.
     changed: Mutex<BTreeSet<&'static str>>,
+    /// Held by a rewrite, which may wait for the disk: one at a time.
+    rewriting: Mutex<()>,
     /// Settings and values that rewrites have put into the file.
     rewritten: Mutex<BTreeMap<&'static str, String>>,
 }
@@ -116,6 +117,7 @@ impl ConfigFile {
         ConfigFile {
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             changed: Mutex::default(),
+            rewriting: Mutex::default(),
             rewritten: Mutex::default(),
         }
     }
@@ -151,7 +153,10 @@ impl ConfigFile {
         &self,
         running: impl FnOnce() -> Arc<ServerConfig>,
     ) -> Result<(), ServerError> {
-        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self
+            .rewriting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // A link stays a link: its target is rewritten.
         let path = std::fs::canonicalize(&self.path)
             .map_err(|source| failed("find", &self.path, source))?;
@@ -162,6 +167,9 @@ impl ConfigFile {
             return Err(failed("rewrite", &path, source));
         }
         let text = std::fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
+        // A setting is noted after it has its value.
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = changed.clone();
         let running = running();
         let edited = edit(&text, &running, &changed)
             .map_err(|what| ServerError::Config(format!("{}: {what}", path.display())))?;

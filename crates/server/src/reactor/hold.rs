@@ -207,7 +207,7 @@ impl Reactor {
                 self.now_ms,
             ),
             // Memory only: there is no log to wait for.
-            None if wait.killed().is_some() => wait.state(|_| Level::Synced, failure, self.now_ms),
+            None if wait.has_own_end() => wait.state(|_| Level::Synced, failure, self.now_ms),
             None => WaitState::Over,
         }
     }
@@ -302,6 +302,9 @@ impl Reactor {
         let alone = self.shared.membership().is_none();
         let durability = self.shared.durability().filter(|_| alone);
         let failure = durability.and_then(|durability| durability.failure());
+        if failure.is_some() {
+            self.shared.commands.note_failed_log();
+        }
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
         // Releasing runs no request, so no token was added meanwhile.

@@ -27,6 +27,9 @@ pub(crate) mod global {
     pub(crate) const MONITORED: u32 = 1 << 1;
     /// Databases were exchanged, and a crash can still undo that.
     pub(crate) const EXCHANGED: u32 = 1 << 2;
+    /// The log has failed: each request is a turn of its own, so that the error of one that depends
+    /// on undurable data replaces no other reply.
+    pub(crate) const FAILED: u32 = 1 << 3;
 }
 
 /// Counters of one command on one thread.
@@ -73,8 +76,9 @@ pub struct CommandState {
     /// most one database. A thread that holds it waits for nothing but the log's memory, during an
     /// exchange.
     places: Mutex<()>,
-    /// The position on which the exchanged mapping depends, until it is synced.
-    exchanged: Mutex<Position>,
+    /// The position on which the exchanged mapping depends, until it is synced, with the databases
+    /// that were exchanged, one bit each.
+    exchanged: Mutex<(Position, u16)>,
     monitors: Mutex<Vec<Arc<ClientRecord>>>,
     /// The highest reported memory in use, in bytes.
     pub(crate) used_memory_peak: AtomicU64,
@@ -160,8 +164,10 @@ impl CommandState {
     /// Sets all databases at once. The caller is exclusive in the store, so all other threads see
     /// the gate together with the databases. `position`: the change is lost unless this is synced.
     pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
+        let mut changed = 0;
         for (db, table) in (0..).zip(places) {
             if *table != self.table(db) {
+                changed |= 1 << db;
                 // Relaxed: a thread that reads it enters the store afterwards, or had left it
                 // before.
                 self.exchanges[usize::from(db)].fetch_add(1, Ordering::Relaxed);
@@ -169,9 +175,16 @@ impl CommandState {
             self.set_table(db, *table);
         }
         if !position.is_none() {
-            self.exchanged().join(position);
+            let mut exchanged = self.exchanged();
+            exchanged.0.join(position);
+            exchanged.1 |= changed;
             self.gate.fetch_or(global::EXCHANGED, Ordering::Relaxed);
         }
+    }
+
+    /// The log has failed for good.
+    pub(crate) fn note_failed_log(&self) {
+        self.gate.fetch_or(global::FAILED, Ordering::Relaxed);
     }
 
     /// A number that differs from an earlier one if SWAPDB put another table behind the database
@@ -181,20 +194,21 @@ impl CommandState {
         exchanges.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// The position that a reply must wait for if it depends on the mapping of databases to tables;
-    /// `None`: there is none.
+    /// The position that a reply must wait for if it depends on the table behind `db`, or behind
+    /// any database; `None`: there is none.
     #[cold]
-    pub(crate) fn awaited_exchange(&self, log: Option<&Log>) -> Option<Position> {
+    pub(crate) fn awaited_exchange(&self, log: Option<&Log>, db: Option<u8>) -> Option<Position> {
         let mut exchanged = self.exchanged();
-        if log.is_some_and(|log| log.reached(&exchanged) < Level::Synced) {
-            return Some(exchanged.clone());
+        if log.is_some_and(|log| log.reached(&exchanged.0) < Level::Synced) {
+            let concerns = db.is_none_or(|db| exchanged.1 & (1 << db) != 0);
+            return concerns.then(|| exchanged.0.clone());
         }
-        *exchanged = Position::default();
+        *exchanged = (Position::default(), 0);
         self.gate.fetch_and(!global::EXCHANGED, Ordering::Relaxed);
         None
     }
 
-    fn exchanged(&self) -> MutexGuard<'_, Position> {
+    fn exchanged(&self) -> MutexGuard<'_, (Position, u16)> {
         self.exchanged
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -2,7 +2,7 @@
 //! flush before a stop have their own threads.
 
 use super::{Message, Shared, Stop};
-use crate::durability::{Durability, Job, Stopping, Target};
+use crate::durability::{Durability, Job, Outcome, Target};
 use crate::seldom::seldom;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Shared {
     /// Stops the server after all acknowledged writes are on disk; otherwise unwritten data would
     /// be lost. `anyway`: if they cannot be written, stop nevertheless. Returns at once; `None`:
     /// the server stops now, as there is nothing to write.
-    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Stopping>> {
+    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Outcome>> {
         // A member's log is on other servers; and a write that was answered after it was on disk
         // cannot be lost.
         let alone = self.membership().is_none() && self.commands.answered_early();
@@ -35,7 +35,7 @@ impl Shared {
             self.stop(how);
             return None;
         };
-        let stopping = Arc::new(Stopping::default());
+        let stopping = Arc::new(Outcome::default());
         let (durability, shared) = (Arc::clone(durability), self.this());
         let outcome = Arc::clone(&stopping);
         self.ending.ask(true);
@@ -79,6 +79,28 @@ impl Shared {
             stopping.end(Err(format!("cannot start a thread: {error}")));
         }
         Some(stopping)
+    }
+
+    /// Writes the settings that `CONFIG SET` changed into the configuration file, on a thread of
+    /// its own: the file's disk may hang.
+    ///
+    /// # Errors
+    /// A text, if no thread can be started.
+    pub(crate) fn rewrite_config(&self) -> Result<Arc<Outcome>, String> {
+        let outcome = Arc::new(Outcome::default());
+        let (shared, ends) = (self.this(), Arc::clone(&outcome));
+        let rewrite = move || {
+            let Some(shared) = shared else { return };
+            let file = shared.config_file.as_ref();
+            let result = file.map_or(Ok(()), |file| file.rewrite(|| shared.config()));
+            ends.end(result.map_err(|error| format!("Rewriting config file: {error}")));
+            shared.wake_for_commit();
+        };
+        let thread = std::thread::Builder::new().name("rewrite".to_owned());
+        match thread.spawn(rewrite) {
+            Ok(_) => Ok(outcome),
+            Err(error) => Err(format!("ERR cannot start a thread: {error}")),
+        }
     }
 
     /// Starts a snapshot on its own thread.

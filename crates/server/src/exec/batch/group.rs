@@ -296,7 +296,7 @@ impl Group {
             }
             _ => {
                 step.run(env, turn, Access::Session(session), &mut self.ran);
-                databases::observe(env.shared, env.local, turn.client);
+                databases::observe(env.shared, env.local, turn.client, &planned.resolved);
             }
         }
         true
@@ -577,7 +577,7 @@ impl Step<'_> {
             }
             Admitted::Later => return false,
         }
-        databases::observe(env.shared, env.local, turn.client);
+        databases::observe(env.shared, env.local, turn.client, &self.planned.resolved);
         if turn.client.verdict == Verdict::Cold {
             return true; // it is made silent when it runs to its end
         }

@@ -3,6 +3,8 @@
 use super::glob::Pattern;
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::exec::request::context::{Context, Done, Failure};
+use crate::exec::state::client::Verdict;
+use crate::exec::state::wait::Until;
 use crate::shared::Shared;
 use crate::shared::totals::Totals;
 use duramen_base::ids::Level;
@@ -213,15 +215,16 @@ pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
 /// Waits for the disk on the client's thread, as Redis does: this is rare, and `+OK` must mean that
 /// the file is written.
 pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
-    let shared = ctx.shared;
-    let Some(file) = &shared.config_file else {
+    if ctx.shared.config_file.is_none() {
         return Err(Failure::Text(
             "ERR The server is running without a config file",
         ));
-    };
-    file.rewrite(|| shared.config())
-        .map_err(|error| format!("ERR Rewriting config file: {error}"))?;
-    ctx.ok()
+    }
+    let outcome = ctx.shared.rewrite_config()?;
+    ctx.ok()?;
+    ctx.client.wait.then(Until::Rewritten(outcome), b"+OK\r\n");
+    ctx.client.verdict = Verdict::Held;
+    Ok(())
 }
 
 pub(crate) fn help(ctx: &mut Context<'_>) -> Done {

@@ -103,6 +103,9 @@ pub(crate) fn swapdb(ctx: &mut Context<'_>, access: Access<'_, '_>) -> Done {
     let first = parse_index(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
     let second = parse_index(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
     let (first, second) = (in_range(first)?, in_range(second)?);
+    if first == second {
+        return ctx.ok(); // nothing to exchange
+    }
     match access {
         Access::Session(session) => {
             databases::own_table(ctx.shared, ctx.client)?;

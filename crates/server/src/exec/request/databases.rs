@@ -7,11 +7,14 @@
 //! **Invariants**
 //! - I1: the stored object equals `State::dbs`, so data written to a database later is found there
 //!   after a restart.
-//! - I2: while a crash can still undo the exchange, every reply waits for it ([`observe`]): all
-//!   later requests may depend on it.
+//! - I2: while a crash can still undo the exchange, every reply that depends on data of an exchanged
+//!   database waits for it ([`observe`]). Other replies do not: the disk may hang or fail.
 
 use super::context::{Context, Failure};
-use crate::exec::state::client::{Client, DROPPED};
+use super::routing::tells_of_data;
+use super::spec::Run;
+use crate::exec::commands::lookup::Resolved;
+use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
 use crate::shared::commands::{DBS, global};
@@ -221,10 +224,27 @@ pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure
 
 /// I2: to be called after a request ran, before its reply is sent.
 #[inline]
-pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
-    if shared.commands.gate() & global::EXCHANGED != 0
-        && let Some(position) = shared.commands.awaited_exchange(shared.store().log())
-    {
+pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Resolved) {
+    if shared.commands.gate() & (global::EXCHANGED | global::FAILED) != 0 {
+        observe_slowly(shared, local, client, ran);
+    }
+}
+
+#[cold]
+fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Resolved) {
+    let commands = &shared.commands;
+    client.halted |= commands.gate() & global::FAILED != 0;
+    let Some(spec) = ran.spec().filter(|spec| tells_of_data(spec)) else {
+        return;
+    };
+    // Transactions, COPY and MOVE may reach several databases.
+    let is_one = !matches!(spec.run, Run::Alone(_)) && !matches!(spec.name, "copy" | "move");
+    let db = match client.db {
+        Db::Table(_) if is_one => return, // its table is behind no database
+        Db::Number(db) => is_one.then_some(db),
+        Db::Table(_) => None,
+    };
+    if let Some(position) = commands.awaited_exchange(shared.store().log(), db) {
         let level = local.level_of(shared, client);
         client.settle_position(&position, level);
     }

@@ -11,7 +11,7 @@
 //!   vanish.
 
 use super::client::Client;
-use crate::durability::{Job, Stopping};
+use crate::durability::{Job, Outcome};
 use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};
@@ -54,7 +54,9 @@ pub(crate) enum Until {
     Gone(BTreeMap<u64, Arc<ClientRecord>>),
     /// SHUTDOWN: everything is on disk and the server stops, without a reply; or it runs on, with a
     /// reason.
-    Stop(Arc<Stopping>),
+    Stop(Arc<Outcome>),
+    /// CONFIG REWRITE: the file is written, or cannot be.
+    Rewritten(Arc<Outcome>),
 }
 
 /// The state of a wait.
@@ -102,7 +104,7 @@ impl Wait {
         let own = self.position.level();
         match self.more.as_deref().map(|more| &more.until) {
             Some(Until::Reached { level, .. }) => own.max(*level),
-            Some(Until::Job(_) | Until::Gone(_) | Until::Stop(_)) | None => own,
+            Some(_) | None => own,
         }
     }
 
@@ -135,7 +137,7 @@ impl Wait {
     pub(crate) fn killed(&self) -> Option<&BTreeMap<u64, Arc<ClientRecord>>> {
         match &self.more.as_deref()?.until {
             Until::Gone(killed) => Some(killed),
-            Until::Reached { .. } | Until::Job(_) | Until::Stop(_) => None,
+            _ => None,
         }
     }
 
@@ -169,6 +171,11 @@ impl Wait {
             Some(hoped) => State::Instead { hoped, reply },
             None => State::Over,
         };
+        let done = |result: Option<Result<(), String>>| match result {
+            None => State::Waiting { deadline_ms: 0 },
+            Some(Ok(())) => State::Over,
+            Some(Err(why)) => instead(format!("-ERR {why}\r\n").into_bytes()),
+        };
         match &more.until {
             Until::Reached {
                 position, level, ..
@@ -183,11 +190,8 @@ impl Wait {
                     deadline_ms: *deadline_ms,
                 }
             }
-            Until::Job(job) => match job.result() {
-                None => State::Waiting { deadline_ms: 0 },
-                Some(Ok(())) => State::Over,
-                Some(Err(why)) => instead(format!("-ERR {why}\r\n").into_bytes()),
-            },
+            Until::Job(job) => done(job.result()),
+            Until::Rewritten(outcome) => done(outcome.result()),
             Until::Gone(killed) if killed.values().all(|client| client.is_gone()) => State::Over,
             Until::Gone(_) => State::Waiting { deadline_ms: 0 },
             Until::Stop(stopping) => match stopping.result() {
