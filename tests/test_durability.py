@@ -618,6 +618,39 @@ def test_a_directory_that_is_deleted_under_a_server_is_a_failed_disk(durable, tm
     server.kill()
 
 
+def test_after_a_failure_all_data_can_be_read_out(durable, tmp_path):
+    """Values that were not on disk yet spoiled the replies of all requests of their turn, and DBSIZE,
+    KEYS and SCAN failed for ever."""
+    server = durable()
+    with server.connect() as wire:
+        wire.pipeline([("SET", f"k{n}", n) for n in range(1_000)])
+        assert wire.call("CONFIG", "SET", "level", "memory") == b"OK"
+        shutil.rmtree(tmp_path / "data")
+        late = []
+        for n in range(2_000):
+            reply = wire.pipeline([("SET", f"late{n}", n)])[0]
+            if reply != b"OK":
+                break
+            late.append(f"late{n}")
+            time.sleep(0.005)
+        assert "MISCONF" in str(reply)
+        assert wire.call("CONFIG", "SET", "level", "synced") == b"OK"
+        lost = {name for name in late if isinstance(wire.pipeline([("GET", name)])[0], ErrorReply)}
+        assert late[-1] in lost
+        names = [*(f"k{n}" for n in range(500)), *late, *(f"k{n}" for n in range(500, 1_000))]
+        replies = wire.pipeline([("GET", name) for name in names])
+        assert {name for name, reply in zip(names, replies) if isinstance(reply, ErrorReply)} == lost
+        # As the page says: replies that do not wait for the disk any more.
+        assert wire.call("CONFIG", "SET", "level", "memory") == b"OK"
+        assert wire.call("DBSIZE") == len(names)
+        cursor, keys = None, set()
+        while cursor != b"0":
+            cursor, some = wire.call("SCAN", cursor or 0, "COUNT", 100)
+            keys.update(some)
+        assert keys == {name.encode() for name in names} == set(wire.call("KEYS", "*"))
+    server.kill()
+
+
 def test_a_device_that_is_mounted_is_refused(tmp_path):
     """A mounted file system was overwritten while it was in use: the device was not claimed."""
     with harness.disk(tmp_path / "image", tmp_path / "mounted", 300 << 20) as place:

@@ -2,6 +2,7 @@
 of these tests are served by one thread."""
 
 import contextlib
+import select
 import threading
 import time
 import urllib.request
@@ -38,6 +39,10 @@ def seconds(work):
     began = time.monotonic()
     work()
     return time.monotonic() - began
+
+
+def has_reply(wire):
+    return bool(wire.received[wire.at :]) or bool(select.select([wire.socket], [], [], 0)[0])
 
 
 def page(server, path):
@@ -154,3 +159,46 @@ def test_a_change_of_tables_holds_up_nobody_else(hanging_disk, start, commands):
             assert seconds(lambda: page(server, "/livez")) < AT_ONCE_S
         for _ in commands:
             other.reply()  # no error
+
+
+def test_an_exchange_of_databases_holds_up_only_their_data(hanging_disk, start):
+    """One SWAPDB while the disk hung stopped PING and everything else for all clients, even that of
+    a database with itself."""
+    server = serve(start, hanging_disk, "synced")
+    with server.connect() as wire, server.connect() as other, server.connect() as third:
+        for db in (7, 8, 0):
+            wire.call("SELECT", db)
+            wire.call("SET", "k", db)
+        third.call("SELECT", 7)
+        with harness.frozen(hanging_disk):
+            other.send(encode("SWAPDB", 0, 0))
+            assert other.reply() == b"OK"
+            other.send(encode("SWAPDB", 7, 8))
+            time.sleep(0.5)
+            for command in [("PING",), ("GET", "k"), ("INFO",), ("CONFIG", "GET", "maxmemory"), ("CLIENT", "ID")]:
+                assert seconds(lambda command=command: wire.call(*command)) < AT_ONCE_S, command
+            assert wire.call("GET", "k") == b"0"
+            third.send(encode("GET", "k"))
+            time.sleep(0.5)
+            assert not has_reply(third), "it shows the exchange"
+        assert other.reply() == b"OK"
+        assert third.reply() == b"8"
+
+
+def test_a_rewrite_of_the_configuration_waits_alone_for_its_disk(hanging_disk, start, tmp_path):
+    """CONFIG REWRITE held its thread while the file's disk hung, and the next CONFIG SET the others."""
+    config = hanging_disk / "duramen.toml"
+    config.write_text("maxclients = 1000\n")
+    server = start("--config", config, threads=1)
+    with server.connect() as wire, server.connect() as other:
+        assert wire.call("CONFIG", "SET", "maxclients", 1001) == b"OK"
+        with harness.frozen(hanging_disk):
+            wire.send(encode("CONFIG", "REWRITE"))
+            time.sleep(0.5)
+            for command in [("PING",), ("CONFIG", "SET", "maxclients", 1002), ("CONFIG", "GET", "maxclients")]:
+                assert seconds(lambda command=command: other.call(*command)) < AT_ONCE_S, command
+            assert not has_reply(wire)
+        assert wire.reply() == b"OK"
+        assert "maxclients = 100" in config.read_text()
+        assert other.call("CONFIG", "REWRITE") == b"OK"
+        assert config.read_text() == "maxclients = 1002\n"

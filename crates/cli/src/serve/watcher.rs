@@ -3,7 +3,7 @@
 use super::EXIT_STUCK;
 use crate::config::{Given, Loaded};
 use crate::signals::{self, Order};
-use duramen_server::durability::Stopping;
+use duramen_server::durability::Outcome;
 use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Server, ServerConfig};
 use signal_hook::iterator::Signals;
@@ -96,7 +96,7 @@ struct LastSeen {
     servers: AtomicUsize,
     shared: Mutex<Option<Arc<Shared>>>,
     /// The stop of the first signal, while data has to be written before the end.
-    stopping: Mutex<Option<Arc<Stopping>>>,
+    stopping: Mutex<Option<Arc<Outcome>>>,
     /// The last server has ended: the process ends by itself.
     ended: Mutex<bool>,
     has_ended: Condvar,
@@ -156,7 +156,7 @@ impl LastSeen {
     /// the first again.
     fn count(&self) -> bool {
         let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_refused = |stopping: &Arc<Stopping>| matches!(stopping.result(), Some(Err(_)));
+        let is_refused = |stopping: &Arc<Outcome>| matches!(stopping.result(), Some(Err(_)));
         if stopping.as_ref().is_some_and(is_refused) {
             *stopping = None;
             self.signals.store(0, Ordering::SeqCst);

@@ -167,9 +167,12 @@ impl ConfigFile {
             return Err(failed("rewrite", &path, source));
         }
         let text = std::fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
-        // A setting is noted after it has its value.
-        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = changed.clone();
+        // A setting is noted after it has its value. The lock is not held while the disk is waited
+        // for: every CONFIG SET takes it.
+        let changed = {
+            let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            changed.clone()
+        };
         let running = running();
         let edited = edit(&text, &running, &changed)
             .map_err(|what| ServerError::Config(format!("{}: {what}", path.display())))?;
