@@ -32,13 +32,17 @@
  * earlier; or install it later and call ssd_handle_fault from it. Do not block the signal in a
  * thread that touches objects: the kernel then kills the process. A handler of the program must not
  * touch objects or call this library (except ssd_handle_fault): it may have interrupted malloc, or
- * the library itself. Threads need 16 KiB of stack below the frame that touches an object.
+ * the library itself. A handler that gets a failed access (see Errors) may leave by siglongjmp: no
+ * function of the library is left half done, because the functions return such errors. Threads need
+ * 16 KiB of stack below the frame that touches an object.
  *
  * System calls.  The kernel does not bring pages into RAM. A system call that gets an address of an
  * object (read(2), write(2), ...) fails with EFAULT, or does less (write(2) returns how much), if a
  * page of it is not in RAM, or if the call would write to a page that was not written to before.
  * The call never reads or leaves wrong data. Use ssd_pin around such calls, or a buffer of your
  * own.
+ *
+ * Core dumps have no objects (with mprotect: those in the page buffer).
  *
  * fork.  A child has no objects: touching one kills it (SIGSEGV), and functions of this library
  * fail with SSD_EFORKED, ssd_init too. fork followed by exec, posix_spawn and system(3) are fine.
@@ -50,7 +54,7 @@
  *
  * Errors.  Functions return SSD_OK or one of the numbers below, or NULL (with errno = ENOMEM);
  * ssd_error and ssd_error_message give details, for the calling thread. If flash fails while a page
- * is being brought into RAM, no function can return the error: the library writes one line to
+ * that the program touches is being brought into RAM, no function can return the error: the library writes one line to
  * standard error ("duramen_alloc: the object at ... cannot be brought: ..."), and the thread gets
  * the signal of its access: SIGBUS (with mprotect: SIGSEGV). The content of an object is always the
  * content that was written to it.
@@ -95,14 +99,16 @@ struct ssd_options {
                                  * 40 % with checkpoints in between, including headers of 24 bytes
                                  * for each object or page */
     uint64_t ram_bytes;         /* RAM in total; at least about 5 MiB, and 1/24 of the data */
-    uint64_t page_buffer_bytes; /* of that, for shown pages; 0: 1/24, at most 25 MiB */
+    uint64_t page_buffer_bytes; /* of that, for shown pages; 0: 1/24, at most 25 MiB. At least four
+                                 * pages for each thread that touches objects */
     uint64_t address_bytes;     /* reserved addresses, a page or more per object; 0: 4 TiB */
     uint32_t faults;            /* enum ssd_faults */
     uint32_t reserved[7];       /* 0 */
 };
 
 /* Opens the flash file, locks it and reserves addresses: milliseconds. Its data stays until the
- * first allocation, so ssd_restore may come before. After SSD_EINVAL, SSD_ENOMEM (ram_bytes is too
+ * first allocation that succeeds, so ssd_restore may come before; other functions too: nothing is
+ * allocated then, so addresses are SSD_EPOINTER and counts are 0. After SSD_EINVAL, SSD_ENOMEM (ram_bytes is too
  * small), SSD_EBUSY, SSD_EDEVICE, SSD_EKERNEL, SSD_ESTATE or SSD_EFORKED it may be called again. */
 int ssd_init(const struct ssd_options *options);
 
@@ -110,8 +116,9 @@ int ssd_init(const struct ssd_options *options);
  * ssd_stride(size) bytes apart, not `size`. Several objects are an array, which is freed as a whole
  * by the address of its first element. Cost: a lock for each size, no fault, no I/O; every few
  * thousand objects a table in RAM, for which cached objects are evicted. It waits while a
- * checkpoint is made. NULL: SSD_EINVAL, SSD_ENOSPC (flash), SSD_ENOMEM (RAM for tables, or
- * addresses), SSD_ESTATE, SSD_EFORKED. */
+ * checkpoint is made. An object of fewer than 128 bytes that is used again is written to: perhaps a
+ * read of flash. NULL: SSD_EINVAL, SSD_ENOSPC (flash), SSD_ENOMEM (RAM for tables, or addresses),
+ * SSD_ESTATE, SSD_EDEVICE, SSD_EFORKED. */
 void *ssd_oalloc(size_t count, size_t size);
 
 /* Bytes from one element of an array of ssd_oalloc to the next: `size` rounded up to pages. */
@@ -154,7 +161,8 @@ int ssd_unpin(const void *object, size_t size);
  * half of flash, live objects are first copied out of sparse blocks; with at most 40 % allocated
  * this is always done, and later writes find room, however many they are. Flash that only the
  * previous checkpoint needs is free afterwards. An error (SSD_EDEVICE, SSD_ENOSPC): the previous
- * checkpoint stays valid. SSD_EINVAL: `path`, or `path`.new, to which it is written first, is the
+ * checkpoint stays valid. SSD_ESTATE: nothing has been allocated since ssd_init: an empty heap
+ * replaces no checkpoint. SSD_EINVAL: `path`, or `path`.new, to which it is written first, is the
  * flash file, is no regular file (a link, a device, a directory), or holds other data than a
  * checkpoint; nothing was changed. */
 int ssd_checkpoint(const char *path);
@@ -168,7 +176,8 @@ int ssd_checkpoint(const char *path);
 int ssd_restore(const char *path);
 
 /* Sixteen addresses that a checkpoint stores, with numbers 0 to 15: by these a later life finds its
- * objects. NULL: none was set. They need not be addresses: any number of this size is stored. */
+ * objects. NULL: none was set. They need not be addresses: any number of this size is stored.
+ * ssd_restore replaces all of them. */
 int ssd_set_root(unsigned number, void *object);
 void *ssd_root(unsigned number);
 

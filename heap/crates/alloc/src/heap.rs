@@ -8,8 +8,7 @@
 //! - A3: allocated data fits on flash: it was counted before an address was handed out.
 //!
 //! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no
-//! lock of ours: no code here touches a page of the arena with a lock held, except for pages that
-//! are shown and owned (buffer::B1).
+//! lock of ours: no code of the library faults on a page of the arena (touch::T1).
 //!
 //! Paper: [Badam11 §3.2, Figure 1].
 
@@ -174,6 +173,8 @@ pub(crate) struct Heap {
     pub roots: [AtomicUsize; ROOTS],
     /// Pages that must not be evicted.
     pub pinned: AtomicU64,
+    /// Of these: pages that the library itself touches (touch::T1).
+    pub touched: AtomicU64,
     /// Held while RAM of tables is taken from the cache: the last thread to change it sees the sum
     /// of all.
     resizing: Mutex<()>,
@@ -212,6 +213,7 @@ impl Heap {
             next_table: AtomicU32::new(1),
             roots: Default::default(),
             pinned: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
             resizing: Mutex::new(()),
             kept_tables: Mutex::new(0),
             changing: RwLock::new(()),
@@ -222,6 +224,11 @@ impl Heap {
             heap.give_back(Worker::new(heap.new_lift()));
         }
         Ok(heap)
+    }
+
+    /// The arena of a heap that is given up.
+    pub fn into_pager(self) -> Pager {
+        self.pager
     }
 
     pub fn contains(&self, address: usize) -> bool {

@@ -30,6 +30,7 @@
 //! | `chunk`, `atm` | from an address to an object's name |
 //! | `oalloc`, `pool` | objects on pages of their own |
 //! | `malloc`, `memory` | blocks of any length |
+//! | `touch` | the library's own accesses to objects |
 //! | `pager` | userfaultfd, `mprotect` |
 //! | `signal` | the fault handler |
 //! | `checkpoint` | the heap's state for a later life |
@@ -64,6 +65,7 @@ mod regions;
 mod session;
 mod signal;
 mod stats;
+mod touch;
 
 pub use error::Error;
 pub use pager::Faults;

@@ -11,6 +11,7 @@ use crate::chunk::{Chunk, Kind, rounded};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::pool::{Pool, lock};
+use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 
 /// Longer objects have a run of addresses of their own.
@@ -29,10 +30,20 @@ impl Heap {
         }
         let is_pooled = count == 1 && bytes <= POOLED_BYTES;
         let bytes = rounded(bytes) as u32;
-        self.allocate(|| match is_pooled {
-            true => self.allocate_one(bytes),
-            false => self.allocate_array(count, bytes),
-        })
+        if !is_pooled {
+            return self.allocate(|| self.allocate_array(count, bytes));
+        }
+        let again = Cell::new(false);
+        let address = self.allocate(|| {
+            let (address, is_again) = self.allocate_one(bytes)?;
+            again.set(is_again);
+            Ok(address)
+        })?;
+        if again.into_inner() {
+            // O1. No other thread knows the object, and no lock is held (touch::T1).
+            self.zero_or_free(address, bytes as usize)?;
+        }
+        Ok(address)
     }
 
     fn allocate_array(&self, count: usize, bytes: u32) -> Result<usize, Error> {
@@ -45,19 +56,16 @@ impl Heap {
         Ok(self.address_of(chunk.first))
     }
 
-    fn allocate_one(&self, bytes: u32) -> Result<usize, Error> {
+    /// One object, and whether it holds what a former one held: it shares its unit with others, so
+    /// it may not have been dropped when it was freed.
+    fn allocate_one(&self, bytes: u32) -> Result<(usize, bool), Error> {
         let pool = self.pools.of(bytes);
         let mut pool = lock(&pool);
         let (chunk, object, again) = self.take_one(&mut pool, bytes)?;
         drop(pool);
         let address = self.address_of(chunk.first + u64::from(object) * chunk.stride());
-        if again && chunk.unit_pages() > 1 {
-            // It shares its unit with others, so it may not have been dropped when it was freed.
-            // SAFETY: the object has no other owner; its pages come by a fault.
-            unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes as usize) };
-        }
         self.count(u64::from(bytes));
-        Ok(address)
+        Ok((address, again && chunk.unit_pages() > 1))
     }
 
     /// Takes an object out of a pool, and counts flash for its unit unless that is counted already.

@@ -1,8 +1,8 @@
 //! The session: the process's one heap, from `init` to `close`, and the functions for programs.
 //!
 //! **Invariants**
-//! - N1: no data on flash is given up before the first allocation: until then a checkpoint may be
-//!   restored.
+//! - N1: no data on flash is given up before the first allocation that succeeds: until then a
+//!   checkpoint may be restored, whatever else was called.
 
 use crate::checkpoint::Frame;
 use crate::error::Error;
@@ -139,9 +139,11 @@ impl Device for Locked {
 }
 
 struct Ready {
-    device: Locked,
+    device: Arc<Locked>,
     pager: Pager,
     options: Options,
+    /// Set before the first allocation.
+    roots: [usize; ROOTS],
 }
 
 static STATE: Mutex<State> = Mutex::new(State::Closed);
@@ -167,6 +169,11 @@ fn reserve(options: &Options, at: usize, bytes: usize, exactly: bool) -> Result<
 }
 
 impl Ready {
+    fn store_options(&self) -> duramen_flash::Options {
+        let device = Arc::clone(&self.device) as Arc<dyn Device>;
+        duramen_flash::Options { device }
+    }
+
     fn budget(&self) -> Result<Budget, Error> {
         let options = &self.options;
         let device = self.device.bytes();
@@ -232,19 +239,44 @@ pub fn init(options: &Options) -> Result<(), Error> {
     let pager = reserve(options, START, bytes as usize, false)?;
     let device = Locked::new(FileDevice::open(&options.flash_file, options.flash_bytes)?);
     let ready = Ready {
-        device,
+        device: Arc::new(device),
         pager,
         options: options.clone(),
+        roots: [0; ROOTS],
     };
     ready.budget()?;
     *state = State::Ready(Box::new(ready));
     Ok(())
 }
 
-/// The heap; it is created by the first allocation.
-fn heap() -> Result<&'static Heap, Error> {
+/// The heap; `None`: nothing is allocated yet.
+fn running() -> Result<Option<&'static Heap>, Error> {
     if let Some(heap) = signal::heap() {
-        return Ok(heap);
+        return Ok(Some(heap));
+    }
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    match *state() {
+        State::Closed => Err(Error::NotInitialized),
+        State::Ready(_) => Ok(None),
+        State::Running => Ok(signal::heap()),
+    }
+}
+
+/// The heap, for a function that gets an address of an object.
+fn heap_of(address: usize) -> Result<&'static Heap, Error> {
+    running()?.ok_or(Error::BadPointer {
+        address,
+        why: "nothing is allocated yet",
+    })
+}
+
+/// Allocates. The first allocation that succeeds creates the heap; one that fails leaves flash as
+/// it is (N1).
+fn allocate(once: impl Fn(&Heap) -> Result<usize, Error>) -> Result<*mut u8, Error> {
+    if let Some(heap) = signal::heap() {
+        return Ok(once(heap)? as *mut u8);
     }
     if signal::is_forked() {
         return Err(Error::Forked);
@@ -252,20 +284,65 @@ fn heap() -> Result<&'static Heap, Error> {
     let mut state = state();
     match std::mem::replace(&mut *state, State::Closed) {
         State::Ready(ready) => {
-            let budget = ready.budget()?;
-            let store = ObjectStore::create(duramen_flash::Options {
-                device: Arc::new(ready.device),
-            })?;
-            let kind = ready.pager.kind();
-            let heap = Heap::new(ready.pager, store, budget)?;
-            let heap = signal::install(Box::new(heap), kind)?;
-            *state = State::Running;
-            Ok(heap)
+            let (now, allocated) = allocate_first(ready, once);
+            *state = now;
+            allocated
         }
         found => {
             *state = found;
-            signal::heap().ok_or(Error::NotInitialized)
+            drop(state);
+            let heap = signal::heap().ok_or(Error::NotInitialized)?;
+            Ok(once(heap)? as *mut u8)
         }
+    }
+}
+
+/// The first allocation, and the state after it (N1).
+fn allocate_first(
+    ready: Box<Ready>,
+    once: impl Fn(&Heap) -> Result<usize, Error>,
+) -> (State, Result<*mut u8, Error>) {
+    let prepared = ready.budget().and_then(|budget| {
+        let store = ObjectStore::prepare(ready.store_options())?;
+        Ok((budget, store))
+    });
+    let (budget, store) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return (State::Ready(ready), Err(error)),
+    };
+    let Ready {
+        device,
+        pager,
+        options,
+        roots,
+    } = *ready;
+    let kind = pager.kind();
+    let heap = match Heap::new(pager, store, budget) {
+        Ok(heap) => heap,
+        Err(error) => return (State::Closed, Err(error)), // its addresses are gone
+    };
+    let allocated = once(&heap).and_then(|address| {
+        heap.store.give_up_old()?;
+        Ok(address)
+    });
+    let address = match allocated {
+        Ok(address) => address,
+        Err(error) => {
+            let ready = Ready {
+                device,
+                pager: heap.into_pager(),
+                options,
+                roots,
+            };
+            return (State::Ready(Box::new(ready)), Err(error));
+        }
+    };
+    for (root, set) in heap.roots.iter().zip(roots) {
+        root.store(set, Ordering::Release);
+    }
+    match signal::install(Box::new(heap), kind) {
+        Ok(_) => (State::Running, Ok(address as *mut u8)),
+        Err(error) => (State::Closed, Err(error)),
     }
 }
 
@@ -276,7 +353,7 @@ fn heap() -> Result<&'static Heap, Error> {
 /// [`Error::Invalid`], [`Error::Budget`], [`Error::NoSpace`], [`Error::NoAddresses`],
 /// [`Error::NotInitialized`].
 pub fn oalloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
-    Ok(heap()?.allocate_objects(count, bytes)? as *mut u8)
+    allocate(|heap| heap.allocate_objects(count, bytes))
 }
 
 /// Bytes from one object of an array to the next; 0: no object can be this long.
@@ -292,7 +369,7 @@ pub fn stride(object_bytes: usize) -> usize {
 /// # Errors
 /// As of [`oalloc`].
 pub fn malloc(bytes: usize) -> Result<*mut u8, Error> {
-    Ok(heap()?.allocate_memory(bytes)? as *mut u8)
+    allocate(|heap| heap.allocate_memory(bytes))
 }
 
 /// A block of `count` times `bytes` zeros.
@@ -303,8 +380,7 @@ pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     let whole = count.checked_mul(bytes);
     let whole = whole.ok_or_else(|| Error::Invalid(format!("{count} times {bytes} bytes")))?;
     let block = malloc(whole)?;
-    // SAFETY: the block has at least this length, and no other owner.
-    unsafe { std::ptr::write_bytes(block, 0, whole) };
+    heap_of(block as usize)?.zero_or_free(block as usize, whole)?;
     Ok(block)
 }
 
@@ -320,7 +396,7 @@ pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
     if block.is_null() {
         return malloc(bytes);
     }
-    let heap = heap()?;
+    let heap = heap_of(block as usize)?;
     let bad = |why| Error::BadPointer {
         address: block as usize,
         why,
@@ -336,8 +412,7 @@ pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
         return Ok(block);
     }
     let new = malloc(bytes)?;
-    // SAFETY: both have at least this length; they are different blocks.
-    unsafe { std::ptr::copy_nonoverlapping(block, new, has.min(bytes)) };
+    heap.copy_or_free(block as usize, new as usize, has.min(bytes))?;
     heap.free(block as usize)?;
     Ok(new)
 }
@@ -353,7 +428,7 @@ pub unsafe fn free(object: *mut u8) -> Result<(), Error> {
     if object.is_null() {
         return Ok(());
     }
-    heap()?.free(object as usize)
+    heap_of(object as usize)?.free(object as usize)
 }
 
 /// Usable bytes of an object, an element of an array or a block; `None`: no object begins there.
@@ -367,7 +442,7 @@ pub fn usable_bytes(object: *const u8) -> Option<usize> {
 /// # Errors
 /// [`Error::BadPointer`]; [`Error::Invalid`]: more than half of the page buffer would be pinned.
 pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
-    heap()?.pin(object as usize, bytes, write)
+    heap_of(object as usize)?.pin(object as usize, bytes, write)
 }
 
 /// Undoes [`pin`]; with the same arguments, once for each call of it.
@@ -375,7 +450,7 @@ pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
 /// # Errors
 /// [`Error::BadPointer`]: it is not pinned.
 pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
-    heap()?.unpin(object as usize, bytes)
+    heap_of(object as usize)?.unpin(object as usize, bytes)
 }
 
 /// Makes all allocated objects durable: [`restore`] restores them in a later life, at the same
@@ -383,9 +458,14 @@ pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
 /// write, each one whole.
 ///
 /// # Errors
-/// [`Error::Flash`]: the previous checkpoint, if there is one, stays valid.
+/// [`Error::Flash`]: the previous checkpoint, if there is one, stays valid. [`Error::State`]:
+/// nothing has been allocated since [`init`], so there is nothing that may replace a checkpoint.
 pub fn checkpoint(path: &Path) -> Result<(), Error> {
-    heap()?.checkpoint(path)
+    let heap = running()?;
+    let heap = heap.ok_or(Error::State(
+        "nothing is allocated yet: a checkpoint comes after it, or after a restore",
+    ))?;
+    heap.checkpoint(path)
 }
 
 /// Continues from a checkpoint; call it after [`init`], before the first allocation. It reads the
@@ -408,10 +488,7 @@ pub fn restore(path: &Path) -> Result<(), Error> {
         }
     };
     let budget = ready.budget()?;
-    let options = duramen_flash::Options {
-        device: Arc::new(ready.device),
-    };
-    let restored = ObjectStore::restore(options, path)?;
+    let restored = ObjectStore::restore(ready.store_options(), path)?;
     let frame = Frame::of(&restored.blob, path)?;
     let pager = if (ready.pager.start(), ready.pager.bytes()) == (frame.start, frame.bytes) {
         ready.pager
@@ -427,35 +504,51 @@ pub fn restore(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Stores an address for a later life, under a number below 16.
+/// Stores an address for a later life, under a number below 16. [`restore`] replaces all of them.
 ///
 /// # Errors
-/// [`Error::Invalid`].
+/// [`Error::Invalid`], [`Error::NotInitialized`].
 pub fn set_root(number: usize, object: *mut u8) -> Result<(), Error> {
-    let root = heap()?.roots.get(number).ok_or_else(|| too_high(number))?;
-    root.store(object as usize, Ordering::Release);
-    Ok(())
+    check_root(number)?;
+    if let Some(heap) = running()? {
+        heap.roots[number].store(object as usize, Ordering::Release);
+        return Ok(());
+    }
+    if let State::Ready(ready) = &mut *state() {
+        ready.roots[number] = object as usize;
+        return Ok(());
+    }
+    set_root(number, object) // another thread has allocated meanwhile
 }
 
 /// The stored address; null: none.
 ///
 /// # Errors
-/// [`Error::Invalid`].
+/// As of [`set_root`].
 pub fn root(number: usize) -> Result<*mut u8, Error> {
-    let root = heap()?.roots.get(number).ok_or_else(|| too_high(number))?;
-    Ok(root.load(Ordering::Acquire) as *mut u8)
+    check_root(number)?;
+    if let Some(heap) = running()? {
+        return Ok(heap.roots[number].load(Ordering::Acquire) as *mut u8);
+    }
+    if let State::Ready(ready) = &*state() {
+        return Ok(ready.roots[number] as *mut u8);
+    }
+    root(number) // as above
 }
 
-fn too_high(number: usize) -> Error {
-    Error::Invalid(format!("root {number}: there are {ROOTS}"))
+fn check_root(number: usize) -> Result<(), Error> {
+    if number >= ROOTS {
+        return Err(Error::Invalid(format!("root {number}: there are {ROOTS}")));
+    }
+    Ok(())
 }
 
-/// The counts since [`init`].
+/// The counts since [`init`]; before the first allocation all are 0.
 ///
 /// # Errors
 /// [`Error::NotInitialized`].
 pub fn stats() -> Result<Stats, Error> {
-    Ok(heap()?.stats())
+    Ok(running()?.map(Heap::stats).unwrap_or_default())
 }
 
 /// Closes the library: releases memory, addresses and the flash file. Objects that no checkpoint

@@ -47,7 +47,8 @@ impl Heap {
     pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Result<(), Error> {
         let pages = self.pages_of(address, bytes)?;
         let count = pages.end - pages.start;
-        let most = self.budget.pages as u64 / 2;
+        // The library's own pins are beside the limit.
+        let most = self.budget.pages as u64 / 2 + self.touched.load(Ordering::Acquire);
         add_up_to(&self.pinned, count, most).map_err(|pinned| {
             Error::Invalid(format!(
                 "{count} pages to be pinned, {pinned} are, of {} in the page buffer: at most half",
@@ -66,7 +67,7 @@ impl Heap {
         Ok(())
     }
 
-    fn pin_page(&self, page: u64, write: bool) -> Result<(), Error> {
+    pub fn pin_page(&self, page: u64, write: bool) -> Result<(), Error> {
         let chunk = self.atm.chunk(page);
         let chunk = chunk.filter(|chunk| chunk.is_used_page(page));
         let place = chunk.and_then(|chunk| chunk.place(page));
@@ -90,7 +91,7 @@ impl Heap {
         }
     }
 
-    fn unpin_page(&self, page: u64) -> bool {
+    pub fn unpin_page(&self, page: u64) -> bool {
         let place = self.atm.chunk(page).and_then(|chunk| chunk.place(page));
         let Some(place) = place else {
             return false;

@@ -146,6 +146,11 @@ fn a_function_may_fail_in_a_thread_that_ends() {
     by_both("ending");
 }
 
+#[test]
+fn a_handler_that_leaves_a_failed_fault_leaves_no_lock() {
+    by_both("leaving");
+}
+
 /// All except `locking`: AddressSanitizer turns `mlockall` into a function without effect.
 #[test]
 fn under_address_sanitizer() {

@@ -57,6 +57,17 @@ impl ObjectStore {
     /// # Errors
     /// [`Error::Device`].
     pub fn create(options: Options) -> Result<ObjectStore, Error> {
+        let store = ObjectStore::prepare(options)?;
+        store.give_up_old()?;
+        Ok(store)
+    }
+
+    /// As [`create`](Self::create), but the device is unchanged until
+    /// [`give_up_old`](Self::give_up_old), before which nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn prepare(options: Options) -> Result<ObjectStore, Error> {
         let blocks = (options.device.bytes() / BLOCK_BYTES as u64) as u32;
         let found = superblock_of(&*options.device)?;
         let superblock = Superblock {
@@ -66,9 +77,16 @@ impl ObjectStore {
             checkpoint: 0,
             next: 1,
         };
-        write_superblock(&*options.device, &superblock)?;
         let space = Space::new(blocks, drawn() as u32);
         ObjectStore::start(options, superblock, space, Tables::default())
+    }
+
+    /// Makes a prepared store the device's: all data of the device is given up.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn give_up_old(&self) -> Result<(), Error> {
+        write_superblock(&*self.core.device, &self.core.superblock())
     }
 
     pub(crate) fn start(

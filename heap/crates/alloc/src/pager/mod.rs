@@ -4,6 +4,8 @@
 //! - P1: a page is shown whole at once: no thread ever sees a part of it.
 //! - P2: a write-protected page does not change until writes are allowed again: a write to it
 //!   faults.
+//! - P3: a core dump has no page of addresses that are not shown: the kernel would look at each of
+//!   2^30, for minutes.
 //!
 //! **Concurrency** any thread may call anything; the page buffer decides which thread owns a page
 //! (its unit is busy).
@@ -240,10 +242,12 @@ impl Arena {
         self.unlock();
         let (arena, bytes) = (self, self.bytes);
         // A page of the page table must lie in the arena as a whole, and a forked child must not
-        // see holes as zeros. SAFETY: advice about memory that was just mapped, and its protection.
+        // see holes as zeros (and P3). SAFETY: advice about memory that was just mapped, and its
+        // protection.
         let advised = unsafe {
             libc::mprotect(arena.start as *mut _, bytes, protection) == 0
                 && libc::madvise(arena.start as *mut _, bytes, libc::MADV_DONTFORK) == 0
+                && libc::madvise(arena.start as *mut _, bytes, libc::MADV_DONTDUMP) == 0
                 && (libc::madvise(arena.start as *mut _, bytes, libc::MADV_NOHUGEPAGE) == 0
                     || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL))
         };

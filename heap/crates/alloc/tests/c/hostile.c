@@ -493,6 +493,50 @@ static void ending(void) {
     CHECK(atomic_load(&ended) == 2 && ssd_close() == SSD_OK);
 }
 
+static volatile sig_atomic_t inside, jumped_out;
+static void leave(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info, (void)context;
+    if (inside) jumped_out++;
+    siglongjmp(back, 1);
+}
+
+/* Whether a call of the library, or with 0 a read, ends by itself, not by a jump of the handler. */
+#define ENDS(is_call, what) (sigsetjmp(back, 1) == 0 ? (inside = (is_call), (what), inside = 0, 1) : (inside = 0))
+
+/* Flash fails, and the program's handler jumps out of the fault. An object shorter than 128 bytes was filled with zeros under a lock: the
+ * next checkpoint waited for ever, and then every allocation. A function of the library never faults: it returns the error. */
+static void leaving(void) {
+    enum { SMALL = 120000, BLOCKS = 300 };
+    struct sigaction action = {.sa_sigaction = leave, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGBUS, &action, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0);
+    init();
+    static char *small[SMALL], *blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) CHECK((blocks[i] = ssd_malloc(10000)) != NULL && memset(blocks[i], 1, 10000));
+    for (int i = 0; i < SMALL; i++) CHECK((small[i] = ssd_oalloc(1, 64)) != NULL && (small[i][0] = 1));
+    CHECK(truncate(flash, 8192) == 0);
+    volatile int refused = 0, not_copied = 0, not_read = 0, got = 0;
+    for (volatile int i = 0; i < SMALL; i += 30) {
+        char *volatile again = NULL;
+        CHECK(ENDS(1, ssd_free(small[i])) && ENDS(1, again = ssd_oalloc(1, 64)));
+        refused += again == NULL;
+        CHECK(again != NULL || ssd_error() == SSD_EDEVICE);
+        CHECK(again == NULL || !ENDS(0, (void)*(volatile char *)again) || again[0] == 0);
+        got += again != NULL;
+    }
+    for (volatile int i = 0; i < BLOCKS; i++) {
+        char *volatile longer = NULL, *volatile zeros = NULL;
+        CHECK(ENDS(1, longer = ssd_realloc(blocks[i], 30000)));
+        CHECK(longer != NULL || ssd_error() == SSD_EDEVICE);
+        CHECK(ENDS(1, zeros = ssd_calloc(1, 10000)));
+        CHECK(zeros != NULL || ssd_error() == SSD_EDEVICE);
+        not_copied += longer == NULL;
+        not_read += !ENDS(0, (void)*(volatile char *)(longer == NULL ? blocks[i] : longer));
+    }
+    printf("%d refused, %d not copied, %d not read, %d given\n", refused, not_copied, not_read, got);
+    CHECK(jumped_out == 0 && refused > 0 && not_copied > 0 && not_read > 0);
+    CHECK(ENDS(1, ssd_checkpoint(saved)) && ENDS(1, ssd_malloc(100)) && ENDS(1, ssd_oalloc(1, 3000)) && jumped_out == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     snprintf(flash, sizeof flash, "%s/flash", argv[1]);
@@ -503,7 +547,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } all[] = {{"cancel", cancel},   {"jumping", jumping}, {"forking", forking},           {"locking", locking}, {"signals", signal_descriptor},
-               {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}, {"ending", ending}};
+               {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}, {"ending", ending},
+               {"leaving", leaving}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(argv[3], all[i].name) != 0) continue;
         all[i].run();
