@@ -1,4 +1,8 @@
 //! The embedded API: blocking calls that return when their effect has reached its level.
+//!
+//! **Invariants**
+//! - S1: what a session wrote or read, and is not known to be synced, is behind: neither a level
+//!   below nor an error makes [`Session::wait_durable`] forget it.
 
 use crate::{
     Condition, Error, Expiry, Incremented, Outcome, Store, Table, Value, Version, reentrancy,
@@ -45,7 +49,7 @@ pub struct Session {
     pub(crate) store: Arc<Store>,
     pub(crate) engine: duramen_engine::Session,
     level: Option<Level>,
-    /// Position of its writes and reads that were not synced when their call returned.
+    /// Position of its writes and reads that were not synced when their call returned (S1).
     behind: Position,
 }
 
@@ -129,8 +133,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until all earlier writes and reads of this session have reached a level. For writes of
-    /// other sessions: [`Store::flush`]. In a store without a directory it returns at once. For an
+    /// Waits until all earlier writes and reads of this session have reached a level, those whose
+    /// calls failed for the disk included. For writes of other sessions: [`Store::flush`]. In a store without a directory it returns at once. For an
     /// example see [`set_level`](Session::set_level).
     ///
     /// # Errors
@@ -170,7 +174,8 @@ impl Session {
     }
 
     /// Passes the value of a key to a closure, without a copy; `None` if it is absent. The closure
-    /// delays the reuse of memory, and must not call the store.
+    /// must not call the store, and must be short: while it runs no memory is reused, so writes of
+    /// other threads may wait for it.
     ///
     /// ```
     /// # use duramen::{Options, Store, Table};
@@ -658,10 +663,11 @@ impl Session {
     /// Makes the writes durable, or waits until the data that was read is durable.
     pub(crate) fn settle(&mut self, position: &Position) -> Result<(), Error> {
         let level = self.level.unwrap_or(position.level());
-        if level < Level::Synced && !position.is_none() {
+        let settled = self.store.settle(position, level);
+        if (level < Level::Synced || settled.is_err()) && !position.is_none() {
             self.behind.join(position);
         }
-        self.store.settle(position, level)
+        settled
     }
 
     /// A read-modify-write under a condition. `decide` gets the time, and the expiry of the

@@ -131,11 +131,13 @@ impl Session {
     ) -> Result<T, Error> {
         reentrancy::check(&self.store.engine)?;
         let store = self.store.clone();
+        // Before the guard: it calls the caller's code, which may call the store.
+        let keys = sorted(keys)?;
         let mut guard = self.engine.pin();
         if store.is_closed() {
             return Err(Error::Closed);
         }
-        let keys = sorted(&guard, keys)?;
+        let keys = hashed(&guard, keys);
         let mut body = |tx: &mut Transaction<'_>| {
             let _inside = reentrancy::enter(&store.engine);
             let result = body(tx);
@@ -159,7 +161,7 @@ impl Session {
 }
 
 /// The keys in order, each once.
-fn sorted(guard: &Guard<'_>, keys: &[(Table, impl AsRef<[u8]>)]) -> Result<Vec<Key>, Error> {
+fn sorted(keys: &[(Table, impl AsRef<[u8]>)]) -> Result<Vec<(Table, Vec<u8>)>, Error> {
     let mut sorted = Vec::with_capacity(keys.len());
     for (table, key) in keys {
         let key = key.as_ref();
@@ -169,15 +171,20 @@ fn sorted(guard: &Guard<'_>, keys: &[(Table, impl AsRef<[u8]>)]) -> Result<Vec<K
                 limit: KEY_BYTES_MAX,
             });
         }
-        sorted.push(Key {
-            table: *table,
-            key: key.to_vec(),
-            hash: guard.hash(key),
-        });
+        sorted.push((*table, key.to_vec()));
     }
-    sorted.sort_unstable_by(|a, b| (a.table, &a.key).cmp(&(b.table, &b.key)));
-    sorted.dedup_by(|a, b| (a.table, &a.key) == (b.table, &b.key));
+    sorted.sort_unstable();
+    sorted.dedup();
     Ok(sorted)
+}
+
+fn hashed(guard: &Guard<'_>, keys: Vec<(Table, Vec<u8>)>) -> Vec<Key> {
+    let keys = keys.into_iter();
+    keys.map(|(table, key)| {
+        let hash = guard.hash(&key);
+        Key { table, key, hash }
+    })
+    .collect()
 }
 
 /// Attempts until there is room for the closure's writes, or until it is certain that there is

@@ -546,6 +546,36 @@ fn a_store_full_of_sessions_still_takes_steps_of_its_own() {
     store.close().unwrap();
 }
 
+/// A key that calls the store when it is asked for its bytes.
+struct Calling<'a>(&'a Store);
+
+impl AsRef<[u8]> for Calling<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.0.clear_tables(&[T]).unwrap();
+        b"key"
+    }
+}
+
+/// The keys of a transaction were asked for their bytes under its guard: such a key waited for its
+/// own thread, and so did the store.
+#[test]
+fn a_key_of_a_transaction_may_call_the_store() {
+    let (ended, end) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let store = Store::open(Options::memory(64 << 20)).unwrap();
+        let mut session = store.session().unwrap();
+        let keys = [(T, Calling(&store))];
+        session
+            .transaction(&keys, |tx| tx.set(T, "key", "value"))
+            .unwrap();
+        assert!(session.exists(T, "key").unwrap());
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(60))
+        .expect("it waits for itself");
+    thread.join().unwrap();
+}
+
 /// `rm -rf` of the directory of an open store went unnoticed: writes returned as `Synced`.
 #[test]
 fn a_store_whose_directory_is_deleted_takes_no_more_writes() {

@@ -167,6 +167,11 @@ fn a_failed_sync_refuses_writes_for_good() {
     faults.syncs_fail.store(true, Ordering::Release);
     let refused = session.set(T, b"lost", b"value").unwrap_err();
     assert!(matches!(refused, Error::DiskFailed(_)), "{refused}");
+    // It returned Ok: what had failed at level synced counted as durable.
+    for _ in 0..2 {
+        let waited = session.wait_durable(Level::Synced);
+        assert!(matches!(waited, Err(Error::DiskFailed(_))), "{waited:?}");
+    }
     faults.syncs_fail.store(false, Ordering::Release);
     let refused = session.set(T, b"later", b"value").unwrap_err();
     assert!(refused.to_string().contains("failed"), "{refused}");

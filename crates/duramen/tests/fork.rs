@@ -56,6 +56,7 @@ fn a_forked_child_gets_errors_and_touches_nothing() {
                 is_closed(session.transaction(&[(T, "child")], |tx| tx.set(T, "child", "1"))),
                 is_closed(session.scan(T).next().unwrap()),
                 is_closed(session.wait_durable(Level::Synced)),
+                store.memory() == duramen::MemoryStats::default(),
                 is_closed(store.session()),
                 is_closed(store.create_table("child", None)),
                 is_closed(store.clear_tables(&[T])),
