@@ -42,6 +42,8 @@
  * The call never reads or leaves wrong data. Use ssd_pin around such calls, or a buffer of your
  * own.
  *
+ * madvise(MADV_DONTNEED) and its kin give pages an earlier content, or zeros: do not use them here.
+ *
  * Core dumps have no objects (with mprotect: those in the page buffer).
  *
  * fork.  A child has no objects: touching one kills it (SIGSEGV), and functions of this library

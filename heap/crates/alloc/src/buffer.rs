@@ -120,6 +120,9 @@ pub(crate) enum Claim {
     Write(Unit),
     /// It is not shown. The caller owns the unit.
     Show(Unit),
+    /// It is shown as required; if another thread did that, look again. If the program has taken
+    /// the page away (`madvise`), it is missing nevertheless. The caller owns the unit.
+    There(Unit),
 }
 
 /// See [`Buffer::try_own`].
@@ -183,7 +186,8 @@ impl Buffer {
             unit.busy = true;
             return Claim::Write(*unit);
         }
-        Claim::Settled
+        unit.busy = true;
+        Claim::There(*unit)
     }
 
     /// The unit, owned by the caller alone.

@@ -186,6 +186,9 @@ impl Heap {
         self.pager
             .forbid_writes(page)
             .map_err(Error::kernel("forbidding writes to a page"))?;
+        if self.pager.is_gone(page) {
+            return Ok(()); // heap::A4
+        }
         let content = self.pager.content(page, place.bytes);
         let saved = self.save_content(place, content, worker);
         if saved.is_err() {
@@ -205,6 +208,9 @@ impl Heap {
         place: &Place,
         worker: &mut Worker,
     ) -> Result<(), Error> {
+        if self.pager.is_gone(page) {
+            return Ok(()); // heap::A4
+        }
         let mut copy = std::mem::take(&mut worker.copy);
         copy.resize(place.bytes, 0);
         self.pager.copy(page, &mut copy);

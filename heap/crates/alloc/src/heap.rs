@@ -6,6 +6,8 @@
 //! - A2: RAM: pages shown, their page tables, cache, object tables and the memory of the flash
 //!   store are within the budget; growth is taken from the cache before it is used.
 //! - A3: allocated data fits on flash: it was counted before an address was handed out.
+//! - A4: a page that the program has taken away (`madvise`) has its last saved content again when
+//!   it is touched; no code waits for it, nor touches it.
 //!
 //! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no
 //! lock of ours: no code of the library faults on a page of the arena (touch::T1).
@@ -269,6 +271,14 @@ impl Heap {
         let bit = 1 << place.nth;
         match self.buffer.claim(place, write) {
             Claim::Settled => Ok(()),
+            Claim::There(unit) => {
+                let back = match self.pager.is_gone(page) {
+                    true => self.show_again(page, place, unit.dirty & bit != 0),
+                    false => Ok(()),
+                };
+                self.buffer.release(place.unit, unit);
+                back
+            }
             Claim::Write(mut unit) => {
                 let allowed = self.pager.allow_writes(page);
                 if allowed.is_ok() {
@@ -351,6 +361,18 @@ impl Heap {
             self.buffer.regions().leave(page);
             self.buffer.leave(1);
         }
+        self.counters.shown.fetch_add(1, Ordering::Relaxed);
+        shown
+    }
+
+    /// Shows a page of an owned unit that the program has taken away, with its last saved content.
+    fn show_again(&self, page: u64, place: &Place, writable: bool) -> Result<(), Error> {
+        let mut worker = self.worker();
+        let shown = self.fill(place, &mut worker).and_then(|()| {
+            let shown = self.pager.show(page, &worker.page, writable);
+            shown.map_err(Error::kernel("showing a page again"))
+        });
+        self.give_back(worker);
         self.counters.shown.fetch_add(1, Ordering::Relaxed);
         shown
     }

@@ -151,6 +151,11 @@ fn a_handler_that_leaves_a_failed_fault_leaves_no_lock() {
     by_both("leaving");
 }
 
+#[test]
+fn a_program_that_takes_pages_away_does_not_wait_for_itself() {
+    by_both("advising");
+}
+
 /// All except `locking`: AddressSanitizer turns `mlockall` into a function without effect.
 #[test]
 fn under_address_sanitizer() {

@@ -9,7 +9,7 @@ use duramen_alloc::{Error, Faults};
 use std::path::Path;
 
 const FLASH: u64 = 64 << 20;
-const RAM: u64 = 8 << 20;
+const RAM: u64 = 5 << 20;
 const KINDS: [Faults; 2] = [Faults::Userfault, Faults::Protect];
 
 /// False: this kernel cannot do it; a message reports that.

@@ -120,6 +120,15 @@ impl Pager {
         }
     }
 
+    /// Whether a page that was shown is gone: the program has taken it away (`madvise`). With
+    /// `mprotect` such a page is there, as zeros.
+    pub fn is_gone(&self, page: u64) -> bool {
+        match self {
+            Pager::Userfault(pager) => pager.is_gone(self.address(page)),
+            Pager::Protect(_) => false,
+        }
+    }
+
     /// Copies the beginning of a shown page, which this process, the kernel or a device may write
     /// to meanwhile: each word is the value at some moment.
     pub fn copy(&self, page: u64, into: &mut [u8]) {

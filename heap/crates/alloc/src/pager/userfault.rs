@@ -74,6 +74,12 @@ impl Userfault {
         }
     }
 
+    /// The kernel tells by refusing to show a page where one is.
+    pub fn is_gone(&self, at: usize) -> bool {
+        static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        self.show(at, &ZEROS, false).is_ok() && discard(at as *mut _, PAGE_BYTES).is_ok()
+    }
+
     pub fn protect(&self, at: usize, protect: bool) -> io::Result<()> {
         loop {
             let mut range = [at as u64, PAGE_BYTES as u64, u64::from(protect)];

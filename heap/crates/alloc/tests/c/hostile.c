@@ -538,6 +538,30 @@ static void leaving(void) {
     CHECK(ENDS(1, ssd_checkpoint(saved)) && ENDS(1, ssd_malloc(100)) && ENDS(1, ssd_oalloc(1, 3000)) && jumped_out == 0);
 }
 
+/* A program gives up pages of a block (`madvise`), as for memory of malloc: the thread that touched them next waited for itself. Each
+ * word is one that was written, or 0. */
+static void advising(void) {
+    enum { MANY = 1 << 20 };
+    init();
+    char *block = ssd_malloc(MANY);
+    CHECK(block != NULL);
+    for (char round = 1; round < 4; round++) {
+        memset(block, round, MANY);
+        CHECK(madvise(block, MANY, MADV_DONTNEED) == 0);
+        if (round == 2) CHECK(ssd_checkpoint(saved) == SSD_OK);
+        for (int i = 0; i < MANY; i += 512) CHECK(block[i] == 9 || (block[i] >= 0 && block[i] <= round));
+        CHECK(madvise(block, MANY, MADV_DONTNEED) == 0);
+        char *other = ssd_malloc(4 * MANY); /* evicts what is not there */
+        CHECK(other != NULL && memset(other, 1, 4 * MANY) && ssd_free(other) == SSD_OK);
+        CHECK(madvise(block, MANY, MADV_DONTNEED) == 0 && ssd_pin(block, 4096, 1) == SSD_OK);
+        block[0] = 9;
+        CHECK(block[0] == 9 && ssd_unpin(block, 4096) == SSD_OK);
+    }
+    memset(block, 7, MANY);
+    for (int i = 0; i < MANY; i += 512) CHECK(block[i] == 7);
+    CHECK(ssd_free(block) == SSD_OK && ssd_checkpoint(saved) == SSD_OK);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     snprintf(flash, sizeof flash, "%s/flash", argv[1]);
@@ -549,7 +573,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } all[] = {{"cancel", cancel},   {"jumping", jumping}, {"forking", forking},           {"locking", locking}, {"signals", signal_descriptor},
                {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}, {"ending", ending},
-               {"leaving", leaving}};
+               {"leaving", leaving}, {"advising", advising}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(argv[3], all[i].name) != 0) continue;
         all[i].run();
