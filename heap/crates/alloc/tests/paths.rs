@@ -157,3 +157,21 @@ fn a_checkpoint_is_no_flash_file() {
     assert!(std::fs::read(&good).unwrap() == before);
     assert_eq!(restored(&heap, &good), 1);
 }
+
+/// A restore from a pipe waited for a writer, for ever.
+#[test]
+fn a_restore_takes_a_regular_file_only() {
+    let Some((heap, _, good)) = begun() else {
+        return;
+    };
+    let fifo = heap.dir.path().join("fifo");
+    pipe(&fifo);
+    for path in [&fifo, heap.dir.path(), Path::new("/dev/null")] {
+        // SAFETY: it is not used any more. It may be closed already.
+        let _ = unsafe { duramen_alloc::close() };
+        duramen_alloc::init(&options(heap.dir.path(), FLASH, RAM, Faults::Protect)).unwrap();
+        let error = duramen_alloc::restore(path).unwrap_err();
+        assert_eq!(error.code(), -9, "{path:?}: {error}");
+    }
+    assert_eq!(restored(&heap, &good), 1);
+}

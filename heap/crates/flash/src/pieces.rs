@@ -239,6 +239,10 @@ impl Pieces {
     /// [`Error::Device`].
     pub fn open(path: &Path) -> Result<Pieces, Error> {
         let what = path.display().to_string();
+        // A pipe would wait for a writer, for ever.
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(Error::Foreign { what });
+        }
         let file = open(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::NoCheckpoint {
                 what: what.clone(),
