@@ -134,8 +134,9 @@ impl Session {
     }
 
     /// Waits until all earlier writes and reads of this session have reached a level, those whose
-    /// calls failed for the disk included. For writes of other sessions: [`Store::flush`]. In a store without a directory it returns at once. For an
-    /// example see [`set_level`](Session::set_level).
+    /// calls failed for the disk included. For writes of other sessions: [`Store::flush`]. In a
+    /// store without a directory it returns at once. For an example see
+    /// [`set_level`](Session::set_level).
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`]: the level was not reached; [`Error::Closed`],
