@@ -84,7 +84,7 @@ impl Protect {
         if made == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // As the rest of the arena, with which it becomes one mapping again (M1), and for core dumps.
+        // As the rest of the arena, with which it becomes one mapping again (M1).
         for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
             // SAFETY: as above.
             if unsafe { libc::madvise(at as *mut _, bytes, advice) } != 0 {
