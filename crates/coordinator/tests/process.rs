@@ -634,3 +634,17 @@ fn what_is_wrong_with_a_store_is_said() {
     let why = running.wait().expect_err("the file is damaged");
     assert!(why.to_string().contains("coordinator.redb"), "{why}");
 }
+
+/// It was alive and ready, and acknowledged changes; its next start made an empty store, and the
+/// cluster could not be restored.
+#[test]
+fn a_coordinator_whose_directory_is_deleted_ends_and_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store");
+    let running = start(options(&format!("redb:{}", path.display()))).expect("it listens");
+    is_role(&running, |role| *role == Role::Leader);
+    std::fs::remove_dir_all(&path).expect("removed");
+    let why = running.wait().expect_err("it has no store");
+    assert!(why.to_string().contains("was removed"), "{why}");
+    assert!(!path.exists(), "no empty store takes its place");
+}
