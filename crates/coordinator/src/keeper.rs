@@ -6,8 +6,8 @@
 //! - R1: the driver's end of the lease is counted from before the renewal was sent.
 //! - R2: one leadership at a time: `Lost` is the last news of an epoch, `Leads` the first of the
 //!   next. Nothing renews the lease of the last leadership when the next begins.
-//! - R3: a leader whose store is not at its place any more ends within [`LOOK`], and before its next
-//!   commit: a change that it acknowledged would be lost at the next start.
+//! - R3: a leader whose store is not at its place any more ends within [`LOOK`], and before its
+//!   next commit: a change that it acknowledged would be lost at the next start.
 
 use crate::news::{Leads, News};
 use duramen_cluster::coordinator::Token;

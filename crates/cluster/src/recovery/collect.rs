@@ -26,11 +26,11 @@
 //! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
 //!   some backup has it.
 //!
-//! The answer of a single holder of each open segment is enough, if that wrote it, because it is
-//! fenced. The dead
-//! server (if it is not dead) can acknowledge nothing more without all holders of the segments it
-//! appends to, can't list another segment or another holder without the control segment's holders,
-//! and can't replace that one without the coordinator, which has recorded its crash.
+//! The answer of a single holder of each open segment that it wrote is enough, because it is
+//! fenced. The dead server (if it is not dead) can acknowledge nothing more without all holders of
+//! the segments it appends to, can't list another segment or another holder without the control
+//! segment's holders, and can't replace that one without the coordinator, which has recorded its
+//! crash.
 //!
 //! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (docs/traps.md,
 //! trap 16).
@@ -115,7 +115,7 @@ pub(crate) enum Missing {
     },
     #[error("no backup that answered has segment {first} ({count} segments are missing)")]
     Segments { first: SegmentId, count: usize },
-    #[error("segment {segment}: its copies are of members that were restarted; for more of them")]
+    #[error("more copies of segment {segment}: those that answered are of restarted members")]
     Copies { segment: SegmentId },
 }
 

@@ -22,8 +22,8 @@ use duramen_wire::native::message::{
 use plan::Piece;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// More copies of an open segment are waited for this long, if those that are there may all be older
-/// (collect::G6). After a full stop members are started at about the same time.
+/// More copies of an open segment are waited for this long, if those that are there may all be
+/// older (collect::G6). After a full stop members are started at about the same time.
 const COPIES_US: u64 = 5_000_000;
 
 /// The state of a partition.
