@@ -123,6 +123,8 @@ pub enum Bug {
     ClosedControlHead,
     /// A control segment counts as the log's end although a newer segment has data.
     LaterIgnored,
+    /// A restarted backup's replica of an open segment counts at once as the newest.
+    FirstCopyCounts,
     /// Replicas of an open segment at an older replication epoch count.
     OldEpochs,
     /// A closed segment's replica counts with any certificate.

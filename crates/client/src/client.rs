@@ -88,8 +88,7 @@ impl Client {
     /// Creates a table over `servers` servers.
     ///
     /// # Errors
-    /// A table of that name exists, possibly made by this call if the first answer was lost; or the
-    /// coordinator refuses.
+    /// A table of that name exists, or the coordinator refuses.
     pub fn create_table(
         &self,
         name: &str,
@@ -119,17 +118,45 @@ impl Client {
         self.refresh()
     }
 
-    /// Sends any other administrative request to the coordinator.
+    /// Sends any other administrative request to the coordinator. If a table was to be created or
+    /// dropped, and the answer was lost, the repeated request is refused: if all is as wished, that
+    /// is success.
     ///
     /// # Errors
     /// The coordinator refuses. Or it does not answer: then the request may have been executed.
     pub fn admin(&self, admin: Admin) -> Result<AdminAnswer, Error> {
         let deadline = self.shared.options.deadline;
-        let question = ToCoordinator::Admin(admin);
-        match self.shared.ask_leader(deadline, &question)? {
-            CoordinatorAnswer::Admin(answer) => Ok(answer),
-            other => Err(unfit(&other)),
+        let question = ToCoordinator::Admin(admin.clone());
+        match self.shared.ask_leader(deadline, &question) {
+            Ok(CoordinatorAnswer::Admin(answer)) => Ok(answer),
+            Ok(other) => Err(unfit(&other)),
+            Err(Error::RefusedAgain(why)) => {
+                let done = self.lost_answer(&admin)?;
+                done.ok_or(Error::RefusedAgain(why))
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    /// The answer to a request that was carried out, if all is as it wished.
+    fn lost_answer(&self, admin: &Admin) -> Result<Option<AdminAnswer>, Error> {
+        let (Admin::CreateTable { name, .. } | Admin::DropTable { name }) = admin else {
+            return Ok(None);
+        };
+        let AdminAnswer::Overview(overview) = self.admin(Admin::Overview)? else {
+            return Ok(None);
+        };
+        let found = overview.status.tables.iter().find(|of| of.name == *name);
+        Ok(match (admin, found) {
+            (Admin::DropTable { .. }, None) => Some(AdminAnswer::Done),
+            (Admin::CreateTable { servers, level, .. }, Some(entry)) => {
+                let share = overview.tables.iter().find(|of| of.table == entry.table);
+                let tablets = share.map_or(0, |share| share.tablets);
+                let is_it = entry.level == *level && tablets == u64::from(*servers);
+                is_it.then(|| AdminAnswer::Table(entry.clone()))
+            }
+            _ => None,
+        })
     }
 }
 

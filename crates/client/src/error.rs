@@ -38,6 +38,10 @@ pub enum Error {
     /// A server or the coordinator refused the request, and repeating it does not help.
     #[error("refused: {0}")]
     Refused(String),
+    /// As [`Error::Refused`], but an earlier request of this call got no answer. It may have been
+    /// carried out, and be the reason for this refusal.
+    #[error("refused, but an earlier request without an answer may have been carried out: {0}")]
+    RefusedAgain(String),
     /// The other side does not follow the protocol: update the older of both programs, or check
     /// which program listens there.
     #[error("{address}: {reason}")]

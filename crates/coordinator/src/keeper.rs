@@ -6,6 +6,8 @@
 //! - R1: the driver's end of the lease is counted from before the renewal was sent.
 //! - R2: one leadership at a time: `Lost` is the last news of an epoch, `Leads` the first of the
 //!   next. Nothing renews the lease of the last leadership when the next begins.
+//! - R3: a leader whose store is not at its place any more ends within [`LOOK`], and before its
+//!   next commit: a change that it acknowledged would be lost at the next start.
 
 use crate::news::{Leads, News};
 use duramen_cluster::coordinator::Token;
@@ -24,8 +26,8 @@ const REST_MIN: Duration = Duration::from_millis(100);
 const REST_MAX: Duration = Duration::from_secs(1);
 /// Renewals per lease.
 const RENEWALS: u32 = 5;
-/// Longest wait for an order if the store has no lease.
-const IDLE: Duration = Duration::from_secs(60);
+/// Interval at which a leader looks whether its store is at its place.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Orders of the driver to the keeper.
 pub(crate) enum Order {
@@ -160,6 +162,7 @@ fn keep_renewing(
 /// The reason for which a leadership ended.
 enum End {
     Lost(String),
+    Unusable(Error),
     Stop,
 }
 
@@ -174,21 +177,19 @@ impl Keeper {
                     self.news.tell(News::Leads(leads));
                     match self.lead(renewing.as_ref()) {
                         End::Stop => break,
+                        End::Unusable(error) => return self.unusable(error),
                         End::Lost(reason) => {
                             let epoch = self.epoch;
                             self.news.tell(News::Lost { epoch, reason });
+                            Duration::ZERO
                         }
                     }
-                    Duration::ZERO
                 }
                 Ok(None) => {
                     rest = REST_MIN;
                     CAMPAIGN
                 }
-                Err(Error::Unusable { reason }) => {
-                    self.news.tell(News::Unusable(reason));
-                    return;
-                }
+                Err(error @ Error::Unusable { .. }) => return self.unusable(error),
                 Err(error) => {
                     self.news.tell(News::Away(error.to_string()));
                     rest = (rest * 2).min(REST_MAX);
@@ -201,6 +202,14 @@ impl Keeper {
         }
         self.store.resign();
         self.news.tell(News::Resigned);
+    }
+
+    fn unusable(&self, error: Error) {
+        let reason = match error {
+            Error::Unusable { reason } => reason,
+            other => other.to_string(),
+        };
+        self.news.tell(News::Unusable(reason));
     }
 
     fn now_us(&self) -> u64 {
@@ -238,12 +247,18 @@ impl Keeper {
     }
 
     fn lead(&mut self, renewing: Option<&Renewing>) -> End {
-        let period = renewing.map_or(IDLE, |renewing| renewing.period);
+        let period = renewing.map_or(LOOK, |renewing| renewing.period.min(LOOK));
         loop {
             if let Some(reason) = renewing.and_then(Renewing::failure) {
                 return End::Lost(reason);
             }
-            match self.orders.recv_timeout(period) {
+            let order = self.orders.recv_timeout(period);
+            if let Err(error) = self.store.check_place()
+                && !matches!(order, Ok(Order::Stop))
+            {
+                return End::Unusable(error); // R3
+            }
+            match order {
                 Ok(Order::Commit { epoch, .. }) if epoch != self.epoch => {}
                 Ok(Order::Commit { token, batch, .. }) => {
                     if let Err(error) = self.store.commit(&batch) {

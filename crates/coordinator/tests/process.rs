@@ -46,9 +46,11 @@ fn options(store: &str) -> Options {
 struct Leased {
     memory: Memory,
     lease_ms: u64,
-    /// 0: it can be reached.
+    /// 0: it can be reached. [`SLOW_COMMITS`]: it can, and commits take long.
     away: Arc<AtomicU64>,
 }
+
+const SLOW_COMMITS: u64 = 2;
 
 struct LeasedRenewal {
     memory: Memory,
@@ -67,7 +69,7 @@ impl Renewal for LeasedRenewal {
 
 fn check(away: &AtomicU64) -> Result<(), Error> {
     match away.load(Ordering::SeqCst) {
-        0 => Ok(()),
+        0 | SLOW_COMMITS => Ok(()),
         _ => Err(Error::Unavailable {
             reason: "taken away".to_owned(),
         }),
@@ -100,6 +102,9 @@ impl MetaStore for Leased {
     }
     fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
         self.check()?;
+        if self.away.load(Ordering::SeqCst) == SLOW_COMMITS {
+            std::thread::sleep(Duration::from_millis(1_500));
+        }
         self.memory.commit(batch)
     }
     fn leader(&mut self) -> Result<Option<String>, Error> {
@@ -633,4 +638,44 @@ fn what_is_wrong_with_a_store_is_said() {
     let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it listens");
     let why = running.wait().expect_err("the file is damaged");
     assert!(why.to_string().contains("coordinator.redb"), "{why}");
+}
+
+/// It was alive and ready, and acknowledged changes; its next start made an empty store, and the
+/// cluster could not be restored.
+#[test]
+fn a_coordinator_whose_directory_is_deleted_ends_and_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store");
+    let running = start(options(&format!("redb:{}", path.display()))).expect("it listens");
+    is_role(&running, |role| *role == Role::Leader);
+    std::fs::remove_dir_all(&path).expect("removed");
+    let why = running.wait().expect_err("it has no store");
+    assert!(why.to_string().contains("was removed"), "{why}");
+    assert!(!path.exists(), "no empty store takes its place");
+}
+
+/// A large table took longer than one attempt of the tool. The repeated request was refused, as the
+/// table existed, and the tool reported that.
+#[test]
+fn a_repeated_creation_of_a_table_is_no_refusal() {
+    let (memory, away) = (Memory::new("x"), Arc::new(AtomicU64::new(0)));
+    let running = leased(&memory, &away, LONG_MS);
+    is_role(&running, |role| *role == Role::Leader);
+    let mut server = Server::new(&running);
+    assert!(matches!(server.enlist(5), CoordinatorAnswer::Enlisted(_)));
+    let mut options = ClientOptions::new([running.name().to_owned()]);
+    (options.deadline, options.attempt) = (DEADLINE, Duration::from_millis(300));
+    let client = Client::new(options).expect("right options");
+    away.store(SLOW_COMMITS, Ordering::SeqCst);
+    let create = |servers| Admin::CreateTable {
+        name: "t".to_owned(),
+        servers,
+        level: None,
+    };
+    let created = client.admin(create(3));
+    assert!(matches!(created, Ok(AdminAnswer::Table(_))), "{created:?}");
+    let other = client.admin(create(4)).expect_err("it has another form");
+    assert!(other.to_string().contains("exists"), "{other}");
+    running.stopper().stop();
+    running.wait().expect("it ends as told");
 }

@@ -7,6 +7,8 @@
 //! - E3: a file at the store's path is complete from its first moment: it is made under another
 //!   name, synced and renamed, by one process at a time (a lock file of its own). So a creation
 //!   that was interrupted leaves no file that a later start must refuse.
+//! - E4: a leader whose file was removed or replaced notices: redb would go on in a file that no
+//!   later start finds ([`check_place`](MetaStore::check_place)).
 
 use crate::{unavailable, unusable};
 use duramen_base::private::make_file;
@@ -14,6 +16,7 @@ use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Ren
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 const STATE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("state");
@@ -29,6 +32,8 @@ pub struct Embedded {
     path: PathBuf,
     name: String,
     database: Option<Database>,
+    /// Device and inode of its file.
+    file: (u64, u64),
 }
 
 impl Embedded {
@@ -39,6 +44,7 @@ impl Embedded {
             path: path.to_owned(),
             name: name.to_owned(),
             database: None,
+            file: (0, 0),
         }
     }
 
@@ -135,6 +141,12 @@ impl Embedded {
     }
 }
 
+/// Device and inode of the file at this path.
+fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
+    let found = std::fs::metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
 /// Whether the file is absent, or is what an interrupted creation by redb leaves: redb writes the
 /// magic number last, and nothing but the first page before it. A store whose first page was
 /// damaged later has data beyond that page, and is no such file.
@@ -186,7 +198,10 @@ impl MetaStore for Embedded {
             return Ok(None);
         }
         match Database::open(&self.path) {
-            Ok(database) => self.database = Some(database),
+            Ok(database) => {
+                self.file = file_at(&self.path).map_err(|error| named(error.into()))?;
+                self.database = Some(database);
+            }
             Err(DatabaseError::DatabaseAlreadyOpen) => return Ok(None),
             Err(error) => return Err(named(error.into())),
         }
@@ -218,6 +233,21 @@ impl MetaStore for Embedded {
     fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
         self.database()?;
         self.write(batch).map_err(unavailable)
+    }
+
+    fn check_place(&self) -> Result<(), Error> {
+        let gone = [ErrorKind::NotFound, ErrorKind::NotADirectory];
+        let is_there = match file_at(&self.path) {
+            Ok(file) => file == self.file,
+            Err(error) => !gone.contains(&error.kind()), // the disk may recover
+        };
+        if self.database.is_none() || is_there {
+            return Ok(());
+        }
+        Err(unusable(format!(
+            "{} was removed or replaced while it was in use",
+            self.path.display()
+        ))) // E4
     }
 
     fn leader(&mut self) -> Result<Option<String>, Error> {
@@ -276,6 +306,23 @@ mod tests {
             let again = Embedded::new(&path, "one:1").acquire();
             assert_eq!(again, Ok(Some(Term(2))), "{length} bytes");
         }
+    }
+
+    /// A coordinator went on for days after its directory was deleted. Its next start made an empty
+    /// store.
+    #[test]
+    fn a_file_that_was_removed_or_replaced_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("coordinator.redb");
+        let mut store = Embedded::new(&path, "one:1");
+        assert_eq!(store.check_place(), Ok(()), "it does not lead");
+        assert_eq!(store.acquire(), Ok(Some(Term(1))));
+        assert_eq!(store.check_place(), Ok(()));
+        std::fs::copy(&path, folder.path().join("copy")).expect("copied");
+        std::fs::rename(folder.path().join("copy"), &path).expect("renamed");
+        assert!(matches!(store.check_place(), Err(Error::Unusable { .. })));
+        std::fs::remove_file(&path).expect("removed");
+        assert!(matches!(store.check_place(), Err(Error::Unusable { .. })));
     }
 
     #[test]

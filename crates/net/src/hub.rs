@@ -5,7 +5,7 @@ mod traffic;
 use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
 use crate::input::{Buffers, Input, Message};
-use crate::link::{Links, State};
+use crate::link::{Link, Links, State};
 use crate::output::Payload;
 use crate::quiet::Quiet;
 use crate::resolve::Resolver;
@@ -40,6 +40,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const GOODBYE: Duration = Duration::from_secs(1);
 /// Time for one address of a name to connect, if there are others to try [RFC 8305 §5].
 const ADDRESS_PATIENCE: Duration = Duration::from_millis(250);
+/// Time for the lookup of a name, if there is the address of the last valid hello to use instead.
+const LOOKUP_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause of accepting when the system has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -184,6 +186,7 @@ pub enum Event<M> {
 enum Timer {
     Connection(u64),
     Link(usize),
+    Lookup(usize),
     Accept,
     Sweep,
 }
@@ -583,6 +586,12 @@ impl<M: Send + 'static> Hub<M> {
             }
             Err(_) => {
                 link.state = State::Resolving;
+                let until = self.now + LOOKUP_PATIENCE;
+                link.lookup_until = until;
+                self.timers.push(Reverse((until, Timer::Lookup(number))));
+                if std::mem::replace(&mut link.is_looking_up, true) {
+                    return; // its answer is for this attempt too
+                }
                 let handle = self.handle.clone();
                 let address = link.address.clone();
                 let resolve = self.options.resolve;
@@ -593,16 +602,34 @@ impl<M: Send + 'static> Hub<M> {
     }
 
     fn resolved(&mut self, number: usize, addresses: Result<Vec<SocketAddr>, String>) {
-        let link = self.links.try_get_mut(number);
-        let Some(link) = link.filter(|link| link.state == State::Resolving) else {
+        let Some(link) = self.links.try_get_mut(number) else {
             return;
         };
+        link.is_looking_up = false;
+        if link.state != State::Resolving {
+            return;
+        }
         match addresses {
-            Ok(addresses) => {
-                link.addresses.begin(addresses);
-                self.try_next(number);
+            Ok(addresses) => link.addresses.begin(addresses),
+            Err(reason) => {
+                if !link.addresses.begin_unknown(&reason) {
+                    return self.link_broke(number, Reason::Unreachable(reason));
+                }
             }
-            Err(reason) => self.link_broke(number, Reason::Unreachable(reason)),
+        }
+        self.try_next(number);
+    }
+
+    /// A lookup takes long: uses the last good address, if there is one (link::L1).
+    fn looks_up_long(&mut self, number: usize, at: Instant) {
+        let link = self.links.try_get_mut(number);
+        let is_late = |link: &&mut Link| link.state == State::Resolving && link.lookup_until <= at;
+        let Some(link) = link.filter(is_late) else {
+            return;
+        };
+        let reason = format!("`{}` could not be looked up in time", link.address);
+        if link.addresses.begin_unknown(&reason) {
+            self.try_next(number);
         }
     }
 

@@ -1,5 +1,10 @@
 //! Links to peers: one per address and role, opened when there is a question to send, and reopened
 //! after a break.
+//!
+//! **Invariants**
+//! - L1: a peer that was reached once stays reachable while its name cannot be looked up: the link
+//!   uses the address of its last valid hello. What it meets there never counts as the peer's end:
+//!   the name may have another address by now.
 
 use crate::Reason;
 use crate::connection::ConnectionId;
@@ -12,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// An unused link is dropped after this time.
 const IDLE: Duration = Duration::from_secs(60);
+/// Most addresses of dropped links that are kept: more than all servers of a cluster.
+const DROPPED_MAX: usize = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -35,6 +42,8 @@ pub(crate) struct Addresses {
     trying: Option<SocketAddr>,
     /// Failures of this attempt.
     failed: Vec<(SocketAddr, Reason)>,
+    /// Why this attempt is made without a lookup (L1).
+    unknown: Option<String>,
 }
 
 impl Addresses {
@@ -44,6 +53,15 @@ impl Addresses {
         self.left = addresses.into();
         self.trying = None;
         self.failed.clear();
+        self.unknown = None;
+    }
+
+    /// As [`begin`](Self::begin), at the address of the last valid hello alone, because the name
+    /// cannot be looked up. False: there is no such address.
+    pub fn begin_unknown(&mut self, reason: &str) -> bool {
+        self.begin(Vec::from_iter(self.good));
+        self.unknown = Some(reason.to_owned());
+        self.good.is_some()
     }
 
     /// The next address, and whether more follow.
@@ -65,6 +83,9 @@ impl Addresses {
     /// which the peer was last: of the others it is not known whether the peer ever listens there.
     pub fn conclude(&mut self) -> Reason {
         let failed = std::mem::take(&mut self.failed);
+        if let Some(reason) = self.unknown.take() {
+            return Reason::Unreachable(reason); // L1
+        }
         let is_refused = |reason: &Reason| *reason == Reason::NobodyListens;
         let was_good = |at: &SocketAddr| Some(*at) == self.good;
         let nobody = failed
@@ -87,6 +108,10 @@ pub(crate) struct Link {
     pub role: Role,
     pub state: State,
     pub addresses: Addresses,
+    /// A lookup of its name has not ended.
+    pub is_looking_up: bool,
+    /// Until then the attempt waits for it, if it could do without.
+    pub lookup_until: Instant,
     /// Output that waits for the other side's hello.
     pub queue: Output,
     /// Questions that were sent and are not answered. Each with the end of its bytes in the link's
@@ -155,6 +180,8 @@ fn spread(most: Duration) -> Duration {
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     links: Vec<Option<Link>>,
+    /// Addresses of the last valid hellos of dropped links, by name (L1).
+    dropped: HashMap<String, SocketAddr>,
     by_address: HashMap<String, Vec<(Role, usize)>>,
 }
 
@@ -171,7 +198,12 @@ impl Links {
             address: address.to_owned(),
             role,
             state: State::Idle,
-            addresses: Addresses::default(),
+            addresses: Addresses {
+                good: self.dropped.get(address).copied(),
+                ..Addresses::default()
+            },
+            is_looking_up: false,
+            lookup_until: now,
             queue: Output::default(),
             outstanding: BTreeMap::new(),
             asked_bytes: 0,
@@ -217,10 +249,18 @@ impl Links {
     /// Drops links that were idle for long.
     pub fn sweep(&mut self, now: Instant) {
         for (number, slot) in self.links.iter_mut().enumerate() {
-            let is_old = |link: &Link| link.state == State::Idle && now > link.used + IDLE;
+            let is_old = |link: &Link| {
+                link.state == State::Idle && !link.is_looking_up && now > link.used + IDLE
+            };
             if let Some(link) = slot.take_if(|link| is_old(link))
                 && let Some(of_address) = self.by_address.get_mut(&link.address)
             {
+                if let Some(good) = link.addresses.good {
+                    if self.dropped.len() >= DROPPED_MAX {
+                        self.dropped.clear();
+                    }
+                    self.dropped.insert(link.address.clone(), good);
+                }
                 of_address.retain(|(_, known)| *known != number);
                 if of_address.is_empty() {
                     self.by_address.remove(&link.address);

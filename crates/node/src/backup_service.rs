@@ -20,6 +20,8 @@
 //! - B10: a refused opening of a control segment is refused whenever it arrives again; one at a
 //!   higher epoch is another one. So its master may give the replica to another backup without any
 //!   trace here (replication::O13).
+//! - B11: an open replica from before this process is reported as such: nothing shows whether the
+//!   directory is an older copy of itself (collect::G6).
 //! - B9: a log that was fenced or dropped here is refused for ever: its server may be a zombie that
 //!   is cut off.
 //!
@@ -123,6 +125,8 @@ pub struct BackupService<T> {
     leases: HolderLease,
     /// Replicas that recovery reads first.
     primaries: BTreeSet<ReplicaId>,
+    /// Open replicas that an earlier process wrote (B11).
+    inherited: BTreeSet<ReplicaId>,
     /// The newest freed control segment of each log.
     freed_control: BTreeMap<ServerId, SegmentId>,
     /// Control segments of each log with a refused opening, and the highest epoch of the refusal
@@ -139,7 +143,11 @@ pub struct BackupService<T> {
 impl<T> BackupService<T> {
     /// `now_us`: for one lease from now on, the masters of all logs here may hold a read lease.
     pub fn new(backup: Arc<Backup>, config: BackupConfig, now_us: u64) -> BackupService<T> {
+        let inherited = backup.logs().into_iter();
+        let inherited = inherited.flat_map(|log| backup.replicas_of(log));
+        let inherited = inherited.filter(|replica| !replica.closed);
         BackupService {
+            inherited: inherited.map(|replica| replica.id()).collect(),
             backup,
             hasher: KeyHasher::new(config.hash_seed),
             group: Group::default(),
@@ -280,17 +288,19 @@ impl<T> BackupService<T> {
             return out.push(refuse(tag, answer));
         }
         self.next += 1;
+        let id = ReplicaId {
+            log,
+            segment: write.segment,
+        };
         if write.open {
             self.without_room = None;
+            self.inherited.remove(&id);
         }
         if write.kind == Kind::Control && !has_bug(Bug::LeaseWithAnswer) {
             self.leases.grant(log, now_us); // B6
         }
         if write.primary {
-            self.primaries.insert(ReplicaId {
-                log,
-                segment: write.segment,
-            });
+            self.primaries.insert(id);
         }
         let staged = Staged {
             tag,
@@ -488,6 +498,9 @@ impl<T> BackupService<T> {
                 primary: self.primaries.contains(&replica.id()),
             })
             .collect();
+        let open = replicas.iter().filter(|replica| !replica.closed);
+        let inherited = open.filter(|replica| self.inherited.contains(&replica.id()));
+        let inherited = inherited.map(|replica| replica.segment).collect();
         // The others are read on request: their primaries are read elsewhere.
         let primaries = entries.iter().filter(|entry| entry.primary);
         let data = primaries.filter(|entry| entry.kind != Kind::Control);
@@ -501,6 +514,7 @@ impl<T> BackupService<T> {
             segments: entries,
             control,
             lease_left_ms: u32::try_from(left_us.div_ceil(1000)).unwrap_or(u32::MAX),
+            inherited,
         }));
         (answer, payload)
     }
@@ -628,6 +642,7 @@ impl<T> BackupService<T> {
         self.freed_control.remove(&log);
         self.refused_control.remove(&log);
         self.primaries.retain(|id| id.log != log.number());
+        self.inherited.retain(|id| id.log != log.number());
         self.backup.free_log(log.number())
     }
 

@@ -720,3 +720,30 @@ mod bugs {
         );
     }
 }
+
+/// B11.
+#[test]
+fn an_open_replica_of_an_earlier_process_is_reported_as_such() {
+    let mut rig = Rig::new();
+    for segment in [2, 3, 4] {
+        let bytes = header(segment, Kind::Head);
+        let mut open = write(segment, Kind::Head, &bytes);
+        if let Peer::WriteReplica(write) = &mut open {
+            write.close = segment == 4;
+        }
+        assert_eq!(rig.ask(&open, &bytes), stored(true));
+    }
+    let config = BackupConfig {
+        hash_seed: SEED,
+        read_lease_ms: LEASE_MS,
+        ahead_bytes: 1 << 20,
+    };
+    rig.service = BackupService::new(rig.backup.clone(), config, 0);
+    let bytes = header(3, Kind::Head);
+    let mut again = write(3, Kind::Head, &bytes);
+    if let Peer::WriteReplica(write) = &mut again {
+        write.epoch = 2;
+    }
+    assert_eq!(rig.ask(&again, &bytes), stored(true));
+    assert_eq!(rig.start_read(0).0.inherited, [SegmentId(2)]);
+}

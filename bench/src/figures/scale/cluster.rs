@@ -659,6 +659,7 @@ impl Cluster {
                     segments: shelf.replicas.clone(),
                     control: id.map(|entry| entry.segment),
                     lease_left_ms: if control { LEASE_LEFT_MS } else { 0 },
+                    inherited: Vec::new(),
                 };
                 let payload = if control {
                     self.control.clone()

@@ -230,7 +230,10 @@ impl Shared {
                     self.core().coordinators().failed(&address, &why);
                 }
                 Ok(CoordinatorAnswer::Refused(refusal)) => {
-                    return Err(Error::Refused(refusal.to_string()));
+                    return Err(match may_be_done {
+                        true => Error::RefusedAgain(refusal.to_string()),
+                        false => Error::Refused(refusal.to_string()),
+                    });
                 }
                 Ok(answer) => return Ok(answer),
             }

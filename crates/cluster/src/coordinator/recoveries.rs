@@ -3,7 +3,7 @@
 
 use super::records::{Origin, TabletRecord};
 use super::{CallKind, Coordinator, Timer, refused};
-use crate::recovery::collect::Log;
+use crate::recovery::collect::{Log, Missing};
 use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, ServerId};
@@ -161,7 +161,15 @@ impl Coordinator {
         if recovery.log.is_some() || is_early || self.now_us < recovery.rest_until_us {
             return;
         }
-        match recovery.collected.judge(&recovery.images) {
+        let judged = recovery.collected.judge(&recovery.images);
+        let copies = self.meta.settings.replicas as usize;
+        let judged = judged.and_then(|log| match recovery.collected.unproven(copies) {
+            Some(segment) if recovery.waits_for_copies(self.now_us) => {
+                Err(Missing::Copies { segment })
+            }
+            _ => Ok(log),
+        });
+        match judged {
             Ok(log) => self.begin_partitions(dead, log),
             Err(missing) => recovery.waits_for = Some(missing.to_string()),
         }
@@ -632,7 +640,12 @@ impl Coordinator {
         let Some(recovery) = self.recoveries.get(&dead) else {
             return;
         };
-        let ends = [recovery.rest_until_us, recovery.patient_until_us];
+        let copies_until_us = recovery.copies_until_us.unwrap_or(0);
+        let ends = [
+            recovery.rest_until_us,
+            recovery.patient_until_us,
+            copies_until_us,
+        ];
         let next_us = ends.into_iter().filter(|at_us| *at_us > now_us).min();
         let after_us = next_us.map_or(RETRY_US, |at_us| RETRY_US.min(at_us - now_us));
         self.arm_recovery(dead, after_us);

@@ -94,6 +94,15 @@ pub trait MetaStore: Send {
     /// Any [`Error`].
     fn commit(&mut self, batch: &Batch) -> Result<(), Error>;
 
+    /// Whether the leader's store is still at its place. To be called each second and before each
+    /// commit.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`]: it was removed or replaced, and no later start would find a commit.
+    fn check_place(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The name that the leader gave itself, if there is one: standbys redirect clients to it.
     ///
     /// # Errors

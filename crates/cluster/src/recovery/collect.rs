@@ -18,13 +18,19 @@
 //!   (replication::O2). So a replica with data of a head's segment that is newer than all that a
 //!   control segment lists proves that this control segment lacks its end: a disk that has silently
 //!   lost its last writes has answered first. The recovery waits for a longer one.
+//! - G6: a replica that an earlier process of its backup wrote may be an older copy: a restored
+//!   disk, or a snapshot of a machine. It has the right epoch, and lacks acknowledged bytes. So an
+//!   open segment, the newest control segment too, is judged by a replica that its backup wrote
+//!   itself or closed, or by as many as there are copies. Otherwise the recovery waits for more,
+//!   for a limited time ([`unproven`](Collected::unproven)): a copy may be gone for ever.
 //! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
 //!   some backup has it.
 //!
-//! The answer of a single holder of each open segment is enough, because it is fenced. The dead
-//! server (if it is not dead) can acknowledge nothing more without all holders of the segments it
-//! appends to, can't list another segment or another holder without the control segment's holders,
-//! and can't replace that one without the coordinator, which has recorded its crash.
+//! The answer of a single holder of each open segment that it wrote is enough, because it is
+//! fenced. The dead server (if it is not dead) can acknowledge nothing more without all holders of
+//! the segments it appends to, can't list another segment or another holder without the control
+//! segment's holders, and can't replace that one without the coordinator, which has recorded its
+//! crash.
 //!
 //! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (docs/traps.md,
 //! trap 16).
@@ -56,6 +62,8 @@ pub(crate) struct Collected {
 /// The report of a backup.
 struct Answer {
     control: Option<(SegmentId, Vec<u8>)>,
+    /// Open segments that an earlier process of the backup wrote (G6).
+    inherited: BTreeSet<SegmentId>,
     /// Segments of which it has replicas.
     segments: Vec<SegmentId>,
 }
@@ -107,6 +115,8 @@ pub(crate) enum Missing {
     },
     #[error("no backup that answered has segment {first} ({count} segments are missing)")]
     Segments { first: SegmentId, count: usize },
+    #[error("more copies of segment {segment}: those that answered are of restarted members")]
+    Copies { segment: SegmentId },
 }
 
 impl Collected {
@@ -144,7 +154,12 @@ impl Collected {
             self.wanted = None;
         }
         let control = replicas.control.map(|segment| (segment, control));
-        self.answers.insert(backup, Answer { control, segments });
+        let answer = Answer {
+            control,
+            inherited: replicas.inherited.into_iter().collect(),
+            segments,
+        };
+        self.answers.insert(backup, answer);
     }
 
     /// The backup is crashed: nothing can be read from it.
@@ -232,6 +247,35 @@ impl Collected {
         };
         self.wanted = Some(wanted);
         judged
+    }
+
+    /// An open segment of the judged log of which there are fewer than `copies` replicas, all of
+    /// them from earlier processes of their backups (G6).
+    pub(crate) fn unproven(&self, copies: usize) -> Option<SegmentId> {
+        let Some(Ok(wanted)) = &self.wanted else {
+            return None;
+        };
+        if wanted.control == SegmentId::NONE || has_bug(Bug::FirstCopyCounts) {
+            return None; // G1
+        }
+        let has_written = |holder: &ServerId, segment: SegmentId| {
+            let answer = self.answers.get(holder);
+            answer.is_some_and(|answer| !answer.inherited.contains(&segment))
+        };
+        let is_proven = |segment: SegmentId, listed: Option<&Listed>| {
+            let found = self.replicas(segment).iter();
+            let mut found =
+                found.filter(|(_, entry)| listed.is_none_or(|listed| counts(listed, entry)));
+            found.clone().count() >= copies
+                || found.any(|(holder, entry)| entry.closed || has_written(holder, segment))
+        };
+        if !is_proven(wanted.control, None) {
+            return Some(wanted.control);
+        }
+        let segments = wanted.state.segments.iter();
+        let mut open = segments.filter(|(_, of)| of.kind != Kind::Control && of.closed.is_none());
+        open.find(|(segment, listed)| !is_proven(**segment, Some(listed)))
+            .map(|(segment, _)| *segment)
     }
 
     /// The wanted segments, and the missing ones among them.

@@ -22,6 +22,10 @@ use duramen_wire::native::message::{
 use plan::Piece;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// More copies of an open segment are waited for this long, if those that are there may all be
+/// older (collect::G6). After a full stop members are started at about the same time.
+const COPIES_US: u64 = 5_000_000;
+
 /// The state of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -69,6 +73,9 @@ pub(crate) struct Recovery {
     /// Nothing is decided before this time, unless all have answered: late answers bring more
     /// replicas to read from.
     pub patient_until_us: u64,
+    /// Until then more copies of open segments are waited for; none: nothing has waited for them.
+    /// Once for all attempts.
+    pub copies_until_us: Option<u64>,
     /// Nothing is decided before this time: the attempt before has just failed.
     pub rest_until_us: u64,
     pub log: Option<Log>,
@@ -109,6 +116,7 @@ impl Recovery {
             due_us: None,
             lease_until_us: now_us,
             patient_until_us: now_us + patience_us,
+            copies_until_us: None,
             rest_until_us: now_us,
             log: None,
             images: BTreeMap::new(),
@@ -121,6 +129,11 @@ impl Recovery {
             before: (0, 0, 0),
             waits_for: None,
         }
+    }
+
+    /// Whether more copies of an open segment are still waited for.
+    pub(crate) fn waits_for_copies(&mut self, now_us: u64) -> bool {
+        now_us < *self.copies_until_us.get_or_insert(now_us + COPIES_US)
     }
 
     /// The log is whole: this attempt's partitions.

@@ -343,6 +343,7 @@ impl Server {
             segments: shelf.replicas.iter().map(entry).collect(),
             control: control.map(|(id, _)| *id),
             lease_left_ms: shelf.granted_until_us.saturating_sub(now_us).div_ceil(MS) as u32,
+            inherited: Vec::new(),
         }));
         (
             answer,

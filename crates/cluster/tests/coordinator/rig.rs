@@ -348,6 +348,7 @@ impl Rig {
                 segments: shelf.segments,
                 control: shelf.control.as_ref().map(|(id, _)| *id),
                 lease_left_ms: shelf.lease_left_ms,
+                inherited: shelf.inherited,
             }));
             self.handle(Input::Answered {
                 call: asked.call,
@@ -377,9 +378,17 @@ pub struct Shelf {
     pub segments: Vec<ReplicaEntry>,
     pub control: Option<(SegmentId, Vec<u8>)>,
     pub lease_left_ms: u32,
+    pub inherited: Vec<SegmentId>,
 }
 
 impl Shelf {
+    /// An earlier process of the backup wrote all of it.
+    pub fn inherited(mut self) -> Shelf {
+        let open = self.segments.iter().filter(|entry| !entry.closed);
+        self.inherited = open.map(|entry| entry.segment).collect();
+        self
+    }
+
     /// Adds its newest control segment, with these records after the snapshot of an empty log.
     pub fn with_control(
         mut self,

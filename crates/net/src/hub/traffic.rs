@@ -490,6 +490,7 @@ impl<M: Send + 'static> Hub<M> {
                         self.open_link(number);
                     }
                 }
+                Timer::Lookup(number) => self.looks_up_long(number, at),
                 Timer::Accept => {
                     for listener in 0..self.listeners.len() {
                         if self.listeners[listener].is_resting {

@@ -2,6 +2,7 @@
 
 mod ids;
 mod moving;
+mod names;
 mod strangers;
 
 use duramen_base::ids::{ClusterId, ListVersion, TabletsVersion};

@@ -512,6 +512,7 @@ pub fn server_answers() -> Vec<(ServerAnswer, &'static [u8])> {
         }],
         control: Some(SegmentId(8)),
         lease_left_ms: 500,
+        inherited: vec![SegmentId(7)],
     };
     vec![
         (

@@ -125,3 +125,73 @@ fn a_damaged_or_foreign_control_segment_is_none() {
     shelves.insert(two, good[&two].clone());
     assert!(case.recovers(&shelves).is_some());
 }
+
+/// The replicas of two restarted backups; `stale` is an older copy: it lacks the end of the open
+/// segment, or of the control segment too.
+fn inherited(case: &Case, stale: ServerId, lacks_control: bool) -> Shelves {
+    let records = [add_open(1, 0), closed(1, 900), add_open(2, 0)];
+    let of = |backup: ServerId| {
+        let is_stale = backup == stale;
+        let listed = if is_stale && lacks_control { 1 } else { 3 };
+        let shelf = Shelf::default().with_control(case.dead, 10, &records[..listed], false);
+        let shelf = match (is_stale, lacks_control) {
+            (true, true) => shelf.with(1, 0, 500, false),
+            (true, false) => shelf.with(1, 0, 900, true).with(2, 0, 100, false),
+            (false, _) => shelf.with(1, 0, 900, true).with(2, 0, 300, false),
+        };
+        shelf.inherited()
+    };
+    case.left.iter().map(|s| (*s, of(*s))).collect()
+}
+
+/// All servers were killed, and the first one to return has an older copy of its directory.
+#[test]
+fn an_older_copy_that_returns_first_is_not_the_log() {
+    for lacks_control in [false, true] {
+        let check = || {
+            let mut case = crashed(2);
+            let stale = case.left[0];
+            let shelves = inherited(&case, stale, lacks_control);
+            if let Some(orders) = case.recovers(&shelves) {
+                return Err(orders[0].segments[0].certificate.length);
+            }
+            let waits_for = case.waits_for().expect("it says for what");
+            assert!(waits_for.contains("restarted"), "{waits_for}");
+            let back = case.rig.enlist(9, None);
+            case.left.push(back);
+            let shelves = inherited(&case, stale, lacks_control);
+            if lacks_control {
+                // There will never be a second copy of segment 2.
+                assert_eq!(case.recovers(&shelves), None);
+                case.rig.live(5_000_000);
+            }
+            Ok(case.recovers(&shelves).expect("all copies are there"))
+        };
+        let orders = check().expect("it waits");
+        let open = orders[0].segments.last().expect("it has two");
+        assert_eq!((open.segment, open.certificate.length), (SegmentId(2), 300));
+        assert!(with_bug(Bug::FirstCopyCounts, check).is_err(), "not found");
+    }
+}
+
+#[test]
+fn copies_that_never_return_delay_a_recovery_for_a_limited_time() {
+    let mut case = crashed(2);
+    let shelves = inherited(&case, ServerId::NONE, false);
+    assert_eq!(case.recovers(&shelves), None);
+    case.rig.live(4_000_000);
+    assert_eq!(case.recovers(&shelves), None, "it still waits");
+    case.rig.live(1_000_000);
+    assert!(case.recovers(&shelves).is_some(), "it waits no longer");
+}
+
+#[test]
+fn a_replica_that_its_backup_wrote_itself_is_waited_for_by_nothing() {
+    let mut case = crashed(3);
+    let mut shelves = inherited(&case, case.left[0], false);
+    shelves.remove(&case.left[0]);
+    let written = shelves.get_mut(&case.left[1]).expect("it is there");
+    written.inherited.clear();
+    let orders = case.recovers(&shelves).expect("at once");
+    assert_eq!(orders[0].segments[1].certificate.length, 300);
+}

@@ -134,6 +134,9 @@ pub struct Replicas {
     /// How long the dead server may still serve reads because of this backup's answers, counted
     /// from when this was sent. 0 if the backup has no control segment.
     pub lease_left_ms: u32,
+    /// Open replicas that an earlier process of this backup wrote: its directory may be an older
+    /// copy of itself since.
+    pub inherited: Vec<SegmentId>,
 }
 
 /// A replica on a backup.
