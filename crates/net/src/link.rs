@@ -3,8 +3,8 @@
 //!
 //! **Invariants**
 //! - L1: a peer that was reached once stays reachable while its name cannot be looked up: the link
-//!   uses the address of its last valid hello. What it meets there never counts as the peer's end:
-//!   the name may have another address by now.
+//!   uses the address of its last valid hello. A refusal there never counts as the peer's end: the
+//!   name may have another address by now.
 
 use crate::Reason;
 use crate::connection::ConnectionId;

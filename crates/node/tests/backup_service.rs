@@ -721,7 +721,7 @@ mod bugs {
     }
 }
 
-/// B11.
+/// `backup_service::B11`: after a restart.
 #[test]
 fn an_open_replica_of_an_earlier_process_is_reported_as_such() {
     let mut rig = Rig::new();

@@ -7,8 +7,9 @@
 //! **Invariants**
 //! - I1: the stored object equals `State::dbs`, so data written to a database later is found there
 //!   after a restart.
-//! - I2: while a crash can still undo the exchange, every reply that depends on data of an exchanged
-//!   database waits for it ([`observe`]). Other replies do not: the disk may hang or fail.
+//! - I2: while a crash can still undo the exchange, every reply that depends on data of an
+//!   exchanged database waits for it ([`observe`]). No other reply does: the disk may hang or
+//!   fail.
 
 use super::context::{Context, Failure};
 use super::routing::tells_of_data;

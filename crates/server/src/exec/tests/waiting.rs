@@ -226,7 +226,7 @@ fn an_exchange_of_databases_shows_only_when_it_is_kept() {
         }
         let (_, wait) = bench.one(&mut b, "MULTI\r\nGET k\r\nEXEC\r\n");
         assert!(!bench.is_over(&wait), "{script}");
-        // What depends on no data of the two databases is answered at once.
+        // Replies that depend on no data of the two databases do not wait.
         for request in ["PING", "INFO server", "SELECT 3", "GET k"] {
             let (reply, wait) = bench.one(&mut b, &format!("{request}\r\n"));
             assert!(bench.is_over(&wait), "{script} {request}: {reply}");

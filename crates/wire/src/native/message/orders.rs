@@ -6,7 +6,7 @@ use duramen_base::ids::{
 };
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A message of the coordinator to servers. The frame's sender is `ServerId::coordinator(term)`: a
 /// server that has seen a higher term refuses with [`Refusal::NotLeader`].
@@ -135,8 +135,18 @@ pub struct Replicas {
     /// from when this was sent. 0 if the backup has no control segment.
     pub lease_left_ms: u32,
     /// Open replicas that an earlier process of this backup wrote: its directory may be an older
-    /// copy of itself since.
+    /// copy of itself since. Members of before 2026-11-26 do not send it: then it is empty.
+    #[serde(deserialize_with = "last_field")]
     pub inherited: Vec<SegmentId>,
+}
+
+/// A field at the end of a message, which older programs do not send.
+fn last_field<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(T::deserialize(from).unwrap_or_default())
 }
 
 /// A replica on a backup.
@@ -149,4 +159,26 @@ pub struct ReplicaEntry {
     pub closed: bool,
     /// The replica to be read first: primaries are spread evenly over the backups.
     pub primary: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Coordinators are updated first, and understand older members.
+    #[test]
+    fn replicas_of_older_members_have_no_last_field() {
+        let replicas = Replicas {
+            log: ServerId::new(3, 2),
+            recovery: RecoveryId(5),
+            segments: Vec::new(),
+            control: Some(SegmentId(8)),
+            lease_left_ms: 500,
+            inherited: Vec::new(),
+        };
+        let mut bytes = postcard::to_stdvec(&replicas).unwrap();
+        assert_eq!(bytes.pop(), Some(0), "the length of the last field");
+        let (read, rest) = postcard::take_from_bytes::<Replicas>(&bytes).unwrap();
+        assert!(read == replicas && rest.is_empty());
+    }
 }
