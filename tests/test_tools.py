@@ -2,6 +2,7 @@
 the end after an interruption."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -120,7 +121,11 @@ def test_scan_prints_all_keys_beside_a_drain(up):
         [harness.BINARY, "scan", "--batch", "20", "--port", str(up.ports[0])],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=harness.environment({}),
     )
-    found = {scan.stdout.readline().strip()}  # then the full pipe stops it
+    # Then the full pipe stops it. A buffer of this program would keep lines from `communicate`.
+    first = b""
+    while not first.endswith(b"\n"):
+        first += os.read(scan.stdout.fileno(), 1)
+    found = {first.decode().strip()}
     drained = duramen("drain", "3.1", "--wait", "--coordinator", up.coordinator)
     assert drained.returncode == 0, drained
     rest, errors = scan.communicate(timeout=harness.PATIENCE_S)
