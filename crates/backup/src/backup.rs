@@ -4,13 +4,16 @@
 //! - V1: nothing is acknowledged before it is in the write-ahead log (docs/traps.md, trap 11):
 //!   `commit` returns after its write, and at `Synced` after its sync.
 //! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is
-//!   written any more. The state of the device is then unknown until the next opening.
+//!   written any more, and nothing is acknowledged, not even a flight that was written meanwhile.
+//!   The state of the device is then unknown until the next opening.
 //! - V3: while buffers take more than `Options::memory_bytes`, a commit writes replicas to frames
 //!   before it is written itself, as it does when the write-ahead log is full. The memory exceeds
-//!   the limit by the bytes that one commit stages; by more only while there is no frame.
+//!   the limit by the bytes of the commits that are staged or in flight; by more only while there
+//!   is no frame.
 //!
 //! **Concurrency**: five locks, taken in this order:
-//! - `committing`: held for a whole commit; commits are written one after another.
+//! - `committing`: held while a flight gets its batch and its place, and for the whole of a commit
+//!   that is written alone. So each batch is older than the next one.
 //! - `staging`: held while a chunk is staged, and by a commit at its start, when it takes the
 //!   batch: the next batch is staged while the commit is written.
 //! - `flushing`: held by the flusher, or by a commit that waits for room.
@@ -25,22 +28,22 @@ use duramen_base::planted::{Bug, has_bug};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use duramen_base::ids::{Level, SegmentId};
+use duramen_base::ids::SegmentId;
 use duramen_format::certificate::Certificate;
-use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT, Record};
+use duramen_format::wal::{self, HEADER_AT, Header, RING_AT, Record};
 
 use crate::buffer::{Buffer, BufferBytes};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
+use crate::flights::FLIGHTS_MAX;
 use crate::frames::Frames;
 use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
 use crate::staging::Batch;
-use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
+use crate::types::{Chunk, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
 /// Segment replicas on one device. The crate's documentation lists who calls which method.
 pub struct Backup {
@@ -50,14 +53,18 @@ pub struct Backup {
     pub(crate) identity: Identity,
     pub(crate) geometry: Geometry,
     pub(crate) wal: Region,
+    /// The write-ahead log, opened once for each flight.
+    pub(crate) lanes: [Region; FLIGHTS_MAX],
     pub(crate) frames: Region,
-    /// The batch that is being written, or that could not be written for lack of space.
+    /// The batch that is being written alone, or that could not be written for lack of space.
     pub(crate) committing: Mutex<Batch>,
     /// The next batch.
     pub(crate) staging: Mutex<Batch>,
     pub(crate) flushing: Mutex<()>,
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
+    /// Wakes threads that wait under `state` for the end of a flight.
+    pub(crate) landed: Condvar,
     /// The counters that the last caller got.
     pub(crate) shown: Mutex<Stats>,
     /// The memory of its buffers.
@@ -84,6 +91,8 @@ pub(crate) struct State {
     pub(crate) damaged: Vec<Damaged>,
     /// Buffers for reuse: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
+    /// Empty batches for reuse (staging::T3).
+    pub(crate) spare: Vec<Batch>,
     pub(crate) held: Arc<BufferBytes>,
     /// Logs of which nothing is accepted any more.
     pub(crate) fenced: BTreeSet<u64>,
@@ -503,199 +512,6 @@ impl Backup {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits everything staged in one write, all or nothing. Commits are written one after
-    /// another; chunks that another thread stages meanwhile belong to the next one.
-    ///
-    /// # Errors
-    /// [`Error::Full`]: everything stays staged, try again. [`Error::Failed`]: nothing more is
-    /// accepted.
-    pub fn commit(&self, level: Level) -> Result<Committed, Error> {
-        let mut batch = self.lock_committing();
-        let mut sum = Committed::default();
-        if !batch.is_empty() {
-            // There was no space for it, and more was staged since.
-            sum = self.commit_batch(&mut batch, level)?;
-        }
-        std::mem::swap(&mut *batch, &mut *self.lock_staging());
-        if !batch.is_empty() {
-            let committed = self.commit_batch(&mut batch, level);
-            let mut staging = self.lock_staging();
-            if committed.is_err() && staging.is_empty() {
-                std::mem::swap(&mut *batch, &mut *staging);
-            }
-            let committed = committed?;
-            return Ok(Committed {
-                chunks: sum.chunks + committed.chunks,
-                bytes: sum.bytes + committed.bytes,
-                ..committed
-            });
-        }
-        if sum.lsn > 0 {
-            return Ok(sum);
-        }
-        drop(batch);
-        if level == Level::Synced {
-            self.sync()?;
-        }
-        let state = self.state();
-        self.working(&state)?;
-        Ok(Committed {
-            level: reached(&state.ring),
-            ..Committed::default()
-        })
-    }
-
-    fn commit_batch(&self, batch: &mut Batch, level: Level) -> Result<Committed, Error> {
-        let began = Instant::now();
-        self.begin()?;
-        if batch.straight {
-            // The commit that certifies these bytes must not be written before them.
-            if self.sync_frames().is_err() {
-                self.working(&self.state())?;
-            }
-            batch.straight = false;
-        }
-        let bytes = wal::padded_bytes(batch.bytes.len() - COMMIT_BYTES);
-        let start = self.room(bytes)?;
-        let (at, all_durable) = self.seal(batch, start)?;
-        self.write_commit(&batch.bytes, at, level, all_durable)?;
-        let mut state = self.state();
-        state.ring.written(start, bytes);
-        let lsn = state.ring.committed_lsn;
-        if level == Level::Synced {
-            state.ring.durable_lsn = lsn;
-            state.stats.syncs += 1;
-        }
-        for staged in &batch.staged {
-            let Some(replica) = state.replicas.get_mut(&staged.id) else {
-                continue; // freed since
-            };
-            let before = replica.wal_from;
-            let unused = replica.commit(staged, lsn);
-            state.need(staged.id, before);
-            if let Some(buffer) = unused {
-                state.recycle(buffer);
-            }
-        }
-        let committed = Committed {
-            lsn,
-            chunks: batch.staged.len() as u32,
-            bytes: batch.payload_bytes,
-            level: reached(&state.ring),
-        };
-        state.stats.commits += 1;
-        state.stats.records += u64::from(batch.records);
-        state.stats.payload_bytes += batch.payload_bytes;
-        state.stats.wal_written_bytes += bytes;
-        let micros = began.elapsed().as_micros().max(1) as u64;
-        let bucket = (micros.ilog2() as usize).min(state.stats.commit_micros.len() - 1);
-        state.stats.commit_micros[bucket] += 1;
-        drop(state);
-        batch.reset();
-        Ok(committed)
-    }
-
-    /// Finds room for a commit: its start. Empties the write-ahead log if necessary.
-    fn room(&self, bytes: u64) -> Result<u64, Error> {
-        let mut stalled = false;
-        loop {
-            let mut state = self.state();
-            self.working(&state)?;
-            let place = state.ring.place(bytes);
-            if place.is_some() && self.held.bytes() > self.options.memory_bytes {
-                state.pool.clear();
-            }
-            let crowded = self.held.bytes() > self.options.memory_bytes;
-            if let Some(start) = place.filter(|_| !crowded) {
-                return Ok(start);
-            }
-            state.stats.stalls += u64::from(!stalled);
-            stalled = true;
-            drop(state);
-            let made = match place {
-                None => self.make_room()?,
-                Some(_) => match self.make_memory() {
-                    Err(Error::Full { .. }) => false, // only the write-ahead log is left
-                    made => made?,                    // V3
-                },
-            };
-            match place {
-                _ if made => {}
-                Some(start) => return Ok(start), // no more data can go to a frame now
-                None => {
-                    return Err(Error::CommitTooLarge {
-                        needed: bytes,
-                        wal: self.geometry.wal_bytes - RING_AT,
-                    });
-                }
-            }
-        }
-    }
-
-    /// Writes the head of the commit and pads it. Returns its place, and whether everything before
-    /// it is durable.
-    fn seal(&self, batch: &mut Batch, start: u64) -> Result<(u64, bool), Error> {
-        let state = self.state();
-        self.working(&state)?;
-        let ring = &state.ring;
-        let commit = Commit {
-            salt: ring.salt(),
-            lsn: ring.committed_lsn + 1,
-            generation: ring.generation,
-            durable_lsn: ring.durable_lsn,
-            body_bytes: (batch.bytes.len() - COMMIT_BYTES) as u32,
-            records: batch.records,
-            body_crc: batch.body_crc,
-            clock_ms: ring.clock_ms,
-        };
-        let place = (ring.at(start), ring.durable_lsn == ring.committed_lsn);
-        drop(state);
-        commit.write_to(batch.bytes.bytes_mut());
-        batch.bytes.fill_last_block();
-        Ok(place)
-    }
-
-    fn write_commit(
-        &self,
-        bytes: &Buffer,
-        at: u64,
-        level: Level,
-        all_durable: bool,
-    ) -> Result<(), Error> {
-        let padded = bytes.blocks();
-        let written = match level {
-            // Only the commit has to become durable: one call does it.
-            Level::Synced if all_durable => self.wal.write_durably(at, padded),
-            Level::Synced => {
-                let written = self.wal.write_at(at, padded);
-                let sync = || match self.wal.sync() {
-                    Err(_) if has_bug(Bug::SyncAgain) => self.wal.sync(),
-                    other => other,
-                };
-                // The writes before a failed sync are lost, whatever its reason (disk::D3).
-                written.and_then(|()| sync().map_err(|error| io::Error::other(error.to_string())))
-            }
-            Level::Memory | Level::Buffered => self.wal.write_at(at, padded),
-        };
-        match written {
-            Ok(()) => Ok(()),
-            // Space was allocated at creation, but some file systems copy on write.
-            Err(error) => Err(self.failed_write("write the write-ahead log", &error)),
-        }
-    }
-
-    /// A commit that names a frame must not be written after that frame was given away: chunks
-    /// staged for a replica that is to be freed are committed first.
-    pub(crate) fn commit_before_free(&self, id: ReplicaId) -> Result<(), Error> {
-        let has = |batch: &Batch| batch.staged.iter().any(|staged| staged.id == id);
-        // Waits for the commit in flight.
-        let staged = has(&self.lock_committing()) || has(&self.lock_staging());
-        if staged {
-            self.commit(Level::Buffered)?;
-        }
-        Ok(())
-    }
-
     /// Makes every earlier commit [`Level::Synced`].
     ///
     /// # Errors
@@ -738,6 +554,7 @@ impl Backup {
     /// # Errors
     /// [`Error::Full`], [`Error::Failed`]: the end is not recorded.
     pub fn close(&self) -> Result<(), Error> {
+        let _committing = self.lock_landed();
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.sync()?;
         match self.drain() {
@@ -778,12 +595,4 @@ fn straight_frame(replica: &mut Replica, frames: &mut Frames, region: &Region) -
         replica.frame = frames.take(region).ok().flatten();
     }
     replica.frame
-}
-
-fn reached(ring: &Ring) -> Level {
-    if ring.durable_lsn >= ring.committed_lsn {
-        Level::Synced
-    } else {
-        Level::Buffered
-    }
 }

@@ -11,6 +11,8 @@
 //!   process.
 //! - D3: after a failed sync nothing is known about writes since the last good one (they may be
 //!   lost although a later sync succeeds).
+//! - D4: if `writes_apart`, durable writes may be in flight side by side, each by another opening
+//!   of the file: an error of one of them is reported to it, whatever the others report.
 
 use std::any::Any;
 use std::io;
@@ -129,6 +131,12 @@ pub trait File: Send + Sync {
         self.sync_data()
     }
 
+    /// Whether the result of [`write_durably`](Self::write_durably) of so many bytes is about this
+    /// write alone (D4).
+    fn writes_apart(&self, _bytes: usize) -> bool {
+        false
+    }
+
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
@@ -188,6 +196,11 @@ pub trait Front: Send + Sync {
         Front::sync_data(self)
     }
 
+    /// As [`File::writes_apart`].
+    fn writes_apart(&self, _bytes: usize) -> bool {
+        false
+    }
+
     /// # Errors
     /// As [`File::sync_data`].
     fn sync_data(&self) -> io::Result<()> {
@@ -216,6 +229,10 @@ impl<F: Front> File for F {
 
     fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         Front::write_durably(self, at, bytes)
+    }
+
+    fn writes_apart(&self, bytes: usize) -> bool {
+        Front::writes_apart(self, bytes)
     }
 
     fn sync_data(&self) -> io::Result<()> {

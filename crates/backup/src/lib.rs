@@ -5,9 +5,9 @@
 //! written once more, in large aligned writes, to their frame, and then leave the log. The master's
 //! decisions (the chunks to send, the segments that are listed or free) are not made here.
 //!
-//! **Concurrency**: `stage` and `commit` have one caller, the log writer; `flush_step` and
-//! `scrub_step` have one each, a background thread; any thread may call the other functions. No
-//! function here starts a thread that outlives the call.
+//! **Concurrency**: `stage` has one caller for each segment; `flush_step` and `scrub_step` have one
+//! each, a background thread; any thread may call the other functions. No function here starts a
+//! thread that outlives the call.
 //!
 //! Paper: [Beineke18 §IV-V] two-level logging; differs: synchronous acknowledgement, certificates
 //! instead of zero terminators, nothing is rewritten in place (docs/traps.md, trap 19).
@@ -15,10 +15,12 @@
 mod ahead;
 mod backup;
 mod buffer;
+mod commit;
 mod create;
 pub mod disk;
 mod error;
 mod figures;
+mod flights;
 mod flush;
 mod frames;
 mod group;
@@ -41,6 +43,7 @@ mod types;
 pub use ahead::{Lookup, ReadAhead};
 pub use backup::Backup;
 pub use error::Error;
+pub use flights::FLIGHTS_MAX;
 pub use group::{Answered, Group};
 pub use many::{Sorted, Spare, WantedKeys};
 pub use types::{

@@ -6,15 +6,16 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use duramen_format::wal::{HEADER_AT, RING_AT};
 
 use crate::backup::{Backup, State};
 use crate::buffer::Buffer;
 use crate::create::{self, Probe, Purpose};
-use crate::disk::{Disk, OpenHow};
+use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
+use crate::flights::FLIGHTS_MAX;
 use crate::frames::Frames;
 use crate::rebuild::{self, Rebuild};
 use crate::region::{self, Region};
@@ -177,6 +178,7 @@ impl Backup {
                 fill_holes(&*disk, &place, &wal, &frames, &mut state.frames)?;
             }
         }
+        let lanes = lanes(&*disk, &place, &wal, how)?;
         let held = state.held.clone();
         let backup = Backup {
             disk,
@@ -186,12 +188,14 @@ impl Backup {
             identity,
             geometry,
             wal,
+            lanes,
             frames,
             committing: Mutex::new(Batch::new(&held)),
             staging: Mutex::new(Batch::new(&held)),
             flushing: Mutex::new(()),
             straight: Mutex::new(()),
             state: Mutex::new(state),
+            landed: Condvar::new(),
             shown: Mutex::default(),
             scrubbing: Mutex::new(Buffer::counted(0, &held)),
             lock: Mutex::new(Some(lock)),
@@ -204,7 +208,7 @@ impl Backup {
     /// Releases the directory: another process may open it as soon as this returns. Waits for
     /// writes in flight; later ones are refused as by a failed device.
     pub fn leave(&self) {
-        let committing = self.lock_committing();
+        let committing = self.lock_landed();
         let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
@@ -235,6 +239,23 @@ impl Backup {
         self.state().ring.begun = true;
         Ok(())
     }
+}
+
+/// An opening of the write-ahead log for each flight (disk::D4).
+fn lanes(
+    disk: &dyn Disk,
+    place: &str,
+    wal: &Region,
+    how: OpenHow,
+) -> Result<[Region; FLIGHTS_MAX], Error> {
+    let mut lanes = std::array::from_fn(|_| wal.clone());
+    if how != OpenHow::Read && wal.writes_apart(BLOCK_BYTES as usize) {
+        for lane in lanes.iter_mut().skip(1) {
+            *lane = region::wal(disk, how)
+                .map_err(|error| Error::opening(place, region::WAL, error))?;
+        }
+    }
+    Ok(lanes)
 }
 
 /// Makes the data of a killed process that are in the page cache alone durable, before new data
@@ -401,6 +422,7 @@ fn restore(
             durable_lsn: end.lsn - 1,
             sequence: header.sequence,
             live,
+            flights: VecDeque::new(),
             clock_ms: clock_ms.max(header.clock_ms),
             header_clock_ms: header.clock_ms,
         },
@@ -411,6 +433,7 @@ fn restore(
         damaged: Vec::new(),
         pool: Vec::new(),
         held,
+        spare: Vec::new(),
         fenced: BTreeSet::new(),
         scrub_after: ReplicaId::default(),
         stats: Stats::default(),

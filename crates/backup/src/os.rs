@@ -1,9 +1,9 @@
 //! The real device: a directory, or one preallocated file or partition.
 //!
 //! **Invariants**
-//! - O1: a file has at most two descriptors, through the page cache and past it; no range is dirty
-//!   in the page cache while it is written past it, as the kernel writes back and drops such pages
-//!   first.
+//! - O1: an opening of a file has at most two descriptors, through the page cache and past it; no
+//!   range is dirty in the page cache while it is written past it, as the kernel writes back and
+//!   drops such pages first.
 //! - O2: a block device is claimed by the descriptor of the lock, so none is written that is
 //!   mounted or part of another device.
 //!
@@ -522,6 +522,13 @@ impl File for OsFile {
 
     fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_with(at, bytes, ReadWriteFlags::DSYNC)
+    }
+
+    /// One call past the page cache. The kernel returns the error of such a write to the call. If
+    /// the file system takes the way through the page cache nevertheless, it reports an error once
+    /// to each descriptor: writes side by side have descriptors of their own.
+    fn writes_apart(&self, bytes: usize) -> bool {
+        self.direct.is_some() && !Parallel::pays(bytes)
     }
 
     fn sync_data(&self) -> io::Result<()> {

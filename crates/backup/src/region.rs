@@ -58,6 +58,10 @@ impl Region {
         self.file.write_durably(self.start + at, bytes)
     }
 
+    pub(crate) fn writes_apart(&self, bytes: usize) -> bool {
+        self.file.writes_apart(bytes)
+    }
+
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

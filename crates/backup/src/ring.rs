@@ -10,13 +10,18 @@
 //! - G3: no commit is written before both header blocks have its generation with its salt
 //!   (wal::W4, wal::W5). Until then nothing is written here: a store that was only opened is
 //!   unchanged.
+//! - G4: flights follow each other from `head` on, in the order of their numbers, and become live
+//!   commits in this order. A flight keeps its place and its bytes until then.
 //!
 //! **Layout**: `head` and `tail` count bytes from the creation on; the place in the ring is their
 //! remainder by the capacity.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
-use duramen_format::wal::{Header, RING_AT, Salts};
+use duramen_format::wal::{COMMIT_BYTES, Commit, Header, RING_AT, Salts};
+
+use crate::staging::Batch;
 
 /// A commit that a restart would read.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +29,27 @@ pub(crate) struct Live {
     pub(crate) lsn: u64,
     pub(crate) start: u64,
     pub(crate) generation: u64,
+}
+
+/// A commit that has its place and is not live yet.
+pub(crate) struct Flight {
+    pub(crate) lsn: u64,
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    /// Number of the descriptor that it is written with.
+    pub(crate) lane: usize,
+    pub(crate) began: Instant,
+    pub(crate) phase: Phase,
+}
+
+/// The progress of a [`Flight`].
+pub(crate) enum Phase {
+    /// A thread writes it.
+    Flying,
+    /// It is durable, and an earlier one is not.
+    Written(Batch),
+    /// The disk had no space for it: it has to be written again.
+    Grounded(Batch),
 }
 
 /// The ring's state.
@@ -42,6 +68,8 @@ pub(crate) struct Ring {
     /// Sequence of the newest header block.
     pub(crate) sequence: u64,
     pub(crate) live: VecDeque<Live>,
+    /// G4.
+    pub(crate) flights: VecDeque<Flight>,
     /// The owner's clock, in milliseconds since the Unix epoch.
     pub(crate) clock_ms: u64,
     /// The owner's clock in the newest header.
@@ -55,15 +83,45 @@ impl Ring {
         salt.expect("an opening adds its salt")
     }
 
-    /// The start of a commit of this size, as a position; `None` if it doesn't fit now (G1).
+    /// The number of the last commit, flights included.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.flights
+            .back()
+            .map_or(self.committed_lsn, |flight| flight.lsn)
+    }
+
+    /// Flights that threads write now.
+    pub(crate) fn flying(&self) -> impl Iterator<Item = &Flight> {
+        let flights = self.flights.iter();
+        flights.filter(|flight| matches!(flight.phase, Phase::Flying))
+    }
+
+    /// The start of a commit of this size behind all flights, as a position; `None` if it doesn't
+    /// fit now (G1).
     pub(crate) fn place(&self, bytes: u64) -> Option<u64> {
-        let left = self.capacity - self.head % self.capacity;
+        let last = self.flights.back();
+        let head = last.map_or(self.head, |flight| flight.start + flight.bytes);
+        let left = self.capacity - head % self.capacity;
         let start = if left < bytes {
-            self.head + left // a commit is one write: it does not wrap around
+            head + left // a commit is one write: it does not wrap around
         } else {
-            self.head
+            head
         };
         (start + bytes - self.tail <= self.capacity).then_some(start)
+    }
+
+    /// The head of the next commit.
+    pub(crate) fn head_of(&self, batch: &Batch) -> Commit {
+        Commit {
+            salt: self.salt(),
+            lsn: self.last_lsn() + 1,
+            generation: self.generation,
+            durable_lsn: self.durable_lsn,
+            body_bytes: (batch.bytes.len() - COMMIT_BYTES) as u32,
+            records: batch.records,
+            body_crc: batch.body_crc,
+            clock_ms: self.clock_ms,
+        }
     }
 
     /// The place of a position in the region.
@@ -158,6 +216,7 @@ mod tests {
             durable_lsn: 0,
             sequence: 0,
             live: VecDeque::new(),
+            flights: VecDeque::new(),
             clock_ms: 0,
             header_clock_ms: 0,
         }

@@ -9,11 +9,13 @@
 
 use std::sync::Arc;
 
+use duramen_base::ids::Level;
 use duramen_format::certificate::Certificate;
-use duramen_format::wal::{COMMIT_BYTES, Record};
+use duramen_format::wal::{COMMIT_BYTES, Commit, Record};
 
 use crate::buffer::{Buffer, BufferBytes};
 use crate::replica::Staged;
+use crate::types::{Committed, ReplicaId};
 
 /// From this many bytes on, deriving a CRC from others costs less than reading the bytes once more.
 const DERIVE_BYTES: usize = 16 << 10;
@@ -80,6 +82,27 @@ impl Batch {
         if self.bytes.len() < COMMIT_BYTES {
             self.bytes.clear();
             self.bytes.extend(&[0; COMMIT_BYTES]);
+        }
+    }
+
+    /// Whether it has a chunk of this replica.
+    pub(crate) fn has(&self, id: ReplicaId) -> bool {
+        self.staged.iter().any(|staged| staged.id == id)
+    }
+
+    /// Writes the head, and pads to whole blocks.
+    pub(crate) fn seal(&mut self, head: &Commit) {
+        head.write_to(self.bytes.bytes_mut());
+        self.bytes.fill_last_block();
+    }
+
+    /// The result of its commit.
+    pub(crate) fn committed(&self, lsn: u64, level: Level) -> Committed {
+        Committed {
+            lsn,
+            chunks: self.staged.len() as u32,
+            bytes: self.payload_bytes,
+            level,
         }
     }
 

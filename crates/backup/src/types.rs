@@ -137,8 +137,19 @@ pub struct Committed {
     pub chunks: u32,
     /// Bytes of chunks in it.
     pub bytes: u64,
-    /// Level that all commits so far have reached.
+    /// Level that everything staged before the call has reached.
     pub level: Level,
+}
+
+impl Committed {
+    /// The result of this commit and earlier ones by the same call.
+    pub(crate) fn after(self, earlier: &Committed) -> Committed {
+        Committed {
+            chunks: earlier.chunks + self.chunks,
+            bytes: earlier.bytes + self.bytes,
+            ..self
+        }
+    }
 }
 
 /// Names a replica. A backup keeps replicas of many logs; segment ids are unique within one log.

@@ -87,6 +87,8 @@ pub enum Bug {
     TrimBeforeHeader,
     /// A failed sync is tried again, and the second success counts.
     SyncAgain,
+    /// flights::F1: a flight counts as done as soon as it is written itself.
+    LandsOutOfOrder,
     /// Commits after one that can't be read are never searched.
     NoLookAhead,
     /// A commit for which the disk had no room counts as done.

@@ -6,6 +6,7 @@ mod commit;
 mod cut;
 mod figures;
 mod health;
+mod overlap;
 mod preallocation;
 mod remote;
 mod repair;
@@ -14,6 +15,7 @@ mod scrub;
 use cut::Parts;
 use figures::Figures;
 use health::Health;
+use overlap::Overlap;
 use preallocation::Preallocation;
 use repair::Repairs;
 
@@ -41,6 +43,7 @@ pub(crate) struct Durable {
     pub engine: Arc<duramen_engine::Store>,
     pub replicas: Replicas,
     pub commit: Mutex<Commit>,
+    pub overlap: Overlap,
     pub figures: Figures,
     pub health: Health,
     /// Number of ended commits, successful or not. Written before waiters are woken (`writer`).
@@ -112,6 +115,7 @@ impl Durable {
             engine,
             replicas,
             commit: Mutex::new(commit),
+            overlap: Overlap::default(),
             figures,
             health: Health::default(),
             ended: AtomicU64::new(0),
@@ -159,12 +163,13 @@ impl Durable {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Commit> {
-        self.commit
-            .lock()
-            .expect("no thread panics while it commits")
+        let commit = self.commit.lock();
+        let mut commit = commit.expect("no thread panics while it commits");
+        self.overlap.tell_rules(&mut commit);
+        commit
     }
 
-    /// As [`lock`](Self::lock); `None` if another thread commits.
+    /// As [`lock`](Self::lock); `None` if another thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Commit>> {
         match self.commit.try_lock() {
             Ok(commit) => Some(commit),

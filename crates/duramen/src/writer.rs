@@ -2,15 +2,15 @@
 //!
 //! **Invariants**
 //! - W1: a thread that waits for a position has requested a commit that began after the append of
-//!   the position, or commits itself; so no thread waits for more writers (docs/protocols.md,
-//!   "Group commit").
+//!   the position, or commits itself, or knows that a commit in progress has it; so no thread waits
+//!   for more writers (docs/protocols.md, "Group commit").
 //! - W2: `ended` grows before waiters are woken and watchers called. A waiter that read it before
 //!   checking its position, and finds it unchanged under `waiting`'s lock, is woken by the commit
 //!   that it may have missed.
 //!
-//! **Concurrency**: any thread may commit, one at a time (`commit`'s lock). The writer's own thread
-//! commits for threads that can't wait (a reactor), and writes unrequested data at intervals. No
-//! lock of this file is held while another is taken.
+//! **Concurrency**: any thread may commit; synced commits overlap, a few at a time
+//! (`durable/overlap.rs`). The writer's own thread commits for threads that can't wait (a reactor),
+//! and writes unrequested data at intervals. No lock of this file is held while another is taken.
 
 use crate::bell::Bell;
 use crate::durable::{Commit, Durable};
@@ -104,13 +104,15 @@ impl LogWriter {
             if self.durable.engine.is_inherited() {
                 return Err(Error::Closed); // closing::E6
             }
-            match self.durable.try_lock() {
+            match self.durable.try_begin() {
                 // Another thread may have committed it between the two checks.
                 Some(_) if self.reached(position) >= level => return Ok(true),
                 Some(commit) => {
-                    self.commit_here(commit, level)?;
-                    if self.durable.remote().is_some() && self.reached(position) < level {
-                        self.wait_for_end(before); // the answers of backups end it
+                    let is_whole = self.commit_here(commit, level)?;
+                    // The answers of backups end a member's commit.
+                    let waits = !is_whole || self.durable.remote().is_some();
+                    if waits && self.reached(position) < level {
+                        self.wait_for_end(before);
                     }
                 }
                 None => self.wait_for_end(before),
@@ -147,27 +149,35 @@ impl LogWriter {
         }
     }
 
-    /// Commits all earlier appends at `level` on this thread, unless a commit is in progress: then
-    /// it does nothing and returns false. For a single writer, this saves the switch to the
-    /// writer's thread and back. A failure shows in [`failure`](Self::failure) and in
-    /// [`wait`](Self::wait).
+    /// Commits all earlier appends at `level` on this thread, unless other threads' commits have them
+    /// or keep this one from beginning: then it returns false, and watchers are called when one of
+    /// those has ended. For a single writer, this saves the switch to the writer's thread and back.
+    /// A failure shows in [`failure`](Self::failure) and in [`wait`](Self::wait).
     pub fn try_commit_here(&self, level: Level) -> bool {
-        let Some(commit) = self.durable.try_lock() else {
+        let Some(commit) = self.durable.try_begin() else {
             return false;
         };
-        let _ = self.commit_here(commit, level);
-        true
+        !matches!(self.commit_here(commit, level), Ok(false))
     }
 
-    /// One commit, even if another one is in progress: waits for it first.
+    /// One commit, even if others are in progress: waits until it can begin. Other threads' commits
+    /// may go on when it returns.
     pub(crate) fn commit_now(&self, level: Level) -> Result<(), Error> {
-        self.commit_here(self.durable.lock(), level)
+        loop {
+            let before = self.durable.ended.load(Ordering::Acquire); // W2
+            match self.durable.begin(level) {
+                Some(commit) => return self.commit_here(commit, level).map(drop),
+                None => self.wait_for_end(before),
+            }
+        }
     }
 
-    fn commit_here(&self, mut commit: MutexGuard<'_, Commit>, level: Level) -> Result<(), Error> {
-        let result = self.durable.commit_once(&mut commit, level);
-        drop(commit);
-        self.tell();
+    /// False: see [`Durable::commit_beside`].
+    fn commit_here(&self, commit: MutexGuard<'_, Commit>, level: Level) -> Result<bool, Error> {
+        let result = self.durable.commit_beside(commit, level);
+        if !matches!(result, Ok(false)) {
+            self.tell();
+        }
         result
     }
 

@@ -35,7 +35,7 @@ mod stop;
 mod timers;
 
 pub(crate) use listener::{Listeners, bind};
-pub(crate) use standby::Standby;
+pub(crate) use standby::{STANDBY_THREADS, Standby};
 
 use crate::clock;
 use crate::config::Poll;

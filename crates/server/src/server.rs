@@ -8,7 +8,7 @@ use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::exec::{COMMANDS, restore_databases};
 use crate::process::raise_file_limit;
-use crate::reactor::{Listeners, Reactor, Standby, bind};
+use crate::reactor::{Listeners, Reactor, STANDBY_THREADS, Standby, bind};
 use crate::shared::{Shared, Stop};
 use crate::tier::Tier;
 use duramen_backup::Backup;
@@ -191,7 +191,10 @@ impl Server {
                 }
             })?;
         }
-        self.spawn("standby".to_owned(), move || Reactor::work(&standby, None))?;
+        for _ in 0..STANDBY_THREADS {
+            let standby = Arc::clone(&standby);
+            self.spawn("standby".to_owned(), move || Reactor::work(&standby, None))?;
+        }
         drop(started);
         for _ in 0..threads {
             starts.recv().unwrap_or_else(|_| {

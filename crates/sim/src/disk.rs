@@ -649,6 +649,10 @@ impl File for SimFile {
         self.disk.state().write(&self.name, at, bytes, true)
     }
 
+    fn writes_apart(&self, _bytes: usize) -> bool {
+        true
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.disk.state().sync(&self.name)
     }

@@ -481,17 +481,28 @@ impl Master {
 
     /// Everything sent to `backup` so far has reached `level`.
     pub fn acked_all(&mut self, backup: BackupId, level: Level) {
-        let in_flight = std::mem::take(&mut self.in_flight);
-        for (ticket, sent) in in_flight {
+        self.acked_before(backup, self.next_ticket(), level);
+        if level == Level::Synced {
+            self.acked_all_buffered(backup);
+        }
+    }
+
+    /// The sends to `backup` before this ticket have reached `level`.
+    pub fn acked_before(&mut self, backup: BackupId, end: Ticket, level: Level) {
+        let later = self.in_flight.split_off(&end);
+        let before = std::mem::replace(&mut self.in_flight, later);
+        for (ticket, sent) in before {
             if sent.backup == backup {
                 self.acked_inner(&sent, level);
             } else {
                 self.in_flight.insert(ticket, sent);
             }
         }
-        if level == Level::Synced {
-            self.acked_all_buffered(backup);
-        }
+    }
+
+    /// The ticket of the next send.
+    pub fn next_ticket(&self) -> Ticket {
+        Ticket(self.next_ticket)
     }
 
     /// All sends that `backup` has acknowledged at level buffered are synced now.

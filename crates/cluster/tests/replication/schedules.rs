@@ -285,6 +285,37 @@ impl World {
     }
 }
 
+/// Commits of one stream overlap: the end of the first one says nothing about later sends.
+#[test]
+fn an_acknowledgement_covers_the_sends_before_its_ticket() {
+    let (backup, segment) = (BackupId(0), SegmentId(1));
+    let config = Config::one_backup(7, 1 << 16, 1 << 15);
+    let mut master = Master::new(config, State::default(), &[backup], &[]);
+    let mut next = 1;
+    let mut effects = Vec::new();
+    let mut send = |master: &mut Master, length| {
+        master.appended(segment, Certificate { length, crc: 0 });
+        let mut id = || {
+            next += 1;
+            SegmentId(next)
+        };
+        master.poll(&mut id, &mut effects);
+        master.next_ticket()
+    };
+    master.opened(segment, Kind::Head, 0);
+    let first = send(&mut master, 64);
+    let second = send(&mut master, 128);
+    assert!(first < second);
+    let synced = |master: &Master| master.durable_bytes(segment, Level::Synced);
+    assert_eq!(synced(&master), 0);
+    master.acked_before(backup, first, Level::Synced);
+    assert_eq!(synced(&master), 64);
+    master.acked_before(backup, first, Level::Synced); // told twice
+    assert_eq!(synced(&master), 64);
+    master.acked_before(backup, second, Level::Synced);
+    assert_eq!(synced(&master), 128);
+}
+
 /// All disks, but without readable replicas of the newest control segment and of older ones that
 /// name a successor.
 fn without_newest(disks: &[Disk]) -> Vec<Disk> {

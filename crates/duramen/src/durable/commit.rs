@@ -6,12 +6,13 @@
 //!   backlog takes several steps.
 //! - G2: the engine gets a level only after the backup has returned it.
 //! - G3: a commit that fails for lack of space stays staged; it is retried before anything newer is
-//!   staged.
+//!   staged, and is written before what others had staged meanwhile (flights::F4).
 //! - G4: after a failure of the device no write is acknowledged any more.
 //!
-//! **Concurrency**: one thread at a time commits, under `commit`'s lock; that lock is never held
-//! while the engine is entered, so a thread may wait for a commit while it holds locks of the
-//! engine.
+//! **Concurrency**: one thread at a time collects and stages, under `commit`'s lock. The commits of
+//! this file hold it until they are written; others wait for the disk without it (`overlap`). The
+//! lock is never held while the engine is entered, so a thread may wait for a commit while it holds
+//! locks of the engine.
 
 use super::cut::NextCut;
 use super::remote::Flight;
@@ -43,7 +44,7 @@ pub(crate) struct Commit {
     pub collected: Collected,
     pub next_cut: NextCut,
     /// `collected` is staged, and its commit has failed for lack of space (G3).
-    staged: bool,
+    pub staged: bool,
     /// Sends that could not be staged; they go into the same commit.
     unstaged: VecDeque<Send>,
     pub effects: Vec<Effect>,
@@ -59,7 +60,9 @@ pub(crate) struct Commit {
     /// The swap in flight, with its number.
     pub proposed: Option<(u64, Swap)>,
     /// An acknowledgement came since the rules were last applied.
-    acknowledged: bool,
+    pub acknowledged: bool,
+    /// The rules know that the sends before this ticket are synced (overlap::V3).
+    pub told: u64,
     /// For a member of a cluster: its sends in flight.
     pub flight: Flight,
 }
@@ -80,6 +83,7 @@ impl Commit {
             survivors: BTreeMap::new(),
             proposed: None,
             acknowledged: false,
+            told: 0,
             flight: Flight::default(),
         }
     }
@@ -104,30 +108,53 @@ impl Durable {
             Replicas::Remote(remote) => return self.pump(commit, remote, level),
         };
         self.check_open(local)?;
-        let result = self.commit_local(commit, local, level);
-        match &result {
-            Ok(()) => self.health.set(DiskState::Ok, self.log()),
-            Err(Error::DiskFull(_)) => self.health.set(DiskState::Full, self.log()),
-            Err(error) => self
-                .health
-                .set(DiskState::Failed(error.to_string()), self.log()),
-        }
-        self.ended.fetch_add(1, Ordering::AcqRel);
+        let result = self
+            .overlap
+            .alone(|| self.commit_local(commit, local, level));
+        self.note_end(&result);
         result
     }
 
+    /// Notes the end of a commit, before waiters are woken.
+    pub(super) fn note_end(&self, result: &Result<(), Error>) {
+        let state = match result {
+            Ok(()) => DiskState::Ok,
+            Err(Error::DiskFull(_)) => DiskState::Full,
+            Err(error) => DiskState::Failed(error.to_string()),
+        };
+        self.health.set(state, self.log());
+        self.ended.fetch_add(1, Ordering::AcqRel);
+    }
+
     fn commit_local(&self, commit: &mut Commit, local: &Local, level: Level) -> Result<(), Error> {
-        if let DiskState::Failed(reason) = self.health.get() {
-            return Err(Error::DiskFailed(reason)); // G4
-        }
-        local.backup.set_clock_ms(self.clock_ms())?;
-        self.secure_room(local);
+        self.prepare(local)?;
         if commit.staged {
             self.stage_rest(commit, local)?;
             self.write(commit, local, level)?; // G3
             commit.make_cut();
         }
         let is_cut = self.collect(commit, local);
+        self.commit_parts(commit, local, level, is_cut)
+    }
+
+    /// The work before anything is collected.
+    pub(super) fn prepare(&self, local: &Local) -> Result<(), Error> {
+        if let DiskState::Failed(reason) = self.health.get() {
+            return Err(Error::DiskFailed(reason)); // G4
+        }
+        local.backup.set_clock_ms(self.clock_ms())?;
+        self.secure_room(local);
+        Ok(())
+    }
+
+    /// Commits the collected part, and if it was cut all others.
+    pub(super) fn commit_parts(
+        &self,
+        commit: &mut Commit,
+        local: &Local,
+        level: Level,
+        is_cut: bool,
+    ) -> Result<(), Error> {
         // Earlier appends are committed here; appends made meanwhile may be in the next commit.
         let until = is_cut.then(|| self.log().appended());
         let mut wrote = self.commit_collected(commit, local, level)?;
@@ -137,12 +164,15 @@ impl Durable {
             }
             wrote |= self.commit_collected(commit, local, level)?;
         }
-        if !wrote && level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
+        if !wrote {
+            // The last appends may be buffered only, or in another thread's commit (overlap::V1).
             let started = Instant::now();
-            local.backup.sync()?;
-            local.meter.synced(started.elapsed());
-            self.log().complete_all(Level::Synced);
-            self.acked(commit, Level::Synced);
+            local.backup.commit(level)?;
+            if level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
+                local.meter.synced(started.elapsed());
+                self.log().complete_all(Level::Synced);
+                self.acked(commit, Level::Synced);
+            }
         }
         Ok(())
     }
@@ -154,15 +184,24 @@ impl Durable {
         local: &Local,
         level: Level,
     ) -> Result<bool, Error> {
-        self.tell(commit);
-        let staged = self.stage(commit, local)?;
-        let is_needed = staged || !commit.collected.is_empty();
+        let is_needed = self.stage_collected(commit, local)?;
         if is_needed {
             commit.staged = true;
             self.write(commit, local, level)?;
         }
         commit.make_cut();
         Ok(is_needed)
+    }
+
+    /// Stages the collected part; returns whether there was any.
+    pub(super) fn stage_collected(
+        &self,
+        commit: &mut Commit,
+        local: &Local,
+    ) -> Result<bool, Error> {
+        self.tell(commit);
+        let staged = self.stage(commit, local)?;
+        Ok(staged || !commit.collected.is_empty())
     }
 
     /// Passes the collected data to the rules.

@@ -49,11 +49,17 @@ pub(crate) enum NextCut {
     Made(Cut),
 }
 
+impl NextCut {
+    pub fn is_due(&self) -> bool {
+        matches!(self, NextCut::Due)
+    }
+}
+
 impl Commit {
     /// The collected part is written: makes the cut if it was the last one (C2). Segments of the
     /// cut are not freed until they are unpinned.
     pub fn make_cut(&mut self) {
-        if !matches!(self.next_cut, NextCut::Due) {
+        if !self.next_cut.is_due() {
             return;
         }
         let state = self.master.state().clone();

@@ -37,6 +37,8 @@ struct Queue {
     segments: VecDeque<Open>,
     /// Start of the next segment in the stream.
     next_base: u64,
+    /// The position up to which durable bytes are noted: two threads may complete at once.
+    noted: u64,
 }
 
 /// Changes of tables for which memory is kept.
@@ -177,6 +179,14 @@ impl Collected {
         self.bytes
     }
 
+    /// Takes over the positions of another one, whose content is passed on already: to complete both
+    /// together.
+    pub fn take_ends(&mut self, other: &Collected) {
+        for (stream, end) in &other.ends {
+            self.note_end(*stream, *end);
+        }
+    }
+
     fn note_end(&mut self, stream: u16, end: u64) {
         match self.ends.iter_mut().find(|(known, _)| *known == stream) {
             Some((_, known)) => *known = (*known).max(end),
@@ -251,7 +261,7 @@ impl Log {
     }
 
     /// The content of `collected`, and everything collected before it, has reached `level`:
-    /// positions advance, and `collected` is emptied.
+    /// positions advance, and `collected` is emptied. Several threads may complete at once.
     pub fn complete(&self, collected: &mut Collected, level: Level) {
         for (stream, end) in &collected.ends {
             self.advance(*stream, *end, level);
@@ -332,6 +342,10 @@ impl Stream {
     /// durable bytes of each window; `u32::MAX` for a closed one.
     fn note_durable(&self, end: u64, mut set: impl FnMut(u32, u32)) {
         let mut queue = self.queue.lock().expect("stream of a head");
+        if end <= queue.noted {
+            return;
+        }
+        queue.noted = end;
         while let Some(open) = queue.segments.front()
             && end > open.base
         {
@@ -343,6 +357,30 @@ impl Stream {
                 set(open.window, length);
                 return;
             }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Two threads complete in the other order than they collected.
+    #[test]
+    fn durable_bytes_never_go_back() {
+        let stream = Stream::default();
+        assert_eq!(stream.open(SegmentId(1), 5), 0);
+        stream.close(100);
+        assert_eq!(stream.open(SegmentId(2), 6), 100 + CLOSE);
+        let noted = |end| {
+            let mut noted = Vec::new();
+            stream.note_durable(end, |window, bytes| noted.push((window, bytes)));
+            noted
+        };
+        assert_eq!(noted(40), [(5, 40)]);
+        assert_eq!(noted(150), [(5, u32::MAX), (6, 150 - 100 - CLOSE as u32)]);
+        for late in [60, 108, 120, 150] {
+            assert_eq!(noted(late), []);
         }
     }
 }

@@ -1,31 +1,35 @@
-//! A thread that stands by for the threads that commit.
+//! Threads that stand by for the threads that commit.
 //!
 //! A reactor thread that commits by itself waits for the disk, which may hang. Meanwhile its
-//! reactor is aside. If the commit takes long, the thread that stands by takes the reactor and
-//! serves its clients; the thread that committed stands by when its commit has ended.
+//! reactor is aside. If the commit takes long, a thread that stands by takes the reactor and serves
+//! its clients; the thread that committed stands by when its commit has ended.
 //!
 //! **Invariants**
 //! - Y1: a reactor belongs to the thread that made it or took it; a thread that put it aside takes
 //!   it back only if nobody has taken it since.
-//! - Y2: one reactor is aside at any time, and only for a commit of its thread. Commits exclude
-//!   each other, so one thread that stands by is enough.
-//! - Y3: a reactor that stays aside for two intervals of [`LOOK_EVERY`] is taken by the thread that
-//!   stands by, unless that one replaces a thread whose commit has not ended: then the commit of
+//! - Y2: a reactor is aside only for a commit of its thread, and at most [`STANDBY_THREADS`] are at any
+//!   time. No more commits than that can overlap, and the next one does not begin, so as many
+//!   threads that stand by are enough.
+//! - Y3: a reactor that stays aside for two intervals of [`LOOK_EVERY`] is taken by a thread that
+//!   stands by, unless each of them replaces a thread whose commit has not ended: then the commit of
 //!   this reactor's thread cannot begin either.
 
 use crate::clock;
+use duramen_backup::FLIGHTS_MAX;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Interval at which the thread that stands by looks for a reactor.
+/// Threads that stand by.
+pub(crate) const STANDBY_THREADS: usize = FLIGHTS_MAX;
+/// Interval at which a thread that stands by looks for a reactor.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A commit that takes longer shows a slow disk.
 const QUICK_MS: u64 = 5;
 /// After a slow commit, threads leave commits to the log writer's thread for so long.
 const SLOW_FOR_MS: u64 = 1_000;
 
-/// The place of the reactor that is aside; `R` is the reactor.
+/// The places of the reactors that are aside; `R` is the reactor.
 pub(crate) struct Standby<R> {
     place: Mutex<Place<R>>,
     changed: Condvar,
@@ -33,11 +37,12 @@ pub(crate) struct Standby<R> {
 }
 
 struct Place<R> {
-    aside: Option<R>,
+    /// The oldest first, each with its number.
+    aside: Vec<(u64, R)>,
     /// Number of times that a reactor was put aside.
     count: u64,
-    /// The thread that stands by sleeps until a reactor is put aside.
-    is_asleep: bool,
+    /// Threads that stand by and sleep until a reactor is put aside.
+    asleep: usize,
     /// Reactors that have begun and not ended.
     running: usize,
 }
@@ -49,9 +54,9 @@ impl<R> Default for Standby<R> {
     fn default() -> Standby<R> {
         Standby {
             place: Mutex::new(Place {
-                aside: None,
+                aside: Vec::new(),
                 count: 0,
-                is_asleep: false,
+                asleep: 0,
                 running: 0,
             }),
             changed: Condvar::new(),
@@ -77,26 +82,27 @@ impl<R> Standby<R> {
     }
 
     /// # Errors
-    /// The reactor itself: another one is aside (Y2).
+    /// The reactor itself: too many others are aside (Y2).
     pub(super) fn put_aside(&self, reactor: R) -> Result<Ticket, R> {
         let mut place = self.lock();
-        if place.aside.is_some() {
+        if place.aside.len() >= STANDBY_THREADS {
             return Err(reactor);
         }
-        place.aside = Some(reactor);
         place.count += 1;
-        let ticket = Ticket(place.count);
-        if place.is_asleep {
+        let number = place.count;
+        place.aside.push((number, reactor));
+        if place.asleep > 0 {
             self.changed.notify_all();
         }
-        Ok(ticket)
+        Ok(Ticket(number))
     }
 
-    /// None: the thread that stood by has taken it (Y1).
+    /// None: a thread that stood by has taken it (Y1).
     pub(super) fn take_back(&self, ticket: &Ticket) -> Option<R> {
         let mut place = self.lock();
-        let is_mine = place.count == ticket.0;
-        place.aside.take_if(|_| is_mine)
+        let mut aside = place.aside.iter();
+        let mine = aside.position(|(number, _)| *number == ticket.0)?;
+        Some(place.aside.remove(mine).1)
     }
 
     /// Waits for a reactor whose thread commits for long (Y3). None: no reactor runs any more.
@@ -104,24 +110,28 @@ impl<R> Standby<R> {
         let mut place = self.lock();
         let mut seen = 0;
         while place.running > 0 {
-            let is_same = place.count == seen;
-            if is_same && place.aside.is_some() {
+            let mut aside = place.aside.iter();
+            if let Some(late) = aside.position(|(number, _)| *number <= seen) {
                 self.note_commit(clock::coarse_ms(), u64::MAX);
-                return place.aside.take();
+                return Some(place.aside.remove(late).1);
             }
+            let is_quiet = place.count == seen;
             seen = place.count;
-            place.is_asleep = is_same;
-            place = match is_same {
-                true => self
-                    .changed
-                    .wait(place)
-                    .unwrap_or_else(PoisonError::into_inner),
+            place = match is_quiet {
+                true => {
+                    place.asleep += 1;
+                    let mut woken = self
+                        .changed
+                        .wait(place)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    woken.asleep -= 1;
+                    woken
+                }
                 false => {
                     let waited = self.changed.wait_timeout(place, LOOK_EVERY);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
-            place.is_asleep = false;
         }
         None
     }
@@ -150,12 +160,14 @@ mod tests {
     #[test]
     fn a_reactor_is_taken_back_once_and_by_its_own_ticket() {
         let standby = Standby::default();
-        let first = standby.put_aside(1).expect("the place is free");
-        assert_eq!(standby.put_aside(2).err(), Some(2));
+        let put = |reactor| standby.put_aside(reactor).expect("a place is free");
+        let (first, second) = (put(1), put(2));
+        assert_eq!(standby.put_aside(3).err(), Some(3));
         assert_eq!(standby.take_back(&first), Some(1));
         assert_eq!(standby.take_back(&first), None);
-        let second = standby.put_aside(2).expect("the place is free again");
+        let third = put(3);
         assert_eq!(standby.take_back(&first), None, "that is another reactor");
+        assert_eq!(standby.take_back(&third), Some(3));
         assert_eq!(standby.take_back(&second), Some(2));
     }
 
@@ -179,13 +191,31 @@ mod tests {
             }
         }
         let ticket = standby.put_aside(7).expect("the place is free");
-        while standby.lock().aside.is_some() {
+        while !standby.lock().aside.is_empty() {
             thread::yield_now();
         }
         assert_eq!(standby.take_back(&ticket), None);
         standby.ended();
         let taken = stands_by.join().expect("it does not panic");
         assert_eq!(taken, (Some(7), None));
+    }
+
+    /// As many commits as overlap hang, and each reactor is served by another thread.
+    #[test]
+    fn all_reactors_that_stay_aside_are_taken() {
+        let standby = Arc::new(Standby::default());
+        (0..STANDBY_THREADS).for_each(|_| standby.begins());
+        let threads = [(); STANDBY_THREADS].map(|()| {
+            let standby = Arc::clone(&standby);
+            thread::spawn(move || standby.stand_by())
+        });
+        let tickets =
+            [(); STANDBY_THREADS].map(|()| standby.put_aside(()).expect("a place is free"));
+        let taken = threads.map(|thread| thread.join().expect("no panic"));
+        assert!(taken.iter().all(Option::is_some));
+        for ticket in &tickets {
+            assert_eq!(standby.take_back(ticket), None);
+        }
     }
 
     #[test]

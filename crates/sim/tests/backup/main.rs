@@ -2,6 +2,7 @@
 //! Scenarios by their numbers in docs/traps.md, "Scenarios".
 
 mod damage;
+mod flights;
 mod many;
 mod model;
 
