@@ -626,13 +626,13 @@ def test_after_a_failure_all_data_can_be_read_out(durable, tmp_path):
         wire.pipeline([("SET", f"k{n}", n) for n in range(1_000)])
         assert wire.call("CONFIG", "SET", "level", "memory") == b"OK"
         shutil.rmtree(tmp_path / "data")
-        late = []
-        for n in range(2_000):
-            reply = wire.pipeline([("SET", f"late{n}", n)])[0]
-            if reply != b"OK":
-                break
-            late.append(f"late{n}")
-            time.sleep(0.005)
+        # Without a pause, so that the failed commit had something to write.
+        late, reply = [], b"OK"
+        until = time.monotonic() + harness.PATIENCE_S
+        while reply == b"OK" and time.monotonic() < until:
+            reply = wire.pipeline([("SET", f"late{len(late)}", len(late))])[0]
+            if reply == b"OK":
+                late.append(f"late{len(late)}")
         assert "MISCONF" in str(reply)
         assert wire.call("CONFIG", "SET", "level", "synced") == b"OK"
         lost = {name for name in late if isinstance(wire.pipeline([("GET", name)])[0], ErrorReply)}
