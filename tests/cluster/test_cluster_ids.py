@@ -254,19 +254,22 @@ class OldCoordinator:
         body = hmac.digest(b"", label + said + self.name, "sha256") + self.name
         member.sendall(native.frame(native.PROOF, body, flags=native.ANSWER, request=0))
         assert self.proof(member)[32:] == self.name, "no id is said in version 2"
-        there = socket.create_connection(("127.0.0.1", self.coordinator.port))
+        there = wait_until(self.reached, "the coordinator listens")
         self.open.append(there)
         native.shake(there, native.SERVER, self.name)
         for one, other in ((member, there), (there, member)):
             threading.Thread(target=self.pass_on, args=[one, other], daemon=True).start()
+
+    def reached(self):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", self.coordinator.port))
 
     @staticmethod
     def proof(member):
         head = native.receive(member, 40)
         return native.receive(member, int.from_bytes(head[:4], "little"))
 
-    @staticmethod
-    def pass_on(one, other):
+    def pass_on(self, one, other):
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
                 other.sendall(data)
@@ -305,6 +308,52 @@ def test_members_of_a_coordinator_that_is_updated_take_its_id_while_they_run(pla
         cluster.await_health()
         assert [words(member)[3] for member in cluster.members] == lives
         everything_is_there(cluster, "before")
+
+
+def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
+    """A member asked for ever through a proxy that had kept the connection but not the coordinator."""
+    cluster = Cluster(place, 2, replicas=1)
+
+    class Proxy(OldCoordinator):
+        silent = True
+
+        def greet(self, member):
+            with contextlib.suppress(SystemExit):
+                super().greet(member)
+
+        def reached(self):
+            if self.silent:
+                raise SystemExit  # the connection stays open, and nothing is passed on
+            return super().reached()
+
+        def pass_on(self, one, other):
+            with contextlib.suppress(OSError):
+                while data := one.recv(1 << 16):
+                    if not self.silent:
+                        other.sendall(data)
+
+    proxy = Proxy(cluster.coordinators[0], cluster)
+    cluster.coordinator_addresses = lambda: [f"127.0.0.1:{proxy.port}"]
+
+    def silent_until_they_come_again():
+        proxy.silent, known = True, len(proxy.open)
+        wait_until(lambda: len(proxy.open) >= known + len(cluster.members), "they connect again", patience_s=20)
+        proxy.silent = False
+
+    try:
+        cluster.coordinators[0].start()
+        for member in cluster.members:
+            member.start()
+        silent_until_they_come_again()  # for the settings
+        silent_until_they_come_again()
+        cluster.await_health(with_tablets=False, patience_s=20)
+        silent_until_they_come_again()  # as members
+        done = cluster.tell("table", "create", "db0")
+        assert done.returncode == 0, done
+        cluster.await_health(patience_s=20)
+    finally:
+        cluster.end()
+        proxy.end()
 
 
 def test_the_pages_of_a_coordinator_that_is_not_ready(place):

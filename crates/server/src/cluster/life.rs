@@ -13,7 +13,7 @@
 
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
-use super::node_thread::{NodeThread, Parts};
+use super::node_thread::{NodeThread, Parts, SILENT_COORDINATOR};
 use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
 use crate::durability::warn_if_open_to_others;
@@ -206,6 +206,8 @@ struct Search<'a> {
     request: u64,
     /// Coordinators of other clusters.
     foreign: BTreeSet<String>,
+    /// The time of the last answer, or of the last connection that was given up.
+    heard: Instant,
     /// The last logged reason, and its time.
     said: Option<(String, Instant)>,
 }
@@ -219,6 +221,7 @@ impl<'a> Search<'a> {
             at: 0,
             request: 0,
             foreign: BTreeSet::new(),
+            heard: Instant::now(),
             said: None,
         }
     }
@@ -298,6 +301,12 @@ impl<'a> Search<'a> {
                     _ => {}
                 }
             }
+        }
+        if why.is_some() {
+            self.heard = Instant::now();
+        } else if self.heard.elapsed() > SILENT_COORDINATOR {
+            self.heard = Instant::now();
+            self.hub.close_links(address);
         }
         Err(why.unwrap_or_else(|| "no answer".to_owned()))
     }

@@ -49,6 +49,8 @@ const MOVING_EVERY_US: u64 = 100_000;
 
 /// An id that could not be stored is stored again after this time.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
+/// A coordinator that leaves everything unanswered for this long is asked through a new connection.
+pub(super) const SILENT_COORDINATOR: Duration = Duration::from_secs(5);
 /// A question without an answer for this long gets an error: its sender repeats it much sooner.
 const ANSWER_US_MAX: u64 = 30_000_000;
 
@@ -91,6 +93,8 @@ pub(super) struct NodeThread {
     membership: Option<Arc<Membership>>,
     asked: HashMap<u64, PendingCall>,
     next_ask: u64,
+    /// The time of the first request to a coordinator since the last answer from one.
+    coordinator_silent: Option<Instant>,
     /// Questions that wait for an answer.
     questions: HashMap<u64, Waiting>,
     next_question: u64,
@@ -123,6 +127,7 @@ impl NodeThread {
             membership: None,
             asked: HashMap::new(),
             next_ask: 1 << 32, // disjoint from the requests sent before there was a node
+            coordinator_silent: None,
             questions: HashMap::new(),
             next_question: 0,
             could_read: false,
@@ -397,6 +402,9 @@ impl NodeThread {
             return;
         };
         let reply = decode_reply(&message.frame());
+        if matches!(asked, PendingCall::Coordinator(_)) {
+            self.coordinator_silent = None;
+        }
         if let Ok(Reply::Coordinator(CoordinatorAnswer::Refused(why @ Refusal::NotReady { .. }))) =
             &reply
             && self.membership.is_none()
@@ -553,6 +561,12 @@ impl NodeThread {
     }
 
     fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
+        let silent = *self.coordinator_silent.get_or_insert_with(Instant::now);
+        if silent.elapsed() > SILENT_COORDINATOR {
+            // Something between may keep the connection to one that is gone.
+            self.coordinator_silent = None;
+            self.parts.hub.close_links(address);
+        }
         let request = self.asks(PendingCall::Coordinator(token));
         let envelope = Envelope {
             request,
