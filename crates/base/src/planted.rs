@@ -247,6 +247,8 @@ pub enum Bug {
     LateLease,
     /// remote::Q8: a backup that runs, but stores nothing, is waited for.
     SilentWaited,
+    /// remote::Q9: a backup that stores much more slowly than the others sets the pace.
+    SlowWaited,
     /// recovery::R3: a partition of another owner stays.
     StaleStays,
     /// recovery::R4: a list without a new table drops it during a replay.

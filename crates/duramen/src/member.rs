@@ -159,6 +159,17 @@ impl LogWriter {
         self.hear(|commit| commit.master.backup_retires(backup));
     }
 
+    /// A backup is slow: it gets no new replicas, and the segments that are open there are closed.
+    /// False: threads were using some of them; the caller tries again.
+    pub fn backup_leaves(&self, backup: BackupId) -> bool {
+        let mut open = Vec::new();
+        self.hear(|commit| open = commit.master.backup_leaves(backup));
+        for segment in &open {
+            self.durable.engine.close_head_of(*segment);
+        }
+        open.is_empty()
+    }
+
     /// A backup requests a decision on these replicas: returns those that it may drop, and those
     /// that count.
     pub fn hand_back(&self, backup: BackupId, found: &[Found]) -> (Vec<SegmentId>, Vec<SegmentId>) {

@@ -11,7 +11,7 @@ use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Purging;
 use crate::recovery::Recoveries;
-use crate::remote::{Queue, Remote, RemoteEvent};
+use crate::remote::{Queue, Remote, RemoteEvent, SLOW_US, Slow};
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::Store;
@@ -23,7 +23,7 @@ use duramen_cluster::membership::Members;
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::BackupId;
 use duramen_wire::native::message::{ClusterSettings, Enlist, ServerEntry};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -31,6 +31,13 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 /// time.
 const BACK_US: u64 = 2_000_000;
 const BACK_MAX_US: u64 = 60_000_000;
+/// The same for a slow one: each time that it comes back costs some seconds of slow writes.
+const SLOW_BACK_US: u64 = 60_000_000;
+const SLOW_BACK_MAX_US: u64 = 16 * SLOW_BACK_US;
+/// Longest time in which the open segments on a slow backup are closed, again and again.
+const LEAVING_US: u64 = 10_000_000;
+/// A slow backup that cannot be replaced is reported this often.
+const SAY_SLOW_US: u64 = 60_000_000;
 
 /// The state of one membership.
 pub(crate) struct Life {
@@ -41,8 +48,10 @@ pub(crate) struct Life {
     pub migrations: Migrations,
     pub needed: Needed,
     pub warmth: Warmth,
-    /// Backups that are UP and are lost for the log, or were.
+    /// Backups that are UP and are lost for the log, or too slow for it, or were.
     pub lost: BTreeMap<ServerId, LostBackup>,
+    /// When a slow backup that cannot be replaced may be reported again.
+    say_slow_us: u64,
     /// The requests about the leases of native clients.
     pub client_leases: serve::leases::Leases,
     /// Jobs that failed, and when they are tried again.
@@ -53,8 +62,10 @@ pub(crate) struct Life {
     pub settings: ClusterSettings,
 }
 
-/// A backup that has lost replicas of the log, or did not write to it.
+/// A backup that has lost replicas of the log, did not write to it, or does so slowly.
 pub(crate) struct LostBackup {
+    /// It keeps its replicas (remote::Q9).
+    is_slow: bool,
     /// The length of its current or last pause.
     pause_us: u64,
     state: LostState,
@@ -62,6 +73,8 @@ pub(crate) struct LostBackup {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LostState {
+    /// The open segments there are being closed, until this time at the latest.
+    Leaving(u64),
     /// It gets no requests until this time.
     LeftAlone(u64),
     /// It was asked whether it works again.
@@ -132,6 +145,7 @@ impl Life {
                     .is_some_and(duramen::internals::LogWriter::has_hints),
             ),
             lost: BTreeMap::new(),
+            say_slow_us: 0,
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
             complaint: None,
@@ -181,8 +195,12 @@ impl Life {
         let known = self.lost.get(&server);
         let pause_us = known.map_or(BACK_US, |lost| lost.pause_us * 2);
         let pause_us = pause_us.min(BACK_MAX_US);
-        let state = LostState::LeftAlone(now_us + pause_us);
-        self.lost.insert(server, LostBackup { pause_us, state });
+        let lost = LostBackup {
+            is_slow: false,
+            pause_us,
+            state: LostState::LeftAlone(now_us + pause_us),
+        };
+        self.lost.insert(server, lost);
     }
 
     /// remote::Q8: silent backups, if the others suffice. If most are silent, the failure is this
@@ -192,43 +210,117 @@ impl Life {
         if silent.is_empty() || has_bug(Bug::SilentWaited) {
             return Vec::new();
         }
+        match self.others_suffice(me, members, &silent) {
+            true => silent.into_iter().collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether there are enough other backups, and as many as these.
+    fn others_suffice(&self, me: ServerId, members: &Members, bad: &BTreeSet<BackupId>) -> bool {
         let others = members.up().filter(|entry| {
             let backup = BackupId(entry.server.number());
             entry.roles.backup
                 && entry.server != me
                 && !entry.draining
                 && !self.is_lost_for_now(entry.server)
-                && !silent.contains(&backup)
+                && !bad.contains(&backup)
         });
-        let others = others.count();
-        if others < silent.len().max(self.settings.replicas as usize) {
-            return Vec::new();
-        }
-        silent.into_iter().collect()
+        others.count() >= bad.len().max(self.settings.replicas as usize)
     }
 
-    /// Asks lost backups that are UP, after a while, whether they carry out requests again.
+    /// remote::Q9: begins to leave slow backups, if the others suffice. Returns texts for the
+    /// operator.
+    pub fn leave_slow(&mut self, now_us: u64, me: ServerId, members: &Members) -> Vec<String> {
+        let mut slow = self.remote.slow();
+        slow.retain(|slow| !self.is_lost_for_now(ServerId::from_number(slow.backup.0)));
+        if slow.is_empty() || has_bug(Bug::SlowWaited) {
+            return Vec::new();
+        }
+        let backups = slow.iter().map(|slow| slow.backup).collect();
+        let suffice = self.others_suffice(me, members, &backups);
+        if !suffice && now_us < self.say_slow_us {
+            return Vec::new();
+        }
+        if suffice {
+            for backup in backups {
+                self.leave(now_us, backup);
+            }
+        } else {
+            self.say_slow_us = now_us + SAY_SLOW_US;
+        }
+        let text = |slow: &Slow| {
+            format!(
+                "server {} is a slow backup, {} ms for a write instead of {} ms: {}",
+                ServerId::from_number(slow.backup.0),
+                slow.mean_us / 1000,
+                slow.others_us / 1000,
+                match suffice {
+                    true => "other backups get the new data",
+                    false => "there are not enough others, so writes here are as slow",
+                }
+            )
+        };
+        slow.iter().map(text).collect()
+    }
+
+    fn leave(&mut self, now_us: u64, backup: BackupId) {
+        self.remote.forget_pace(backup);
+        let server = ServerId::from_number(backup.0);
+        let known = self.lost.get(&server);
+        let pause_us = known.map_or(SLOW_BACK_US, |lost| lost.pause_us * 2);
+        let lost = LostBackup {
+            is_slow: true,
+            pause_us: pause_us.clamp(SLOW_BACK_US, SLOW_BACK_MAX_US),
+            state: LostState::Leaving(now_us + LEAVING_US),
+        };
+        self.lost.insert(server, lost);
+    }
+
+    /// Closes the open segments on slow backups. Asks lost backups that are UP, after a while,
+    /// whether they carry out requests again.
     pub fn take_back(&mut self, now_us: u64, members: &Members) {
         self.lost.retain(|server, _| members.is_up(*server));
+        let log = self.store.log().expect("a member's store has a log");
         for (server, lost) in &mut self.lost {
-            if matches!(lost.state, LostState::LeftAlone(until_us) if until_us <= now_us) {
-                lost.state = LostState::Probed;
-                self.remote.probe(now_us, BackupId(server.number()));
+            let backup = BackupId(server.number());
+            match lost.state {
+                LostState::Leaving(until_us) => {
+                    if log.backup_leaves(backup) || until_us <= now_us {
+                        lost.state = LostState::LeftAlone(now_us + lost.pause_us);
+                    }
+                }
+                LostState::LeftAlone(until_us) if until_us <= now_us => {
+                    lost.state = LostState::Probed;
+                    self.remote.probe(now_us, backup);
+                }
+                LostState::LeftAlone(_) | LostState::Probed | LostState::TakenBack => {}
             }
         }
     }
 
-    /// A lost backup answers: it may be given replicas again.
-    pub fn is_back(&mut self, backup: BackupId, members: &Members) {
+    /// A lost backup answers, after this time: it may be given replicas again.
+    pub fn is_back(&mut self, now_us: u64, backup: BackupId, took_us: u64, members: &Members) {
         let server = ServerId::from_number(backup.0);
         let Some(lost) = self.lost.get_mut(&server) else {
             return;
         };
+        if lost.is_slow && took_us >= SLOW_US {
+            lost.state = LostState::LeftAlone(now_us + lost.pause_us);
+            return;
+        }
         lost.state = LostState::TakenBack;
         let entry = members.get(server);
         if let Some(entry) = entry.filter(|entry| entry.roles.backup && !entry.draining) {
             self.log().backup_up(member_of(entry, &self.settings));
         }
+    }
+
+    /// Number of backups that are too slow to get new replicas now.
+    pub fn slow_backups(&self) -> usize {
+        let slow = self.lost.values();
+        slow.filter(|lost| lost.is_slow && lost.state != LostState::TakenBack)
+            .count()
     }
 }
 

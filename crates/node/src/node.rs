@@ -121,6 +121,11 @@ impl Node {
         life.map(|life| life.log().placed()).unwrap_or_default()
     }
 
+    /// Number of backups that are too slow to get new replicas of this member's log now.
+    pub fn slow_backups(&self) -> usize {
+        self.life.as_ref().map_or(0, Life::slow_backups)
+    }
+
     /// The parts of this member's log that its backups do not have yet, for people.
     pub fn describe_log(&self) -> Option<String> {
         self.life.as_ref().map(|life| life.log().describe())
@@ -707,7 +712,9 @@ impl Node {
                 self.look_us = now_us;
             }
             RemoteEvent::Lost(backup) => life.lose(now_us, backup, events),
-            RemoteEvent::Back(backup) => life.is_back(backup, self.member.members()),
+            RemoteEvent::Back(backup, took_us) => {
+                life.is_back(now_us, backup, took_us, self.member.members());
+            }
             RemoteEvent::Fenced => {
                 let reason = "a backup or the coordinator takes it for crashed";
                 self.quit(now_us, true, reason, out);
@@ -725,7 +732,10 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        for backup in life.silent_backups(self.member.id(), self.member.members()) {
+        let (me, members) = (self.member.id(), self.member.members());
+        let said = life.leave_slow(now_us, me, members); // remote::Q9
+        out.extend(said.into_iter().map(NodeOutput::Fails));
+        for backup in life.silent_backups(me, members) {
             let server = ServerId::from_number(backup.0);
             out.push(NodeOutput::Fails(format!(
                 "server {server} runs, but stores nothing that it is sent: other backups replace it"

@@ -21,11 +21,14 @@
 //! - Q8: a backup that is UP, but carries out no request of this log for some seconds, is
 //!   [`silent`](Remote::silent). Time does not count while no server at all answers this one. A
 //!   lost backup is taken back only after it has answered a [`probe`](Remote::probe).
+//! - Q9: a backup whose writes take much longer than those of the others is [`slow`](Remote::slow).
+//!   It keeps its replicas, and gets no new ones while others suffice.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
 //! Paper: [Ousterhout15 §4.2, §7.3]
 
+mod pace;
 mod silence;
 
 use crate::requests::{PeerCall, PeerRequest, Token};
@@ -39,6 +42,8 @@ use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator, WriteReplica,
 };
+use pace::Paces;
+pub(crate) use pace::{SLOW_US, Slow};
 use silence::{Need, Silence};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -119,8 +124,8 @@ pub(crate) enum RemoteEvent {
     Granted(BackupId, u64),
     /// Q5.
     Lost(BackupId),
-    /// A lost backup answers again.
-    Back(BackupId),
+    /// A lost backup answers again, after this time.
+    Back(BackupId, u64),
     /// Q6.
     Fenced,
 }
@@ -184,6 +189,7 @@ pub(crate) struct Remote {
     heads: BTreeMap<Token, SegmentId>,
     next: u64,
     silence: Silence,
+    paces: Paces,
     ended: bool,
 }
 
@@ -199,6 +205,7 @@ impl Remote {
             heads: BTreeMap::new(),
             next: 0,
             silence: Silence::default(),
+            paces: Paces::default(),
             ended: false,
         }
     }
@@ -290,6 +297,16 @@ impl Remote {
     /// Backups that have not carried out requests for long (Q8).
     pub fn silent(&self) -> BTreeSet<BackupId> {
         self.silence.silent()
+    }
+
+    /// Backups that have stored writes slowly for long (Q9).
+    pub fn slow(&self) -> Vec<Slow> {
+        self.paces.slow()
+    }
+
+    /// Drops what is known of the pace of a backup.
+    pub fn forget_pace(&mut self, backup: BackupId) {
+        self.paces.forget(backup);
     }
 
     /// Asks a lost backup whether it works again: [`RemoteEvent::Back`].
@@ -421,6 +438,9 @@ impl Remote {
         }
         match (open.request, answer) {
             (Request::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
+                if write.level >= Level::Synced && open.copy_us.is_none() {
+                    self.paces.stored(now_us, to, now_us - sent_us);
+                }
                 if leased && write.kind == Kind::Control {
                     events.push(RemoteEvent::Granted(to, sent_us));
                 }
@@ -437,7 +457,9 @@ impl Remote {
                 events.push(RemoteEvent::Freed(to, segment));
             }
             (Request::Sync, PeerAnswer::Synced) => events.push(RemoteEvent::Synced(to)),
-            (Request::Probe, PeerAnswer::Synced) => events.push(RemoteEvent::Back(to)),
+            (Request::Probe, PeerAnswer::Synced) => {
+                events.push(RemoteEvent::Back(to, now_us - sent_us));
+            }
             (Request::Renew(_), PeerAnswer::Leased) => {
                 events.push(RemoteEvent::Granted(to, sent_us))
             }
@@ -530,6 +552,7 @@ impl Remote {
     /// A backup has crashed, or is lost for this log.
     pub fn lost(&mut self, now_us: u64, backup: BackupId, events: &mut Vec<RemoteEvent>) {
         self.silence.forget(backup);
+        self.paces.forget(backup);
         let concerned = |open: &Open| {
             let target = match open.request {
                 Request::Fetch { target, .. } => target,

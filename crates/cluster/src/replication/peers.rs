@@ -377,6 +377,21 @@ impl Master {
         self.placement.retire(backup);
     }
 
+    /// As [`backup_retires`](Self::backup_retires), and the control log continues elsewhere.
+    /// Returns the open data segments with a replica there: they are to be closed.
+    pub fn backup_leaves(&mut self, backup: BackupId) -> Vec<SegmentId> {
+        self.placement.retire(backup);
+        let is_there = |segment: &Segment| segment.replicas.iter().any(|r| r.backup == backup);
+        let newest = self.control.back();
+        if newest.is_some_and(|control| self.segments.get(&control.id).is_some_and(is_there)) {
+            self.renew_control();
+        }
+        let open = self.segments.iter().filter(|(_, segment)| {
+            segment.kind == Kind::Head && !segment.closed && is_there(segment)
+        });
+        open.map(|(id, _)| *id).collect()
+    }
+
     /// The unfinished work, for people.
     pub fn describe(&self) -> String {
         use std::fmt::Write;

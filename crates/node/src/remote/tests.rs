@@ -206,7 +206,7 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
     );
     let answer = Some((PeerAnswer::Synced, Slice::default()));
     remote.answered(40 * PATIENCE_US, asked[0].call, answer, &mut events);
-    assert_eq!(events, [RemoteEvent::Back(HOLDER)]);
+    assert_eq!(events, [RemoteEvent::Back(HOLDER, 20 * PATIENCE_US)]);
 }
 
 /// A slow link held many copies of one request: none arrived in time, and a healthy backup was

@@ -27,6 +27,9 @@ pub struct MemberStatus {
     pub enough_backups: bool,
     /// Number of segments of its log with two copies in one rack.
     pub segments_sharing_rack: usize,
+    /// Number of other members that store its writes much more slowly than the others: they get no
+    /// new ones now.
+    pub slow_backups: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
     /// Partitions of crashed servers that are replayed here.
@@ -53,6 +56,7 @@ impl MemberStatus {
         let placed = node.placed();
         self.enough_backups = placed.has_enough;
         self.segments_sharing_rack = placed.segments_sharing_rack;
+        self.slow_backups = node.slow_backups();
         self.recoveries = node.recoveries();
         self.hints = node.hints(now_us);
     }

@@ -1,7 +1,8 @@
-//! Backups that run, but store nothing for a master.
+//! Backups that run, but store nothing for a master, or do so slowly.
 //!
 //! A disk hung, or one link between two members was cut. The member answered the pings of all other
-//! servers, so it was not declared crashed, and its masters waited for it for ever.
+//! servers, so it was not declared crashed, and its masters waited for it for ever. The disk of one
+//! member of six was slow: all writes were 45 times slower for as long as it was.
 
 use duramen_base::planted::Bug;
 use duramen_sim::cluster::{Fault, Plan, run};
@@ -83,4 +84,39 @@ fn silent_backups_that_are_waited_for_are_found() {
     for fault in [cut_link(), hung_disk()] {
         assert!((1..=5).any(|seed| longest(seed, fault.clone(), bug).0 > LONGEST_US));
     }
+}
+
+/// The number of operations finished in the last half of the time in which one disk is slow.
+fn operations_beside_a_slow_disk(seed: u64, bug: Option<Bug>) -> usize {
+    let mut plan = Plan::calm(seed, 5, 2);
+    plan.load_us = CUT_US + 5 * SECOND;
+    plan.think_us = 50_000;
+    plan.tablets = 5;
+    let slow = Fault::SlowDisk {
+        server: 0,
+        extra_us: 700_000,
+        for_us: CUT_US,
+    };
+    plan.faults = vec![(2 * SECOND, slow)];
+    plan.bug = bug;
+    let outcome = run(plan);
+    let found = outcome.violations;
+    assert!(found.is_empty(), "seed {seed}: {found:?}");
+    let late = 2 * SECOND + CUT_US / 2..2 * SECOND + CUT_US;
+    let events = outcome.history.events.iter();
+    events.filter(|event| late.contains(&event.to_us)).count()
+}
+
+#[test]
+fn a_slow_disk_does_not_set_the_pace() {
+    for seed in 1..=10 {
+        let done = operations_beside_a_slow_disk(seed, None);
+        assert!(done > 300, "seed {seed}: {done} operations");
+    }
+}
+
+#[test]
+fn a_slow_disk_that_sets_the_pace_is_found() {
+    let waited = |seed| operations_beside_a_slow_disk(seed, Some(Bug::SlowWaited));
+    assert!((1..=5).any(|seed| waited(seed) < 100));
 }

@@ -242,8 +242,8 @@ fn answer(child: &mut Child, calls: &OwnedFd, shared: &Shared, event: Event) -> 
         if shared.ended().load(Ordering::SeqCst) == RUNNING {
             let waits_or_wakes = i64::from(call.data.nr) == libc::SYS_futex;
             match event {
-                // A futex only wakes and waits: it has no device that could fail, and a lost wake-up
-                // leaves its waiter for ever.
+                // A futex only wakes and waits: it has no device that could fail, and after a lost
+                // wake-up its waiter waits for ever.
                 Event::Fails(nth, _) if nth == count && waits_or_wakes => {}
                 Event::Fails(nth, error) if nth == count => {
                     (response.flags, response.error) = (0, -error);

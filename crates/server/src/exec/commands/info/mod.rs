@@ -393,6 +393,7 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_servers_crashed",
         "duramen_enough_backups",
         "duramen_segments_sharing_rack",
+        "duramen_slow_backups",
         "duramen_backup_full",
         "duramen_replies_held_ms",
         "duramen_offences",
