@@ -210,7 +210,7 @@ impl Options {
     }
 
     /// Threads that clean memory in the background (1 by default). 0 = none: writers clean when
-    /// they must.
+    /// they must. A small store starts fewer: one for each 16 MiB.
     ///
     /// ```
     /// # use duramen::Options;

@@ -596,3 +596,16 @@ fn a_store_whose_directory_is_deleted_takes_no_more_writes() {
     assert!(session.exists(T, "before").unwrap());
     assert!(matches!(store.close(), Err(Error::DiskFailed(_))));
 }
+
+/// A thousand cleaners took all segments, and the store refused its first writes.
+#[test]
+fn a_small_store_has_no_more_cleaners_than_it_can_bear() {
+    let memory = |cleaners| Options::memory(64 << 20).heads(2).cleaners(cleaners);
+    let filled = |cleaners| {
+        let store = Store::open(memory(cleaners).huge_pages(false)).unwrap();
+        fill(&mut store.session().unwrap())
+    };
+    let usual = filled(1);
+    let many = filled(1_000);
+    assert!(many >= usual * 3 / 4, "{many} values instead of {usual}");
+}

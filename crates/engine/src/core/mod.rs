@@ -118,15 +118,15 @@ impl Core {
         } else {
             options.heads
         };
-        // Many heads on a small budget would leave nothing to clean: a head takes a segment, and so
-        // does its survivor.
-        let heads = heads
-            .min((memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize)
-            .clamp(1, crate::log::HEADS_MAX);
+        // Many heads or cleaners on a small budget would leave nothing to clean: a head takes a
+        // segment, and so does its survivor, and so does a cleaner.
+        let bearable = (memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize;
+        let heads = heads.min(bearable).clamp(1, crate::log::HEADS_MAX);
         let nodes = topology.nodes();
         let helpers = nodes.max(heads / 4);
         let cleaners = options
             .cleaners
+            .min(bearable.max(1))
             .max(nodes * usize::from(options.cleaners > 0));
         let contexts = cleaners + helpers;
         // Without a log deletes write nothing, but an update in a full store needs a window to
