@@ -165,6 +165,10 @@ fn any_bytes_go_in_and_out() {
         .expect(0, "4\n");
     server.ask_with(&["set", "empty", "-"], b"").expect(0, "");
     server.ask(&["get", "empty"]).expect(0, "\n");
+    // `yes | duramen set k -` read for ever.
+    server
+        .ask_with(&["set", "long", "-"], &vec![b'x'; (1 << 20) + 1])
+        .expect_error(2, "longer than 1048576 bytes");
     // A shell can pass a key that is not UTF-8.
     use std::os::unix::ffi::OsStrExt as _;
     let key = std::ffi::OsStr::from_bytes(b"k\xff");

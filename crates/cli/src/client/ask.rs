@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Instant;
 
+use duramen_base::limits::VALUE_BYTES_MAX;
 use duramen_wire::resp::Reply;
 use serde_json::{Value, json};
 
@@ -175,11 +176,17 @@ fn value_of(argument: &OsStr) -> Result<Vec<u8>, Failure> {
     }
     let mut value = Vec::new();
     io::stdin()
+        .take(VALUE_BYTES_MAX as u64 + 1)
         .read_to_end(&mut value)
         .map_err(|reason| Failure::Input {
             what: "the value from standard input".to_owned(),
             reason,
         })?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Failure::Usage(format!(
+            "the value on standard input is longer than {VALUE_BYTES_MAX} bytes"
+        )));
+    }
     Ok(value)
 }
 
