@@ -333,7 +333,8 @@ def test_a_connection_on_which_no_coordinator_answers_is_given_up(place):
                         other.sendall(data)
 
     proxy = Proxy(cluster.coordinators[0], cluster)
-    cluster.coordinator_addresses = lambda: [f"127.0.0.1:{proxy.port}"]
+    absent = harness.free_port()  # an answer or an error of another coordinator ends no silence of this one
+    cluster.coordinator_addresses = lambda: [f"127.0.0.1:{proxy.port}", f"127.0.0.1:{absent}"]
 
     def silent_until_they_come_again():
         proxy.silent, known = True, len(proxy.open)

@@ -579,12 +579,13 @@ impl<M: Send + 'static> Hub<M> {
 
     fn open_link(&mut self, number: usize) {
         let link = self.links.get_mut(number);
-        match link.address.parse() {
-            Ok(address) => {
-                link.addresses.begin(vec![address]);
+        let is_given = link.address.parse().ok().map(|address| vec![address]);
+        match is_given.or_else(|| link.take_found(self.now)) {
+            Some(addresses) => {
+                link.addresses.begin(addresses);
                 self.try_next(number);
             }
-            Err(_) => {
+            None => {
                 link.state = State::Resolving;
                 let until = self.now + LOOKUP_PATIENCE;
                 link.lookup_until = until;
@@ -607,6 +608,11 @@ impl<M: Send + 'static> Hub<M> {
         };
         link.is_looking_up = false;
         if link.state != State::Resolving {
+            if let Ok(addresses) = addresses // L1
+                && !link.addresses.learn(&addresses)
+            {
+                link.keep_found(self.now, addresses);
+            }
             return;
         }
         match addresses {

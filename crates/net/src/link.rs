@@ -4,7 +4,8 @@
 //! **Invariants**
 //! - L1: a peer that was reached once stays reachable while its name cannot be looked up: the link
 //!   uses the address of its last valid hello. A refusal there never counts as the peer's end: the
-//!   name may have another address by now.
+//!   name may have another address by now. A lookup that ends late counts for the attempt that is
+//!   under way, or for the next one: each attempt may give up before its own lookup ends.
 
 use crate::Reason;
 use crate::connection::ConnectionId;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// An unused link is dropped after this time.
 const IDLE: Duration = Duration::from_secs(60);
+/// The result of a lookup that no attempt waited for is used within this time.
+const FOUND: Duration = Duration::from_secs(10);
 /// Most addresses of dropped links that are kept: more than all servers of a cluster.
 const DROPPED_MAX: usize = 20_000;
 
@@ -62,6 +65,16 @@ impl Addresses {
         self.begin(Vec::from_iter(self.good));
         self.unknown = Some(reason.to_owned());
         self.good.is_some()
+    }
+
+    /// The lookup that this attempt did not wait for has ended. False: the attempt had waited.
+    pub fn learn(&mut self, addresses: &[SocketAddr]) -> bool {
+        if self.unknown.take().is_none() {
+            return false;
+        }
+        let others = addresses.iter().filter(|at| Some(**at) != self.trying);
+        self.left.extend(others);
+        true
     }
 
     /// The next address, and whether more follow.
@@ -110,6 +123,8 @@ pub(crate) struct Link {
     pub addresses: Addresses,
     /// A lookup of its name has not ended.
     pub is_looking_up: bool,
+    /// The result of a lookup that ended between two attempts.
+    found: Option<(Instant, Vec<SocketAddr>)>,
     /// Until then the attempt waits for it, if it could do without.
     pub lookup_until: Instant,
     /// Output that waits for the other side's hello.
@@ -146,6 +161,17 @@ impl Link {
         let moves = |end: u64| has_received || has_sent && end > before;
         let questions = self.outstanding.iter();
         found.extend(questions.filter(|(_, end)| moves(**end)).map(|(id, _)| *id));
+    }
+
+    /// Keeps the result of a lookup for the next attempt.
+    pub fn keep_found(&mut self, now: Instant, addresses: Vec<SocketAddr>) {
+        self.found = Some((now, addresses));
+    }
+
+    pub fn take_found(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
+        let found = self.found.take();
+        let recent = found.filter(|(at, _)| now < *at + FOUND);
+        recent.map(|(_, addresses)| addresses)
     }
 
     /// An answer arrived: the peer works.
@@ -203,6 +229,7 @@ impl Links {
                 ..Addresses::default()
             },
             is_looking_up: false,
+            found: None,
             lookup_until: now,
             queue: Output::default(),
             outstanding: BTreeMap::new(),

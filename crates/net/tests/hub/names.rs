@@ -1,10 +1,10 @@
 //! A peer stays reachable while its name cannot be looked up (link::L1).
 
-use super::{answer, ask, hub, is_told, limits, until};
+use super::{answer, ask, hub, impatient, is_told, limits, until};
 use duramen_net::{Event, Hub, Options, Payload, Reason};
 use duramen_wire::native::codec::Role;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 const WORKS: u32 = 0;
@@ -67,5 +67,57 @@ fn a_peer_is_reached_where_it_was_while_its_name_is_unknown() {
     ask(&mut client, "other:1", 5, Payload::None);
     is_told(&mut client, |reason| {
         matches!(reason, Reason::Unreachable(_))
+    });
+}
+
+/// Lookups took longer than an attempt waits, and each attempt ended before its own lookup: a peer
+/// with a new address was never reached, while its old address was silent.
+#[test]
+fn a_lookup_that_ends_late_leads_to_the_new_address() {
+    static MOVED: AtomicBool = AtomicBool::new(false);
+    fn resolve(name: &str) -> std::io::Result<Vec<SocketAddr>> {
+        let port = name.split_once(':').expect("a port").1;
+        let host = match MOVED.load(Ordering::SeqCst) {
+            true => {
+                std::thread::sleep(Duration::from_millis(800));
+                "127.0.0.2"
+            }
+            false => "127.0.0.1",
+        };
+        Ok(vec![format!("{host}:{port}").parse().expect("one")])
+    }
+    let mut client: Hub<u32> = Hub::new(Options {
+        limits: impatient(),
+        resolve,
+        ..Options::new(Role::Server, "here")
+    })
+    .expect("a hub");
+    let mut old = hub(Role::Server, "here", limits());
+    let at = old
+        .listen("127.0.0.1:0".parse().expect("one"))
+        .expect("it listens");
+    let name = format!("peer:{}", at.port());
+    ask(&mut client, &name, 1, Payload::None);
+    until(&mut [&mut old, &mut client], |n, hub, event| {
+        answer(hub, &event);
+        n == 1 && matches!(event, Event::Answer { .. })
+    });
+    drop(old);
+    is_told(&mut client, |reason| *reason == Reason::Ended);
+    MOVED.store(true, Ordering::SeqCst);
+    let _silent = std::net::TcpListener::bind(at).expect("it listens");
+    let mut new = hub(Role::Server, "here", limits());
+    let there = SocketAddr::new("127.0.0.2".parse().expect("one"), at.port());
+    new.listen(there).expect("it listens");
+    ask(&mut client, &name, 2, Payload::None);
+    let mut request = 2;
+    until(&mut [&mut new, &mut client], |n, hub, event| {
+        answer(hub, &event);
+        if n == 1 && matches!(event, Event::Unanswered { .. }) {
+            request += 1;
+            assert!(request < 6, "it is never reached");
+            ask(hub, &name, request, Payload::None);
+        }
+        n == 1 && matches!(event, Event::Answer { .. })
     });
 }

@@ -13,7 +13,8 @@
 
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
-use super::node_thread::{NodeThread, Parts, SILENT_COORDINATOR};
+use super::node_thread::{NodeThread, Parts};
+use super::silence::Silence;
 use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
 use crate::durability::warn_if_open_to_others;
@@ -206,8 +207,7 @@ struct Search<'a> {
     request: u64,
     /// Coordinators of other clusters.
     foreign: BTreeSet<String>,
-    /// The time of the last answer, or of the last connection that was given up.
-    heard: Instant,
+    silence: Silence,
     /// The last logged reason, and its time.
     said: Option<(String, Instant)>,
 }
@@ -221,7 +221,7 @@ impl<'a> Search<'a> {
             at: 0,
             request: 0,
             foreign: BTreeSet::new(),
-            heard: Instant::now(),
+            silence: Silence::default(),
             said: None,
         }
     }
@@ -256,6 +256,9 @@ impl<'a> Search<'a> {
     /// # Errors
     /// The reason why it did not give the settings.
     fn ask(&mut self, address: &str) -> Result<Option<ClusterSettings>, String> {
+        if self.silence.asks(address) {
+            self.hub.close_links(address);
+        }
         self.request += 1;
         let request = self.request;
         let envelope = Envelope {
@@ -281,13 +284,17 @@ impl<'a> Search<'a> {
                         request: of,
                         message,
                         ..
-                    } if of == request => match self.settings_in(&message) {
-                        Ok(settings) => return Ok(Some(settings)),
-                        Err(reason) => why = Some(reason),
-                    },
+                    } if of == request => {
+                        self.silence.heard(address);
+                        match self.settings_in(&message) {
+                            Ok(settings) => return Ok(Some(settings)),
+                            Err(reason) => why = Some(reason),
+                        }
+                    }
                     Event::Unanswered {
                         address, reason, ..
                     } => {
+                        self.silence.heard(&address);
                         why = Some(advised(&reason));
                         if is_foreign(&reason) {
                             self.foreign.insert(address);
@@ -301,12 +308,6 @@ impl<'a> Search<'a> {
                     _ => {}
                 }
             }
-        }
-        if why.is_some() {
-            self.heard = Instant::now();
-        } else if self.heard.elapsed() > SILENT_COORDINATOR {
-            self.heard = Instant::now();
-            self.hub.close_links(address);
         }
         Err(why.unwrap_or_else(|| "no answer".to_owned()))
     }

@@ -7,6 +7,7 @@ mod identity;
 mod keeper;
 mod life;
 mod node_thread;
+mod silence;
 mod workers;
 
 pub(crate) use home::is_home;

@@ -13,6 +13,7 @@
 use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::{Mail, SAY_AGAIN, advised};
+use super::silence::Silence;
 use super::workers::{Chores, Workers};
 use crate::clock::now_ms;
 use crate::durability::Durability;
@@ -49,8 +50,6 @@ const MOVING_EVERY_US: u64 = 100_000;
 
 /// An id that could not be stored is stored again after this time.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
-/// A coordinator that leaves everything unanswered for this long is asked through a new connection.
-pub(super) const SILENT_COORDINATOR: Duration = Duration::from_secs(5);
 /// A question without an answer for this long gets an error: its sender repeats it much sooner.
 const ANSWER_US_MAX: u64 = 30_000_000;
 
@@ -75,7 +74,8 @@ pub(super) struct Parts {
 
 /// A request sent by this member, with its kind of receiver.
 enum PendingCall {
-    Coordinator(Token),
+    /// With its address.
+    Coordinator(Token, String),
     Peer(PeerCall),
 }
 
@@ -93,8 +93,7 @@ pub(super) struct NodeThread {
     membership: Option<Arc<Membership>>,
     asked: HashMap<u64, PendingCall>,
     next_ask: u64,
-    /// The time of the first request to a coordinator since the last answer from one.
-    coordinator_silent: Option<Instant>,
+    silence: Silence,
     /// Questions that wait for an answer.
     questions: HashMap<u64, Waiting>,
     next_question: u64,
@@ -127,7 +126,7 @@ impl NodeThread {
             membership: None,
             asked: HashMap::new(),
             next_ask: 1 << 32, // disjoint from the requests sent before there was a node
-            coordinator_silent: None,
+            silence: Silence::default(),
             questions: HashMap::new(),
             next_question: 0,
             could_read: false,
@@ -193,7 +192,7 @@ impl NodeThread {
         let calls: Vec<PeerCall> = calls
             .filter_map(|asked| match asked {
                 PendingCall::Peer(call) => Some(*call),
-                PendingCall::Coordinator(_) => None,
+                PendingCall::Coordinator(..) => None,
             })
             .collect();
         if !calls.is_empty() {
@@ -402,8 +401,8 @@ impl NodeThread {
             return;
         };
         let reply = decode_reply(&message.frame());
-        if matches!(asked, PendingCall::Coordinator(_)) {
-            self.coordinator_silent = None;
+        if let PendingCall::Coordinator(_, address) = &asked {
+            self.silence.heard(address);
         }
         if let Ok(Reply::Coordinator(CoordinatorAnswer::Refused(why @ Refusal::NotReady { .. }))) =
             &reply
@@ -417,7 +416,7 @@ impl NodeThread {
             self.hear_cluster_id(answer, cluster_id);
         }
         let input = match (asked, reply) {
-            (PendingCall::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
+            (PendingCall::Coordinator(token, _), Ok(Reply::Coordinator(answer))) => {
                 NodeInput::Member(Input::Answered { token, answer })
             }
             (PendingCall::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
@@ -490,6 +489,7 @@ impl NodeThread {
             }
         }
         self.say_foreign(address, reason);
+        self.silence.heard(address);
         for request in requests {
             if let Some(asked) = self.asked.remove(request) {
                 self.tell(not_answered(&asked));
@@ -561,13 +561,10 @@ impl NodeThread {
     }
 
     fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
-        let silent = *self.coordinator_silent.get_or_insert_with(Instant::now);
-        if silent.elapsed() > SILENT_COORDINATOR {
-            // Something between may keep the connection to one that is gone.
-            self.coordinator_silent = None;
+        if self.silence.asks(address) {
             self.parts.hub.close_links(address);
         }
-        let request = self.asks(PendingCall::Coordinator(token));
+        let request = self.asks(PendingCall::Coordinator(token, address.to_owned()));
         let envelope = Envelope {
             request,
             target: ServerId::NONE,
@@ -695,7 +692,9 @@ fn role_of(question: &Peer) -> Role {
 
 fn not_answered(asked: &PendingCall) -> NodeInput {
     match asked {
-        PendingCall::Coordinator(token) => NodeInput::Member(Input::Unanswered { token: *token }),
+        PendingCall::Coordinator(token, _) => {
+            NodeInput::Member(Input::Unanswered { token: *token })
+        }
         PendingCall::Peer(call) => NodeInput::PeerAnswered {
             call: *call,
             answer: None,

@@ -302,9 +302,7 @@ impl Reactor {
         let alone = self.shared.membership().is_none();
         let durability = self.shared.durability().filter(|_| alone);
         let failure = durability.and_then(|durability| durability.failure());
-        if failure.is_some() {
-            self.shared.commands.note_failed_log();
-        }
+        self.shared.commands.note_failed_log(failure.is_some());
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
         // Releasing runs no request, so no token was added meanwhile.

@@ -182,9 +182,15 @@ impl CommandState {
         }
     }
 
-    /// The log has failed for good.
-    pub(crate) fn note_failed_log(&self) {
-        self.gate.fetch_or(global::FAILED, Ordering::Relaxed);
+    /// Whether the log fails now, for a while or for ever.
+    pub(crate) fn note_failed_log(&self, fails: bool) {
+        if fails == (self.gate() & global::FAILED != 0) {
+            return; // a write to the gate would cost all threads a cache miss
+        }
+        match fails {
+            true => self.gate.fetch_or(global::FAILED, Ordering::Relaxed),
+            false => self.gate.fetch_and(!global::FAILED, Ordering::Relaxed),
+        };
     }
 
     /// A number that differs from an earlier one if SWAPDB put another table behind the database
