@@ -2,6 +2,7 @@
 of these tests are served by one thread."""
 
 import contextlib
+import os
 import select
 import threading
 import time
@@ -198,7 +199,19 @@ def test_a_rewrite_of_the_configuration_waits_alone_for_its_disk(hanging_disk, s
             for command in [("PING",), ("CONFIG", "SET", "maxclients", 1002), ("CONFIG", "GET", "maxclients")]:
                 assert seconds(lambda command=command: other.call(*command)) < AT_ONCE_S, command
             assert not has_reply(wire)
+            # Each request left a thread behind.
+            threads = lambda: len(os.listdir(f"/proc/{server.process.pid}/task"))
+            before, impatient = threads(), [server.connect() for _ in range(30)]
+            for one in impatient:
+                one.send(encode("CONFIG", "REWRITE"))
+            time.sleep(0.5)
+            assert threads() <= before
+            for one in impatient[:15]:
+                one.close()
         assert wire.reply() == b"OK"
-        assert "maxclients = 100" in config.read_text()
+        for one in impatient[15:]:
+            assert one.reply() == b"OK"
+            one.close()
+        assert "maxclients = 1002" in config.read_text(), "the last ones have read it after it was set"
         assert other.call("CONFIG", "REWRITE") == b"OK"
         assert config.read_text() == "maxclients = 1002\n"

@@ -210,20 +210,27 @@ impl Life {
         if silent.is_empty() || has_bug(Bug::SilentWaited) {
             return Vec::new();
         }
-        match self.others_suffice(me, members, &silent) {
+        match self.others_suffice(me, members, &silent, true) {
             true => silent.into_iter().collect(),
             false => Vec::new(),
         }
     }
 
-    /// Whether there are enough other backups, and as many as these.
-    fn others_suffice(&self, me: ServerId, members: &Members, bad: &BTreeSet<BackupId>) -> bool {
+    /// Whether there are enough other backups, and as many as these; with the slow ones, or without.
+    fn others_suffice(
+        &self,
+        me: ServerId,
+        members: &Members,
+        bad: &BTreeSet<BackupId>,
+        with_slow: bool,
+    ) -> bool {
+        let is_slow = |server| with_slow && self.lost.get(&server).is_some_and(|lost| lost.is_slow);
         let others = members.up().filter(|entry| {
             let backup = BackupId(entry.server.number());
             entry.roles.backup
                 && entry.server != me
                 && !entry.draining
-                && !self.is_lost_for_now(entry.server)
+                && (!self.is_lost_for_now(entry.server) || is_slow(entry.server))
                 && !bad.contains(&backup)
         });
         others.count() >= bad.len().max(self.settings.replicas as usize)
@@ -238,7 +245,7 @@ impl Life {
             return Vec::new();
         }
         let backups = slow.iter().map(|slow| slow.backup).collect();
-        let suffice = self.others_suffice(me, members, &backups);
+        let suffice = self.others_suffice(me, members, &backups, false);
         if !suffice && now_us < self.say_slow_us {
             return Vec::new();
         }

@@ -11,6 +11,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::{Kind, SETTINGS, ServerConfig, Setting};
+use crate::durability::Outcome;
 use crate::error::ServerError;
 use crate::seldom::seldom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use std::io::{self, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::de::{DeTable, DeValue};
 
@@ -100,13 +101,19 @@ pub fn written(setting: &Setting, value: String) -> String {
     }
 }
 
+/// The requested rewrites. The disk may hang: one runs and one waits, however many are requested.
+#[derive(Default)]
+struct Rewrites {
+    is_running: bool,
+    next: Option<Arc<Outcome>>,
+}
+
 /// The file with which a server was started.
 pub struct ConfigFile {
     path: PathBuf,
     /// Names of the settings that `CONFIG SET` has changed since the start.
     changed: Mutex<BTreeSet<&'static str>>,
-    /// Held by a rewrite, which may wait for the disk: one at a time.
-    rewriting: Mutex<()>,
+    rewrites: Mutex<Rewrites>,
     /// Settings and values that rewrites have put into the file.
     rewritten: Mutex<BTreeMap<&'static str, String>>,
 }
@@ -117,7 +124,7 @@ impl ConfigFile {
         ConfigFile {
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             changed: Mutex::default(),
-            rewriting: Mutex::default(),
+            rewrites: Mutex::default(),
             rewritten: Mutex::default(),
         }
     }
@@ -143,8 +150,29 @@ impl ConfigFile {
         std::mem::take(&mut rewritten)
     }
 
+    fn rewrites(&self) -> MutexGuard<'_, Rewrites> {
+        self.rewrites.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests a rewrite that reads the settings after this call. `true`: the caller must start a
+    /// thread for [`next_rewrite`](Self::next_rewrite), or call it until it returns `None`.
+    pub(crate) fn request_rewrite(&self) -> (Arc<Outcome>, bool) {
+        let mut rewrites = self.rewrites();
+        let next = Arc::clone(rewrites.next.get_or_insert_default());
+        (next, !std::mem::replace(&mut rewrites.is_running, true))
+    }
+
+    /// The rewrite to be carried out now; `None`: the thread ends.
+    pub(crate) fn next_rewrite(&self) -> Option<Arc<Outcome>> {
+        let mut rewrites = self.rewrites();
+        let next = rewrites.next.take();
+        rewrites.is_running = next.is_some();
+        next
+    }
+
     /// Writes the settings that `CONFIG SET` changed into the file, where the file differs.
-    /// `running` returns the current settings. Blocks until the file is on disk.
+    /// `running` returns the current settings. Blocks until the file is on disk; one thread at a
+    /// time.
     ///
     /// # Errors
     /// [`ServerError::File`] or [`ServerError::Config`]: the file is unchanged, or new and
@@ -153,10 +181,6 @@ impl ConfigFile {
         &self,
         running: impl FnOnce() -> Arc<ServerConfig>,
     ) -> Result<(), ServerError> {
-        let _alone = self
-            .rewriting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         // A link stays a link: its target is rewritten.
         let path = std::fs::canonicalize(&self.path)
             .map_err(|source| failed("find", &self.path, source))?;

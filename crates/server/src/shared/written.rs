@@ -2,6 +2,7 @@
 //! flush before a stop have their own threads.
 
 use super::{Message, Shared, Stop};
+use crate::config::ConfigFile;
 use crate::durability::{Durability, Job, Outcome, Target};
 use crate::seldom::seldom;
 use std::sync::{Arc, mpsc};
@@ -86,21 +87,32 @@ impl Shared {
     ///
     /// # Errors
     /// A text, if no thread can be started.
-    pub(crate) fn rewrite_config(&self) -> Result<Arc<Outcome>, String> {
-        let outcome = Arc::new(Outcome::default());
-        let (shared, ends) = (self.this(), Arc::clone(&outcome));
+    pub(crate) fn rewrite_config(&self, file: &ConfigFile) -> Result<Arc<Outcome>, String> {
+        let (outcome, is_first) = file.request_rewrite();
+        if !is_first {
+            return Ok(outcome);
+        }
+        let shared = self.this();
         let rewrite = move || {
             let Some(shared) = shared else { return };
-            let file = shared.config_file.as_ref();
-            let result = file.map_or(Ok(()), |file| file.rewrite(|| shared.config()));
-            ends.end(result.map_err(|error| format!("Rewriting config file: {error}")));
-            shared.wake_for_commit();
+            let Some(file) = &shared.config_file else {
+                return;
+            };
+            while let Some(outcome) = file.next_rewrite() {
+                let result = file.rewrite(|| shared.config());
+                outcome.end(result.map_err(|error| format!("Rewriting config file: {error}")));
+                shared.wake_for_commit();
+            }
         };
         let thread = std::thread::Builder::new().name("rewrite".to_owned());
-        match thread.spawn(rewrite) {
-            Ok(_) => Ok(outcome),
-            Err(error) => Err(format!("ERR cannot start a thread: {error}")),
-        }
+        thread.spawn(rewrite).map_err(|error| {
+            let text = format!("cannot start a thread: {error}");
+            while let Some(outcome) = file.next_rewrite() {
+                outcome.end(Err(text.clone())); // another client may wait for it too
+            }
+            format!("ERR {text}")
+        })?;
+        Ok(outcome)
     }
 
     /// Starts a snapshot on its own thread.

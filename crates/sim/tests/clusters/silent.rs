@@ -120,3 +120,34 @@ fn a_slow_disk_that_sets_the_pace_is_found() {
     let waited = |seed| operations_beside_a_slow_disk(seed, Some(Bug::SlowWaited));
     assert!((1..=5).any(|seed| waited(seed) < 100));
 }
+
+/// The slow backup did not count as another one, so the hung one was waited for.
+#[test]
+fn a_disk_that_hangs_beside_a_slow_one_holds_up_nobody() {
+    for seed in 1..=5 {
+        let mut plan = Plan::calm(seed, 4, 2);
+        plan.load_us = 12 * SECOND + CUT_US;
+        plan.think_us = 50_000;
+        plan.tablets = 4;
+        let slow = Fault::SlowDisk {
+            server: 0,
+            extra_us: 700_000,
+            for_us: 15 * SECOND + CUT_US,
+        };
+        let hung = Fault::SlowDisk {
+            server: 1,
+            extra_us: CUT_US,
+            for_us: CUT_US,
+        };
+        plan.faults = vec![(2 * SECOND, slow), (12 * SECOND, hung)];
+        let outcome = run(plan);
+        let found = outcome.violations;
+        assert!(found.is_empty(), "seed {seed}: {found:?}");
+        // The last 10 s in which the disk hangs.
+        let late = 2 * SECOND + CUT_US..12 * SECOND + CUT_US;
+        let events = outcome.history.events.iter();
+        let done = events.filter(|event| late.contains(&event.to_us)).count();
+        println!("seed {seed}: {done} operations");
+        assert!(done > 30, "seed {seed}: {done} operations");
+    }
+}

@@ -212,15 +212,14 @@ pub(crate) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-/// Waits for the disk on the client's thread, as Redis does: this is rare, and `+OK` must mean that
-/// the file is written.
+/// The reply waits until the file is on disk.
 pub(crate) fn rewrite(ctx: &mut Context<'_>) -> Done {
-    if ctx.shared.config_file.is_none() {
+    let Some(file) = &ctx.shared.config_file else {
         return Err(Failure::Text(
             "ERR The server is running without a config file",
         ));
-    }
-    let outcome = ctx.shared.rewrite_config()?;
+    };
+    let outcome = ctx.shared.rewrite_config(file)?;
     ctx.ok()?;
     ctx.client.wait.then(Until::Rewritten(outcome), b"+OK\r\n");
     ctx.client.verdict = Verdict::Held;

@@ -15,6 +15,7 @@ use crate::durability::{Job, Outcome};
 use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};
+use duramen_wire::resp::{Encoder, Protocol};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -174,7 +175,7 @@ impl Wait {
         let done = |result: Option<Result<(), String>>| match result {
             None => State::Waiting { deadline_ms: 0 },
             Some(Ok(())) => State::Over,
-            Some(Err(why)) => instead(format!("-ERR {why}\r\n").into_bytes()),
+            Some(Err(why)) => instead(error(&why)),
         };
         match &more.until {
             Until::Reached {
@@ -201,6 +202,13 @@ impl Wait {
             },
         }
     }
+}
+
+/// An error reply: line ends in the text become spaces.
+fn error(why: &str) -> Vec<u8> {
+    let mut reply = Vec::new();
+    Encoder::new(&mut reply, Protocol::default()).error(format!("ERR {why}"));
+    reply
 }
 
 impl Client {
