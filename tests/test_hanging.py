@@ -166,8 +166,8 @@ def test_an_exchange_of_databases_holds_up_only_their_data(hanging_disk, start):
     """One SWAPDB while the disk hung stopped PING and everything else for all clients, even that of
     a database with itself."""
     server = serve(start, hanging_disk, "synced")
-    with server.connect() as wire, server.connect() as other, server.connect() as third:
-        for db in (7, 8, 0):
+    with server.connect() as wire, server.connect() as other, server.connect() as third, server.connect() as mover:
+        for db in (9, 7, 8, 0):
             wire.call("SELECT", db)
             wire.call("SET", "k", db)
         third.call("SELECT", 7)
@@ -182,8 +182,21 @@ def test_an_exchange_of_databases_holds_up_only_their_data(hanging_disk, start):
             third.send(encode("GET", "k"))
             time.sleep(0.5)
             assert not has_reply(third), "it shows the exchange"
+            # What depends on no data does not wait, ...
+            assert seconds(lambda: mover.call("MULTI")) < AT_ONCE_S
+            for command in [("SELECT", 7), ("SET", "new", "v"), ("COPY", "k", "copied", "DB", 9)]:
+                assert mover.call(*command) == b"QUEUED"
+            mover.send(encode("EXEC"))
+            time.sleep(0.5)
+            # ... but what comes from an exchanged database does.
+            wire.call("SELECT", 9)
+            wire.send(encode("GET", "copied"))
+            time.sleep(0.5)
+            assert not has_reply(wire), "it shows the exchange"
         assert other.reply() == b"OK"
         assert third.reply() == b"8"
+        assert mover.reply() == [b"OK", b"OK", 1]
+        assert wire.reply() == b"8"
 
 
 def test_a_rewrite_of_the_configuration_waits_alone_for_its_disk(hanging_disk, start, tmp_path):

@@ -214,6 +214,20 @@ impl CommandState {
         None
     }
 
+    /// I2: COPY and MOVE make data of one table visible in another one.
+    pub(crate) fn spread_exchange(&self, from: TableId, to: TableId) {
+        if self.gate() & global::EXCHANGED == 0 {
+            return;
+        }
+        let is_concerned = |db: &u8| [Some(from), Some(to)].contains(&self.table(*db));
+        let concerned = (0..DBS as u8).filter(is_concerned);
+        let both = concerned.fold(0, |both, db| both | 1 << db);
+        let mut exchanged = self.exchanged();
+        if exchanged.1 & both != 0 {
+            exchanged.1 |= both;
+        }
+    }
+
     fn exchanged(&self) -> MutexGuard<'_, (Position, u16)> {
         self.exchanged
             .lock()

@@ -284,6 +284,7 @@ impl Group {
                     let mut access = Access::Guarded(&mut guard);
                     if step.is_here(spec, env, turn, &mut access) {
                         step.execute(spec, env, turn, access, true);
+                        databases::observe(env.shared, env.local, turn.client, spec);
                         if turn.client.verdict == Verdict::Cold {
                             step.show_again(turn);
                         }
@@ -296,7 +297,6 @@ impl Group {
             }
             _ => {
                 step.run(env, turn, Access::Session(session), &mut self.ran);
-                databases::observe(env.shared, env.local, turn.client, &planned.resolved);
             }
         }
         true
@@ -429,8 +429,13 @@ impl Step<'_> {
                 if env.member.is_some() && !self.is_here(spec, env, turn, &mut access) {
                     return;
                 }
+                let has_own_guard = matches!(access, Access::Session(_));
                 let done = self.execute(spec, env, turn, access, false);
                 *ran += u64::from(done);
+                if has_own_guard {
+                    // Databases may have been exchanged since the gate was looked at.
+                    databases::observe(env.shared, env.local, turn.client, spec);
+                }
             }
             _ => {
                 if !self.run_slowly(env, turn, access, ran) {
@@ -570,6 +575,7 @@ impl Step<'_> {
                 if !done {
                     return true; // it is made silent when it runs to its end
                 }
+                databases::observe(env.shared, env.local, turn.client, spec);
             }
             Admitted::Answered => {
                 turn.client.flushing = None;
@@ -577,7 +583,7 @@ impl Step<'_> {
             }
             Admitted::Later => return false,
         }
-        databases::observe(env.shared, env.local, turn.client, &self.planned.resolved);
+        databases::halt_if_failed(env.shared, turn.client);
         if turn.client.verdict == Verdict::Cold {
             return true; // it is made silent when it runs to its end
         }

@@ -190,6 +190,9 @@ fn transfer_locked(
         room.remove(source_key);
     }
     ctx.set_aside(guard, *room)?;
+    if table != ctx.table {
+        ctx.shared.commands.spread_exchange(ctx.table, table);
+    }
     guard.write(table, to, target.key, &value, expires_at_ms)?;
     if target.moves {
         guard.remove(ctx.table, from, source_key)?;

@@ -8,13 +8,13 @@
 //! - I1: the stored object equals `State::dbs`, so data written to a database later is found there
 //!   after a restart.
 //! - I2: while a crash can still undo the exchange, every reply that depends on data of an
-//!   exchanged database waits for it ([`observe`]). No other reply does: the disk may hang or
-//!   fail.
+//!   exchanged database waits for it ([`observe`]), and so does a reply about data that COPY or MOVE
+//!   took from there. No other reply does: the disk may hang or fail. INFO counts keys of all
+//!   databases and does not wait.
 
 use super::context::{Context, Failure};
 use super::routing::tells_of_data;
-use super::spec::Run;
-use crate::exec::commands::lookup::Resolved;
+use super::spec::{Run, Spec};
 use crate::exec::state::client::{Client, DROPPED, Db};
 use crate::exec::state::local::Local;
 use crate::shared::Shared;
@@ -223,21 +223,23 @@ pub(crate) fn table_in(ctx: &mut Context<'_>, db: u8) -> Result<TableId, Failure
     }
 }
 
+/// While the log fails, each request is a turn of its own. To be called after each request.
+#[inline]
+pub(crate) fn halt_if_failed(shared: &Shared, client: &mut Client) {
+    client.halted |= shared.commands.gate() & global::FAILED != 0;
+}
+
 /// I2: to be called after a request ran, before its reply is sent.
 #[inline]
-pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Resolved) {
-    if shared.commands.gate() & (global::EXCHANGED | global::FAILED) != 0 {
+pub(crate) fn observe(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Spec) {
+    if shared.commands.gate() & global::EXCHANGED != 0 && tells_of_data(ran) {
         observe_slowly(shared, local, client, ran);
     }
 }
 
 #[cold]
-fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, ran: &Resolved) {
+fn observe_slowly(shared: &Shared, local: &mut Local, client: &mut Client, spec: &Spec) {
     let commands = &shared.commands;
-    client.halted |= commands.gate() & global::FAILED != 0;
-    let Some(spec) = ran.spec().filter(|spec| tells_of_data(spec)) else {
-        return;
-    };
     // Transactions, COPY and MOVE may reach several databases.
     let is_one = !matches!(spec.run, Run::Alone(_)) && !matches!(spec.name, "copy" | "move");
     let db = match client.db {
