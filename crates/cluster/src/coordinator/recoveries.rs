@@ -161,17 +161,18 @@ impl Coordinator {
         if recovery.log.is_some() || is_early || self.now_us < recovery.rest_until_us {
             return;
         }
-        let judged = recovery.collected.judge(&recovery.images);
         let copies = self.meta.settings.replicas as usize;
-        let judged = judged.and_then(|log| match recovery.collected.unproven(copies) {
+        let judged = recovery.collected.judge();
+        let judged = judged.and_then(|()| match recovery.collected.unproven(copies) {
             Some(segment) if recovery.waits_for_copies(self.now_us) => {
                 Err(Missing::Copies { segment })
             }
-            _ => Ok(log),
+            _ => Ok(()),
         });
-        match judged {
-            Ok(log) => self.begin_partitions(dead, log),
-            Err(missing) => recovery.waits_for = Some(missing.to_string()),
+        if let Err(missing) = judged {
+            recovery.waits_for = Some(missing.to_string());
+        } else if let Some(log) = recovery.collected.whole(&recovery.images) {
+            self.begin_partitions(dead, log);
         }
     }
 

@@ -14,6 +14,8 @@
 //! - G3: each listed segment needs a replica: of a closed one with exactly the recorded
 //!   certificate, of an open one at the recorded replication epoch or above. Otherwise the recovery
 //!   waits; it never recovers in parts (docs/traps.md, traps 1 and 23).
+//! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
+//!   some backup has it.
 //! - G5: data are sent to a head's segment only when the control log lists it on all its replicas
 //!   (replication::O2). So a replica with data of a head's segment that is newer than all that a
 //!   control segment lists proves that this control segment lacks its end: a disk that has silently
@@ -23,8 +25,6 @@
 //!   open segment, the newest control segment too, is judged by a replica that its backup wrote
 //!   itself or closed, or by as many as there are copies. Otherwise the recovery waits for more,
 //!   for a limited time ([`unproven`](Collected::unproven)): a copy may be gone for ever.
-//! - G4: all partitions replay the same image of an open segment, also in later attempts as long as
-//!   some backup has it.
 //!
 //! The answer of a single holder of each open segment that it wrote is enough, because it is
 //! fenced. The dead server (if it is not dead) can acknowledge nothing more without all holders of
@@ -74,6 +74,8 @@ struct ListedSegments {
     state: State,
     /// Listed, and not on any backup that has answered (G3). Kept up to date by each answer.
     missing: BTreeSet<SegmentId>,
+    /// The open data segments (G6).
+    open: Vec<SegmentId>,
 }
 
 /// A whole log, and the holders of its segments.
@@ -228,25 +230,24 @@ impl Collected {
         }
     }
 
-    /// The whole log, if it is there. `before`: images of open segments that an earlier attempt
-    /// used (G4).
+    /// Whether each segment of the log has a replica.
     ///
     /// # Errors
     /// The [`Missing`] part: wait for more answers.
-    pub(crate) fn judge(
-        &mut self,
-        before: &BTreeMap<SegmentId, Certificate>,
-    ) -> Result<Log, Missing> {
+    pub(crate) fn judge(&mut self) -> Result<(), Missing> {
         let wanted = match self.wanted.take() {
             Some(known) => known,
             None => self.look(),
         };
-        let judged = match &wanted {
-            Ok(wanted) => self.whole(wanted, before),
-            Err(missing) => Err(missing.clone()),
-        };
-        self.wanted = Some(wanted);
-        judged
+        let wanted = self.wanted.insert(wanted).as_ref();
+        let wanted = wanted.map_err(|missing| missing.clone())?;
+        match wanted.missing.first().copied() {
+            Some(first) if !has_bug(Bug::RecoversInParts) => Err(Missing::Segments {
+                first,
+                count: wanted.missing.len(),
+            }), // G3
+            _ => Ok(()),
+        }
     }
 
     /// An open segment of the judged log of which there are fewer than `copies` replicas, all of
@@ -274,10 +275,8 @@ impl Collected {
         if !is_proven(wanted.control, None) {
             return Some(wanted.control);
         }
-        let segments = wanted.state.segments.iter();
-        let mut open = segments.filter(|(_, of)| of.kind != Kind::Control && of.closed.is_none());
-        open.find(|(segment, listed)| !is_proven(**segment, Some(listed)))
-            .map(|(segment, _)| *segment)
+        let mut open = wanted.open.iter().copied();
+        open.find(|segment| !is_proven(*segment, wanted.state.segments.get(segment)))
     }
 
     /// The wanted segments, and the missing ones among them.
@@ -299,7 +298,10 @@ impl Collected {
             .filter(|(id, listed)| !is_there(listed, self.replicas(**id)))
             .map(|(id, _)| *id)
             .collect();
+        let is_open = |of: &Listed| of.kind != Kind::Control && of.closed.is_none();
+        let open = state.segments.iter().filter(|(_, of)| is_open(of));
         Ok(ListedSegments {
+            open: open.map(|(id, _)| *id).collect(),
             control,
             state,
             missing,
@@ -316,17 +318,10 @@ impl Collected {
         later.map(|(segment, _)| *segment)
     }
 
-    fn whole(
-        &self,
-        wanted: &ListedSegments,
-        before: &BTreeMap<SegmentId, Certificate>,
-    ) -> Result<Log, Missing> {
-        if let Some(first) = wanted.missing.first().copied()
-            && !has_bug(Bug::RecoversInParts)
-        {
-            let count = wanted.missing.len();
-            return Err(Missing::Segments { first, count }); // G3
-        }
+    /// The whole log, after it was [judged](Self::judge); `None`: it was not. `before`: images of
+    /// open segments that an earlier attempt used (G4).
+    pub(crate) fn whole(&self, before: &BTreeMap<SegmentId, Certificate>) -> Option<Log> {
+        let wanted = self.wanted.as_ref()?.as_ref().ok()?;
         let state = &wanted.state;
         let data = state
             .segments
@@ -335,7 +330,7 @@ impl Collected {
         let segments: Vec<RecoverSegment> = data
             .filter_map(|(id, listed)| self.image(*id, listed, before.get(id)))
             .collect();
-        Ok(Log {
+        Some(Log {
             control: wanted.control,
             segments: segments.into(),
             floors: state
