@@ -88,7 +88,8 @@ impl Client {
     /// Creates a table over `servers` servers.
     ///
     /// # Errors
-    /// A table of that name exists, or the coordinator refuses.
+    /// A table of that name exists, or the coordinator refuses. An equal table that exists is a
+    /// success if an answer was lost, whoever made it: do not use tables as locks.
     pub fn create_table(
         &self,
         name: &str,

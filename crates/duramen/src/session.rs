@@ -82,6 +82,20 @@ impl fmt::Debug for Session {
     }
 }
 
+/// S1: what a closure has written before a panic is waited for later.
+struct Pinned<'a, 'g> {
+    guard: Guard<'g>,
+    behind: &'a mut Position,
+}
+
+impl Drop for Pinned<'_, '_> {
+    fn drop(&mut self) {
+        if self.guard.has_position() {
+            self.behind.join(&self.guard.take_position());
+        }
+    }
+}
+
 impl Session {
     pub(crate) fn new(store: Arc<Store>) -> Result<Session, Error> {
         let engine = store.engine().session()?;
@@ -648,14 +662,17 @@ impl Session {
         run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
     ) -> Result<T, Error> {
         reentrancy::check(&self.store.engine)?;
-        let mut guard = self.engine.pin();
+        let mut pinned = Pinned {
+            guard: self.engine.pin(),
+            behind: &mut self.behind,
+        };
         if self.store.is_closed() {
             return Err(Error::Closed);
         }
-        let result = run(&mut guard);
-        guard.unlock_keys();
-        let position = guard.take_position();
-        drop(guard);
+        let result = run(&mut pinned.guard);
+        pinned.guard.unlock_keys();
+        let position = pinned.guard.take_position();
+        drop(pinned);
         // A refusal, too, may depend on data that a crash could lose.
         self.settle(&position)?;
         Ok(result?)

@@ -7,6 +7,7 @@ use duramen_backup::disk::{Disk, File, Front, Fronted};
 use duramen_backup::os::OsDisk;
 use duramen_engine::TableId;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,6 +152,27 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
         assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(session.get(T, b"after").unwrap().is_some());
+}
+
+/// The writes of a closure that panics were forgotten, and the next wait for them returned `Ok`.
+#[test]
+fn what_a_panicking_closure_has_written_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, faults) = faulty(dir.path());
+    let store = open(disk, dir.path(), true);
+    let mut session = store.session().unwrap();
+    faults.syncs_fail.store(true, Ordering::Release);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let half = |guard: &mut duramen_engine::Guard<'_>| -> Result<(), duramen_engine::Error> {
+            let hash = guard.hash(b"half");
+            guard.write(T, hash, b"half", b"value", None)?;
+            panic!("the closure's own");
+        };
+        session.batch(half)
+    }));
+    assert!(panicked.is_err());
+    let waited = session.wait_durable(Level::Synced);
+    assert!(matches!(waited, Err(Error::DiskFailed(_))), "{waited:?}");
 }
 
 /// docs/traps.md, trap 12: a failed sync never counts as successful, whatever the result of later

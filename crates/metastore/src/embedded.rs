@@ -197,10 +197,15 @@ impl MetaStore for Embedded {
         if !self.create_if_missing().map_err(named)? {
             return Ok(None);
         }
+        let place = || file_at(&self.path).map_err(|error| named(error.into()));
+        let before = place()?;
         match Database::open(&self.path) {
             Ok(database) => {
-                self.file = file_at(&self.path).map_err(|error| named(error.into()))?;
-                self.database = Some(database);
+                if place()? != before {
+                    let path = self.path.display();
+                    return Err(unavailable(format!("{path} was replaced meanwhile")));
+                }
+                (self.file, self.database) = (before, Some(database));
             }
             Err(DatabaseError::DatabaseAlreadyOpen) => return Ok(None),
             Err(error) => return Err(named(error.into())),

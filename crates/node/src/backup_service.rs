@@ -17,13 +17,13 @@
 //! - B7: a freed control segment does not come back by a late copy of its opening: it would look
 //!   like the newest one.
 //! - B8: a replica is dropped on its master's answer only if it has not changed since the request.
+//! - B9: a log that was fenced or dropped here is refused for ever: its server may be a zombie that
+//!   is cut off.
 //! - B10: a refused opening of a control segment is refused whenever it arrives again; one at a
 //!   higher epoch is another one. So its master may give the replica to another backup without any
 //!   trace here (replication::O13).
-//! - B11: an open replica from before this process is reported as such: nothing shows whether the
+//! - B11: an open replica from before this life is reported as such: nothing shows whether the
 //!   directory is an older copy of itself (collect::G6).
-//! - B9: a log that was fenced or dropped here is refused for ever: its server may be a zombie that
-//!   is cut off.
 //!
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step),
 //! one per call.
@@ -125,7 +125,7 @@ pub struct BackupService<T> {
     leases: HolderLease,
     /// Replicas that recovery reads first.
     primaries: BTreeSet<ReplicaId>,
-    /// Open replicas that an earlier process wrote (B11).
+    /// Open replicas that an earlier life wrote (B11).
     inherited: BTreeSet<ReplicaId>,
     /// The newest freed control segment of each log.
     freed_control: BTreeMap<ServerId, SegmentId>,
@@ -244,24 +244,8 @@ impl<T> BackupService<T> {
             answer,
             payload: Slice::default(),
         };
-        if let Err(answer) = self.check_master(sender, write.log) {
+        if let Err(answer) = self.may_write(sender, write) {
             return out.push(refuse(tag, answer));
-        }
-        let capacity = self.backup.geometry().segment_bytes;
-        if write.open && write.capacity > capacity {
-            let why = format!(
-                "segments have {capacity} bytes here, not {}",
-                write.capacity
-            );
-            return out.push(refuse(tag, invalid(&why)));
-        }
-        let gone = self.freed_control.get(&write.log).copied();
-        let opens_again = has_bug(Bug::FreedControlOpens);
-        if write.kind == Kind::Control && gone >= Some(write.segment) && !opens_again {
-            return out.push(refuse(tag, PeerAnswer::Unknown)); // B7
-        }
-        if write.kind == Kind::Control && self.has_refused(write) {
-            return out.push(refuse(tag, PeerAnswer::Busy)); // B10
         }
         let chunk = Chunk {
             segment: write.segment,
@@ -309,6 +293,28 @@ impl<T> BackupService<T> {
             leases_from_us: (write.kind == Kind::Control).then_some(now_us),
         };
         self.staged.insert(number, staged);
+    }
+
+    fn may_write(&self, sender: ServerId, write: &WriteReplica) -> Result<(), PeerAnswer> {
+        self.check_master(sender, write.log)?;
+        let capacity = self.backup.geometry().segment_bytes;
+        if write.open && write.capacity > capacity {
+            return Err(invalid(&format!(
+                "segments have {capacity} bytes here, not {}",
+                write.capacity
+            )));
+        }
+        if write.kind != Kind::Control {
+            return Ok(());
+        }
+        let gone = self.freed_control.get(&write.log).copied();
+        if gone >= Some(write.segment) && !has_bug(Bug::FreedControlOpens) {
+            return Err(PeerAnswer::Unknown); // B7
+        }
+        match self.has_refused(write) {
+            true => Err(PeerAnswer::Busy), // B10
+            false => Ok(()),
+        }
     }
 
     /// Since when, in microseconds, it has accepted no new segment for lack of room, and the

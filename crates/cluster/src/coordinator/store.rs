@@ -94,8 +94,8 @@ pub trait MetaStore: Send {
     /// Any [`Error`].
     fn commit(&mut self, batch: &Batch) -> Result<(), Error>;
 
-    /// Whether the leader's store is still at its place. To be called each second and before each
-    /// commit.
+    /// Whether the leader's store is still at its place. The leader calls this each second and
+    /// before each commit.
     ///
     /// # Errors
     /// [`Error::Unusable`]: it was removed or replaced, and no later start would find a commit.

@@ -58,8 +58,8 @@
  * ssd_error and ssd_error_message give details, for the calling thread. If flash fails while a page
  * that the program touches is being brought into RAM, no function can return the error: the library
  * writes one line to standard error ("duramen_alloc: the object at ... cannot be brought: ..."),
- * and the thread gets the signal of its access: SIGBUS (with mprotect: SIGSEGV). The content of an object is always the
- * content that was written to it.
+ * and the thread gets the signal of its access: SIGBUS (with mprotect: SIGSEGV). The content of an
+ * object is always the content that was written to it.
  */
 #ifndef DURAMEN_ALLOC_H
 #define DURAMEN_ALLOC_H
@@ -111,7 +111,8 @@ struct ssd_options {
 /* Opens the flash file, locks it and reserves addresses: milliseconds. Its data stays until the
  * first allocation that succeeds, so ssd_restore may come before; other functions too: nothing is
  * allocated then, so addresses are SSD_EPOINTER and counts are 0. After SSD_EINVAL, SSD_ENOMEM
- * (ram_bytes is too small), SSD_EBUSY, SSD_EDEVICE, SSD_EKERNEL, SSD_ESTATE or SSD_EFORKED it may be called again. */
+ * (ram_bytes is too small), SSD_EBUSY, SSD_EDEVICE, SSD_EKERNEL, SSD_ESTATE or SSD_EFORKED it may
+ * be called again. */
 int ssd_init(const struct ssd_options *options);
 
 /* Allocates `count` objects of `size` bytes, all zero, each at the beginning of pages of its own,

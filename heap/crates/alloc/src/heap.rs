@@ -7,7 +7,8 @@
 //!   store are within the budget; growth is taken from the cache before it is used.
 //! - A3: allocated data fits on flash: it was counted before an address was handed out.
 //! - A4: a page that the program has taken away (`madvise`) has its last saved content again when
-//!   it is touched; no code waits for it, nor touches it.
+//!   it is touched; no code waits for it, nor touches it. It must not take pages away while other
+//!   calls of the library or faults use the same pages: the header says so.
 //!
 //! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no
 //! lock of ours: no code of the library faults on a page of the arena (touch::T1).

@@ -379,9 +379,14 @@ pub fn malloc(bytes: usize) -> Result<*mut u8, Error> {
 pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     let whole = count.checked_mul(bytes);
     let whole = whole.ok_or_else(|| Error::Invalid(format!("{count} times {bytes} bytes")))?;
-    let block = malloc(whole)?;
-    heap_of(block as usize)?.zero_or_free(block as usize, whole)?;
-    Ok(block)
+    allocate(|heap| {
+        let block = heap.allocate_memory(whole)?;
+        // The first block of a heap is zeros already, and flash may fail after N1's last moment.
+        if signal::heap().is_some() {
+            heap.zero_or_free(block, whole)?;
+        }
+        Ok(block)
+    })
 }
 
 /// A block of `bytes` bytes with the content of the one at `block`, which is freed if the result is
