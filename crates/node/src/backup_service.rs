@@ -24,6 +24,8 @@
 //!   trace here (replication::O13).
 //! - B11: an open replica from before this life is reported as such: nothing shows whether the
 //!   directory is an older copy of itself (collect::G6).
+//! - B12: a request to sync with a payload is a probe: it is answered after a write to the disk,
+//!   also if there was nothing to sync.
 //!
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step),
 //! one per call.
@@ -122,6 +124,7 @@ pub struct BackupService<T> {
     staged: BTreeMap<u64, Staged<T>>,
     next: u64,
     syncs: Vec<(T, ServerId)>,
+    is_probed: bool,
     leases: HolderLease,
     /// Replicas that recovery reads first.
     primaries: BTreeSet<ReplicaId>,
@@ -154,6 +157,7 @@ impl<T> BackupService<T> {
             staged: BTreeMap::new(),
             next: 0,
             syncs: Vec::new(),
+            is_probed: false,
             leases: HolderLease::new(u64::from(config.read_lease_ms) * 1000, now_us),
             primaries: BTreeSet::new(),
             freed_control: BTreeMap::new(),
@@ -181,7 +185,10 @@ impl<T> BackupService<T> {
                 return self.write(now_us, tag, sender, write, payload, out);
             }
             Peer::SyncReplicas { log } => match self.check_master(sender, *log) {
-                Ok(()) => return self.syncs.push((tag, *log)),
+                Ok(()) => {
+                    self.is_probed |= !payload.is_empty(); // B12
+                    return self.syncs.push((tag, *log));
+                }
                 Err(answer) => answer,
             },
             Peer::FreeReplicas { log, segments } => self.free(sender, *log, segments),
@@ -363,6 +370,9 @@ impl<T> BackupService<T> {
         if !self.syncs.is_empty() {
             self.backup.commit(Level::Synced)?;
             self.backup.sync()?;
+            if std::mem::take(&mut self.is_probed) {
+                self.backup.note_clock()?;
+            }
         }
         for (tag, log) in std::mem::take(&mut self.syncs) {
             let is_fenced = self.backup.is_fenced(log.number());

@@ -216,21 +216,22 @@ impl Life {
         }
     }
 
-    /// Whether there are enough other backups, and as many as these; with the slow ones, or without.
+    /// Whether there are enough other backups, and as many as these. `any`: slow and draining ones
+    /// count, which are used if there are no others (placement::L5).
     fn others_suffice(
         &self,
         me: ServerId,
         members: &Members,
         bad: &BTreeSet<BackupId>,
-        with_slow: bool,
+        any: bool,
     ) -> bool {
-        let is_slow = |server| with_slow && self.lost.get(&server).is_some_and(|lost| lost.is_slow);
+        let is_slow = |server| self.lost.get(&server).is_some_and(|lost| lost.is_slow);
         let others = members.up().filter(|entry| {
             let backup = BackupId(entry.server.number());
             entry.roles.backup
                 && entry.server != me
-                && !entry.draining
-                && (!self.is_lost_for_now(entry.server) || is_slow(entry.server))
+                && (any || !entry.draining)
+                && (!self.is_lost_for_now(entry.server) || any && is_slow(entry.server))
                 && !bad.contains(&backup)
         });
         others.count() >= bad.len().max(self.settings.replicas as usize)
@@ -317,17 +318,22 @@ impl Life {
             return;
         }
         lost.state = LostState::TakenBack;
+        self.remote.forget_pace(backup); // what was slow then
         let entry = members.get(server);
         if let Some(entry) = entry.filter(|entry| entry.roles.backup && !entry.draining) {
             self.log().backup_up(member_of(entry, &self.settings));
         }
     }
 
-    /// Number of backups that are too slow to get new replicas now.
+    /// Number of backups that are slow: they get no new replicas now, or there are not enough
+    /// others.
     pub fn slow_backups(&self) -> usize {
-        let slow = self.lost.values();
-        slow.filter(|lost| lost.is_slow && lost.state != LostState::TakenBack)
-            .count()
+        let left = self.lost.iter();
+        let left = left.filter(|(_, lost)| lost.is_slow && lost.state != LostState::TakenBack);
+        let left = left.map(|(server, _)| *server);
+        let slow = self.remote.slow();
+        let slow = slow.iter().map(|slow| ServerId::from_number(slow.backup.0));
+        left.chain(slow).collect::<BTreeSet<_>>().len()
     }
 }
 

@@ -121,7 +121,7 @@ impl Node {
         life.map(|life| life.log().placed()).unwrap_or_default()
     }
 
-    /// Number of backups that are too slow to get new replicas of this member's log now.
+    /// Number of backups that are much slower than the others.
     pub fn slow_backups(&self) -> usize {
         self.life.as_ref().map_or(0, Life::slow_backups)
     }

@@ -20,7 +20,8 @@
 //!   copy for which nothing has moved for [`COPY_US`] delays the others no longer.
 //! - Q8: a backup that is UP, but carries out no request of this log for some seconds, is
 //!   [`silent`](Remote::silent). Time does not count while no server at all answers this one. A
-//!   lost backup is taken back only after it has answered a [`probe`](Remote::probe).
+//!   lost backup is taken back only after it has answered a [`probe`](Remote::probe), which is as
+//!   long as a write, and writes to the disk there.
 //! - Q9: a backup whose writes take much longer than those of the others is [`slow`](Remote::slow).
 //!   It keeps its replicas, and gets no new ones while others suffice.
 //!
@@ -55,6 +56,8 @@ const REST_US: u64 = 50_000;
 /// See Q7.
 const COPIES_MAX: usize = 1;
 const COPY_US: u64 = 5_000_000;
+/// Bytes of a probe: a path may pass small packets alone.
+const PROBE_BYTES: usize = 64 << 10;
 /// The request waits for its turn (Q7).
 const NOT_YET: u64 = u64::MAX;
 
@@ -602,7 +605,10 @@ fn question(log: ServerId, request: &Request) -> (Peer, Slice) {
             log,
             segments: vec![*segment],
         },
-        Request::Sync | Request::Probe => Peer::SyncReplicas { log },
+        Request::Sync => Peer::SyncReplicas { log },
+        Request::Probe => {
+            return (Peer::SyncReplicas { log }, vec![0; PROBE_BYTES].into());
+        }
         Request::Renew(control) => Peer::RenewLease {
             log,
             control: *control,

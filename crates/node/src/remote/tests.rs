@@ -204,6 +204,11 @@ fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
         asked.len() == 20 && remote.silent().is_empty(),
         "a probe may take its time"
     );
+    assert_eq!(
+        asked[0].payload.len(),
+        PROBE_BYTES,
+        "a path may pass small packets alone"
+    );
     let answer = Some((PeerAnswer::Synced, Slice::default()));
     remote.answered(40 * PATIENCE_US, asked[0].call, answer, &mut events);
     assert_eq!(events, [RemoteEvent::Back(HOLDER, 20 * PATIENCE_US)]);

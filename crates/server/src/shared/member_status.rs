@@ -28,7 +28,7 @@ pub struct MemberStatus {
     /// Number of segments of its log with two copies in one rack.
     pub segments_sharing_rack: usize,
     /// Number of other members that store its writes much more slowly than the others: they get no
-    /// new ones now.
+    /// new ones now, or there are not enough others.
     pub slow_backups: usize,
     /// Whether its disk has no room for other members' replicas: their writes wait.
     pub backup_full: bool,
