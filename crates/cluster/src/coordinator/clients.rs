@@ -9,6 +9,10 @@ use super::{Coordinator, Timer, refused};
 use duramen_base::ids::ClientId;
 use duramen_wire::native::message::{CoordinatorAnswer, Refusal};
 
+/// Most leases at the same time: they bound the memory of a coordinator, some 200 bytes each.
+const LEASES_MAX: usize = 100_000;
+/// A client that gets none asks again after this time.
+const FULL_AGAIN_MS: u32 = 1_000;
 /// Interval of the search for leases that have ended.
 const LOOK_US: u64 = 1_000_000;
 /// Most leases that are deleted in one step; the next step follows after a pause.
@@ -22,6 +26,12 @@ impl Coordinator {
         let client = match client {
             Some(known) if self.clients.contains_key(&known) => known,
             Some(_) => return refused(Refusal::Invalid("the client's lease has ended".to_owned())),
+            None if self.clients.len() >= LEASES_MAX => {
+                return refused(Refusal::NotReady {
+                    after_ms: FULL_AGAIN_MS,
+                    reason: format!("{LEASES_MAX} clients have leases"),
+                });
+            }
             None => {
                 let new = self.meta.next_client;
                 self.meta.next_client.0 += 1;

@@ -530,6 +530,29 @@ fn a_store_that_fails_is_said_to_everybody_who_waits() {
     assert!(rig.leader.coordinator.is_stopped());
 }
 
+/// One connection that asked for leases without end made the coordinator grow without end.
+#[test]
+fn the_number_of_clients_leases_is_bounded() {
+    let mut rig = Rig::new();
+    let lease = |rig: &mut Rig| {
+        let question = ToCoordinator::ClientLease { client: None };
+        rig.ask(ServerId::NONE, question)
+    };
+    let is_given = |answer| matches!(answer, Some(CoordinatorAnswer::Lease { .. }));
+    let given = (0..200_000).take_while(|_| is_given(lease(&mut rig)));
+    assert_eq!(given.count(), 100_000);
+    let refused = lease(&mut rig);
+    assert!(
+        matches!(
+            &refused,
+            Some(CoordinatorAnswer::Refused(Refusal::NotReady { .. }))
+        ),
+        "{refused:?}"
+    );
+    rig.pass(700_000_000); // they end
+    assert!(is_given(lease(&mut rig)));
+}
+
 #[test]
 fn clients_keep_their_leases_over_a_failover() {
     let mut rig = Rig::new();
