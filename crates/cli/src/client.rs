@@ -213,6 +213,10 @@ pub(crate) struct ScanArgs {
     /// Print values too, after a tab.
     #[arg(long)]
     values: bool,
+    /// End each key with a zero byte: a key may contain line ends. A key with a zero byte is not
+    /// printed, but reported.
+    #[arg(short = '0', long, conflicts_with = "values")]
+    null: bool,
 }
 
 #[derive(Args)]
@@ -329,7 +333,7 @@ EXAMPLES
   duramen scan
   duramen scan 'user:*' --limit 10
   duramen scan --values
-  duramen scan 'old:*' | xargs -d '\\n' duramen del
+  duramen scan -0 'old:*' | xargs -0 duramen del --
   duramen scan --json                     one JSON value per line";
 
 /// Connects, sends the command, prints the reply. `given`: the command's arguments, with the source

@@ -6,7 +6,7 @@
 mod server;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -279,6 +279,23 @@ fn scans_see_all_keys() {
     server
         .ask(&["scan", "key:77", "--json"])
         .expect(0, "\"key:77\"\n");
+}
+
+/// A line end in a key made `scan | xargs del` delete another key.
+#[test]
+fn keys_of_a_scan_may_end_with_zero_bytes() {
+    let server = Server::start(&[]);
+    let mut wire = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    for key in [&b"two\nlines"[..], b"two\0words"] {
+        let set = [&b"*3\r\n$3\r\nSET\r\n$9\r\n"[..], key, b"\r\n$1\r\nv\r\n"].concat();
+        wire.write_all(&set).unwrap();
+        let mut reply = [0; 5];
+        wire.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+OK\r\n");
+    }
+    let found = server.ask(&["scan", "-0", "two*"]);
+    assert_eq!(found.out, b"two\nlines\0");
+    assert!(found.err.contains("zero byte"), "{found:?}");
 }
 
 #[test]

@@ -331,7 +331,10 @@ fn scan_one(
             pairs(server, keys, out)?;
         } else {
             for key in keys {
-                out.line(key)?;
+                match args.null {
+                    true => out.ended_by_zero(key)?,
+                    false => out.line(key)?,
+                }
             }
         }
         cursor = next.as_bytes().unwrap_or(b"0").to_vec();

@@ -105,6 +105,22 @@ impl Printer {
         self.write(b"\n")
     }
 
+    /// One string and a zero byte, for `xargs -0`. One that contains a zero byte would be two.
+    pub(super) fn ended_by_zero(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.json {
+            return self.line(bytes);
+        }
+        if bytes.contains(&0) {
+            eprintln!(
+                "duramen: not printed, it contains a zero byte: {}",
+                json_string(bytes)
+            );
+            return Ok(());
+        }
+        self.write(bytes)?;
+        self.write(b"\0")
+    }
+
     /// A key and its value on one line.
     pub(super) fn pair(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
         if self.json {
