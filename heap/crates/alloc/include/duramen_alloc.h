@@ -167,7 +167,8 @@ int ssd_unpin(const void *object, size_t size);
  * checkpoint stays valid. SSD_ESTATE: nothing has been allocated since ssd_init: an empty heap
  * replaces no checkpoint. SSD_EINVAL: `path`, or `path`.new, to which it is written first, is the
  * flash file, is no regular file (a link, a device, a directory), or holds other data than a
- * checkpoint; nothing was changed. */
+ * checkpoint; nothing was changed. A checkpoint of another heap is replaced too: give each flash
+ * file its own path. */
 int ssd_checkpoint(const char *path);
 
 /* Continues from a checkpoint: call it after ssd_init with the same flash file, before the first
