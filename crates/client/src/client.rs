@@ -89,7 +89,7 @@ impl Client {
     ///
     /// # Errors
     /// A table of that name exists, or the coordinator refuses. An equal table that exists is a
-    /// success if an answer was lost, whoever made it: do not use tables as locks.
+    /// success if an answer was lost, although another client made it: do not use tables as locks.
     pub fn create_table(
         &self,
         name: &str,

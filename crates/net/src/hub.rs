@@ -608,7 +608,7 @@ impl<M: Send + 'static> Hub<M> {
         };
         link.is_looking_up = false;
         if link.state != State::Resolving {
-            if let Ok(addresses) = addresses // L1
+            if let Ok(addresses) = addresses // link::L1
                 && !link.addresses.learn(&addresses)
             {
                 link.keep_found(self.now, addresses);

@@ -39,11 +39,11 @@
 //! - D10: a log that a restart found longer than its present limit becomes shorter: survivors and
 //!   removals get their reserves beyond the segments that were found, as far as the disk has room
 //!   for them. The count of found segments falls with each Swap and never rises.
-//! - D11: while a victim of a pass that evicts is listed, or a segment of which a load (load::R8),
-//!   or a cleaner without room for a survivor, evicted objects, the creation or removal of an
-//!   absent key names a token: the first id of announced passes that together have all these
-//!   segments as their victims. So the entry is needed until the last of them has left (D4), and no
-//!   evicted object comes back in place of a newer one.
+//! - D11: objects are evicted by passes, by a load (load::R8), and by a cleaner without room for a
+//!   survivor. While a segment that lost objects so is listed, the creation or removal of an absent
+//!   key names a token: the first id of announced passes that have all these segments as victims.
+//!   So the entry is needed until the last of them has left (D4), and no evicted object comes back
+//!   in place of a newer one.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the
 //! queues. The list's lock may be taken under the queue's, never the other way round. Paper:

@@ -9,13 +9,12 @@
 use duramen_cluster::replication::BackupId;
 use std::collections::BTreeMap;
 
-/// A backup is slow only if a write takes this long there, ...
+/// Shortest mean time of a write on a slow backup.
 pub(crate) const SLOW_US: u64 = 250_000;
-/// ... this many times as long as on the median of the others, ...
+/// Least multiple of the others' median.
 const TIMES: u64 = 10;
-/// ... for this time, ...
+/// Shortest time for which it must have been slow, and fewest answers in it.
 const LONG_US: u64 = 4_000_000;
-/// ... and for this many answers.
 const ANSWERS: u32 = 4;
 /// Older figures of another backup say nothing about now.
 const RECENT_US: u64 = 10_000_000;

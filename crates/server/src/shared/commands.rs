@@ -214,7 +214,7 @@ impl CommandState {
         None
     }
 
-    /// I2: COPY and MOVE make data of one table visible in another one.
+    /// databases::I2: COPY and MOVE make data of one table visible in another one.
     pub(crate) fn spread_exchange(&self, from: TableId, to: TableId) {
         if self.gate() & global::EXCHANGED == 0 {
             return;

@@ -8,8 +8,8 @@
 //! - I1: the stored object equals `State::dbs`, so data written to a database later is found there
 //!   after a restart.
 //! - I2: while a crash can still undo the exchange, every reply that depends on data of an
-//!   exchanged database waits for it ([`observe`]), and so does a reply about data that COPY or MOVE
-//!   took from there. No other reply does: the disk may hang or fail. INFO counts keys of all
+//!   exchanged database waits for it ([`observe`]), and so does a reply about data that COPY or
+//!   MOVE took from there. No other reply does: the disk may hang or fail. INFO counts keys of all
 //!   databases and does not wait.
 
 use super::context::{Context, Failure};
