@@ -121,25 +121,6 @@ impl Job {
     }
 }
 
-/// The outcome of work on a thread of its own: a stop that waits until all data is on disk, a
-/// rewrite of the configuration file.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// None: the work is being done.
-    result: Mutex<Option<Result<(), String>>>,
-}
-
-impl Outcome {
-    /// None while the work is being done; an error gives the reason why it failed.
-    pub fn result(&self) -> Option<Result<(), String>> {
-        lock(&self.result).clone()
-    }
-
-    pub(crate) fn end(&self, result: Result<(), String>) {
-        *lock(&self.result) = Some(result);
-    }
-}
-
 /// Snapshots of this run.
 #[derive(Default)]
 struct Snapshots {

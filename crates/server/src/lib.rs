@@ -18,6 +18,7 @@ pub mod exec;
 mod footprint;
 pub mod heap;
 mod native;
+pub mod outcome;
 mod process;
 mod reactor;
 mod seldom;

@@ -11,8 +11,8 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use super::{Kind, SETTINGS, ServerConfig, Setting};
-use crate::durability::Outcome;
 use crate::error::ServerError;
+use crate::outcome::Outcome;
 use crate::seldom::seldom;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

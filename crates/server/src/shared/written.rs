@@ -3,7 +3,8 @@
 
 use super::{Message, Shared, Stop};
 use crate::config::ConfigFile;
-use crate::durability::{Durability, Job, Outcome, Target};
+use crate::durability::{Durability, Job, Target};
+use crate::outcome::Outcome;
 use crate::seldom::seldom;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -11,7 +11,8 @@
 //!   vanish.
 
 use super::client::Client;
-use crate::durability::{Job, Outcome};
+use crate::durability::Job;
+use crate::outcome::Outcome;
 use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};

@@ -1,0 +1,26 @@
+//! Results of work on threads of their own.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The outcome of work on a thread of its own: a stop that waits until all data is on disk, a
+/// rewrite of the configuration file.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// None: the work is being done.
+    result: Mutex<Option<Result<(), String>>>,
+}
+
+impl Outcome {
+    /// None while the work is being done; an error gives the reason why it failed.
+    pub fn result(&self) -> Option<Result<(), String>> {
+        self.lock().clone()
+    }
+
+    pub(crate) fn end(&self, result: Result<(), String>) {
+        *self.lock() = Some(result);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Result<(), String>>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
