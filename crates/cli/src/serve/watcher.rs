@@ -3,7 +3,7 @@
 use super::EXIT_STUCK;
 use crate::config::{Given, Loaded};
 use crate::signals::{self, Order};
-use duramen_server::durability::Outcome;
+use duramen_server::outcome::Outcome;
 use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Server, ServerConfig};
 use signal_hook::iterator::Signals;
