@@ -182,7 +182,7 @@ impl Backup {
     pub fn note_clock(&self) -> Result<(), Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.working(&self.state())?;
-        let header = self.state().ring.header();
+        let header = self.state().header();
         self.write_header(&header)?;
         self.state().ring.sequence = header.sequence;
         Ok(())
@@ -745,7 +745,7 @@ impl Backup {
             Err(error) => return Err(error),
         }
         let state = self.state();
-        let mut header = state.ring.header();
+        let mut header = state.header();
         header.end_lsn = state.ring.committed_lsn + 1;
         drop(state);
         self.write_header(&header)?;

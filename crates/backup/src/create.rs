@@ -355,6 +355,7 @@ pub(crate) fn format(
         end_lsn: 1,
         clock_ms: 0,
         salts: Salts::default(),
+        marks: Vec::new(),
     };
     wal.write_at(HEADER_AT[(FIRST_SEQUENCE % 2) as usize], &header.encode())
         .map_err(step(making))?;

@@ -300,7 +300,7 @@ impl Backup {
             .write_durably(at, &bytes)
             .map_err(|error| self.failed_write("write a frame's slot", &error))?;
         let mut state = self.state();
-        state.frames.flip(frame);
+        state.frames.flip(frame, slot.stamp);
         state.stats.frame_written_bytes += bytes.len() as u64;
         state.stats.syncs += 1;
         Ok(())
@@ -376,7 +376,8 @@ impl Backup {
                 .needs
                 .first()
                 .map_or(state.ring.committed_lsn + 1, |(lsn, _)| *lsn);
-            let (header, tail) = state.ring.header_from(first);
+            let (mut header, tail) = state.ring.header_from(first);
+            header.marks = state.marks();
             if tail - state.ring.tail < at_least {
                 return Ok(false);
             }
@@ -639,7 +640,7 @@ impl Backup {
         };
         let mut state = self.state();
         if written {
-            state.frames.flip(frame);
+            state.frames.flip(frame, slot.stamp);
         }
         state.frames.put_after(frame, decay);
         Ok(())

@@ -24,8 +24,9 @@ const STEP_BYTES: u64 = 64 << 20;
 pub(crate) struct Frames {
     geometry: Geometry,
     free: BTreeSet<u32>,
-    /// The number of each frame's valid slot.
+    /// The number of each frame's valid slot, and its stamp; 0: it has none.
     current: Vec<u8>,
+    stamps: Vec<u64>,
     /// Frames below this number have space.
     allocated: u32,
     /// Frames in which a replica went bad (N3).
@@ -37,10 +38,11 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// `current` has one element per frame; frames in `taken` are not free.
+    /// `current` and `stamps` have one element per frame; frames in `taken` are not free.
     pub(crate) fn new(
         geometry: Geometry,
         current: Vec<u8>,
+        stamps: Vec<u64>,
         taken: &BTreeSet<u32>,
         allocated: u32,
     ) -> Frames {
@@ -50,6 +52,7 @@ impl Frames {
                 .filter(|frame| !taken.contains(frame))
                 .collect(),
             current,
+            stamps,
             allocated,
             doubtful: BTreeSet::new(),
             retired: 0,
@@ -180,8 +183,14 @@ impl Frames {
 
     /// Makes the slot at [`next_slot_at`](Self::next_slot_at), which was just written, the valid
     /// one.
-    pub(crate) fn flip(&mut self, frame: u32) {
+    pub(crate) fn flip(&mut self, frame: u32, stamp: u64) {
         self.current[frame as usize] = self.next(frame);
+        self.stamps[frame as usize] = stamp;
+    }
+
+    /// The stamp of the frame's valid slot.
+    pub(crate) fn stamp(&self, frame: u32) -> u64 {
+        self.stamps[frame as usize]
     }
 }
 

@@ -24,6 +24,7 @@ mod frames;
 mod group;
 pub mod inspect;
 mod many;
+mod marks;
 mod open;
 pub mod os;
 mod read;

@@ -228,7 +228,7 @@ impl Backup {
         }
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in HEADER_AT {
-            let header = self.state().ring.header();
+            let header = self.state().header();
             self.write_header(&header)?;
             self.state().ring.sequence = header.sequence;
         }
@@ -367,6 +367,7 @@ fn restore(
     let generation = end.generation.max(header.generation) + 1;
     let mut salts = header.salts;
     salts.add(generation, random());
+    rebuild.miss(&header.marks);
     let taken = rebuild.finish();
     let held = Arc::default();
     for replica in rebuild.replicas.values_mut() {
@@ -386,6 +387,7 @@ fn restore(
         frames: Frames::new(
             *geometry,
             std::mem::take(&mut rebuild.current),
+            std::mem::take(&mut rebuild.best),
             &taken,
             allocated.min(u64::from(geometry.frames)) as u32,
         ),

@@ -11,11 +11,12 @@
 //!   matters depends on the control log: freed replicas may reappear, whole or in part
 //!   (docs/traps.md, trap 1).
 
+use duramen_base::planted::{Bug, has_bug};
 use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_format::certificate::Certificate;
 use duramen_format::frame::{self, SLOT_BYTES, Slot, State};
-use duramen_format::wal::Record;
+use duramen_format::wal::{Mark, Record};
 
 use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
@@ -137,6 +138,8 @@ pub(crate) struct Rebuild<'a> {
     /// Per segment in a frame.
     covered: BTreeMap<ReplicaId, Covered>,
     pub(crate) current: Vec<u8>,
+    /// The stamp of each frame's valid slot; 0: it has none.
+    pub(crate) best: Vec<u64>,
     /// Frames with two broken slots: their contents are unknown, so nothing overwrites them.
     unknown: BTreeSet<u32>,
     pub(crate) stamp: u64,
@@ -154,6 +157,7 @@ impl<'a> Rebuild<'a> {
             owners: vec![None; geometry.frames as usize],
             covered: BTreeMap::new(),
             current: vec![1; geometry.frames as usize],
+            best: vec![0; geometry.frames as usize],
             unknown: BTreeSet::new(),
             stamp: 0,
             stamps: BTreeMap::new(),
@@ -171,6 +175,7 @@ impl<'a> Rebuild<'a> {
             return;
         };
         self.stamp = self.stamp.max(slot.stamp);
+        self.best[found.frame as usize] = slot.stamp;
         let id = ReplicaId {
             log: slot.log,
             segment: slot.segment,
@@ -341,6 +346,33 @@ impl<'a> Rebuild<'a> {
             replica.received += new.len() as u32;
         }
         None
+    }
+
+    /// wal::W6: replicas whose newest slot is neither there nor replaced by a later one.
+    pub(crate) fn miss(&mut self, marks: &[Mark]) {
+        if has_bug(Bug::OldSlotCounts) {
+            return;
+        }
+        for mark in marks {
+            let best = self.best.get(mark.frame as usize).copied().unwrap_or(0);
+            let id = ReplicaId {
+                log: mark.log,
+                segment: mark.segment,
+            };
+            let elsewhere = self.stamps.get(&id).copied().unwrap_or(0);
+            if best.max(elsewhere) >= mark.stamp {
+                continue;
+            }
+            let lost = || Replica::new(mark.kind, 0, Data::Growing(Buffer::with_capacity(0)));
+            let replica = self.replicas.entry(id).or_insert_with(lost);
+            replica.damaged.get_or_insert_with(|| {
+                format!(
+                    "the newest slot of frame {} was lost, or the frames are an older copy",
+                    mark.frame
+                )
+            });
+            self.unknown.insert(mark.frame);
+        }
     }
 
     /// Completes the replicas after all input was read. Returns the frames in use.

@@ -113,6 +113,7 @@ impl Ring {
             end_lsn: 0,
             clock_ms: self.clock_ms,
             salts,
+            marks: Vec::new(),
         };
         (header, tail)
     }

@@ -9,6 +9,7 @@ use duramen_backup::os::OsDisk;
 use duramen_base::ids::SegmentId;
 use duramen_engine::TableId;
 use duramen_format::entry::{self, NewObject, NewTombstone, VERSION_MAX};
+use duramen_format::frame;
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
 use std::path::Path;
 use std::sync::Arc;
@@ -478,4 +479,86 @@ fn commits_behind_a_damaged_one_are_a_loss() {
     let done = duramen::internals::salvage(&damaged, out.path(), &mut |_, _| {}).unwrap();
     let said = done.wal_damage.unwrap();
     assert!(said.contains("cannot be read, and commit"), "{said}");
+}
+
+/// Copies a store's files, as a kill would leave them.
+fn copy_of(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+    }
+    copy
+}
+
+/// Whether a store says that its data are damaged. If it does not, all keys must be there.
+fn refuses_or_has_all(dir: &Path, keys: u32, case: &str) -> bool {
+    let store = match Store::open(options(dir)) {
+        Ok(store) => store,
+        Err(error) => {
+            assert!(
+                error.to_string().contains("duramen fsck"),
+                "{case}: {error}"
+            );
+            return true;
+        }
+    };
+    let mut session = store.session().unwrap();
+    for n in 0..keys {
+        let found = session.get(T, format!("key {n}")).unwrap();
+        assert!(found.is_some(), "{case}: key {n} is gone");
+    }
+    false
+}
+
+/// A slot that was lost, blank or still the one before, left an older one that was as valid:
+/// acknowledged data were gone, and `fsck` called the store sound.
+#[test]
+fn a_lost_slot_is_missed() {
+    const KEYS: u32 = 3_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(options(dir.path())).unwrap();
+    let mut session = store.session().unwrap();
+    for n in 0..KEYS {
+        session
+            .set(T, format!("key {n}"), vec![b'x'; 3_000])
+            .unwrap();
+    }
+    let killed = copy_of(dir.path());
+    drop(session);
+    store.close().unwrap();
+    let mut refused = 0;
+    for (from, life) in [(killed.path(), "killed"), (dir.path(), "stopped")] {
+        let file = std::fs::read(from.join("frames")).unwrap();
+        let slots = file[..1 << 20].chunks_exact(frame::SLOT_BYTES as usize);
+        let slots: Vec<_> = slots
+            .map(|slot| (slot, frame::Slot::decode(slot).ok()))
+            .collect();
+        for (n, pair) in slots.chunks_exact(2).enumerate() {
+            let stamp = |slot: usize| pair[slot].1.map_or(0, |slot| slot.stamp);
+            let (older, newer) = if stamp(0) > stamp(1) { (1, 0) } else { (0, 1) };
+            if stamp(newer) == 0 {
+                continue;
+            }
+            for (with, is) in [
+                (pair[older].0, "stale"),
+                (&[0; frame::SLOT_BYTES as usize], "blank"),
+            ] {
+                let damaged = copy_of(from);
+                let path = damaged.path().join("frames");
+                let file = std::fs::File::options().write(true).open(path).unwrap();
+                let at = frame::slot_at(n as u32, newer);
+                std::os::unix::fs::FileExt::write_all_at(&file, with, at).unwrap();
+                let case = format!("{life}, frame {n}, {is}");
+                refused += u32::from(refuses_or_has_all(damaged.path(), KEYS, &case));
+            }
+        }
+        // All of them: an older copy, or a file that was truncated and made longer again.
+        let damaged = copy_of(from);
+        std::fs::write(damaged.path().join("frames"), vec![0; file.len()]).unwrap();
+        assert!(refuses_or_has_all(damaged.path(), KEYS, life));
+    }
+    assert!(refused > 4, "{refused} cases were missed");
 }

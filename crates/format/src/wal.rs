@@ -8,10 +8,12 @@
 //! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+----
 //! | "DWAL" | version | flags | server | sequence | generation | tail lsn | tail at | end lsn | tail generation |
 //! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+----
-//! 64      72      76     80                                 4092
-//! +-------+-------+------+----------------------------+------+--------+
-//! | clock | salts | zero | generation, salt; and so on | zero | CRC32C |
-//! +-------+-------+------+----------------------------+------+--------+
+//! 64      72      76      80                            2128                       4080   4092
+//! +-------+-------+-------+-----------------------------+--------------------------+------+--------+
+//! | clock | salts | marks | generation, salt; and so on | mark of 32 bytes; so on  | zero | CRC32C |
+//! +-------+-------+-------+-----------------------------+--------------------------+------+--------+
+//!
+//! mark: frame u32, kind u8, zeros, segment u64, log id u64, stamp u64
 //!
 //! commit, at 8192 and beyond:
 //! 0        4         6   8      16    24           32            40      44        48     52      60       64
@@ -42,6 +44,9 @@
 //!   in the header blocks alone: neither a client, whose bytes are in the ring too, nor another
 //!   store's log, nor a diverged copy of this one has them. Both header blocks have the salt of a
 //!   generation before its first commit is written.
+//! - W6: a header has the stamps of slots that nothing else would miss: of open replicas, and of
+//!   control segments. Their commits may be gone. A frame whose slots are older, or blank, has lost
+//!   a write, or is an older copy.
 
 use duramen_base::ids::SegmentId;
 
@@ -90,6 +95,11 @@ pub enum Damage {
     #[error("a field makes no sense")]
     Field,
 }
+
+/// Maximum marks in a header.
+pub const MARKS_MAX: usize = 61;
+const MARKS_AT: usize = SALTS_AT + SALTS_MAX * SALT_BYTES;
+const MARK_BYTES: usize = 32;
 
 const SALTS_AT: usize = 80;
 const SALT_BYTES: usize = 16;
@@ -150,6 +160,45 @@ impl Salts {
     }
 }
 
+/// A slot that a restart must find, or one after it in the same frame (W6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub frame: u32,
+    pub kind: Kind,
+    pub segment: SegmentId,
+    pub log: u64,
+    pub stamp: u64,
+}
+
+impl Mark {
+    fn write_to(&self, at: usize, out: &mut Writer<'_>) {
+        out.u32(at, self.frame)
+            .u8(at + 4, self.kind as u8)
+            .u64(at + 8, self.segment.0)
+            .u64(at + 16, self.log)
+            .u64(at + 24, self.stamp);
+    }
+
+    fn decode(block: &[u8], at: usize) -> Result<Mark, Damage> {
+        Ok(Mark {
+            frame: u32_at(block, at),
+            kind: Kind::from_number(u8_at(block, at + 4)).ok_or(Damage::Field)?,
+            segment: SegmentId(u64_at(block, at + 8)),
+            log: u64_at(block, at + 16),
+            stamp: u64_at(block, at + 24),
+        })
+    }
+
+    fn decode_all(block: &[u8]) -> Result<Vec<Mark>, Damage> {
+        let count = u32_at(block, 76) as usize;
+        if count > MARKS_MAX {
+            return Err(Damage::Field);
+        }
+        let places = (0..count).map(|n| MARKS_AT + n * MARK_BYTES);
+        places.map(|at| Mark::decode(block, at)).collect()
+    }
+}
+
 /// The start of a restart's read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -171,6 +220,8 @@ pub struct Header {
     pub clock_ms: u64,
     /// Salts of all generations from the tail's on (W5).
     pub salts: Salts,
+    /// At most [`MARKS_MAX`] (W6). None in headers of earlier builds.
+    pub marks: Vec<Mark>,
 }
 
 impl Header {
@@ -190,6 +241,11 @@ impl Header {
             .u64(56, self.tail_generation)
             .u64(64, self.clock_ms);
         self.salts.write_to(&mut out);
+        let marks = self.marks.iter().take(MARKS_MAX);
+        out.u32(76, marks.len() as u32);
+        for (n, mark) in marks.enumerate() {
+            mark.write_to(MARKS_AT + n * MARK_BYTES, &mut out);
+        }
         out.seal();
         block
     }
@@ -223,6 +279,7 @@ impl Header {
             tail_generation: u64_at(block, 56),
             clock_ms: u64_at(block, 64),
             salts: Salts::decode(block)?,
+            marks: Mark::decode_all(block)?,
         };
         let placed = header.tail_at >= RING_AT && header.tail_at.is_multiple_of(BLOCK_BYTES as u64);
         if placed {
@@ -534,13 +591,24 @@ mod tests {
             end_lsn: 0,
             clock_ms: 7,
             salts: Salts(vec![(3, 0x3333), (5, 0x5555)]),
+            marks: vec![Mark {
+                frame: 8,
+                kind: Kind::Control,
+                segment: SegmentId(9),
+                log: 10,
+                stamp: 11,
+            }],
         };
         let block = header.encode();
+        assert_eq!(
+            &block[2128..2160],
+            b"\x08\0\0\0\x03\0\0\0\x09\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0"
+        );
         assert_eq!(
             &block[..112],
             b"DWAL\x02\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
               \0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\
-              \x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\
+              \x07\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0\
               \x03\0\0\0\0\0\0\0\x33\x33\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x55\x55\0\0\0\0\0\0"
         );
         assert_eq!(Header::decode(&block).as_ref(), Ok(&header));
