@@ -11,7 +11,6 @@
 //!   matters depends on the control log: freed replicas may reappear, whole or in part
 //!   (docs/traps.md, trap 1).
 
-use duramen_base::planted::{Bug, has_bug};
 use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_format::certificate::Certificate;
@@ -350,9 +349,6 @@ impl<'a> Rebuild<'a> {
 
     /// wal::W6: replicas whose newest slot is neither there nor replaced by a later one.
     pub(crate) fn miss(&mut self, marks: &[Mark]) {
-        if has_bug(Bug::OldSlotCounts) {
-            return;
-        }
         for mark in marks {
             let best = self.best.get(mark.frame as usize).copied().unwrap_or(0);
             let id = ReplicaId {

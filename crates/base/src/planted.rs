@@ -249,8 +249,6 @@ pub enum Bug {
     SilentWaited,
     /// remote::Q9: a backup that stores much more slowly than the others sets the pace.
     SlowWaited,
-    /// wal::W6: an older slot counts as if a newer one had never been written.
-    OldSlotCounts,
     /// recovery::R3: a partition of another owner stays.
     StaleStays,
     /// recovery::R4: a list without a new table drops it during a replay.
