@@ -1,8 +1,8 @@
 //! The slots that the headers of the write-ahead log name (wal::W6).
 //!
-//! A slot that was lost, with the commits that it replaced already gone, leaves an older slot that is
-//! as valid. The control log lists the certificates of closed data segments, so it would miss those.
-//! Nothing lists the length of an open segment, nor the control log itself.
+//! A slot that was lost, with the commits that it replaced already gone, leaves an older slot that
+//! is as valid. The control log lists the certificates of closed data segments, so those would be
+//! missed. Nothing lists the length of an open segment, nor the control log itself.
 
 use crate::backup::State;
 use duramen_format::segment::Kind;
