@@ -194,6 +194,16 @@ def test_config_check_looks_at_what_serve_would(tmp_path):
     assert duramen("config", "check", path, "--config", path).returncode == 2
 
 
+def test_a_file_of_settings_has_an_end(tmp_path):
+    """`config check --config /dev/zero` read until there was no memory."""
+    long = tmp_path / "long.toml"
+    long.write_text("#" * (1 << 20) + "\n")
+    for path in ("/dev/zero", long):
+        for said in (duramen("config", "check", "--config", path).stderr, refusal("--config", path)):
+            assert "more than 1 MiB" in said, said
+    assert "more than 1 MiB" in refusal("--level", "memory", "--coordinator", "127.0.0.1:1", "--cluster-token-file", "/dev/zero")
+
+
 def test_variables_that_are_not_text(tmp_path):
     """Any variable that was not UTF-8, of whatever program, ended `serve` and `config` with SIGABRT."""
     done = duramen("config", "check", folder=tmp_path, environment={"LESSCHARDEF": "\udcff", "DURAMEN_OTHER": "\udcff"})

@@ -1424,6 +1424,31 @@ def test_there_is_nothing_to_look_at(tmp_path):
         assert "none" in offline_error(*command, tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    "at, new", [(60, b"\xff" * 4), (48, (1 << 40).to_bytes(8, "little")), (48, (2**64 - 4096).to_bytes(8, "little"))]
+)
+def test_a_forged_superblock_keeps_no_tool_busy(durable, tmp_path, at, new):
+    """The checksum is right, and the number of frames or the length of the write-ahead log is absurd:
+    the tools read behind the ends of the files for hours."""
+    server = durable()
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(100)], b"v")
+    assert server.stop() == 0
+    reseal(tmp_path / "data" / "superblock", at, new)
+    began = time.monotonic()
+    for command in (("fsck",), ("log", "dump"), ("restore",), ("fsck", "--repair", "--out", tmp_path / "repaired")):
+        target = [tmp_path / "restored"] if command == ("restore",) else []
+        done = subprocess.run(
+            [harness.BINARY, *map(str, [*command, tmp_path / "data", *target])],
+            capture_output=True,
+            text=True,
+            timeout=harness.PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode in (1, 5) and "panicked" not in done.stderr, done
+    assert time.monotonic() - began < harness.PATIENCE_S
+
+
 def offline_error(*arguments):
     done = subprocess.run(
         [harness.BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=harness.PATIENCE_S

@@ -83,6 +83,33 @@ def test_restore_makes_a_data_directory_and_leaves_the_snapshot(snapshot, start,
     assert duramen("fsck", tmp_path / "again").splitlines()[-1] == "sound"
 
 
+def test_a_pipe_in_the_place_of_a_file_blocks_nothing(snapshot, start, tmp_path):
+    """A named pipe called `superblock` in a neighbour's folder blocked the first start for ever, in
+    the target of a snapshot the snapshot and the stop, in a directory each tool."""
+    other = tmp_path / "other"
+    other.mkdir()
+    os.mkfifo(other / "superblock")
+    server = start(dir=tmp_path / "elsewhere", level=None, memory="64mb")
+    with server.connect() as wire:
+        with pytest.raises(harness.ErrorReply, match="neither a regular file nor a block device"):
+            wire.call("DURAMEN.SNAPSHOT", str(other))
+        assert wire.call("DURAMEN.SNAPSHOT", str(tmp_path / "more")) == b"OK"
+    assert server.stop() == 0
+    (other / "superblock").unlink()
+    # Each file of a store, for each tool.
+    for name in ("superblock", "wal", "frames", "LOCK"):
+        copy = tmp_path / f"without {name}"
+        shutil.copytree(snapshot, copy)
+        (copy / name).unlink(missing_ok=True)
+        os.mkfifo(copy / name)
+        for command in (("fsck", copy), ("log", "dump", copy), ("restore", copy, tmp_path / "new")):
+            done = subprocess.run(
+                [harness.BINARY, *map(str, command)], capture_output=True, text=True, timeout=harness.PATIENCE_S, check=False
+            )
+            assert done.returncode in (1, 5) and "panicked" not in done.stderr, done
+            assert "neither a regular file nor a block device" in done.stdout + done.stderr, done
+
+
 def test_what_restore_says_that_is_needed_is_enough(start, tmp_path):
     server = start("--wal-size", "16mb", dir=tmp_path / "data", level=None, memory="256mb")
     with server.connect() as wire:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -302,6 +303,26 @@ def test_hup_removes_no_password_by_accident(tmp_path, config):
     with closed_server(pipe) as (process, port):
         writer.wait()
         assert not reload("not a regular file")
+
+
+def test_a_stop_ends_a_start_that_waits_for_a_file(tmp_path):
+    """The signals were taken before there was a thread that acts on them: a start that waited for the
+    other end of a pipe could only be killed."""
+    pipe = tmp_path / "duramen.toml"
+    os.mkfifo(pipe)
+    for name in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen(
+            [harness.BINARY, "serve", "--config", pipe], cwd=tmp_path, stderr=subprocess.DEVNULL, env=harness.environment({})
+        )
+        try:
+            status = pathlib.Path(f"/proc/{process.pid}/status")
+            caught = lambda: int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16)
+            harness.wait_until(lambda: caught() >> (name - 1) & 1, "the signal is taken")
+            process.send_signal(name)
+            assert process.wait(3) == 0
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_a_log_pipe_without_a_reader_blocks_nobody(tmp_path):

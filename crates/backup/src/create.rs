@@ -19,7 +19,7 @@ use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
 use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
 use crate::scan;
-use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MIN};
+use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MAX, WAL_BYTES_MIN};
 
 /// Largest segment, in bytes: eight times the engine's segments with the largest memory. Limits the
 /// space that a forged superblock can make us reserve.
@@ -252,9 +252,10 @@ fn check(
     if identity.server == 0 {
         return Err(wrong("a server's id is never 0"));
     }
-    if geometry.wal_bytes < WAL_BYTES_MIN || !geometry.wal_bytes.is_multiple_of(BLOCK_BYTES) {
+    let fits = (WAL_BYTES_MIN..=WAL_BYTES_MAX).contains(&geometry.wal_bytes);
+    if !fits || !geometry.wal_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(wrong(
-            "the write-ahead log needs at least 64 KiB, in multiples of 4 KiB",
+            "the write-ahead log needs at least 64 KiB and at most 1 PiB, in multiples of 4 KiB",
         ));
     }
     let segment = u64::from(geometry.segment_bytes);
@@ -471,7 +472,7 @@ pub(crate) fn accept(
         });
     }
     let sound = u64::from(found.block_bytes) == BLOCK_BYTES
-        && found.wal_bytes > RING_AT
+        && (RING_AT + 1..=WAL_BYTES_MAX).contains(&found.wal_bytes)
         && found.wal_bytes.is_multiple_of(BLOCK_BYTES)
         && (1..=SEGMENT_BYTES_MAX).contains(&found.segment_bytes)
         && u64::from(found.segment_bytes).is_multiple_of(BLOCK_BYTES)

@@ -308,13 +308,18 @@ fn measured(place: &str, wal: &Region, frames: &Region, geometry: &Geometry) -> 
     let frames_bytes = frames
         .bytes()
         .map_err(|error| Error::io(place, "measure the frames", error))?;
-    // All slots were written at creation.
-    let needed = duramen_format::frame::data_start(geometry.frames);
+    check_slots(place, frames_bytes, geometry.frames)?;
+    Ok(frames_bytes)
+}
+
+/// Refuses frames that are too short for their slots, all of which were written at creation.
+pub(crate) fn check_slots(place: &str, frames_bytes: u64, frames: u32) -> Result<(), Error> {
+    let needed = duramen_format::frame::data_start(frames);
     if frames_bytes < needed {
         let reason = format!("it has {frames_bytes} bytes, and its slots alone take {needed}");
         return Err(Error::short(place, region::FRAMES, reason));
     }
-    Ok(frames_bytes)
+    Ok(())
 }
 
 /// Reads slots and the write-ahead log.

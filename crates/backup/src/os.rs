@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::lock::{STORE_FILES, claim_alone, file_of_store, is_block_device, lock_alone};
 use duramen_base::private;
-use duramen_disk::{Origin, Parallel};
+pub use duramen_disk::open_to_read;
+use duramen_disk::{Origin, Parallel, above_standard, open_data};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -75,14 +76,14 @@ impl OsDisk {
     }
 
     fn open_with(&self, path: &Path, how: OpenHow, flags: OFlags) -> io::Result<fs::File> {
-        OpenOptions::new()
+        let mut options = OpenOptions::new();
+        options
             .read(true)
             .write(how != OpenHow::Read)
             .create(how == OpenHow::Create)
             .truncate(false)
-            .mode(private::FILE_MODE)
-            .custom_flags(flags.bits() as i32)
-            .open(path)
+            .mode(private::FILE_MODE);
+        open_data(&mut options, flags, path)
     }
 }
 
@@ -172,7 +173,7 @@ impl Disk for OsDisk {
         let mut files = vec![file];
         // Locks the directory as well, since the file may be deleted. Not every file system
         // supports it.
-        let dir = fs::File::open(&self.path)?;
+        let dir = above_standard(fs::File::open(&self.path)?)?;
         match lock_alone(&dir) {
             Ok(()) => files.push(dir),
             Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),

@@ -40,7 +40,8 @@ pub(crate) struct FoundSlot {
     pub(crate) tail: Vec<u8>,
 }
 
-/// Reads all slots, in order of frames.
+/// Reads the slots of all frames, in their order, up to the end of the file: a damaged or forged
+/// superblock may count more.
 ///
 /// # Errors
 /// The visitor's. Unreadable slots count as broken.
@@ -50,13 +51,18 @@ pub(crate) fn slots(
     visit: &mut dyn FnMut(FoundSlot) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let pair = 2 * SLOT_BYTES as usize;
-    let at_once = SLOTS_AT_ONCE.min(geometry.frames) as usize;
+    let there = region.bytes().unwrap_or(u64::MAX);
+    let there = there
+        .saturating_sub(frame::slot_at(0, 0))
+        .div_ceil(pair as u64);
+    let frames = u64::from(geometry.frames).min(there) as u32;
+    let at_once = SLOTS_AT_ONCE.min(frames) as usize;
     let mut buffer = Buffer::with_capacity(at_once * pair);
     buffer.resize(at_once * pair);
     let bytes = buffer.bytes_mut();
     let mut first = 0;
-    while first < geometry.frames {
-        let count = SLOTS_AT_ONCE.min(geometry.frames - first);
+    while first < frames {
+        let count = SLOTS_AT_ONCE.min(frames - first);
         let part = &mut bytes[..count as usize * pair];
         let whole = region.read_at(frame::slot_at(first, 0), part).is_ok();
         for (index, pair) in part.chunks_exact_mut(pair).enumerate() {

@@ -58,6 +58,7 @@ impl Parts {
         let whole = frame::data_start(superblock.frames)
             + u64::from(superblock.frames) * u64::from(superblock.segment_bytes);
         let frames_bytes = frames.bytes().map_err(measure)?.min(whole);
+        crate::open::check_slots(&place, frames_bytes, superblock.frames)?;
         Ok(Parts {
             place,
             wal,

@@ -28,6 +28,8 @@ pub struct Salvage {
     identity: Identity,
     geometry: Geometry,
     frames: Option<Region>,
+    /// Bytes of the file with the write-ahead log.
+    wal_there: u64,
     sources: BTreeMap<SegmentId, Source>,
     /// The last commit that was durable according to a frame.
     durable_lsn: u64,
@@ -89,13 +91,17 @@ impl Salvage {
             identity,
             geometry,
             frames: region::frames(disk, OpenHow::Read, geometry.wal_bytes).ok(),
+            wal_there: 0,
             sources: BTreeMap::new(),
             durable_lsn: 0,
             wal_damage: None,
         };
         salvage.take_slots();
         match region::wal(disk, OpenHow::Read) {
-            Ok(wal) => salvage.take_commits(&wal, &place),
+            Ok(wal) => {
+                salvage.wal_there = wal.bytes().unwrap_or(0);
+                salvage.take_commits(&wal, &place);
+            }
             Err(error) => salvage.wal_damage = Some(format!("the file `wal`: {error}")),
         }
         Ok(salvage)
@@ -109,6 +115,11 @@ impl Salvage {
     /// The sizes of the store.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Whether the write-ahead log is as long as the superblock says, which may be forged.
+    pub fn has_whole_wal(&self) -> bool {
+        self.wal_there >= self.geometry.wal_bytes
     }
 
     /// Segments with at least some bytes, listed or not.

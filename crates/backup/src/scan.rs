@@ -259,7 +259,10 @@ pub(crate) fn sound_commits(
 ) -> Vec<(Commit, Vec<u8>)> {
     let mut found = Vec::new();
     let mut at = 0;
-    while at < reader.ring_bytes {
+    // A damaged or forged superblock may give the ring more bytes than the file has.
+    let there = reader.wal.bytes().unwrap_or(u64::MAX);
+    let end = reader.ring_bytes.min(there.saturating_sub(RING_AT));
+    while at < end {
         let head = reader.head(at).ok().flatten();
         let commit =
             head.filter(|commit| salts.is_none_or(|salts| salts.has(commit)) && commit.lsn >= from);

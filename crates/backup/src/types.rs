@@ -49,6 +49,8 @@ pub struct Geometry {
 /// The smallest write-ahead log, in bytes: two header blocks and a commit of a few chunks for each
 /// of a few heads.
 pub const WAL_BYTES_MIN: u64 = 64 * KIB;
+/// The largest write-ahead log, in bytes: sums with it do not overflow.
+pub(crate) const WAL_BYTES_MAX: u64 = 1 << 50;
 
 impl Default for Geometry {
     fn default() -> Geometry {

@@ -202,7 +202,7 @@ impl Loaded {
     }
 
     fn read_file(&mut self, path: &Path, problems: &mut Vec<String>) {
-        let text = match std::fs::read_to_string(path) {
+        let text = match file::load(path) {
             Ok(text) => text,
             Err(error) => {
                 problems.push(format!("cannot read {}: {error}", path.display()));

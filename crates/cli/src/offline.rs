@@ -12,7 +12,7 @@ mod restore;
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
 use duramen_backup::disk::Disk;
-use duramen_backup::os::OsDisk;
+use duramen_backup::os::{OsDisk, open_to_read};
 use duramen_base::lock::lock_alone;
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -184,7 +184,7 @@ impl StoreDirectory {
 
 /// Takes the lock of servers.
 fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
-    let file = match File::open(file) {
+    let file = match open_to_read(file) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("{}: {error}", file.display())),

@@ -6,11 +6,10 @@ mod watcher;
 
 use crate::config::{self, Given, Loaded};
 use crate::failure::EXIT_FAILED;
-use crate::{log, signals};
+use crate::log;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
-use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,9 +39,9 @@ EXAMPLES
                                               a member of a cluster
 
 SIGTERM or SIGINT stops the server after clients have received their replies; a second signal stops it
-at once. If a thread does not end within 5 s after --stop-timeout-ms, or 3 s after the second signal,
-the exit code is 6. SIGHUP opens --log-file again and reads the configuration file again. The server
-continues when its terminal is closed.
+at once, and so does the first one while settings are read. If a thread does not end within 5 s after
+--stop-timeout-ms, or 3 s after the second signal, the exit code is 6. SIGHUP opens --log-file again
+and reads the configuration file again. The server continues when its terminal is closed.
 
 While data is being loaded, requests get the error LOADING, and INFO and http://ADMIN/loading show the
 progress.
@@ -112,8 +111,8 @@ impl ServeArgs {
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let started = Instant::now();
-    // Before all threads: a signal that comes while they start must not be lost.
-    let signals = signals::watch().map_err(|source| ServerError::System {
+    // Before any file is opened: a file may keep the start waiting for ever.
+    let watcher = Watcher::start().map_err(|source| ServerError::System {
         doing: "watch for signals",
         source,
     });
@@ -131,10 +130,10 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let checked = dir::check(&loaded.config, args.use_snapshot).map_err(ServerError::Config);
     let file = loaded.file;
     let sources = Sources::new(file.clone(), args.given, loaded.config.clone());
-    match checked
-        .and(signals)
-        .and_then(|signals| serve(loaded.config, file.as_deref(), started, signals, sources))
-    {
+    match checked.and(watcher).and_then(|watcher| {
+        watcher.begin(sources);
+        serve(loaded.config, file.as_deref(), started, watcher)
+    }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             crate::say::last_words(&format!("duramen: {error}\n"));
@@ -165,8 +164,7 @@ fn serve(
     mut config: ServerConfig,
     file: Option<&Path>,
     started: Instant,
-    signals: Signals,
-    sources: Sources,
+    watcher: Watcher,
 ) -> Result<(), ServerError> {
     let dir = config.data_dir();
     let level = config.write_level();
@@ -180,7 +178,6 @@ fn serve(
             "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
         );
     }
-    let watcher = Watcher::start(signals, sources);
     let result = loop {
         let born = Instant::now();
         let lived = live(&mut config, file, started, &watcher);

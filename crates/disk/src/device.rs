@@ -9,13 +9,16 @@
 
 use crate::error::Error;
 use crate::memory::{ALIGNMENT_MAX, Aligned, BYTES_MAX, BYTES_MIN, Cut, SECTOR_BYTES, UNIT_BYTES};
+use crate::open::{open_data, open_to_read};
 use duramen_base::lock::{claim_alone, file_of_store, is_block_device, lock_alone};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
+use duramen_base::private::FILE_MODE;
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// A block device. Everything may be called from several threads at once.
@@ -135,6 +138,7 @@ impl FileDevice {
         let has = has - has % unit;
         check_length(has)?;
         if is_file {
+            check_limit(has).map_err(failed("using all of"))?;
             allocate(&file, has, found).map_err(failed("allocating all of"))?;
         }
         let alignment = if past_cache {
@@ -171,16 +175,13 @@ impl FileDevice {
 
 /// Opens or creates the file, or claims the block device; also whether it is past the page cache.
 fn open(path: &Path) -> io::Result<(File, bool)> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let open = |more| {
-        let opened = rustix::fs::open(path, flags | more, Mode::RUSR | Mode::WUSR);
-        opened.map(File::from).map_err(io::Error::from)
-    };
+    let mut options = File::options();
+    options.read(true).write(true).mode(FILE_MODE);
     let open = |more| {
         if is_block_device(path) {
-            claim_alone(|| open(more | OFlags::EXCL))
+            claim_alone(|| open_data(&mut options.clone(), more | OFlags::EXCL, path))
         } else {
-            open(more | OFlags::CREATE)
+            open_data(&mut options.clone(), more | OFlags::CREATE, path)
         }
     };
     match open(OFlags::DIRECT) {
@@ -203,7 +204,7 @@ fn store_part(path: &Path) -> Option<&'static str> {
         (b"DFRM", "the frames of a store", [0, 8 << 10]),
         (b"DURACKPT", "a checkpoint of an SSD heap", [0, 0]),
     ];
-    let file = File::open(path).ok()?;
+    let file = open_to_read(path).ok()?;
     let begins = |magic: &[u8], at| {
         let mut block = [0; BLOCK];
         file.read_exact_at(&mut block, at).is_ok()
@@ -226,6 +227,18 @@ fn check_length(bytes: u64) -> Result<(), Error> {
         return Err(Error::TooLargeDevice { bytes, most });
     }
     Ok(())
+}
+
+/// Refuses a length beyond `ulimit -f`: the kernel ends a process that writes there.
+fn check_limit(bytes: u64) -> io::Result<()> {
+    let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::FileTooLarge,
+        format!("it has {bytes} bytes, and this process may write {most} (`ulimit -f`)"),
+    ))
 }
 
 /// In statx: the kernel reports the alignment of direct reads and writes [Linux 6.1].

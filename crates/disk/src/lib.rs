@@ -5,6 +5,7 @@
 //! | `device` | a file or partition, without the page cache |
 //! | `many` | several reads at once, for a caller that waits for all of them |
 //! | `memory` | aligned memory, and spans widened to the alignment |
+//! | `open` | opens files with data, and nothing else |
 //! | `origin` | tells a forked process from its parent |
 //! | `parallel` | one large read or write in several parts at once |
 //! | `pool` | threads that read if there is no io_uring |
@@ -16,6 +17,7 @@ mod device;
 mod error;
 mod many;
 mod memory;
+mod open;
 mod origin;
 mod parallel;
 mod pool;
@@ -27,6 +29,7 @@ pub use device::{Device, FileDevice, direct_alignment};
 pub use error::Error;
 pub use many::ManyReads;
 pub use memory::{ALIGNMENT_MAX, Aligned, Cut, SECTOR_BYTES, UNIT_BYTES};
+pub use open::{above_standard, open_data, open_to_read};
 pub use origin::Origin;
 pub use parallel::Parallel;
 pub use quiet::{foreign_signals, quietly};

@@ -4,6 +4,7 @@
 //! **Invariants**
 //! - G1: a ring has as many entries as its owner has requests in flight, so each request finds one.
 
+use crate::open::DESCRIPTOR_MIN;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fs::File;
 use std::io;
@@ -33,6 +34,19 @@ pub(crate) struct Request {
     pub bytes: u32,
 }
 
+/// A ring whose descriptor is not a standard one (open::P2). A ring cannot be moved to another
+/// descriptor, so those with low ones are held until one has a higher one.
+fn build(new: impl Fn() -> io::Result<IoUring>) -> io::Result<IoUring> {
+    let mut low = Vec::new();
+    loop {
+        let ring = new()?;
+        if ring.as_raw_fd() >= DESCRIPTOR_MIN {
+            return Ok(ring);
+        }
+        low.push(ring);
+    }
+}
+
 /// See the file's head.
 pub(crate) struct Ring {
     ring: Box<IoUring>,
@@ -47,7 +61,7 @@ impl Ring {
     /// # Errors
     /// The kernel offers none.
     pub fn plain(depth: u32) -> io::Result<Ring> {
-        let ring = Box::new(IoUring::new(depth)?);
+        let ring = Box::new(build(|| IoUring::new(depth))?);
         let pads = false;
         Ok(Ring { ring, pads })
     }
@@ -58,9 +72,11 @@ impl Ring {
     /// # Errors
     /// The kernel offers none.
     pub fn cooperative(depth: u32) -> io::Result<Ring> {
-        let mut builder = IoUring::builder();
-        let made = builder.setup_coop_taskrun().build(depth + PADS);
-        let ring = Box::new(made.or_else(|_| IoUring::new(depth + PADS))?);
+        let entries = depth + PADS;
+        let ring = Box::new(build(|| {
+            let made = IoUring::builder().setup_coop_taskrun().build(entries);
+            made.or_else(|_| IoUring::new(entries))
+        })?);
         let pads = ring.params().is_feature_skip_cqe_on_success();
         Ok(Ring { ring, pads })
     }

@@ -85,9 +85,14 @@ fn create(
 ) -> Result<Backup, Error> {
     let segment_bytes = fitting_segment_bytes(options);
     let wanted = check_length(options, segment_bytes, &disk.label())?;
+    let wal_bytes = options.wal_bytes.checked_next_multiple_of(MIB);
+    let wal_bytes = wal_bytes.ok_or_else(|| Error::Misfit {
+        place: disk.label(),
+        reason: format!("a write-ahead log cannot have {} bytes", options.wal_bytes),
+    })?;
     let geometry = Geometry {
         segment_bytes: segment_bytes as u32,
-        wal_bytes: options.wal_bytes.next_multiple_of(MIB),
+        wal_bytes,
         frames: frames_of(wanted, options.mode),
     };
     let identity = Identity {
@@ -131,7 +136,7 @@ pub(crate) fn check_length(
             "a log of {} GiB with segments of {} MiB is too long, {} GiB is the most: less `flash-size`, \
              `disk-size` or `disk-expansion` makes it shorter; a new one has longer segments with more \
              `memory`, up to 8 MiB from 2 GiB on",
-            (wanted * segment_bytes).div_ceil(1 << 30),
+            wanted.saturating_mul(segment_bytes).div_ceil(1 << 30),
             segment_bytes >> 20,
             (most * segment_bytes) >> 30,
         ),
@@ -212,7 +217,7 @@ pub(crate) fn lacking_room(here: &Geometry, options: &Options) -> Option<(u64, u
     lacks.then(|| {
         (
             segments_of(here.frames) * segment_bytes,
-            wanted * segment_bytes,
+            wanted.saturating_mul(segment_bytes),
         )
     })
 }
@@ -557,6 +562,21 @@ mod tests {
             .iter()
             .for_each(|record| copy.apply(record).unwrap());
         assert_eq!(copy, state);
+    }
+
+    /// Sums with such numbers overflowed, and a debug build panicked.
+    #[test]
+    fn absurd_lengths_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = || Options::new(folder.path().join("new"), 64 * MIB);
+        for options in [
+            options().wal_bytes(u64::MAX),
+            options().wal_bytes(1 << 60),
+            options().disk_bytes(u64::MAX),
+        ] {
+            assert!(crate::Store::open(options).is_err());
+        }
+        assert!(!folder.path().join("new").join("superblock").exists());
     }
 
     #[test]

@@ -487,7 +487,9 @@ impl<'a> Repair<'a> {
         }
         let mut options = Options::new(to, memory);
         options.cluster.clone_from(&self.salvage.identity().cluster);
-        options.wal_bytes = geometry.wal_bytes;
+        if self.salvage.has_whole_wal() {
+            options.wal_bytes = geometry.wal_bytes;
+        }
         options.version_floor = self.version_max.max(self.state.safe_version);
         options.engine.heads = 1;
         options

@@ -151,9 +151,13 @@ fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
 /// magic number last, and nothing but the first page before it. A store whose first page was
 /// damaged later has data beyond that page, and is no such file.
 fn never_made(path: &Path) -> std::io::Result<bool> {
-    let mut file = match File::open(path) {
+    let mut file = match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        opened => opened?,
+        // Opening a pipe waits for its other end.
+        Ok(found) if !found.is_file() => {
+            return Err(std::io::Error::other("it is not a regular file"));
+        }
+        found => found.and_then(|_| File::open(path))?,
     };
     let mut bytes = Vec::new();
     (&mut file)

@@ -454,7 +454,7 @@ impl ServerConfig {
 /// # Errors
 /// [`ServerError::File`]: the file cannot be read. [`ServerError::Config`]: it has no token.
 pub fn read_token(path: &Path) -> Result<Vec<u8>, ServerError> {
-    let text = std::fs::read(path).map_err(|source| ServerError::File {
+    let text = file::load_bytes(path).map_err(|source| ServerError::File {
         doing: "read the cluster's token in",
         path: path.to_owned(),
         source,

@@ -5,13 +5,14 @@ use crate::arguments::Duration;
 use crate::failure::EXIT_FAILED;
 use crate::signals::{self, Order};
 use clap::Args;
-use duramen_coordinator::{Error, Options, Role, Running, StoreSpec};
+use duramen_coordinator::{Error, Options, Role, Running, Stopper, StoreSpec};
 use duramen_wire::native::message::ClusterSettings;
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 /// Default name of the cluster.
 pub(crate) const CLUSTER_DEFAULT: &str = "duramen";
@@ -266,8 +267,9 @@ pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
 }
 
 fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
-    let running = duramen_coordinator::start(options)?;
-    let stopper = running.stopper();
+    // Set when there is something to be stopped: its store may keep the start waiting for ever.
+    let stopper = Arc::new(OnceLock::<Stopper>::new());
+    let started = Arc::clone(&stopper);
     let reloads = signals::apart(|name| {
         signals::reopen_log();
         tracing::info!("{name}: a coordinator has no settings to be read again");
@@ -279,13 +281,19 @@ fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
                 (_, Order::Stop) if stops > 0 => std::process::exit(i32::from(EXIT_FAILED)),
                 (_, Order::Stop) => {
                     stops += 1;
-                    stopper.stop();
+                    match started.get() {
+                        Some(stopper) => stopper.stop(),
+                        None => std::process::exit(0),
+                    }
                 }
                 (name, Order::Reload) => drop(reloads.try_send(name)),
                 (name, Order::Report | Order::Ignore) => tracing::info!("{name} is ignored"),
             }
         }
     });
+    let running = duramen_coordinator::start(options)?;
+    // Nothing else sets it.
+    let _ = stopper.set(running.stopper());
     if let Some(role) = running.next_role() {
         announce(&running, &role);
     }

@@ -5,9 +5,13 @@ use duramen_backup::os::{SUPERBLOCK, is_snapshot};
 use duramen_server::ServerConfig;
 use duramen_server::config::{DIR_DEFAULT, DiskMode, Mode};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 /// Most snapshots near a path that are shown.
 const SHOWN_MAX: usize = 5;
+/// Time for the search for snapshots near a path.
+const LOOK_FOR: Duration = Duration::from_secs(1);
 
 /// Refuses a directory that is a snapshot, unless `use_snapshot`; and one that does not exist, if
 /// its name looks like a snapshot. Refuses no directory, if one is there.
@@ -77,17 +81,33 @@ fn snapshots_near(dir: &Path) -> Vec<PathBuf> {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| is_snapshot(path))
-        .collect();
+    let mut found = snapshots_in(parent);
     found.sort();
     let usual = Path::new("duramen-data/snapshots/dump");
     if is_named_as_snapshot(dir) && is_snapshot(usual) {
         found.push(usual.to_owned());
     }
     found
+}
+
+/// Snapshots in a folder. A neighbour on a file system that does not answer must not delay a start,
+/// so those are left out that are not found within a second.
+fn snapshots_in(folder: &Path) -> Vec<PathBuf> {
+    let until = Instant::now() + LOOK_FOR;
+    let (sender, receiver) = channel();
+    let folder = folder.to_owned();
+    // Without the thread no snapshot is found.
+    let _ = std::thread::Builder::new().spawn(move || {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        for path in paths.take_while(|_| Instant::now() < until) {
+            if is_snapshot(&path) && sender.send(path).is_err() {
+                return;
+            }
+        }
+    });
+    let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
+    std::iter::from_fn(|| next().ok()).collect()
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -6,11 +6,11 @@ use crate::signals::{self, Order};
 use duramen_server::outcome::Outcome;
 use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Server, ServerConfig};
-use signal_hook::iterator::Signals;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The sources of the settings, and their values at the last reading.
@@ -90,6 +90,8 @@ pub(super) struct Watcher {
 
 #[derive(Default)]
 struct LastSeen {
+    /// Absent while the settings are read and checked: until then there is nothing to be stopped.
+    sources: OnceLock<Mutex<Sources>>,
     /// Number of signals so far.
     signals: AtomicUsize,
     /// Number of servers so far.
@@ -121,12 +123,22 @@ impl LastSeen {
         std::process::exit(EXIT_STUCK.into());
     }
 
+    fn reload(&self) {
+        if let Some(sources) = self.sources.get() {
+            let mut sources = sources.lock().unwrap_or_else(PoisonError::into_inner);
+            sources.reload(self.current().as_deref());
+        }
+    }
+
     /// The present server.
     fn current(&self) -> Option<Arc<Shared>> {
         self.shared().clone()
     }
 
     fn stop_by(&self, name: &str) {
+        if self.sources.get().is_none() {
+            std::process::exit(0);
+        }
         let is_first = self.count();
         if is_first {
             tracing::info!("{name}: stopping; a second signal stops at once");
@@ -169,7 +181,12 @@ impl LastSeen {
 const END_WITHIN: Duration = Duration::from_secs(3);
 
 impl Watcher {
-    pub(super) fn start(mut signals: Signals, mut sources: Sources) -> Watcher {
+    /// Until [`begin`](Self::begin) the first signal ends the process.
+    ///
+    /// # Errors
+    /// The system refuses a handler.
+    pub(super) fn start() -> io::Result<Watcher> {
+        let mut signals = signals::watch()?;
         let handle = signals.handle();
         let seen = Arc::new(LastSeen::default());
         let watched = Arc::clone(&seen);
@@ -177,7 +194,7 @@ impl Watcher {
         let reloads = signals::apart(move |name| {
             signals::reopen_log();
             tracing::info!("{name}: opening the log file and reading the settings again");
-            sources.reload(reloaded.current().as_deref());
+            reloaded.reload();
         });
         let thread = std::thread::spawn(move || {
             for signal in signals.forever() {
@@ -193,11 +210,17 @@ impl Watcher {
                 }
             }
         });
-        Watcher {
+        Ok(Watcher {
             seen,
             handle,
             thread,
-        }
+        })
+    }
+
+    /// From now on there is something to be stopped: a signal lets the server end.
+    pub(super) fn begin(&self, sources: Sources) {
+        let first = self.seen.sources.set(Mutex::new(sources));
+        assert!(first.is_ok(), "a process begins once");
     }
 
     /// From now on signals stop this server; at once, if there was a signal already.

@@ -19,9 +19,11 @@
 
 use duramen_base::ids::{ClusterId, ServerId};
 use duramen_base::private::make_file;
+use duramen_disk::{open_data, open_to_read};
 use duramen_format::checksum::crc32c;
+use rustix::fs::OFlags;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Read as _, Result};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -59,8 +61,9 @@ pub(super) enum Content {
 /// # Errors
 /// The file cannot be read.
 pub(super) fn read(dir: &Path) -> Result<Content> {
-    let bytes = match std::fs::read(dir.join(FILE)) {
-        Ok(bytes) => bytes,
+    let mut bytes = Vec::new();
+    match open_to_read(&dir.join(FILE)) {
+        Ok(mut file) => file.read_to_end(&mut bytes)?,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Content::Absent),
         Err(error) => return Err(error),
     };
@@ -100,8 +103,9 @@ fn write_whole(path: &Path, identity: &Identity) -> Result<()> {
 /// # Errors
 /// A crash may leave either identity; it can be tried again.
 pub(super) fn store(dir: &Path, identity: &Identity) -> Result<()> {
-    let opened = File::options().read(true).write(true).open(dir.join(FILE));
-    let file = match opened {
+    let mut options = File::options();
+    options.read(true).write(true);
+    let file = match open_data(&mut options, OFlags::empty(), &dir.join(FILE)) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return make(dir, identity),
         Err(error) => return Err(error),

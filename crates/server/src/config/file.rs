@@ -16,13 +16,36 @@ use crate::outcome::Outcome;
 use crate::seldom::seldom;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use toml::de::{DeTable, DeValue};
+
+/// Most bytes of a file with settings or with a token. A device has no end.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads a file with settings.
+///
+/// # Errors
+/// It cannot be read, has more than 1 MiB, or is no UTF-8 text.
+pub fn load(path: &Path) -> io::Result<String> {
+    let bytes = load_bytes(path)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+pub(super) fn load_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut most = File::open(path)?.take(FILE_BYTES_MAX + 1);
+    most.read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let text = "it has more than 1 MiB";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(bytes)
+}
 
 /// Heading of the lines that a rewrite added.
 const ADDED: &str = "# Added by CONFIG REWRITE";
@@ -190,7 +213,7 @@ impl ConfigFile {
             let source = io::Error::other("it is not a regular file");
             return Err(failed("rewrite", &path, source));
         }
-        let text = std::fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
+        let text = load(&path).map_err(|e| failed("read", &path, e))?;
         // A setting is noted after it has its value. The lock is not held while the disk is waited
         // for: every CONFIG SET takes it.
         let changed = {

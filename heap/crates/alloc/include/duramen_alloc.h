@@ -121,7 +121,8 @@ int ssd_init(const struct ssd_options *options);
  * thousand objects a table in RAM, for which cached objects are evicted. It waits while a
  * checkpoint is made. An object of fewer than 128 bytes that is used again is written to: perhaps a
  * read of flash. NULL: SSD_EINVAL, SSD_ENOSPC (flash), SSD_ENOMEM (RAM for tables, or addresses),
- * SSD_ESTATE, SSD_EDEVICE, SSD_EFORKED. */
+ * SSD_ESTATE, SSD_EDEVICE, SSD_EFORKED; SSD_EKERNEL if the kernel has no memory for the first
+ * allocation, which can be tried again. */
 void *ssd_oalloc(size_t count, size_t size);
 
 /* Bytes from one element of an array of ssd_oalloc to the next: `size` rounded up to pages. */

@@ -315,7 +315,7 @@ impl Source<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heap::Budget;
+    use crate::heap::{Budget, Tables};
     use crate::pager::{Faults, Pager};
     use duramen_disk::Device;
     use duramen_flash::ObjectStore;
@@ -352,7 +352,8 @@ mod tests {
         };
         let store = ObjectStore::create(options).unwrap();
         let budget = Budget::new(6 << 20, 0, FLASH, pager.pages_max()).unwrap();
-        Heap::new(pager, store, budget).unwrap()
+        let tables = Tables::reserve(&pager, &budget).unwrap();
+        Heap::new(pager, store, budget, tables)
     }
 
     /// An empty heap before a restore, with these object tables.

@@ -191,16 +191,31 @@ pub(crate) struct Heap {
     lifts: AtomicUsize,
 }
 
-impl Heap {
-    pub fn new(pager: Pager, store: ObjectStore, budget: Budget) -> Result<Heap, Error> {
+/// A heap's memory of its own, which the kernel may refuse.
+pub(crate) struct Tables {
+    atm: Atm,
+    buffer: Buffer,
+    cache: Cache,
+}
+
+impl Tables {
+    /// # Errors
+    /// [`Error::Kernel`].
+    pub fn reserve(pager: &Pager, budget: &Budget) -> Result<Tables, Error> {
         let arena_pages = (pager.bytes() / PAGE_BYTES) as u64;
-        let memory = Error::kernel("reserving memory");
         let made = Atm::new(arena_pages).and_then(|atm| {
             let frees_tables = pager.frees_tables();
             let buffer = Buffer::new(budget.pages, budget.tables, arena_pages, frees_tables)?;
-            Ok((atm, buffer, Cache::new(budget.ram - budget.fixed)?))
+            let cache = Cache::new(budget.ram - budget.fixed)?;
+            Ok(Tables { atm, buffer, cache })
         });
-        let (atm, buffer, cache) = made.map_err(memory)?;
+        made.map_err(Error::kernel("reserving memory"))
+    }
+}
+
+impl Heap {
+    pub fn new(pager: Pager, store: ObjectStore, budget: Budget, tables: Tables) -> Heap {
+        let Tables { atm, buffer, cache } = tables;
         let heap = Heap {
             pager,
             atm,
@@ -226,7 +241,7 @@ impl Heap {
         for _ in 0..WORKERS_READY {
             heap.give_back(Worker::new(heap.new_lift()));
         }
-        Ok(heap)
+        heap
     }
 
     /// The arena of a heap that is given up.

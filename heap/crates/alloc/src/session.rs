@@ -6,7 +6,7 @@
 
 use crate::checkpoint::Frame;
 use crate::error::Error;
-use crate::heap::{Budget, Heap, ROOTS};
+use crate::heap::{Budget, Heap, ROOTS, Tables};
 use crate::oalloc::OBJECT_BYTES_MAX;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::signal;
@@ -304,9 +304,10 @@ fn allocate_first(
 ) -> (State, Result<*mut u8, Error>) {
     let prepared = ready.budget().and_then(|budget| {
         let store = ObjectStore::prepare(ready.store_options())?;
-        Ok((budget, store))
+        let tables = Tables::reserve(&ready.pager, &budget)?;
+        Ok((budget, store, tables))
     });
-    let (budget, store) = match prepared {
+    let (budget, store, tables) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return (State::Ready(ready), Err(error)),
     };
@@ -317,10 +318,7 @@ fn allocate_first(
         roots,
     } = *ready;
     let kind = pager.kind();
-    let heap = match Heap::new(pager, store, budget) {
-        Ok(heap) => heap,
-        Err(error) => return (State::Closed, Err(error)), // its addresses are gone
-    };
+    let heap = Heap::new(pager, store, budget, tables);
     let allocated = once(&heap).and_then(|address| {
         heap.store.give_up_old()?;
         Ok(address)
@@ -502,7 +500,8 @@ pub fn restore(path: &Path) -> Result<(), Error> {
         reserve(&ready.options, frame.start, frame.bytes, true)?
     };
     let kind = pager.kind();
-    let heap = Heap::new(pager, restored.store, budget)?;
+    let tables = Tables::reserve(&pager, &budget)?;
+    let heap = Heap::new(pager, restored.store, budget, tables);
     heap.restore(&restored.blob, path)?;
     signal::install(Box::new(heap), kind)?;
     *state = State::Running;

@@ -156,6 +156,21 @@ fn a_program_that_takes_pages_away_does_not_wait_for_itself() {
     by_both("advising");
 }
 
+#[test]
+fn no_file_of_the_library_is_a_standard_stream() {
+    by_both("streams");
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    by_both("file_limit");
+}
+
+#[test]
+fn a_first_allocation_that_fails_closes_nothing() {
+    by_both("no_memory_at_first");
+}
+
 /// All except `locking`: AddressSanitizer turns `mlockall` into a function without effect.
 #[test]
 fn under_address_sanitizer() {

@@ -28,8 +28,8 @@
 
 use crate::error::Error;
 use crate::layout::ALIGNMENT_MAX;
-use duramen_disk::{Aligned, direct_alignment};
-use rustix::fs::{Mode, OFlags};
+use duramen_disk::{Aligned, direct_alignment, open_data, open_to_read};
+use rustix::fs::OFlags;
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Write};
@@ -308,21 +308,18 @@ impl Pieces {
 fn create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create_new(true);
-    options.mode(0o600).open(path)
+    open_data(options.mode(0o600), OFlags::empty(), path)
 }
 
 /// Opens the file without the page cache, because its data is read only once; with it, if the file
 /// system cannot read pieces directly.
 fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let direct = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty());
+    let direct = open_data(File::options().read(true), OFlags::DIRECT, path);
     let fits = |file: &File| direct_alignment(file).is_ok_and(|bytes| bytes <= ALIGNMENT_MAX);
-    match direct.map(File::from) {
+    match direct {
         Ok(file) if fits(&file) => Ok(file),
-        Ok(_) | Err(rustix::io::Errno::INVAL) => {
-            Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
-        }
-        Err(error) => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+        Ok(_) | Err(_) => open_to_read(path),
     }
 }
 

@@ -61,7 +61,8 @@ fn heap_of(device: &Ram, pager: Pager) -> Heap {
     };
     let store = ObjectStore::create(options).unwrap();
     let budget = Budget::new(6 << 20, 0, FLASH, pager.pages_max()).unwrap();
-    Heap::new(pager, store, budget).unwrap()
+    let tables = Tables::reserve(&pager, &budget).unwrap();
+    Heap::new(pager, store, budget, tables)
 }
 
 fn heap(device: &Ram) -> Heap {

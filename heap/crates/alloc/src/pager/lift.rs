@@ -9,6 +9,7 @@
 //!
 //! Paper: none; [Badam11 §3.2] protects each page.
 
+use duramen_disk::above_standard;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -42,6 +43,7 @@ impl Lift {
             }
             (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
         };
+        let (from, to) = (above_standard(from).ok()?, above_standard(to).ok()?);
         let bytes = (PAGES * super::PAGE_BYTES) as i32;
         // SAFETY: a plain system call.
         let has = unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };

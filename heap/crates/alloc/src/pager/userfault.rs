@@ -4,6 +4,7 @@
 //! Paper: none; measured (pairs of fault and eviction): 4.2 µs against 12.9 µs by `mprotect`.
 
 use super::{Arena, PAGE_BYTES, REGION_PAGES};
+use duramen_disk::above_standard;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -186,7 +187,7 @@ fn open() -> io::Result<OwnedFd> {
         let uffd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if uffd >= 0 {
             // SAFETY: it is new, and has no other owner.
-            return Ok(unsafe { OwnedFd::from_raw_fd(uffd as i32) });
+            return above_standard(unsafe { OwnedFd::from_raw_fd(uffd as i32) });
         }
     }
     Err(io::Error::last_os_error())
@@ -195,8 +196,11 @@ fn open() -> io::Result<OwnedFd> {
 fn this_process() -> Option<OwnedFd> {
     // SAFETY: returns a new descriptor or -1.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    if pidfd < 0 {
+        return None;
+    }
     // SAFETY: it is new, and has no other owner.
-    (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd as i32) })
+    above_standard(unsafe { OwnedFd::from_raw_fd(pidfd as i32) }).ok()
 }
 
 fn control<const WORDS: usize>(

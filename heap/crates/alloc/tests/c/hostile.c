@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -562,6 +563,53 @@ static void advising(void) {
     CHECK(ssd_free(block) == SSD_OK && ssd_checkpoint(saved) == SSD_OK);
 }
 
+/* A program that was started without standard streams: a file of the library got one of their numbers, and the program's own output
+ * destroyed the flash file. */
+static void streams(void) {
+    int out = fcntl(1, F_DUPFD_CLOEXEC, 10), error = fcntl(2, F_DUPFD_CLOEXEC, 10), taken = 0;
+    for (int stream = 0; stream < 3; stream++) CHECK(close(stream) == 0);
+    make_objects();
+    check_objects();
+    CHECK(ssd_checkpoint(saved) == SSD_OK);
+    for (int stream = 0; stream < 3; stream++) taken += fcntl(stream, F_GETFD) != -1;
+    CHECK(dup2(out, 1) == 1 && dup2(error, 2) == 2);
+    CHECK(taken == 0);
+    CHECK(ssd_close() == SSD_OK);
+    init();
+    CHECK(ssd_restore(saved) == SSD_OK);
+    check_objects();
+}
+
+/* With `ulimit -f` below the length of the flash file, the kernel ended the program in ssd_init. */
+static void file_limit(void) {
+    struct rlimit before, low;
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    low = before, low.rlim_cur = 1 << 20;
+    CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
+    int code = try_init(64 << 20, 6 << 20);
+    if (code == SSD_EKERNEL) printf("skipped: %s\n", ssd_error_message()), exit(77);
+    CHECK(code == SSD_EDEVICE && strstr(ssd_error_message(), "ulimit -f") != NULL);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    make_objects();
+    check_objects();
+}
+
+/* A first allocation for which the kernel has no memory closed the library; now it can be tried again. */
+static void no_memory_at_first(void) {
+    init();
+    unsigned long pages;
+    FILE *sizes = fopen("/proc/self/statm", "r");
+    CHECK(sizes != NULL && fscanf(sizes, "%lu", &pages) == 1 && fclose(sizes) == 0);
+    struct rlimit before, low;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    low = before, low.rlim_cur = pages * 4096 + (1ul << 30);
+    CHECK(setrlimit(RLIMIT_AS, &low) == 0);
+    CHECK(ssd_malloc(100) == NULL && ssd_error() == SSD_EKERNEL);
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    char *block = ssd_malloc(100);
+    CHECK(block != NULL && strcpy(block, "after all") && ssd_free(block) == SSD_OK);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     snprintf(flash, sizeof flash, "%s/flash", argv[1]);
@@ -573,7 +621,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } all[] = {{"cancel", cancel},   {"jumping", jumping}, {"forking", forking},           {"locking", locking}, {"signals", signal_descriptor},
                {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}, {"ending", ending},
-               {"leaving", leaving}, {"advising", advising}};
+               {"leaving", leaving}, {"advising", advising}, {"streams", streams}, {"file_limit", file_limit}, {"no_memory_at_first", no_memory_at_first}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(argv[3], all[i].name) != 0) continue;
         all[i].run();

@@ -1,0 +1,115 @@
+//! Opens files with data.
+//!
+//! **Invariants**
+//! - P1: to open a file never waits, and only a regular file or a block device is opened: a pipe
+//!   without a writer would block the thread for ever.
+//! - P2: no descriptor is one of the three standard ones. In a program that was started with one of
+//!   them closed, the program's own output would go into the file.
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The lowest descriptor that is not a standard one.
+pub(crate) const DESCRIPTOR_MIN: RawFd = libc::STDERR_FILENO + 1;
+
+/// Opens a file with these options, and with these flags in place of the options' own ones (P1,
+/// P2).
+///
+/// # Errors
+/// Of the file system; it is neither a regular file nor a block device.
+pub fn open_data(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
+    let flags = flags | OFlags::NONBLOCK;
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let file = match opened {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => return Err(no_data()),
+        opened => above_standard(opened?)?,
+    };
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(no_data());
+    }
+    // With the flag io_uring would not wait for the device either.
+    fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
+    Ok(file)
+}
+
+/// As [`open_data`], to read an existing file.
+///
+/// # Errors
+/// As [`open_data`].
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    open_data(File::options().read(true), OFlags::empty(), path)
+}
+
+fn no_data() -> io::Error {
+    io::Error::other("it is neither a regular file nor a block device")
+}
+
+/// The same open file, under a descriptor that is not a standard one (P2).
+///
+/// # Errors
+/// The process has too many descriptors.
+pub fn above_standard<T: From<OwnedFd> + Into<OwnedFd>>(file: T) -> io::Result<T> {
+    let file = file.into();
+    if file.as_raw_fd() >= DESCRIPTOR_MIN {
+        return Ok(file.into());
+    }
+    Ok(fcntl_dupfd_cloexec(&file, DESCRIPTOR_MIN)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn open_in_time(path: &Path, writes: bool) -> io::Result<File> {
+        let (done, opened) = mpsc::channel();
+        let path = path.to_owned();
+        std::thread::spawn(move || {
+            let mut options = File::options();
+            let _ = done.send(open_data(
+                options.read(true).write(writes),
+                OFlags::empty(),
+                &path,
+            ));
+        });
+        let opened = opened.recv_timeout(Duration::from_secs(10));
+        opened.expect("to open a file does not wait (P1)")
+    }
+
+    /// A pipe named `superblock` in a neighbour's folder blocked the first start of a server.
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, writes) in [
+            (pipe.as_path(), false),
+            (pipe.as_path(), true),
+            (socket.as_path(), false),
+            (folder.path(), false),
+            (Path::new("/dev/zero"), true),
+        ] {
+            let error = open_in_time(path, writes).expect_err("it is no file with data");
+            assert!(
+                error.to_string().contains("neither a regular file"),
+                "{}: {error}",
+                path.display()
+            );
+        }
+        let file = folder.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let opened = open_in_time(&file, true).unwrap();
+        let flags = fcntl_getfl(&opened).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "reads wait as usual");
+    }
+}
