@@ -5,7 +5,7 @@ mod traffic;
 use crate::connection::{Connection, ConnectionId, Phase, Side, Table};
 use crate::handle::Handle;
 use crate::input::{Buffers, Input, Message};
-use crate::link::{Link, Links, State};
+use crate::link::{Link, Links, Moving, State};
 use crate::output::Payload;
 use crate::quiet::Quiet;
 use crate::resolve::Resolver;
@@ -365,7 +365,7 @@ impl<M: Send + 'static> Hub<M> {
     /// The open questions for which their link has moved something since the last call: it has
     /// received bytes, or the other side's system has taken more of the bytes up to the question's
     /// end. Such a question is not lost; a repetition would only be one more behind it.
-    pub fn moving(&mut self) -> Vec<u64> {
+    pub fn moving(&mut self) -> Vec<Moving> {
         let mut found = Vec::new();
         for link in self.links.asking() {
             if let State::Open(id) = link.state {

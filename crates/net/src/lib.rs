@@ -36,6 +36,7 @@ pub use connection::ConnectionId;
 pub use handle::Handle;
 pub use hub::{Event, Hub, Incoming, Limits, Options};
 pub use input::Message;
+pub use link::Moving;
 pub use output::Payload;
 
 use duramen_wire::native::codec::{FrameError, HelloError};

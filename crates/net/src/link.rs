@@ -23,6 +23,14 @@ const FOUND: Duration = Duration::from_secs(10);
 /// Most addresses of dropped links that are kept: more than all servers of a cluster.
 const DROPPED_MAX: usize = 20_000;
 
+/// An open question, whose link has moved something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moving {
+    pub request: u64,
+    /// Bytes have arrived: the other side's process works, and not its system alone.
+    pub has_received: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Opened by the next question, but not before `retry`.
@@ -153,14 +161,18 @@ impl Link {
 
     /// The questions for which the link has moved something since the last look. `waiting`: bytes
     /// that the other side's system has not acknowledged yet.
-    pub fn moving(&mut self, waiting: usize, found: &mut Vec<u64>) {
+    pub fn moving(&mut self, waiting: usize, found: &mut Vec<Moving>) {
         let taken_bytes = self.asked_bytes.saturating_sub(waiting as u64);
         let before = std::mem::replace(&mut self.taken_bytes, taken_bytes);
         let has_received = std::mem::take(&mut self.has_received);
         let has_sent = taken_bytes > before;
         let moves = |end: u64| has_received || has_sent && end > before;
         let questions = self.outstanding.iter();
-        found.extend(questions.filter(|(_, end)| moves(**end)).map(|(id, _)| *id));
+        let moving = questions.filter(|(_, end)| moves(**end));
+        found.extend(moving.map(|(request, _)| Moving {
+            request: *request,
+            has_received,
+        }));
     }
 
     /// Keeps the result of a lookup for the next attempt.

@@ -15,16 +15,21 @@
 //! - N5: a member that is told that it is not UP serves nothing more in this life.
 //! - N6: a coordinator of an earlier term is not obeyed.
 //! - N10: a server never answers for another life at its address: that one would seem alive.
+//! - N11: a request is not repeated while its connection moves: a large answer, such as the map,
+//!   takes as long as the link needs, and repetitions would fill the link with more of them.
 //!
 //! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (docs/traps.md,
 //! trap 28), a server that is declared crashed ends itself when it is told so, and stops reads
 //! after its leases by time.
+
+mod asked;
 
 use crate::order::{Order, Purge};
 use crate::owned::Owned;
 use crate::ranges::Ranges;
 use crate::requests::{RequestId, Token};
 use crate::view::{Map, View};
+use asked::Asked;
 use duramen_base::ids::{ListVersion, MapVersion, ServerId, TabletsVersion};
 use duramen_base::planted::{Bug, has_bug};
 use duramen_base::random::Random;
@@ -37,8 +42,6 @@ use duramen_wire::native::message::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A request to the coordinator without an answer is repeated after this time.
-const PATIENCE_US: u64 = 500_000;
 /// A request that was refused for now, or did not reach a coordinator, is repeated after about this
 /// time (half of it to one and a half times), unless the answer gives another.
 const REST_US: u64 = 100_000;
@@ -84,6 +87,9 @@ pub enum Input {
     },
     /// No coordinator was reached, or the connection broke: there will be no answer.
     Unanswered { token: Token },
+    /// These requests to the coordinator have no answer yet, but their connection has moved
+    /// something since the last such input.
+    Moving(Vec<Token>),
     /// The connection to a server was refused or reset.
     Unreachable { server: ServerId },
     /// [`Output::StoreId`] is done, durably.
@@ -204,7 +210,7 @@ pub struct Member {
     map: Arc<Map>,
     /// A step did not fit.
     wants_whole_map: bool,
-    asking: BTreeMap<Token, (Asking, u64)>,
+    asking: BTreeMap<Token, Asked>,
     /// The time of the next request of each kind.
     timers: BTreeMap<Asking, u64>,
     next_token: u64,
@@ -285,7 +291,7 @@ impl Member {
 
     /// When it needs an [`Input::Tick`].
     pub fn due_us(&self) -> u64 {
-        let asking = self.asking.values().map(|(_, deadline_us)| *deadline_us);
+        let asking = self.asking.values().map(|asked| asked.deadline_us);
         let timers = self.timers.values().copied();
         let detector = self.detector.iter().map(Detector::due_us);
         asking
@@ -324,16 +330,17 @@ impl Member {
                 }
             }
             Input::Answered { token, answer } => {
-                if let Some((asking, _)) = self.asking.remove(&token) {
-                    self.answered(now_us, asking, answer, out);
+                if let Some(asked) = self.asking.remove(&token) {
+                    self.answered(now_us, asked.what, answer, out);
                 }
             }
             Input::Unanswered { token } => {
-                if let Some((asking, _)) = self.asking.remove(&token) {
+                if let Some(asked) = self.asking.remove(&token) {
                     self.next_coordinator(None);
-                    self.again_soon(asking, now_us);
+                    self.again_soon(asked.what, now_us);
                 }
             }
+            Input::Moving(tokens) => self.moving(now_us, &tokens),
             Input::Ponged {
                 nonce,
                 list_version,
@@ -416,13 +423,22 @@ impl Member {
         };
         let token = Token::Member(self.next_token);
         self.next_token += 1;
-        self.asking.insert(token, (asking, now_us + PATIENCE_US));
+        self.asking.insert(token, Asked::new(asking, now_us));
         let address = self.candidate.coordinators[self.coordinator].clone();
         out.push(Output::AskCoordinator {
             token,
             address,
             question,
         });
+    }
+
+    /// N11.
+    fn moving(&mut self, now_us: u64, tokens: &[Token]) {
+        for token in tokens {
+            if let Some(asked) = self.asking.get_mut(token) {
+                asked.moves(now_us);
+            }
+        }
     }
 
     /// Repeats a request later. A suspicion is not repeated: if it lasts, the detector reports it
@@ -687,13 +703,13 @@ impl Member {
         let late: Vec<Token> = self
             .asking
             .iter()
-            .filter(|(_, (_, deadline_us))| *deadline_us <= now_us)
+            .filter(|(_, asked)| asked.deadline_us <= now_us)
             .map(|(token, _)| *token)
             .collect();
         for token in late {
-            if let Some((asking, _)) = self.asking.remove(&token) {
+            if let Some(asked) = self.asking.remove(&token) {
                 self.next_coordinator(None);
-                self.again(asking, now_us);
+                self.again(asked.what, now_us);
             }
         }
         let due = |(_, at_us): &(&Asking, &u64)| **at_us <= now_us;

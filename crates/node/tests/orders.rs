@@ -3,10 +3,11 @@
 use duramen_base::ids::{
     KeyRange, ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
 };
-use duramen_node::{Candidate, Input, Member, Order, Output, Purge, RequestId};
+use duramen_node::{Candidate, Input, Member, Order, Output, Purge, RequestId, Token};
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal, Roles, ServerAnswer,
-    ServerEntry, ServerList, ServerListUpdate, ServerStatus, TabletEntry, TabletState, Tablets,
+    ServerEntry, ServerList, ServerListUpdate, ServerStatus, TabletEntry, TabletMap, TabletState,
+    Tablets, ToCoordinator,
 };
 
 const ME: ServerId = ServerId::new(4, 2);
@@ -264,6 +265,62 @@ fn a_member_ends() {
         "N5"
     );
     assert!(order(&out).is_none() && served(&out).is_none());
+}
+
+/// The requests for the map that these outputs have.
+fn maps(out: &[Output]) -> Vec<Token> {
+    let asked = out.iter().filter_map(|output| match output {
+        Output::AskCoordinator {
+            token,
+            question: ToCoordinator::Map { .. },
+            ..
+        } => Some(*token),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// Runs a member whose request's connection moves every 100 ms, until a time in seconds. Returns
+/// the requests for the map that it has sent meanwhile.
+fn moves_until(member: &mut Member, seconds: u64, token: Token) -> Vec<Token> {
+    let mut out = Vec::new();
+    for now_us in (0..seconds * 1_000_000).step_by(100_000) {
+        member.handle(now_us, Input::Moving(vec![token]), &mut out);
+        member.handle(now_us, Input::Tick, &mut out);
+    }
+    maps(&out)
+}
+
+/// The map of a large cluster over a slow link: it was requested again every half a second, and no
+/// answer came in time.
+#[test]
+fn a_request_whose_connection_moves_is_not_repeated() {
+    let mut member = enlisted();
+    let asked = maps(&handle(&mut member, Input::IdStored { server: ME }));
+    let [token] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert!(moves_until(&mut member, 10, token).is_empty(), "N11");
+    let mut out = Vec::new();
+    let answer = CoordinatorAnswer::Map(TabletMap::default());
+    member.handle(10_000_000, Input::Answered { token, answer }, &mut out);
+    member.handle(10_600_000, Input::Tick, &mut out);
+    assert!(maps(&out).is_empty(), "its answer counts: {out:?}");
+}
+
+#[test]
+fn a_request_is_repeated_when_nothing_moves_or_only_others_do() {
+    let mut member = enlisted();
+    let asked = maps(&handle(&mut member, Input::IdStored { server: ME }));
+    moves_until(&mut member, 2, asked[0]);
+    let mut out = Vec::new();
+    member.handle(2_300_000, Input::Tick, &mut out);
+    assert!(maps(&out).is_empty(), "too early");
+    member.handle(2_400_000, Input::Tick, &mut out);
+    assert_eq!(maps(&out).len(), 1, "nothing moves");
+    let mut member = enlisted();
+    let asked = maps(&handle(&mut member, Input::IdStored { server: ME }));
+    assert!(!moves_until(&mut member, 31, asked[0]).is_empty());
 }
 
 #[test]

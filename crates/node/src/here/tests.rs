@@ -13,8 +13,8 @@ use crate::{Node, NodeInput, NodeOutput};
 use duramen_base::ids::{KeyRange, MigrationId, RecoveryId, SegmentId, ServerId, TableId};
 use duramen_base::ids::{Level, TabletsVersion};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Enlisted, FromCoordinator, Recover, RecoverTablet, TableEntry, TabletEntry,
-    TabletState, Tablets,
+    CoordinatorAnswer, Enlisted, FromCoordinator, MigrateEntries, Peer, Recover, RecoverTablet,
+    TableEntry, TabletEntry, TabletState, Tablets,
 };
 
 const ME: ServerId = ServerId::new(0, 1);
@@ -111,13 +111,26 @@ impl Rig {
         self.handle(NodeInput::Member(Input::Obeyed { version }));
     }
 
-    /// The tablet is to come here from the other server.
+    /// The tablet is to come here from the other server, which has begun to send it.
     fn moves_in(&mut self) {
         let from = OTHER;
         self.list(Some(TabletState::Incoming {
             migration: MIGRATION,
             from,
         }));
+        self.handle(NodeInput::Request {
+            request: RequestId(2),
+            sender: OTHER,
+            target: ME,
+            question: Peer::MigrateEntries(MigrateEntries {
+                migration: MIGRATION,
+                sequence: 0,
+                safe_version: 0,
+                last: false,
+                bytes_total: 0,
+            }),
+            payload: Vec::new(),
+        });
     }
 
     fn begin_recovery(&mut self, id: u64) -> bool {
@@ -149,7 +162,7 @@ impl Rig {
 
     fn has_begun(&self) -> bool {
         let life = self.node.life.as_ref().unwrap();
-        life.migrations.waiting().is_empty()
+        life.migrations.waiting().1.next().is_none()
     }
 
     /// Runs all jobs, until none is left.

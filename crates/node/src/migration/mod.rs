@@ -26,6 +26,9 @@
 //!   coordinator has just answered; the target reports only when the coordinator has just answered.
 //!   Otherwise, or if that takes long, the migration fails. So a target that cannot store, or a
 //!   coordinator that is away, is detected while the source serves, or ends the lock soon.
+//! - M10: a step costs time for the migrations that are under way, and these are few. Those that
+//!   wait for their turn, and those that wait for the list only, cost nothing, however many they
+//!   are: pings are answered by the same thread.
 //!
 //! **Concurrency** none: one owner, the node. Work that walks the index, waits for guards or
 //! replays is a job.
@@ -47,7 +50,7 @@ use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, PeerAnswer, TabletState, Tablets, ToCoordinator,
 };
 use source::Source;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 pub(crate) use target::takes_over_max;
 use target::{Leftover, Target};
@@ -68,8 +71,10 @@ const LOCK_US: u64 = 5_000_000;
 /// Most bytes that may be left for the lock. Before the lock the target says that it has room for
 /// them.
 const LOCK_BYTES: usize = 4 << 20;
-/// Outgoing migrations at once; the others wait for their turn.
+/// Outgoing migrations at once; the others wait for their turn (M10).
 const SOURCES_MAX: usize = 2;
+/// The same for incoming ones, which begin in the order in which their sources do.
+const TARGETS_MAX: usize = 16;
 
 /// The error is the reason why a step failed, for people.
 type Result<T> = std::result::Result<T, String>;
@@ -146,6 +151,13 @@ impl Names {
 pub(crate) struct Migrations {
     sources: BTreeMap<MigrationId, Source>,
     targets: BTreeMap<MigrationId, Target>,
+    /// Sources whose turn has not come.
+    waiting_sources: BTreeSet<MigrationId>,
+    /// Targets whose sources have begun, in this order, and whose own turn has not come.
+    waiting_targets: VecDeque<MigrationId>,
+    /// Those that have begun and have work left: only these are polled (M10).
+    working_sources: BTreeSet<MigrationId>,
+    working_targets: BTreeSet<MigrationId>,
     leftovers: Vec<Leftover>,
     names: Names,
     /// The list that was followed last.
@@ -165,16 +177,34 @@ impl Migrations {
         leftovers.any(|of| ranges.overlaps(of.table, of.range))
     }
 
-    /// Incoming migrations that have not begun, and their ranges.
-    pub fn waiting(&self) -> Vec<(MigrationId, TableId, KeyRange)> {
-        let waiting = self.targets.iter().filter(|(_, of)| of.is_waiting());
-        waiting.map(|(id, of)| (*id, of.table, of.range)).collect()
+    /// The source of an incoming migration has begun.
+    pub fn wants(&mut self, id: MigrationId, sender: ServerId) {
+        let target = self.targets.get(&id);
+        let waits = target.is_some_and(|target| target.waits_for(sender));
+        if waits && !self.waiting_targets.contains(&id) {
+            self.waiting_targets.push_back(id);
+        }
+    }
+
+    /// Incoming migrations whose sources have begun, their ranges, and how many of them may begin.
+    pub fn waiting(
+        &self,
+    ) -> (
+        usize,
+        impl Iterator<Item = (MigrationId, TableId, KeyRange)>,
+    ) {
+        let known = |id: &MigrationId| self.targets.get(id).map(|of| (*id, of.table, of.range));
+        let waiting = self.waiting_targets.iter().filter_map(known);
+        let room = TARGETS_MAX.saturating_sub(self.working_targets.len());
+        (room, waiting)
     }
 
     /// Begins a target: the list is applied, and no part of the range is here.
-    pub fn begin(&mut self, id: MigrationId, store: &Arc<Store>) {
+    pub fn begin(&mut self, id: MigrationId, store: &Arc<Store>, out: &mut Outputs) {
         if let Some(target) = self.targets.get_mut(&id) {
-            target.begin(store);
+            target.begin(store, out);
+            self.waiting_targets.retain(|waiting| *waiting != id);
+            self.working_targets.insert(id);
         }
     }
 
@@ -200,6 +230,8 @@ impl Migrations {
         let over = sources.filter(|id| !outgoing.contains_key(id));
         for id in over.copied().collect::<Vec<_>>() {
             self.sources.remove(&id);
+            self.waiting_sources.remove(&id);
+            self.working_sources.remove(&id);
             self.names.forget(id);
         }
         let targets = self.targets.keys();
@@ -207,12 +239,16 @@ impl Migrations {
         for id in over.copied().collect::<Vec<_>>() {
             let ended = self.targets.remove(&id).and_then(|target| target.end(out));
             self.leftovers.extend(ended);
+            self.waiting_targets.retain(|waiting| *waiting != id);
+            self.working_targets.remove(&id);
             self.names.forget(id);
         }
         for (id, (table, range, to)) in outgoing {
             let run = self.names.number();
-            let new = || Source::new(id, table, range, to, run);
-            self.sources.entry(id).or_insert_with(new);
+            self.sources.entry(id).or_insert_with(|| {
+                self.waiting_sources.insert(id);
+                Source::new(id, table, range, to, run)
+            });
         }
         for (id, (table, range, from)) in incoming {
             let run = self.names.number();
@@ -274,17 +310,21 @@ impl Migrations {
     pub fn job_done(&mut self, now_us: u64, run: u64, completion: MigrationCompletion) {
         match completion {
             MigrationCompletion::Exported(result) => {
-                let mut sources = self.sources.values_mut();
-                if let Some(source) = sources.find(|source| source.run() == run) {
+                let sources = &mut self.sources;
+                let is_it = |id: &&MigrationId| sources.get(id).is_some_and(|of| of.run() == run);
+                let id = self.working_sources.iter().find(is_it);
+                if let Some(source) = id.and_then(|id| sources.get_mut(id)) {
                     source.exported(now_us, result);
                 }
             }
             MigrationCompletion::Replayed(sequence, result) => {
-                let mut targets = self.targets.values_mut();
+                let targets = &mut self.targets;
+                let is_it = |id: &&MigrationId| targets.get(id).is_some_and(|of| of.run() == run);
+                let id = self.working_targets.iter().find(is_it);
                 let mut leftovers = self.leftovers.iter_mut();
                 if let Some(leftover) = leftovers.find(|leftover| leftover.run == run) {
                     leftover.replayed();
-                } else if let Some(target) = targets.find(|target| target.run() == run) {
+                } else if let Some(target) = id.and_then(|id| targets.get_mut(id)) {
                     target.replayed(now_us, sequence, result);
                 }
             }
@@ -292,31 +332,56 @@ impl Migrations {
         }
     }
 
-    /// Continues all migrations.
+    /// Continues the migrations that are under way (M10), and begins sources.
     pub fn poll(&mut self, now_us: u64, env: &Environment<'_>, out: &mut Outputs) {
         self.now_us = now_us;
-        for target in self.targets.values_mut() {
-            target.poll(now_us, env, &mut self.names, out);
+        let (sources, targets, names) = (&mut self.sources, &mut self.targets, &mut self.names);
+        self.working_targets.retain(|id| {
+            let Some(target) = targets.get_mut(id) else {
+                return false;
+            };
+            target.poll(now_us, env, names, out);
             self.leftovers.extend(target.take_leftover());
-        }
+            target.has_work()
+        });
         for leftover in &mut self.leftovers {
             leftover.poll(env.clients, out);
         }
-        let mut active = self.sources.values().filter(|s| s.is_active()).count();
-        for source in self.sources.values_mut() {
-            if source.is_waiting() && env.is_made && active < SOURCES_MAX {
+        let is_active = |id: &&MigrationId| sources.get(id).is_some_and(Source::is_active);
+        let mut active = self.working_sources.iter().filter(is_active).count();
+        while env.is_made
+            && active < SOURCES_MAX
+            && let Some(id) = self.waiting_sources.pop_first()
+        {
+            if let Some(source) = sources.get_mut(&id) {
                 active += 1;
                 source.begin(env, out);
+                self.working_sources.insert(id);
             }
-            source.poll(now_us, env, &mut self.names, out);
         }
+        self.working_sources.retain(|id| {
+            let Some(source) = sources.get_mut(id) else {
+                return false;
+            };
+            source.poll(now_us, env, names, out);
+            source.has_work()
+        });
     }
 
     /// When [`poll`](Self::poll) has work without any input.
     pub fn due_us(&self) -> u64 {
-        let sources = self.sources.values().map(Source::due_us);
-        let targets = self.targets.values();
+        let sources = self.working_sources.iter();
+        let sources = sources.filter_map(|id| self.sources.get(id));
+        let targets = self.working_targets.iter();
+        let targets = targets.filter_map(|id| self.targets.get(id));
         let targets = targets.map(|target| target.due_us(self.now_us));
-        sources.chain(targets).min().unwrap_or(u64::MAX)
+        sources
+            .map(Source::due_us)
+            .chain(targets)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,8 +160,9 @@ impl Source {
         self.run
     }
 
-    pub fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::Waiting)
+    /// Whether [`poll`](Self::poll) may have anything to do before the list ends it.
+    pub fn has_work(&self) -> bool {
+        !matches!(self.stage, Stage::Reported) || !self.flights.is_empty() || self.unlocks
     }
 
     /// Whether it costs time and memory.

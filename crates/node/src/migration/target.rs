@@ -39,7 +39,8 @@ const NOT_YET_MS: u32 = 10;
 const PROGRESS_US: u64 = 500_000;
 
 enum Stage {
-    /// The list is not applied yet, or part of the range is here ([`crate::here`]).
+    /// Its source has not begun, or its turn has not come, or the list is not applied yet, or part
+    /// of the range is here ([`crate::here`]).
     Waiting,
     Filling,
     Committing(SideCommit),
@@ -91,8 +92,9 @@ pub(super) struct Target {
     /// All messages below are replayed.
     whole: u64,
     last: Option<u64>,
-    /// Replayed requests; they are answered when few bytes are left to be written, and the last one
-    /// when the outcome of the migration is known.
+    /// Requests that came before its turn, one for each message. Later: replayed ones; they are
+    /// answered when few bytes are left to be written, and the last one when the outcome of the
+    /// migration is known.
     held: Vec<(RequestId, u64)>,
     /// The first empty message: answered when all before it is durable (migration::M9).
     settling: Option<u64>,
@@ -147,12 +149,22 @@ impl Target {
         self.run
     }
 
-    pub fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::Waiting)
+    /// Whether it waits, and this is its source.
+    pub fn waits_for(&self, sender: ServerId) -> bool {
+        matches!(self.stage, Stage::Waiting) && sender == self.from
     }
 
-    /// Begins: the list is applied, and no part of the range is left here.
-    pub fn begin(&mut self, store: &Arc<Store>) {
+    /// Whether [`poll`](Self::poll) may have anything to do before the list ends it.
+    pub fn has_work(&self) -> bool {
+        !matches!(self.stage, Stage::Waiting | Stage::Reported)
+    }
+
+    /// Begins: the list is applied, and no part of the range is left here. The source sends again
+    /// what it has sent.
+    pub fn begin(&mut self, store: &Arc<Store>, out: &mut Outputs) {
+        for (request, _) in self.held.drain(..) {
+            out.answer(request, PeerAnswer::NotYet { after_ms: 0 });
+        }
         self.creation = store.engine().roll_heads();
         let plan = SidePlan::default();
         self.side = Some(Arc::new(store.engine().side_log(plan)));
@@ -183,7 +195,7 @@ impl Target {
             return out.answer(request, PeerAnswer::MigrationRefused { reason });
         }
         match &self.stage {
-            Stage::Waiting => return out.answer(request, not_yet),
+            Stage::Waiting => return self.keep_waiting(request, sequence, out),
             Stage::Committing(_) | Stage::Asking(_) => return self.held.push((request, sequence)),
             Stage::Reporting(..) | Stage::Reported => return out.answer(request, migrated),
             Stage::Filling => {}
@@ -226,6 +238,17 @@ impl Target {
             let result = side.replay(&entries).map(drop).map_err(|e| e.to_string());
             JobResult::Migration(run, MigrationCompletion::Replayed(sequence, result))
         }));
+    }
+
+    /// The message is sent again when it is this migration's turn. The answer to an earlier request
+    /// of the same message changes nothing: connections have no room for many open requests.
+    fn keep_waiting(&mut self, request: RequestId, sequence: u64, out: &mut Outputs) {
+        let after_ms = (PATIENCE_US / 1000) as u32;
+        let is_same = |held: &mut (RequestId, u64)| held.1 == sequence;
+        for (earlier, _) in self.held.extract_if(.., is_same) {
+            out.answer(earlier, PeerAnswer::NotYet { after_ms });
+        }
+        self.held.push((request, sequence));
     }
 
     /// Bytes for which a message needs room: the first one for all, and the source's question

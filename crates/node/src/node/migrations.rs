@@ -7,7 +7,7 @@ use crate::migration::{Environment, Migrations, Outputs};
 use crate::node_types::NodeOutput;
 use crate::ranges::Ranges;
 use crate::requests::RequestId;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId};
 use duramen_wire::native::message::MigrateEntries;
 
 impl Node {
@@ -75,6 +75,10 @@ impl Node {
         entries: Vec<u8>,
         out: &mut Vec<NodeOutput>,
     ) {
+        if let Some(life) = &mut self.life {
+            life.migrations.wants(message.migration, sender);
+        }
+        self.begin_targets(out);
         self.migrate(
             |migrations, env, outputs| {
                 migrations.arrived(now_us, request, sender, message, entries, env, outputs);
@@ -96,20 +100,29 @@ impl Node {
         );
     }
 
-    /// Begins the targets, if the list is applied and no part of the range is here.
-    fn begin_targets(&mut self) {
+    /// Begins targets, if the list is applied and no part of the range is here.
+    fn begin_targets(&mut self, out: &mut Vec<NodeOutput>) {
         let owned = self.member.owned();
-        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+        let Some(life) = self.life.as_ref().filter(|_| !self.ended) else {
             return;
         };
-        if owned.done() != owned.latest().version {
+        let (room, waiting) = life.migrations.waiting();
+        if room == 0 || owned.done() != owned.latest().version {
             return;
         }
-        for (id, table, range) in life.migrations.waiting() {
-            let ranges = Ranges::new([(table, range)]).expect("a range of a list");
-            if !here::is_anything(owned, life, &ranges) {
-                life.migrations.begin(id, &life.store);
-            }
+        let is_free = |(_, table, range): &(_, TableId, KeyRange)| {
+            let ranges = Ranges::new([(*table, *range)]).expect("a range of a list");
+            !here::is_anything(owned, life, &ranges)
+        };
+        let ready = waiting.filter(is_free).take(room).map(|(id, ..)| id);
+        let ready: Vec<MigrationId> = ready.collect();
+        if !ready.is_empty() {
+            let begin = |migrations: &mut Migrations, env: &Environment<'_>, out: &mut Outputs| {
+                for id in ready {
+                    migrations.begin(id, env.store, out);
+                }
+            };
+            self.migrate(begin, out);
         }
     }
 
@@ -120,11 +133,11 @@ impl Node {
             |migrations, env, outputs| migrations.follow(env.told, outputs),
             out,
         );
-        self.begin_targets();
         self.migrate(
             |migrations, env, outputs| migrations.poll(now_us, env, outputs),
             out,
         );
+        self.begin_targets(out);
         let settled = |life: &crate::life::Life| life.migrations.is_settled();
         if self.life.as_ref().is_some_and(settled) {
             if let Some(purge) = self.held_purge.take() {

@@ -45,7 +45,8 @@ use std::time::{Duration, Instant};
 const ROOM_EVERY: Duration = Duration::from_secs(2);
 /// Number of threads for jobs.
 const WORKERS: usize = 2;
-/// A coordinator that does not answer is asked again after this time.
+/// A coordinator that does not answer is asked again after this time, counted from the last
+/// movement of its connection (member::N11).
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// An unchanged reason for waiting is logged again after this time.
 pub(super) const SAY_AGAIN: Duration = Duration::from_secs(30);
@@ -251,7 +252,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks one coordinator and waits for [`ASK_AGAIN`]. `None`: a stop was requested meanwhile.
+    /// Asks one coordinator and waits until nothing has moved for [`ASK_AGAIN`]. `None`: a stop was
+    /// requested meanwhile.
     ///
     /// # Errors
     /// The reason why it did not give the settings.
@@ -269,14 +271,21 @@ impl<'a> Search<'a> {
             .ask(address, Role::Server, request, Payload::None, |out| {
                 encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Settings));
             });
-        let asked = Instant::now();
+        let mut moved = Instant::now();
         let mut why = None;
         let mut events = Vec::new();
-        while asked.elapsed() < ASK_AGAIN {
+        while moved.elapsed() < ASK_AGAIN {
             if self.shared.stopping() != Stop::No {
                 return Ok(None);
             }
             self.hub.poll(Some(ASK_AGAIN / 10), &mut events);
+            let moving = self.hub.moving();
+            if let Some(moving) = moving.iter().find(|moving| moving.request == request) {
+                moved = Instant::now();
+                if moving.has_received {
+                    self.silence.heard(address);
+                }
+            }
             for event in events.drain(..) {
                 match event {
                     Event::Mail(Mail::Stop) => return Ok(None),

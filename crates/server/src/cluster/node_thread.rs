@@ -187,16 +187,24 @@ impl NodeThread {
             return;
         }
         self.moving_us = now_us + MOVING_EVERY_US;
-        let moving = self.parts.hub.moving();
-        let calls = moving.iter().filter_map(|request| self.asked.get(request));
-        let calls: Vec<PeerCall> = calls
-            .filter_map(|asked| match asked {
-                PendingCall::Peer(call) => Some(*call),
-                PendingCall::Coordinator(..) => None,
-            })
-            .collect();
+        let (mut calls, mut tokens) = (Vec::new(), Vec::new());
+        for moving in self.parts.hub.moving() {
+            match self.asked.get(&moving.request) {
+                Some(PendingCall::Peer(call)) => calls.push(*call),
+                Some(PendingCall::Coordinator(token, address)) => {
+                    tokens.push(*token);
+                    if moving.has_received {
+                        self.silence.heard(address);
+                    }
+                }
+                None => {}
+            }
+        }
         if !calls.is_empty() {
             self.tell(NodeInput::Moving(calls));
+        }
+        if !tokens.is_empty() {
+            self.tell(NodeInput::Member(Input::Moving(tokens)));
         }
     }
 

@@ -27,7 +27,7 @@ impl Silence {
         is_silent
     }
 
-    /// An answer, or the connection's end.
+    /// An answer, or a part of one, or the connection's end.
     pub fn heard(&mut self, address: &str) {
         self.0.remove(address);
     }
