@@ -614,6 +614,7 @@ def test_a_directory_that_is_deleted_under_a_server_is_a_failed_disk(durable, tm
         with pytest.raises(ErrorReply, match="MISCONF"):
             wire.call("SET", "k", "later")
         assert wire.call("GET", "k") == b"v"
+    harness.wait_until(lambda: "the disk has failed" in server.log(), "the log says so")
     assert server.log().count("the disk has failed") == 1
     server.kill()
 

@@ -155,6 +155,9 @@ pub(crate) struct Link {
 impl Link {
     /// A question of so many bytes was queued.
     pub fn asked(&mut self, request: u64, bytes: usize) {
+        if self.outstanding.is_empty() {
+            self.has_received = false; // those were for others
+        }
         self.asked_bytes += bytes as u64;
         self.outstanding.insert(request, self.asked_bytes);
     }
