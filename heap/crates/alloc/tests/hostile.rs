@@ -166,11 +166,6 @@ fn a_limit_of_file_sizes_is_an_error() {
     by_both("file_limit");
 }
 
-#[test]
-fn a_first_allocation_that_fails_closes_nothing() {
-    by_both("no_memory_at_first");
-}
-
 /// All except `locking`: AddressSanitizer turns `mlockall` into a function without effect.
 #[test]
 fn under_address_sanitizer() {

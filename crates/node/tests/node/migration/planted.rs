@@ -26,7 +26,7 @@ fn a_source_that_serves_on_is_found() {
 
 #[test]
 fn a_lock_that_any_list_ends_is_found() {
-    find(Bug::AnyListUnlocks, given_up_at_its_end, 20);
+    find(Bug::AnyListUnlocks, given_up_at_its_end, 400);
 }
 
 #[test]

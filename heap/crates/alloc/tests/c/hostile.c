@@ -584,7 +584,7 @@ static void streams(void) {
 static void file_limit(void) {
     struct rlimit before, low;
     CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
-    low = before, low.rlim_cur = 1 << 20;
+    low = before, low.rlim_cur = 24 << 20;
     CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
     int code = try_init(64 << 20, 6 << 20);
     if (code == SSD_EKERNEL) printf("skipped: %s\n", ssd_error_message()), exit(77);
@@ -592,22 +592,6 @@ static void file_limit(void) {
     CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
     make_objects();
     check_objects();
-}
-
-/* A first allocation for which the kernel has no memory closed the library; now it can be tried again. */
-static void no_memory_at_first(void) {
-    init();
-    unsigned long pages;
-    FILE *sizes = fopen("/proc/self/statm", "r");
-    CHECK(sizes != NULL && fscanf(sizes, "%lu", &pages) == 1 && fclose(sizes) == 0);
-    struct rlimit before, low;
-    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
-    low = before, low.rlim_cur = pages * 4096 + (1ul << 30);
-    CHECK(setrlimit(RLIMIT_AS, &low) == 0);
-    CHECK(ssd_malloc(100) == NULL && ssd_error() == SSD_EKERNEL);
-    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
-    char *block = ssd_malloc(100);
-    CHECK(block != NULL && strcpy(block, "after all") && ssd_free(block) == SSD_OK);
 }
 
 int main(int argc, char **argv) {
@@ -621,7 +605,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } all[] = {{"cancel", cancel},   {"jumping", jumping}, {"forking", forking},           {"locking", locking}, {"signals", signal_descriptor},
                {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}, {"ending", ending},
-               {"leaving", leaving}, {"advising", advising}, {"streams", streams}, {"file_limit", file_limit}, {"no_memory_at_first", no_memory_at_first}};
+               {"leaving", leaving}, {"advising", advising}, {"streams", streams}, {"file_limit", file_limit}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(argv[3], all[i].name) != 0) continue;
         all[i].run();
