@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_base::lock::{STORE_FILES, claim_alone, file_of_store, is_block_device, lock_alone};
+use duramen_base::origin::Origin;
 use duramen_base::private;
-use duramen_disk::{Origin, Parallel};
+use duramen_disk::Parallel;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 

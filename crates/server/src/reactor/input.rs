@@ -7,6 +7,7 @@ use super::slots::Token;
 use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
 use duramen_wire::resp::{Consumed, Limits, ParseState, parse_requests};
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -74,6 +75,22 @@ enum Received {
     Failed,
 }
 
+impl Connection {
+    /// Receives into the room that its own input has; returns the number of bytes.
+    fn receive_long(&mut self) -> Result<usize, Errno> {
+        let Some(local) = self.native.as_mut().and_then(|it| it.local.as_mut()) else {
+            let room = rustix::buffer::spare_capacity(&mut self.input);
+            return rustix::net::recv(&self.fd, room, RecvFlags::empty()).map(|(bytes, _)| bytes);
+        };
+        let partial = self.input.len();
+        self.input.resize(self.input.capacity(), 0);
+        let room = self.input.get_mut(partial..).unwrap_or_default();
+        let received = local.receive(&self.fd, room);
+        self.input.truncate(partial + received.unwrap_or(0));
+        received
+    }
+}
+
 impl Reactor {
     /// Receives once from a readable connection and puts it into the group if that completed a
     /// request.
@@ -126,7 +143,12 @@ impl Reactor {
             let end = start + partial + left.unwrap_or(RECEIVE_BYTES).min(RECEIVE_BYTES);
             let room = self.input.bytes.get_mut(start + partial..end);
             let room = room.expect("a group ends before the buffer does");
-            rustix::net::recv(&connection.fd, room, RecvFlags::empty()).map(|(bytes, _)| {
+            let received = match connection.native.as_mut().and_then(|it| it.local.as_mut()) {
+                Some(local) => local.receive(&connection.fd, room),
+                None => rustix::net::recv(&connection.fd, room, RecvFlags::empty())
+                    .map(|(bytes, _)| bytes),
+            };
+            received.map(|bytes| {
                 if partial > 0 && bytes > 0 {
                     self.input.copy_in(&connection.input);
                     connection.input = Vec::new();
@@ -144,12 +166,7 @@ impl Reactor {
                 Some(left) => connection.input.reserve_exact(room.min(left)),
                 None => connection.input.reserve(room),
             }
-            rustix::net::recv(
-                &connection.fd,
-                rustix::buffer::spare_capacity(&mut connection.input),
-                RecvFlags::empty(),
-            )
-            .map(|(bytes, _)| (bytes, Source::Own))
+            connection.receive_long().map(|bytes| (bytes, Source::Own))
         };
         match received {
             Ok((0, _)) => Received::End,
