@@ -83,7 +83,9 @@ impl Connection {
             return rustix::net::recv(&self.fd, room, RecvFlags::empty()).map(|(bytes, _)| bytes);
         };
         let partial = self.input.len();
-        self.input.resize(self.input.capacity(), 0);
+        // Only the room that this call uses is cleared: a long request has many such calls.
+        let room = local.readable().min(self.input.capacity() - partial);
+        self.input.resize(partial + room, 0);
         let room = self.input.get_mut(partial..).unwrap_or_default();
         let received = local.receive(&self.fd, room);
         self.input.truncate(partial + received.unwrap_or(0));
