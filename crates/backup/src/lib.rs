@@ -24,6 +24,7 @@ mod frames;
 mod group;
 pub mod inspect;
 mod many;
+mod measure;
 mod open;
 pub mod os;
 mod read;
@@ -35,6 +36,7 @@ mod ring;
 pub mod salvage;
 mod scan;
 mod scrub;
+mod speed;
 mod staging;
 mod types;
 
