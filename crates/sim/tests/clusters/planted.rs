@@ -143,7 +143,7 @@ fn simulated_unlock_by_any_list_is_found() {
 
 #[test]
 fn simulated_last_message_taken_for_all_is_found() {
-    find(Bug::LastIsEnough, 91);
+    find(Bug::LastIsEnough, 38);
 }
 
 #[test]
