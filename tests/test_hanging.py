@@ -182,13 +182,13 @@ def test_an_exchange_of_databases_holds_up_only_their_data(hanging_disk, start):
             third.send(encode("GET", "k"))
             time.sleep(0.5)
             assert not has_reply(third), "it shows the exchange"
-            # What depends on no data does not wait, ...
+            # A request without data does not wait, nor does one that is only queued.
             assert seconds(lambda: mover.call("MULTI")) < AT_ONCE_S
             for command in [("SELECT", 7), ("SET", "new", "v"), ("COPY", "k", "copied", "DB", 9)]:
                 assert mover.call(*command) == b"QUEUED"
             mover.send(encode("EXEC"))
             time.sleep(0.5)
-            # ... but what comes from an exchanged database does.
+            # A reader of data that COPY took from an exchanged database does.
             wire.call("SELECT", 9)
             wire.send(encode("GET", "copied"))
             time.sleep(0.5)

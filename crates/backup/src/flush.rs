@@ -377,10 +377,10 @@ impl Backup {
                 .first()
                 .map_or(state.ring.committed_lsn + 1, |(lsn, _)| *lsn);
             let (mut header, tail) = state.ring.header_from(first);
-            header.marks = state.marks();
             if tail - state.ring.tail < at_least {
                 return Ok(false);
             }
+            header.marks = state.marks();
             (header, tail)
         };
         if !has_bug(Bug::TrimBeforeHeader) {

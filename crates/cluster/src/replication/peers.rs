@@ -380,7 +380,7 @@ impl Master {
     /// As [`backup_retires`](Self::backup_retires), and the control log continues elsewhere.
     /// Returns the open data segments with a replica there: they are to be closed.
     pub fn backup_leaves(&mut self, backup: BackupId) -> Vec<SegmentId> {
-        self.placement.retire(backup);
+        self.backup_retires(backup);
         let is_there = |segment: &Segment| segment.replicas.iter().any(|r| r.backup == backup);
         let newest = self.control.back();
         if newest.is_some_and(|control| self.segments.get(&control.id).is_some_and(is_there)) {
